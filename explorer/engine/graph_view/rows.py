@@ -127,7 +127,7 @@ class TreeRows:
         for row in range(len(layers)):
             if reached[row] == 1 or self.ends[row] > row + 1:
                 continue
-            # rows that no data reaches stay visible if they compute an output of the model or multiply weights
+            # rows without data stay visible if they compute an output of the model or multiply weights
             is_output = any(value.is_output for value in flow.made.get(row, ()))
             reached[row] = 1 if is_output or layers[row].macs else 0
         return bytearray(state != 1 for state in reached)

@@ -197,7 +197,7 @@ class RuntimeSession:
         return dict(zip(output_names, results, strict=True))
 
     def types(self) -> dict[str, str | None]:
-        """Returns the element type of every output in numpy's spelling, or None if it is no numeric tensor."""
+        """Returns the element type of every output in numpy's spelling, or None if it is not numeric."""
         if isinstance(self._session, Evaluator):
             return dict(self._declared)
         return {o.name: _TYPES.get(o.type) for o in self._session.get_outputs()}

@@ -38,7 +38,7 @@ _ROWS_PER_TASK = 256
 """Maximum number of rows without a proof in one task of a worker: opening the model takes longer than a row.
 """
 _PROOF_SECONDS, _PROOF_BYTES_PER_SECOND, _OPENING_SECONDS = 0.15, 1.5e8, 0.3
-"""Approximate costs: seconds of a proof, bytes of a model that take a further second, seconds to open a model."""
+"""Approximate seconds of a proof, bytes of a model that add a second to it, and seconds to open a model."""
 
 
 class Subject(Struct, frozen=True):

@@ -70,9 +70,7 @@ def spread(tasks: Sequence[Task], done: Done, scheduler: str | None, workers: in
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silences Dask's log of dying workers and schedulers, which would be printed within the program's
-    output.
-    """
+    """Silences Dask's log of dying workers and schedulers, which would be printed between the results."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]

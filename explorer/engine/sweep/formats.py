@@ -41,7 +41,7 @@ from explorer.settings.quantize import BY_HAND, as_toml, for_layer, parse_format
 CONFIG = "formats.toml"
 """Name of the configuration file in the command of a row whose choice options cannot express."""
 _TRIAL_SECONDS, _BYTES_PER_SECOND = 0.1, 5e7
-"""Approximate cost of a trial: seconds, plus one per this many bytes of the model."""
+"""Approximate seconds of a trial, and bytes of a model that add a second to it."""
 
 
 class FormatTrial(Struct, frozen=True):

@@ -130,7 +130,23 @@ class ActivationArchive:
 
 
 class _Collector(Struct):
-    """Measures the outputs of layers without storing them, and writes them to a file if requested."""
+    """Measures the outputs of layers without storing them, and writes them to a file if requested.
+
+    Attributes:
+        options: The kinds of layers, and the additional statistics.
+        choices: The additional statistics.
+        archive: File for the values, or None.
+        cancel: Function called now and then; True cancels.
+        on_progress: Function called with the number of finished layers.
+        runs: Number of runs.
+        measured: Statistics of the outputs of a single run.
+        samples: Statistics of the outputs of several runs, by name and call.
+        held: Bytes of the stored numbers of all outputs.
+        weights: Names of parameters whose gradients were measured.
+        rerun_text: Addition to the progress message of repeated runs.
+        searches: Searches for exact quantiles.
+        open_samples: Outputs whose search needs another run.
+    """
 
     options: AskedStatistics
     choices: Sequence[Choice]
@@ -191,7 +207,7 @@ class _Collector(Struct):
         self.searches = list(searches.values())
         take = self.take_again
         rerun_request = replace(request, take=take, take_weight=take, begin=lambda runs: None)
-        self.rerun_text = " rerun_text, for exact quantiles"
+        self.rerun_text = " again, for exact quantiles"
         while unfinished := {key: search for key, search in searches.items() if not search.done}:
             self.open_samples = {key: self.samples[key] for key in unfinished}
             for search in unfinished.values():
@@ -252,7 +268,29 @@ def activations(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Activations:
-    """Computes statistics of the outputs of a model's layers, or of the gradients of outputs and weights."""
+    """Computes statistics of the outputs of a model's layers, or of the gradients of outputs and weights.
+
+    Args:
+        run: Function of the model's format that runs the model.
+        layers: Globs over paths of layers; empty means every layer.
+        source: The user's name of the model.
+        options: The kinds of layers, and the additional statistics.
+        rows: Rows of the model's analysis.
+        input: Path of an .npy or .npz file with the input, or None to draw the input. If the file has several
+            times the samples that the model takes, the statistics cover all of them.
+        batch: Number of samples to run at a time, or None for as many as the model takes.
+        seed: Seed of the drawn input.
+        backward: Start of a backward pass, or None to run only forward.
+        output: Path of an .npz file for the values, or None to discard them.
+        overwrite: Whether an existing file may be replaced.
+        on_progress: Function called with the number of finished layers.
+        cancel: Function called now and then; True cancels.
+
+    Raises:
+        Misuse: The input does not fit, a glob matches nothing, or the output cannot be written.
+        BadModel: The model fails before the first of these layers.
+        Cancelled: `cancel` returned True.
+    """
     started = time.perf_counter()
     input_arrays = None if input is None else read_input(input)
     with _open_archive(output, overwrite) as archive:
@@ -279,7 +317,7 @@ def activations(
 
 
 def _inexact_note(tensor_stats: Sequence[TensorStats], collector: _Collector) -> tuple[str, ...]:
-    """A note on the figures that are not exact, if there are any."""
+    """Returns a note on the figures that are not exact, if there are any."""
     rough_count = sum(not stats.quantiles_exact for stats in tensor_stats)
     steady_count = sum(search.steady for search in collector.searches)
     if not max(rough_count, steady_count):

@@ -235,8 +235,7 @@ def _select_outputs(
 
 
 def _row_of_outputs(nodes: Sequence[Node], layers: Sequence[Layer]) -> dict[str, tuple[str, TensorInfo]]:
-    """Returns for each output of the main graph the path of its row, and its type and shape from the
-    analysis.
+    """Returns the path of the row, the type and the shape of each output of the main graph.
 
     Values inside the body of a function may have the same names; their rows have other paths.
     """

@@ -174,8 +174,9 @@ def part_of_tensor(tensor: Tensor, start: int, stop: int) -> Iterator[Array]:
 
 
 def _whole_elements(pieces: Iterator[memoryview], unit: int) -> Iterator[memoryview]:
-    """Yields the bytes of `pieces` in pieces of whole elements and at most `SLAB` bytes; small pieces are
-    joined.
+    """Yields the bytes of `pieces` in pieces of whole elements and at most `SLAB` bytes.
+
+    Small pieces are joined.
     """
     step = SLAB // unit * unit
     pending = bytearray()

@@ -21,7 +21,7 @@ from explorer.engine.values.figures.intervals import QUANTILES
 from explorer.engine.values.figures.moments import Moments, figures, groups_of, moments
 from explorer.engine.values.figures.rank_search import RankSearch
 from explorer.engine.values.numbers import Array, Numbers, chunks
-from explorer.engine.values.statistics import figures_of, quantiles_along, shares_of, reported_quantiles
+from explorer.engine.values.statistics import figures_of, quantiles_along, reported_quantiles, shares_of
 from explorer.facts import TensorInfo
 from explorer.facts.values import TensorStats
 from explorer.settings.statistics import Choice

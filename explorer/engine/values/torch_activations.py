@@ -402,7 +402,7 @@ def _explain_failure(
         paths: Paths of the observed modules.
         watch: State of the hooks.
         source: The user's name of the module.
-        why: Function that describes the error.
+        describe_error: Function that describes the error.
 
     Raises:
         BadModel: The module failed before any output.

@@ -47,7 +47,7 @@ def flow_back(
         for tensor in inputs:
             tensor.requires_grad_()
         with torch.enable_grad():
-            # copies, because a module may change its inputs in place, which torch forbids for leaves with a gradient
+            # cloned, because torch forbids in-place changes of leaves with a gradient
             result = module(*_cloned(args), **_cloned(kwargs))
             outputs = [t for _, t in tensors(result) if t.is_floating_point() and t.requires_grad]
             if not outputs:

@@ -1,8 +1,8 @@
-"""Moments of numbers that arrive in pieces: count, mean, spread and range, of a whole tensor or along an
-axis.
+"""Moments of numbers that arrive in pieces: count, mean, spread and range.
 
-Pieces are merged in float64 with the update of Chan, Golub and LeVeque (1983), applied to the root of the
-squared deviations. A piece whose squares exceed float64 is first scaled by a power of two.
+The moments cover a whole tensor, or each index of an axis. Pieces are merged in float64 with the update of
+Chan, Golub and LeVeque (1983), applied to the root of the squared deviations. A piece whose squares exceed
+float64 is first scaled by a power of two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from explorer.engine.values.numbers import Array, Numbers, chunks
 from explorer.settings.statistics import STATISTICS, Choice
 
 _LARGE, _SMALL = 2.0**500, 2.0**-400
-"""Beyond these the square of a number, or the sum of some, is no longer a float64 with all its digits."""
+"""Magnitudes beyond which a square, or a sum of squares, overflows or loses digits in float64."""
 
 
 class Moments:
@@ -183,8 +183,9 @@ def groups_of(start: int, size: int, inner: int, groups: int) -> Array:
 def figures(
     sums: Moments, choices: Sequence[Choice], quantiles: Mapping[float, Sequence[float | None]]
 ) -> dict[str, tuple[float | None, ...]]:
-    """Computes the requested statistics by label, with a number for each group, or None without finite
-    numbers.
+    """Computes the requested statistics by label, with a number for each group.
+
+    A group without finite numbers has None.
 
     Args:
         sums: The moments.

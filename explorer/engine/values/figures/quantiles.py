@@ -1,8 +1,8 @@
 """Quantiles and moments of numbers of four or eight bytes, of any count, without sorting them.
 
 Moments are merged in float64 with the update of Chan, Golub and LeVeque (1983). Quantiles are found digit by
-digit: the first pass counts the upper 16 bits of every number. Each further pass counts the count_digits 16 bits of
-the numbers that can still be one of the quantiles. The same counts fill_histogram most of the histogram.
+digit: the first pass counts the upper 16 bits of every number. Each further pass counts the next 16 bits of
+the numbers that can still be one of the quantiles. The same counts fill most of the histogram.
 """
 
 from __future__ import annotations

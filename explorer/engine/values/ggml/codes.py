@@ -43,8 +43,9 @@ class _Layout(NamedTuple):
 
 
 def _layout(text: str, zero: int = 0, is_whole: bool = True) -> _Layout:
-    """Parses a layout from words such as 'scale:003c code:99*16': a role, then bytes in hexadecimal with
-    their count.
+    """Parses a layout from words such as 'scale:003c code:99*16'.
+
+    Each word has a role, and bytes in hexadecimal with their count.
     """
     pieces = []
     for word in text.split():

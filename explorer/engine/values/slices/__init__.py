@@ -1,1 +1,1 @@
-"""Slices of a tensor: the numbers of a part, read without the remaining numbers, and a heat map of the whole."""
+"""Slices of a tensor: the numbers of a part, read without the remaining numbers, and heat maps."""

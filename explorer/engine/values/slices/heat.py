@@ -18,11 +18,12 @@ from explorer.settings.slices import Selection
 
 
 def matrix(shape: tuple[int, ...], place: Sequence[int]) -> tuple[tuple[range, ...], tuple[int, int]]:
-    """Returns ranges for the axes before the last two, at one index each, and the numbers of rows and
-    columns.
+    """Returns the position of a matrix in a tensor, and its numbers of rows and columns.
+
+    The position is a range of one index for each axis before the last two.
 
     Raises:
-        Misuse: The index is not in the tensor.
+        Misuse: The position is not in the tensor.
     """
     rows, columns = ((1, 1), *((1, n) for n in shape[-1:]), shape[-2:])[min(len(shape), 2)]
     outer = shape[:-2]
@@ -43,8 +44,7 @@ def cells(
     widths: int,
     cancel: Cancel = None,
 ) -> Array:
-    """Returns the finite number of the largest magnitude in each cell, or NaN for a cell without finite
-    numbers.
+    """Returns the finite number of the largest magnitude in each cell, or NaN for an empty cell.
 
     Args:
         sliced: The tensor.
@@ -90,8 +90,9 @@ def codes(
 def outliers(
     sliced: SlicedTensor, mean: float | None, std: float | None, count: int, cancel: Cancel
 ) -> tuple[Outlier, ...]:
-    """Returns the finite numbers that are farthest from the mean, the farthest first; earlier ones first if
-    equal.
+    """Returns the finite numbers that are farthest from the mean, the farthest first.
+
+    Of equally far numbers, the first come first.
     """
     if mean is None:
         return ()

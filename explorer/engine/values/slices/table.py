@@ -123,8 +123,9 @@ def table(
 
 
 def with_codes(numbers: Numbers, selection: Selection) -> tuple[Array, dict[str, tuple[Any, ...] | None]]:
-    """Returns the numbers of a slice and, if it is quantized, its codes and scales as fields of
-    `TensorValues`.
+    """Returns the numbers of a slice and, if it is quantized, fields with its codes and scales.
+
+    The fields are those of `TensorValues`.
     """
     stored_values, coded = read(numbers, selection), numbers.coded
     if numbers.scales is not None:
@@ -150,7 +151,14 @@ def with_codes(numbers: Numbers, selection: Selection) -> tuple[Array, dict[str,
 
 
 def _shown_part(selection: Selection, slice_text: str, output: str | None) -> Selection:
-    """Returns the slice, or only its edges if it is large and written to a file or not chosen by the user."""
+    """Returns the part of a slice to show.
+
+    It is the full slice, or its edges if the slice is large and was written to a file or not chosen by the
+    user.
+
+    Raises:
+        Misuse: The slice has too many numbers.
+    """
     count = math.prod(selection.sizes)
     if count > _MAX_UNCHOSEN and (output is not None or not slice_text):
         return edges(selection, 8, 2)
