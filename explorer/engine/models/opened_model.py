@@ -109,8 +109,9 @@ class OpenedModel(Protocol):
     def step_memory(
         self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]
     ) -> tuple[StepMemory, tuple[str, ...], tuple[str, ...]] | str:
-        """Measures the memory of a training step that torch runs on the meta device (see
-        `training.simulation`).
+        """Measures the memory of a training step that torch runs on the meta device.
+
+        See `training.simulation`.
 
         Returns:
             The memory, the modules that the patterns in `checkpoint` match, and notes; or the reason why no

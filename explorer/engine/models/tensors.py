@@ -116,9 +116,7 @@ class TensorFile(StaticModel):
         )
 
     def _trainable(self) -> int | None:
-        """Returns the number of parameters with requires_grad, or None if the file does not say for every
-        tensor.
-        """
+        """Returns the number of parameters with requires_grad, or None if the file does not say."""
         trained = self._trained()
         return None if trained is None else _totals(trained)[0]
 

@@ -52,7 +52,7 @@ class Passes:
     def __init__(self, own_cache: OwnCache, prompt: int, on_pass: Callable[[int], None]) -> None:
         self.own = own_cache
         self.prompt_tokens = prompt
-        self._on_pass = on_pass
+        self.on_pass = on_pass
         self._macs: dict[tuple[int, int], int] = {}
         self._prompts: dict[int, PromptFigures] = {}
         self._last: dict[tuple[int, int], AnalysisResult] = {}
@@ -71,7 +71,7 @@ class Passes:
         """
         key = context, batch
         if key not in self._last:
-            self._on_pass(len(self._macs) + len(self._prompts))
+            self.on_pass(len(self._macs) + len(self._prompts))
             step_input = self.own.step(context, batch, self.prompt_tokens)
             analysis = module_step.step_behind(self.own, step_input, context, batch)
             self._macs[key] = analysis.info.totals.macs or 0
@@ -129,7 +129,7 @@ class Passes:
             BadModel: The pass fails.
         """
         if tokens not in self._prompts:
-            self._on_pass(len(self._macs) + len(self._prompts))
+            self.on_pass(len(self._macs) + len(self._prompts))
             analysis = module_step.examined(self.own, self.own.prompt(tokens), 1)
             if analysis.schedule.failed:
                 raise BadModel(f"it fails over a prompt of {tokens:,} tokens: {analysis.schedule.failed}")
@@ -147,7 +147,7 @@ class Passes:
         Raises:
             BadModel: The pass fails.
         """
-        self._on_pass(len(self._macs) + len(self._prompts))
+        self.on_pass(len(self._macs) + len(self._prompts))
         analysis = module_step.examined(self.own, self.own.prompt(tokens, batch), batch)
         if analysis.schedule.failed:
             raise BadModel(f"it fails over prompts of {tokens:,} tokens: {analysis.schedule.failed}")

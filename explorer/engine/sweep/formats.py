@@ -320,7 +320,10 @@ class _Run:
         )
 
     def fill(self, works: Sequence[_ModelState]) -> None:
-        """Adds the rows of all trials: stored rows, and rows that are measured in this process or in workers."""
+        """Adds the rows of all trials.
+
+        Rows that are not stored are measured in this process or in workers.
+        """
         open_trials: list[tuple[_ModelState, int]] = []
         for work in works:
             for index, trial in enumerate(work.trials):

@@ -200,7 +200,7 @@ class _Collector(Struct):
             self.on_progress(Progress(f"running the layers{self.rerun_text}", done, total))
 
     def search(self, run: Callable[[ActivationRequest], object], request: ActivationRequest) -> None:
-        """Runs the same samples rerun_text until the requested quantiles are exact."""
+        """Runs the same samples again until the requested quantiles are exact."""
         searches = {
             key: search for key, samples in self.samples.items() if (search := samples.search()) is not None
         }
@@ -234,7 +234,7 @@ class _Collector(Struct):
     def rows(
         self, tensor_stats: Sequence[TensorStats], layers: Sequence[Layer], backward: Backward | None
     ) -> Iterator[StatisticsRow]:
-        """Yields one row for each figure: first those of outputs or their gradients, then those of weights."""
+        """Yields one row for each figure: first those of outputs (or their gradients), then of weights."""
         outputs: list[TensorStats] = []
         weights: list[TensorStats] = []
         for stats in tensor_stats:
@@ -328,12 +328,13 @@ def _inexact_note(tensor_stats: Sequence[TensorStats], collector: _Collector) ->
             "histograms" if collector.options.axis is None else "quantiles over all indices, and histograms,"
         )
     note = (
-        f"{rough_figures} of {many_text(max(rough_count, steady_count), 'output')} are to 0.4 % of a value, as their"
-        f" numbers over all samples do not fit in {KEPT >> 20} MiB; all else is exact"
+        f"{rough_figures} of {many_text(max(rough_count, steady_count), 'output')} are to 0.4 % of a value,"
+        f" as their numbers over all samples do not fit in {KEPT >> 20} MiB; all else is exact"
     )
     unsteady_count = len(collector.searches) - steady_count
     if unsteady_count:
-        note += f"; {many_text(unsteady_count, 'output')} had other numbers in a further run, which finds quantiles"
+        outputs = many_text(unsteady_count, "output")
+        note += f"; {outputs} had other numbers in a further run, which finds quantiles"
     return (
         note
         if steady_count or unsteady_count

@@ -45,7 +45,7 @@ class Server:
             if self._last_passes is None or self._last_passes[0] != key:
                 self._last_passes = key, passes_of(module_cache.of_module(loaded.meta(), loaded.source), spec)
             passes = self._last_passes[1]
-            passes.told = lambda done: report(on_progress, cancel, "running on shapes", done)
+            passes.on_pass = lambda done: report(on_progress, cancel, "running on shapes", done)
             fact = served(passes, on_machine(spec, machine), machine, measured_of(machine))
         return replace(fact, notes=(*loaded.notes, *fact.notes))
 

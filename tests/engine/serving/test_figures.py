@@ -332,7 +332,7 @@ def test_other_batches_and_devices_need_no_other_pass() -> None:
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **TWO_LAYERS)).eval()
     passes = passes_of(module_cache.of_module(model), ServingSpec())
     made: list[int] = []
-    passes.told = made.append
+    passes.on_pass = made.append
     served(passes, ServingSpec(prompt=64, contexts=(512,)), CHIP)
     before = len(made)
     many = ServingSpec(prompt=64, contexts=(512,), batches=tuple(range(1, 50)), devices=(1, 2, 4, 8))
@@ -348,7 +348,7 @@ def test_layouts_at_other_contexts_need_one_step_for_the_rows_that_are_shown() -
     passes = passes_of(module_cache.of_module(model), ServingSpec())
     made: list[int] = []
     served(passes, ServingSpec(prompt=64, contexts=(512,)), CHIP)
-    passes.told = made.append
+    passes.on_pass = made.append
     served(passes, ServingSpec(prompt=64, contexts=tuple(range(600, 1100)), devices=(1, 2, 4, 8)), CHIP)
     assert len(made) == 1
 

@@ -69,8 +69,9 @@ def open_described(source: str, options: OpenOptions) -> OpenedModel:
 
 
 def described_nodes(source: str) -> dict[str, dict[str, int | None]]:
-    """Returns figures of the nodes of a program, by their names in its graph, at the sizes it was exported
-    with.
+    """Returns figures of the nodes of a program, by their names in its graph.
+
+    The figures are those at the sizes that the program was exported with.
 
     Raises:
         BadModel: The file holds no program, or cannot be read.
@@ -135,9 +136,7 @@ def _row(
     merged: bool,
     parameters: Mapping[str, StoredTensor],
 ) -> tuple[Layer, list[StoredTensor]]:
-    """Returns the row of a module with all its operators, or of one operator, and the parameters that it
-    uses.
-    """
+    """Returns the row of a module with all its operators, or of one operator, and its parameters."""
     costs = [
         exported_cost(r.operator.kind, r.operator.inputs, r.operator.outputs, r.operator.settings)
         for r in nodes

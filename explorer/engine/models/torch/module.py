@@ -50,8 +50,9 @@ class TorchModel:
     takes_weights = True
     is_graph = False
     planned_as_traced = False
-    """Whether tilings are planned in a run on the meta device for any size, so that no exporter has to
-    support the operators.
+    """Whether tilings are planned in a run on the meta device for any size.
+
+    No exporter then has to support the operators.
     """
 
     def __init__(self, source: str, options: OpenOptions) -> None:
@@ -131,9 +132,7 @@ class TorchModel:
 
     @property
     def replaced_weights(self) -> tuple[str, ...]:
-        """The notes `weights_notes` for weights that are random or from a file, and () for the model's own
-        weights.
-        """
+        """The notes `weights_notes` for random weights or weights from a file, and () for the model's own."""
         return () if self.loaded.weights_from == "model" else self.weights_notes
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:

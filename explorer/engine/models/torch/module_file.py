@@ -1,4 +1,4 @@
-"""Files of torch opened as nn.Modules, with torch installed: TorchScript, exported programs, trusted pickles."""
+"""Files opened as nn.Modules with torch installed: TorchScript, exported programs, trusted pickles."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _MAX_SOURCE_BYTES = 4 << 20
 
 
 def torchvision_models() -> tuple[NamedModel, ...] | None:
-    """Returns the models that torchvision registers, in alphabetical order, or None if it is not installed."""
+    """Returns the models that torchvision registers, sorted by name, or None if it is not installed."""
     try:
         spec = importlib.util.find_spec("torchvision")
     except (ImportError, ValueError):

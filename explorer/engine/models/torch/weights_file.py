@@ -216,7 +216,7 @@ def _write(target: torch.Tensor, numbers: Numbers, path: str) -> None:
 
 
 def _origin(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> str:
-    """Describes the origin of the weights: "of best.ckpt: 7 tensors, 528 B; 'model.' taken off their names"."""
+    """Describes the origin of the weights: "of best.ckpt: 7 tensors, 528 B"."""
     size = sum(numbers.nbytes for _, _, numbers in pairs)
     text = f"of {path}: {many_text(len(pairs), 'tensor')}, {bytes_text(size)}"
     removed_components = {

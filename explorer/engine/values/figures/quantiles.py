@@ -173,7 +173,7 @@ class WideStatistics:
                 digit = int(np.searchsorted(row, rank_in_prefix[rank], side="right"))
                 rank_in_prefix[rank] -= int(row[digit] - counts[index_by_prefix[p]][digit])
                 prefix[rank] = p << 16 | digit
-            # free 7 MiB before the count_digits round allocates as much
+            # free 7 MiB before the next round allocates as much
             del counts
         keys = np.array(list(prefix.values()), dtype=f"u{self.kind.itemsize}")
         return dict(zip(prefix, from_ordered(keys, self.kind).astype(np.float64).tolist(), strict=True))

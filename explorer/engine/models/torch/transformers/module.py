@@ -1,5 +1,4 @@
-"""transformers models with weights in files: the module that the configuration describes, built on the meta
-device.
+"""transformers models with weights in files: the module of the configuration, built on the meta device.
 
 The module's code determines the computation, and the files determine the bytes of the layers. Weights are
 read only when their values are needed.
@@ -152,8 +151,9 @@ def _method(packed: Mapping[str, Any]) -> str:
 
 
 def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
-    """Opens a folder as the module of its configuration, or as its tensors with a reason if no module can be
-    built.
+    """Opens a folder as the module of its configuration, or as its tensors with a reason.
+
+    The tensors are returned if no module can be built.
 
     Raises:
         BadModel: The configuration asks for larger sizes than any model has.
@@ -184,8 +184,9 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
 
 
 def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
-    """Opens a GGUF file as the module of its metadata, or as its tensors with a reason if no module can be
-    built.
+    """Opens a GGUF file as the module of its metadata, or as its tensors with a reason.
+
+    The tensors are returned if no module can be built.
 
     Raises:
         BadModel: The metadata asks for larger sizes than any model has.
