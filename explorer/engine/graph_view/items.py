@@ -51,7 +51,7 @@ class BoxDraft(Struct):
         """Returns the span that opens with the box: for a run of groups, that of the first group."""
         return self.rows_span(tree) if self.is_part else (self.rows[0], tree.ends[self.rows[0]])
 
-    def inside(self, tree: TreeRows) -> Iterator[int]:
+    def content_rows(self, tree: TreeRows) -> Iterator[int]:
         """Returns the rows that replace the box when it is opened."""
         return iter(self.rows) if self.is_part else tree.children(self.rows[0])
 
@@ -145,7 +145,7 @@ def by_level(
         for index, draft in enumerate(current):
             # tiles and runs of groups are opened only on request
             can_open = len(draft.rows) == 1 and not tree.layers[draft.rows[0]].tiled
-            inside = [*sibling_items(tree, draft.inside(tree), opened)] if can_open else []
+            inside = [*sibling_items(tree, draft.content_rows(tree), opened)] if can_open else []
             if inside and len(following) + len(inside) + len(current) - index - 1 <= MAX_BOXES:
                 following += inside
             else:
@@ -195,9 +195,9 @@ def unfolded_items(
 
 def _content(tree: TreeRows, draft: BoxDraft, opened: OpenedGroups) -> list[BoxDraft]:
     """Returns the content of a box. A group with a single group as its content is skipped."""
-    inside = [*sibling_items(tree, draft.inside(tree), opened)]
+    inside = [*sibling_items(tree, draft.content_rows(tree), opened)]
     while len(inside) == 1 and inside[0].span(tree)[1] > inside[0].rows[0] + 1:
-        inside = [*sibling_items(tree, inside[0].inside(tree), opened)]
+        inside = [*sibling_items(tree, inside[0].content_rows(tree), opened)]
     return inside
 
 
@@ -206,7 +206,7 @@ def _closed_note(groups: int) -> str:
     return f"{groups:,} {stay} closed: a drawing has at most {MAX_BOXES} boxes"
 
 
-def around(tree: TreeRows, row: int, steps: int) -> list[BoxDraft]:
+def neighborhood_items(tree: TreeRows, row: int, steps: int) -> list[BoxDraft]:
     """Returns drafts of a layer or group and of the layers up to `steps` edges away."""
     flow, own_rows = tree.flow, range(row, tree.ends[row])
     near_rows: set[int] = set()

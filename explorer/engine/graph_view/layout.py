@@ -1,9 +1,9 @@
 """Layered layout (Sugiyama): places boxes in ranks, with few crossings, and routes edges between them.
 
-This module computes the ranks and the chains: a chain is the list of points of a long edge, one in each rank
-that the edge passes. grandalf, which is written in Python and takes 0.1 s for 300 boxes, computes the order
-within ranks and the positions. One chain for each edge would be quadratic if every layer reads all earlier
-ones (DenseNet). All edges of one box therefore share one chain, and the total length of the chains is
+This module computes the ranks and the chains. A chain is the list of points of a long edge, with one point in
+each rank that the edge passes. grandalf computes the order within ranks and the positions. It is written in
+Python and takes 0.1 s for 300 boxes. One chain for each edge would be quadratic if every layer reads all
+earlier ones (DenseNet). All edges of one box therefore share one chain, and the total length of the chains is
 limited.
 """
 
@@ -67,7 +67,7 @@ class _Point:
         self.xy = (0.0, 0.0)
 
 
-def laid_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) -> Layout:
+def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) -> Layout:
     """Places boxes and routes edges.
 
     Args:

@@ -47,7 +47,7 @@ class Route(Struct):
         return _producer(tree, value) in self.calls and _reader(tree, value, reader) in self.calls
 
 
-def found_route(tree: TreeRows, start: int, goal: int) -> Route:
+def find_route(tree: TreeRows, start: int, goal: int) -> Route:
     """Finds the paths from a layer or group to another.
 
     Raises:

@@ -27,14 +27,14 @@ from explorer.engine.graph_view.items import (
     BoxDraft,
     OpenedGroups,
     Span,
-    around,
     by_level,
     grouped_items,
+    neighborhood_items,
     sibling_items,
     unfolded_items,
 )
-from explorer.engine.graph_view.layout import laid_out
-from explorer.engine.graph_view.route import Route, found_route
+from explorer.engine.graph_view.layout import lay_out
+from explorer.engine.graph_view.route import Route, find_route
 from explorer.engine.graph_view.rows import TreeRows, place
 from explorer.engine.progress import Cancel, stop_if
 from explorer.facts import TensorInfo
@@ -85,7 +85,7 @@ def draw(
         Misuse: No path leads from the first layer of `between` to the second.
     """
     stop_if(cancel)
-    route = None if between is None else found_route(tree, *between)
+    route = None if between is None else find_route(tree, *between)
     visible = () if between is None else tuple([(at, tree.ends[at]) for at in between])
     opened = OpenedGroups(unfold, visible)
     notes: list[str] = []
@@ -93,7 +93,7 @@ def draw(
     scope = row
     if row is not None and (steps is not None or not tree.layers[row].group):
         levels = steps or depth or HOPS
-        drafts = around(tree, row, levels)
+        drafts = neighborhood_items(tree, row, levels)
         scope = tree.layers[row].parent
     else:
         items = [*sibling_items(tree, tree.children(row), opened)]
@@ -203,7 +203,7 @@ def _drawing(
                 drawing.boxes[index] = replace(drawing.boxes[index], lit=True)
     boxes, edges = _in_order(drawing)
     drawn_edges = sorted(edges, key=lambda pair: abs(pair[1] - pair[0]))[:MAX_EDGES]
-    layout = laid_out([(box.width, box.height) for box in boxes], drawn_edges)
+    layout = lay_out([(box.width, box.height) for box in boxes], drawn_edges)
     graph_edges = tuple(
         GraphEdge(a, b, value.info(), count, a > b, lit, way)
         for (a, b), way in zip(drawn_edges, layout.routes, strict=True)
@@ -253,7 +253,7 @@ def _draw_inside(picture: _Picture, box: GraphBox, draft: BoxDraft) -> GraphDraw
     """Draws the content of a box, or returns None if the picture has become too large."""
     tree, budget = picture.tree, picture.budget
     assert budget is not None
-    drafts = [*sibling_items(tree, draft.inside(tree), picture.opened)]
+    drafts = [*sibling_items(tree, draft.content_rows(tree), picture.opened)]
     if len(drafts) > MAX_BOXES:
         drafts = grouped_items(drafts, ENOUGH)
     budget[0] -= len(drafts)
@@ -356,7 +356,10 @@ def opened_bodies(tree: TreeRows, drafts: Iterable[BoxDraft], scope: int | None)
 
 
 def _body_side(tree: TreeRows, row: int, side: str, *, inside: bool) -> str:
-    """Returns the side of an opened body that an edge is on: where values enter ('into') or leave ('out of')."""
+    """Returns the side of an opened body that an edge is on.
+
+    The side is 'into' where values enter the body, and 'out of' where they leave it.
+    """
     if inside:
         return "into" if side == "from" else "out of"
     span = range(row + 1, tree.ends[row])

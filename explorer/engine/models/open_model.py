@@ -12,7 +12,7 @@ def open_model(source: str, options: OpenOptions) -> OpenedModel:
     """Opens the model that `source` names.
 
     Raises:
-        BadModel: The source is no model, is broken, or has an unknown format.
+        BadModel: The source is not a model, is broken, or has an unknown format.
         Misuse: An option does not fit the model.
         MissingExtra: The model needs a package that is not installed.
     """
@@ -25,7 +25,7 @@ def open_tensors(source: str) -> OpenedModel:
     """Opens a file of weights as its tensors only, and any other model as `open_model` does.
 
     Raises:
-        BadModel: The source is no model, is broken, or has an unknown format.
+        BadModel: The source is not a model, is broken, or has an unknown format.
         MissingExtra: The model needs a package that is not installed.
     """
     format, options = recognise(source), OpenOptions()

@@ -38,7 +38,7 @@ def recognise(source: str) -> Format:
     """Returns the format of the model that `source` names.
 
     Raises:
-        BadModel: `source` is no model, or has an unknown format.
+        BadModel: `source` is not a model, or has an unknown format.
     """
     probe = SourceProbe(source)
     if probe.exists and not (probe.is_file or probe.is_dir):

@@ -163,7 +163,7 @@ def tree_of(
 
 
 def leaf_of(layer: Layer, scopes: tuple[Scope, ...], tensors: Sequence[StoredTensor], role: str) -> LayerLeaf:
-    """Returns a leaf that stores tensors. Tensors with a role, outside the model, are no parameters."""
+    """Returns a leaf that stores tensors. Tensors with a role, outside the model, are not parameters."""
     if not role:
         return LayerLeaf(scopes, layer, weights_of(tensors))
     size = sum(tensor.nbytes for tensor in tensors)

@@ -1,11 +1,12 @@
 """Thread pool: runs independent tasks in parallel, on as many threads as there are processors.
 
-A task is called a work here. Works run in threads, not in processes: a model and its activations are large
-and already in memory, and the libraries that take the time (onnxruntime, BLAS, numpy) release Python's lock.
+A task is called a work here. Works run in threads, not in processes, because a model and its activations are
+large and already in memory. The libraries that take the time (onnxruntime, BLAS, numpy) release Python's
+lock.
 
 The libraries start threads of their own, which compete for the processors: OpenBLAS threads spin while they
-wait. Each work therefore gets a share of the threads while several works run, and threadpoolctl limits BLAS
-to that share.
+wait. Each work therefore gets a share of the threads while several works run. threadpoolctl limits BLAS to
+that share.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ def processors() -> int:
     return max(1, min(available, int(limit_text)) if limit_text.isdigit() else available)
 
 
-def within_limit(most: int) -> int:
-    """Returns the bytes that parallel works may take together: `most`, or less under a memory limit."""
+def within_limit(max_bytes: int) -> int:
+    """Returns the bytes that parallel works may take together: `max_bytes`, or less under a memory limit."""
     limit = memory_limit.in_force()
-    return most if limit is None else min(most, limit // 8)
+    return max_bytes if limit is None else min(max_bytes, limit // 8)
 
 
 @contextmanager
@@ -105,7 +106,7 @@ def wait_for(work: Future[_T], stopped: Callable[[], bool]) -> _T:
 def side_by_side(
     works: Sequence[Callable[[ThreadShare], _T]],
     sizes: Sequence[int],
-    most: int,
+    max_bytes: int,
     *,
     tick: Callable[[int], None] | None = None,
     cancel: Cancel = None,
@@ -115,7 +116,7 @@ def side_by_side(
     Args:
         works: The works.
         sizes: Approximate bytes of each work.
-        most: Maximum bytes of parallel works, as for `streamed`.
+        max_bytes: Maximum bytes of parallel works, as for `streamed`.
         tick: Function called with the number of finished works, or None.
         cancel: Function that the works call; True cancels them.
 
@@ -126,12 +127,12 @@ def side_by_side(
         Exception: A work failed. If several fail, the error of the first work in order is raised.
     """
     sized_works = zip(works, sizes, strict=True)
-    return streamed(sized_works, most, tick=tick, cancel=cancel, count=len(works))
+    return streamed(sized_works, max_bytes, tick=tick, cancel=cancel, count=len(works))
 
 
 def streamed(
     works: Iterable[tuple[Callable[[ThreadShare], _T], int]],
-    most: int,
+    max_bytes: int,
     *,
     tick: Callable[[int], None] | None = None,
     cancel: Cancel = None,
@@ -143,8 +144,8 @@ def streamed(
     Args:
         works: Pairs of a work and its approximate bytes. The iterable is advanced in this thread when a
             processor is free, so no element is built earlier than needed.
-        most: Maximum bytes of parallel works; a memory limit can lower it. A larger work runs alone, with all
-            threads.
+        max_bytes: Maximum bytes of parallel works; a memory limit can lower it. A larger work runs alone,
+            with all threads.
         tick: Function called in this thread with the number of finished works, after each work and now and
             then. An exception from it ends the works and is raised here.
         cancel: Function that the works call; True cancels them.
@@ -176,7 +177,7 @@ def streamed(
         try:
             shares = parallel_share, share(processors())
             futures = _start_works(
-                iter(works), within_limit(most), pool, max_parallel, shares, report_done, beside
+                iter(works), within_limit(max_bytes), pool, max_parallel, shares, report_done, beside
             )
         finally:
             stop.set()
@@ -205,7 +206,7 @@ def _shorter_switch_interval() -> Iterator[None]:
 
 def _start_works(
     works: Iterator[tuple[Callable[[ThreadShare], _T], int]],
-    most: int,
+    max_bytes: int,
     pool: ThreadPoolExecutor,
     max_parallel: int,
     shares: tuple[ThreadShare, ThreadShare],
@@ -216,7 +217,7 @@ def _start_works(
 
     Args:
         works: Pairs of a work and its approximate bytes.
-        most: Maximum bytes of parallel works.
+        max_bytes: Maximum bytes of parallel works.
         pool: Pool that runs the works.
         max_parallel: Maximum number of parallel works.
         shares: Share of each parallel work, and share of a work that runs alone.
@@ -234,9 +235,9 @@ def _start_works(
         while has_more and len(running) < max_parallel - (beside is not None and not beside.done()):
             waiting = waiting or next(works, None)
             has_more = waiting is not None
-            if waiting is None or (running and waiting[1] + sum(running.values()) > most):
+            if waiting is None or (running and waiting[1] + sum(running.values()) > max_bytes):
                 break
-            future = pool.submit(waiting[0], shares[waiting[1] > most])
+            future = pool.submit(waiting[0], shares[waiting[1] > max_bytes])
             futures.append(future)
             running[future] = waiting[1]
             waiting = None  # frees the objects that the work refers to
@@ -252,7 +253,7 @@ def _start_works(
 def _run_in_this_thread(
     works: Iterable[Callable[[ThreadShare], _T]], share: ThreadShare, report_done: Callable[[int], None]
 ) -> list[_T]:
-    """Runs works one after the other in this thread and returns their results."""
+    """Runs works one by one in this thread and returns their results."""
     results = []
     for completed, work in enumerate(works):
         report_done(completed)

@@ -42,7 +42,7 @@ class RandomInput(Struct, frozen=True):
         name: Name of the input.
         dtype: Element type of the input.
         shape: Shape of the input.
-        low, high: Bounds of an integer; `high` is excluded, and 0 if the input is no integer.
+        low, high: Bounds of an integer; `high` is excluded, and 0 if the input is not an integer.
         why: Reason for the range, for the report.
         values: Fixed values of the input, or None to draw values.
         words: Texts that a string input is drawn from.
@@ -155,7 +155,7 @@ def check_names(model: Model, dims: Iterable[str], input_shapes: InputShapes) ->
     """Refuses sizes and shapes whose names the model does not have.
 
     Raises:
-        Misuse: A name in `dims` is no dimension of the model, or a name in `input_shapes` is no input.
+        Misuse: A name in `dims` is not a dimension of the model, or a name in `input_shapes` is not an input.
     """
     names = [v.name for v in model.graph.feeds]
     symbols = [d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)]

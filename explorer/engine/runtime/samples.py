@@ -139,7 +139,7 @@ def _sample_files(path: str) -> list[str]:
 
 
 LABELS = ("labels", "label", "y", "targets", "target")
-"""Usual names of label arrays, which are no model inputs."""
+"""Usual names of label arrays, which are not model inputs."""
 
 
 class ArrayEntry(Struct, frozen=True):

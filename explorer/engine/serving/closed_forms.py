@@ -28,7 +28,7 @@ def over_prompt(value: Counted, sizes: tuple[int, int, int], checks: Sequence[in
     """
     polynomial = fitted(sizes, tuple([value(size) for size in sizes]))
     matching = [size for size in checks if polynomial.numerator_at(size) == value(size) * polynomial.over]
-    pieces = (_piece(1, polynomial, "prompt"),) if len(matching) == len(checks) else ()
+    pieces = (_form_piece(1, polynomial, "prompt"),) if len(matching) == len(checks) else ()
     return ClosedForm("prompt", pieces, sizes, tuple(matching))
 
 
@@ -54,7 +54,7 @@ def over_context(value: Counted, windows: Sequence[int], most: int) -> ClosedFor
         checked += matching
         if len(matching) < len(checks):
             return ClosedForm("context", (), tuple(sorted(set(counted))), ())
-        piece = _piece(first, polynomial, "context")
+        piece = _form_piece(first, polynomial, "context")
         if not pieces or (piece.coefficients, piece.over) != (pieces[-1].coefficients, pieces[-1].over):
             pieces.append(piece)
     return ClosedForm("context", tuple(pieces), tuple(sorted(set(counted))), tuple(sorted(set(checked))))
@@ -65,7 +65,7 @@ def _sizes_to_fit(first: int, last: int) -> tuple[int, ...]:
     return tuple(sorted({min(first + 1, last), min(first + 9, last)}))
 
 
-def _piece(first: int, polynomial: Polynomial, over: str) -> FormPiece:
+def _form_piece(first: int, polynomial: Polynomial, over: str) -> FormPiece:
     text = polynomial.text(over) or "0"
     return FormPiece(first, polynomial.coefficients, polynomial.over, text)
 

@@ -280,7 +280,7 @@ def _layout(setup: LayoutContext, tensor: int, pipeline: int, expert: int) -> De
     weights = [_weights(block, tensor, expert) for block in setup.blocks]
     cached = [_cache(setup, block, block.cache, tensor) * setup.batch / expert for block in setup.blocks]
     stages = _stages([w + c for w, c in zip(weights, cached, strict=True)], pipeline)
-    # the batch enters the pipeline in this many pieces, one after the other
+    # the batch enters the pipeline in this many pieces, one after another
     pieces = min(setup.batch, pipeline)
     works = [_step(setup, setup.blocks[a:b], tensor, expert, setup.batch / pieces) for a, b in stages]
     if pipeline > 1:
@@ -339,7 +339,7 @@ def _first_token(
 ) -> _StageTime:
     """Returns the seconds until the prompts of all sequences are processed, and the limit of that time.
 
-    A single stage processes all prompts together. Several stages process them one after the other.
+    A single stage processes all prompts together. Several stages process them one by one.
     """
     if not setup.prompt:
         return None, "unknown"

@@ -172,7 +172,7 @@ class Passes:
         short, long = (self.prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
         return long > short + _LOOPED
 
-    def counted(self, tokens: int) -> bool:
+    def can_count(self, tokens: int) -> bool:
         """Whether a prompt of `tokens` tokens is counted. A long token-by-token pass is not.
 
         Some code splits a prompt into chunks and processes short prompts, and the last chunk, token by token.
@@ -201,7 +201,7 @@ class Passes:
         return sum(layer.macs or 0 for layer in analysis.analysis.layers if self.of_weights(layer))
 
     def of_weights(self, layer: Layer) -> bool:
-        """Whether a row that is no group multiplies with stored weights."""
+        """Whether a row that is not a group multiplies with stored weights."""
         if layer.group or not layer.macs:
             return False
         above = layer.path.rpartition(".")[0]

@@ -14,7 +14,7 @@ from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.serving.serving import ServingTime
 
 
-def predicted(
+def add_predictions(
     times: Sequence[ServingTime], passes: Passes, prompt: int, weights: int, measured: MeasuredMachine
 ) -> tuple[ServingTime, ...]:
     """Adds the predicted times of the prompt and of the step, or None if a layer row cannot be predicted.
@@ -47,7 +47,7 @@ def _step(model: TimeModel, passes: Passes, context: int, batch: int) -> float |
 
 
 def _prompt(model: TimeModel, passes: Passes, tokens: int, batch: int) -> float | None:
-    if not passes.counted(tokens) or (tokens == 1 and not passes.predictable(batch)):
+    if not passes.can_count(tokens) or (tokens == 1 and not passes.predictable(batch)):
         return None
     try:
         return _seconds(model, passes.prompt_rows(tokens, batch))

@@ -33,7 +33,7 @@ from explorer.engine.serving.layouts import (
     layouts,
 )
 from explorer.engine.serving.passes import PROMPTS, Passes
-from explorer.engine.serving.prediction import predicted
+from explorer.engine.serving.prediction import add_predictions
 from explorer.engine.serving.weights import block_of
 from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.roofline import Machine
@@ -67,7 +67,7 @@ def stored_types(spec: ServingSpec) -> StoredTypes:
     """Resolves the type names of a serving question.
 
     Raises:
-        Misuse: A type name is no known number format.
+        Misuse: A type name is not a known number format.
     """
     kv_bits = bits_of(spec.kv_dtype, "--kv-dtype") if spec.kv_dtype else None
     if not spec.dtype:
@@ -84,13 +84,13 @@ def bits_of(name: str, where: str) -> float:
     """Returns the bits of an element of a number format, given its name or its short name.
 
     Raises:
-        Misuse: The name is no known number format.
+        Misuse: The name is not a known number format.
     """
     number_format = format_of(_SHORT.get(name, name), where)
     return 32.0 if number_format is None else float(number_format.bits)
 
 
-def passes_of(own_cache: OwnCache, spec: ServingSpec) -> Passes:
+def create_passes(own_cache: OwnCache, spec: ServingSpec) -> Passes:
     """Creates the `Passes` of a model in the compute type that `spec` names.
 
     Args:
@@ -98,7 +98,7 @@ def passes_of(own_cache: OwnCache, spec: ServingSpec) -> Passes:
         spec: The serving question.
 
     Raises:
-        Misuse: A type name is no known number format.
+        Misuse: A type name is not a known number format.
     """
     compute = stored_types(spec).compute
     if compute is not None:
@@ -110,7 +110,7 @@ def passes_of(own_cache: OwnCache, spec: ServingSpec) -> Passes:
 
 
 @gc_pause()
-def served(
+def compute_serving(
     passes: Passes,
     spec: ServingSpec,
     machine: Machine | None = None,
@@ -136,7 +136,7 @@ def served(
         spec = serving.spec
     if measured is None or not measured.probes:
         return serving
-    times = predicted(serving.times, passes, spec.prompt, serving.weight_bytes, measured)
+    times = add_predictions(serving.times, passes, spec.prompt, serving.weight_bytes, measured)
     if not any(map(passes.predictable, spec.batches)):
         return replace(serving, times=times)
     return replace(serving, times=times, notes=(*serving.notes, _prediction_note(times, measured)))
@@ -267,14 +267,14 @@ class _Answer:
         """Returns the closed form of the MACs of a prompt, and the figures of the requested prompt."""
         passes, prompt = self.passes, self.spec.prompt
         # the sizes share no divisor: code that splits a prompt into chunks treats the last chunk differently
-        check_sizes = (5, 29, 43, *((prompt,) if passes.counted(prompt) else ()))
+        check_sizes = (5, 29, 43, *((prompt,) if passes.can_count(prompt) else ()))
         checks = tuple([size for size in dict.fromkeys(check_sizes) if size not in PROMPTS])
 
         def form(name: str) -> ClosedForm:
             return over_prompt(lambda size: getattr(passes.prompt(size).figures, name), PROMPTS, checks)
 
         macs = form("macs")
-        if passes.counted(prompt):
+        if passes.can_count(prompt):
             if not macs.pieces:
                 self.notes.append(
                     "no closed form over the prompt gives what was counted, as of code that goes over it in"
@@ -360,7 +360,7 @@ class _Answer:
         """
         passes = self.passes
         step = passes.step(self.spec.contexts[0])
-        prompt_macs = passes.prompt_layers(self.spec.prompt) if passes.counted(self.spec.prompt) else {}
+        prompt_macs = passes.prompt_layers(self.spec.prompt) if passes.can_count(self.spec.prompt) else {}
         share = self._stored_ratio
         rows = []
         for layer in step.analysis.layers:
@@ -387,7 +387,7 @@ class _Answer:
         attention = BetweenCounts(macs, spec.contexts, self.passes.attention, self.passes.contexts)
         cache_bytes = BetweenCounts(cached, spec.contexts, self._cached)
         prompt = PassOfLayers(self._prompt_macs(), self._cached(spec.prompt))
-        counted = spec.prompt if self.passes.counted(spec.prompt) else 0
+        counted = spec.prompt if self.passes.can_count(spec.prompt) else 0
         for context in spec.contexts:
             step = PassOfLayers(attention.at(context), cache_bytes.at(context))
             layers = blocks(cuts, step, prompt, self.types.scale)
@@ -415,7 +415,7 @@ class _Answer:
         """Returns the multiply-accumulates of the prompt by layer, or {} if the prompt is not counted."""
         macs_by_layer = dict[int | None, float]()
         prompt = self.spec.prompt
-        rows = self.passes.prompt_layers(prompt) if self.passes.counted(prompt) else {}
+        rows = self.passes.prompt_layers(prompt) if self.passes.can_count(prompt) else {}
         for path, macs in rows.items():
             number = block_of(path)
             macs_by_layer[number] = macs_by_layer.get(number, 0.0) + (macs or 0)

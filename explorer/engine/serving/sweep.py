@@ -17,7 +17,7 @@ from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.units import rate_text
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.serving.serving import check, stored_types
-from explorer.engine.sweep import MOST, cluster, complain
+from explorer.engine.sweep import MOST, cluster, raise_common_error
 from explorer.engine.sweep.fingerprint import digest
 from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.store import Store
@@ -81,7 +81,9 @@ class ServingTask(Task, frozen=True, kw_only=True):
     spec: ServingSpec
     machine: Machine | None
 
-    def made(self, door: Any, on_progress: OnProgress = None, cancel: Cancel = None) -> Iterator[ServingRow]:
+    def compute_rows(
+        self, door: Any, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> Iterator[ServingRow]:
         """Yields the rows of all questions. A question without a layout has a row with the reason."""
         try:
             # a machine without a name gives bounds only, which do not depend on the worker
@@ -172,8 +174,8 @@ def sweep_servings(
             `output`.
 
     Raises:
-        Misuse: There are too many combinations, a type or a size is impossible, `output` is no file of
-            results, or every row fails with the same error.
+        Misuse: There are too many combinations, a type or a size is impossible, `output` holds no results, or
+            every row fails with the same error.
         MissingExtra: A package is not installed.
         Cancelled: `cancel` returned True.
     """
@@ -192,7 +194,7 @@ def sweep_servings(
         works = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]
         count = run.fill(works, scheduler, workers)
     rows = [row for work in works for rows in work.rows.values() for row in rows]
-    complain(rows)
+    raise_common_error(rows)
     return ServingSweep(
         rows=with_serving_front(rows),
         made=run.made,
@@ -299,7 +301,7 @@ class _Run:
             for task in tasks:
                 stop_if(self.cancel)
                 door = work_by_task[id(task)].subject.door
-                on_result(task, list(task.made(door, self.on_progress, self.cancel)))
+                on_result(task, list(task.compute_rows(door, self.on_progress, self.cancel)))
             return 0
         report(self.on_progress, None, "starting workers")
         return cluster.spread(tasks, on_result, scheduler, workers or 1, self.cancel)

@@ -36,7 +36,7 @@ class WeightHolder(Struct, frozen=True):
         idle: Whether a step does not run the module: an encoder, or a tower for another kind of input.
         read: Bytes that one token reads of the module, shared parameters included.
         macs: Multiply-accumulates of one token.
-        experts: Number of experts in the module's stack, or 1 if the module is no stack.
+        experts: Number of experts in the module's stack, or 1 if the module is not a stack.
     """
 
     path: str

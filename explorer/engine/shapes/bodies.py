@@ -32,7 +32,7 @@ def captured_names(body: Graph) -> frozenset[str]:
 def substituted(node: Node, values: Mapping[str, Any]) -> Node:
     """Returns a node with references to its function's attributes replaced by `values`.
 
-    Unset ones are omitted.
+    Unset references are omitted.
     """
     attributes: dict[str, Any] = {}
     changed = False

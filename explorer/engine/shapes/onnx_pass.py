@@ -180,5 +180,5 @@ def _cut_out(
 def _dim(dim: int | str | None, symbols: set[str]) -> Dim:
     if isinstance(dim, int):
         return dim if dim >= 0 else None
-    # onnx invents names for unknown sizes, which are no dimensions of the model
+    # onnx invents names for unknown sizes, which are not dimensions of the model
     return dim if dim in symbols else None

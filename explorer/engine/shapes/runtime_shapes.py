@@ -1,9 +1,9 @@
 """Observed shapes: runs the model in onnxruntime to get shapes that inference cannot determine.
 
-A Shape node is added for every value of the main graph, and becomes an output of the model instead of the
-value itself. onnxruntime keeps a value in memory until its Shape node has run, so each run observes only as
-many values as fit a memory limit. A model with open dimensions runs twice with different sizes. A size that
-changes with an open dimension is then reported by that dimension's name.
+For every value of the main graph, a Shape node is added. Its result becomes an output of the model, and not
+the value itself. onnxruntime keeps a value in memory until its Shape node has run, so each run observes only
+as many values as fit a memory limit. A model with open dimensions runs twice with different sizes. A size
+that changes with an open dimension is then reported by that dimension's name.
 """
 
 from __future__ import annotations

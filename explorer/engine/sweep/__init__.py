@@ -121,8 +121,8 @@ def sweep(
             `output`.
 
     Raises:
-        Misuse: There are too many combinations, `output` is no file of results, or every row fails with the
-            same error.
+        Misuse: There are too many combinations, `output` holds no results, or every row fails with the same
+            error.
         MissingExtra: A package is not installed that the only model, `scheduler` or `workers` needs.
         Cancelled: `cancel` returned True.
     """
@@ -136,7 +136,7 @@ def sweep(
         works = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]
         count = run.spread(works, scheduler, workers)
         rows = with_front([row for work in works for row in work.rows])
-    complain(rows)
+    raise_common_error(rows)
     return Sweep(
         rows=rows,
         hardware=machine,
@@ -162,7 +162,7 @@ def check_output(path: str, models: Sequence[str]) -> None:
     """Refuses a path of results that would overwrite another file, before any work is done.
 
     Raises:
-        Misuse: The file is a model, or another file that is no file of results.
+        Misuse: The file is a model, or another file without results.
     """
     check_target(path, overwrite=True, models=models, weights=())
     if os.path.exists(path):
@@ -173,7 +173,7 @@ def stored_sweep(path: str) -> Sweep:
     """Reads all rows of tilings in a file of results.
 
     Raises:
-        Misuse: The file is no file of results.
+        Misuse: The file holds no results.
     """
     with Store(SweepRow, path, changed=False) as store:
         rows = with_front(list(store.rows()))
@@ -379,7 +379,7 @@ def _layers(work: _ModelState, specs: Sequence[TileSpec]) -> Iterator[SweepLayer
         return
 
 
-def complain(rows: Sequence[Row]) -> None:
+def raise_common_error(rows: Sequence[Row]) -> None:
     """Raises an error if every row failed with the same error."""
     errors = {row.error for row in rows}
     if len(errors) == 1 and (error := errors.pop()):

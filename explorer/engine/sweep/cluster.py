@@ -1,7 +1,7 @@
 """Dask cluster: runs tasks on other machines.
 
 Dask gives the task of a dead worker to another worker. Its scheduler and workers start on any machine with
-two commands. All of them trust each other: whoever reaches the scheduler can run code on every worker, and
+two commands. All of them trust each other: anyone who reaches the scheduler can run code on every worker, and
 also in this process, which unpickles the answers. This module is imported only if a cluster is used.
 """
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.engine.number_formats import format_of
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.sweep import MOST, Subject, cluster, complain
+from explorer.engine.sweep import MOST, Subject, cluster, raise_common_error
 from explorer.engine.sweep.fingerprint import digest, fingerprint
 from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.mixed_precision import bits_of, next_move, outcome, snr_of
@@ -73,12 +73,12 @@ class FormatTask(Task, frozen=True, kw_only=True):
     row: FormatRow
     request: QuantizeRequest
 
-    def made(self, door: SweepSession) -> Iterator[FormatRow]:
+    def compute_rows(self, door: SweepSession) -> Iterator[FormatRow]:
         """Yields the measured row."""
-        yield measured(door, self.row, self.request)
+        yield measure_row(door, self.row, self.request)
 
 
-def measured(
+def measure_row(
     door: SweepSession,
     row: FormatRow,
     request: QuantizeRequest,
@@ -196,7 +196,7 @@ def sweep_formats(
     rows = with_format_front(
         [row for work in works for row in work.rows if row.error or row.seconds is not None]
     )
-    complain(rows)
+    raise_common_error(rows)
     return FormatSweep(
         rows,
         tuple(search for search in mixed if search is not None),
@@ -209,7 +209,7 @@ def sweep_formats(
     )
 
 
-def kept_formats(path: str, formats: Sequence[str] = ()) -> FormatSweep:
+def read_stored_formats(path: str, formats: Sequence[str] = ()) -> FormatSweep:
     """Reads the rows of number formats in a file of results: all rows, or the rows of some formats."""
     with Store(FormatRow, path, changed=False) as store:
         rows = [row for row in store.rows() if not formats or {*row.format.split(",")} <= {*formats}]
@@ -359,7 +359,7 @@ class _Run:
         stop_if(self.cancel)
         # only the runs of the original model, in the first trial, take long enough to show progress
         on_progress = None if self.done else self.on_progress
-        measured_row = measured(
+        measured_row = measure_row(
             work.subject.door, row, self._request(trial), cancel=self.cancel, on_progress=on_progress
         )
         self._store_row(measured_row)

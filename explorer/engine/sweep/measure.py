@@ -109,7 +109,7 @@ class Task(Struct, frozen=True, kw_only=True):
     opening: str = ""
     version: str = __version__
 
-    def made(self, door: SweepSession) -> Iterator[Struct]:
+    def compute_rows(self, door: SweepSession) -> Iterator[Struct]:
         """Yields the rows."""
         raise NotImplementedError
 
@@ -135,7 +135,7 @@ class TilingTask(Task, frozen=True, kw_only=True):
     order: str
     proof: ProofSpec | None
 
-    def made(self, door: SweepSession) -> Iterator[SweepRow]:
+    def compute_rows(self, door: SweepSession) -> Iterator[SweepRow]:
         """Yields the rows."""
         for row, spec in zip(self.rows, self.specs, strict=True):
             # a stored row that lacks only its proof has its figures
@@ -246,7 +246,7 @@ def measure(task: Task) -> tuple[Struct, ...]:
         message = f"the worker runs version {__version__}, this is {task.version}"
         raise Misuse(message, where="--scheduler", hint="install the same everywhere")
     with _OPEN_LOCK:
-        return tuple(task.made(_open_session(task)))
+        return tuple(task.compute_rows(_open_session(task)))
 
 
 def _open_session(task: Task) -> SweepSession:

@@ -123,7 +123,7 @@ class Store(Generic[Row]):
         changed: Whether the file may be changed. False opens it for reading only.
 
     Raises:
-        Misuse: The file is no file of sweep results, or cannot be read or written.
+        Misuse: The file holds no sweep results, or cannot be read or written.
     """
 
     def __init__(self, kind: type[Row], path: str | None, *, changed: bool = True) -> None:

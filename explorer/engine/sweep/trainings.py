@@ -42,7 +42,7 @@ class TrainingTask(Task, frozen=True, kw_only=True):
     how: Mapping[str, Any]
     module: str
 
-    def made(self, door: SweepSession, cancel: Cancel = None) -> Iterator[Struct]:
+    def compute_rows(self, door: SweepSession, cancel: Cancel = None) -> Iterator[Struct]:
         """Yields the checkpoint and the row with its figures, or a row with the error."""
         stop_if(cancel)
         row = self.row
@@ -124,7 +124,7 @@ def sweep_trainings(
         report(on_progress, None, "training", 0, count)
         in_process = scheduler is None and (stay or workers in (None, 1))
         while pending and in_process and (stay or workers == 1 or _is_cheap(rows, stored_rows, len(pending))):
-            on_result(pending[0], list(pending[0].made(door, cancel)))
+            on_result(pending[0], list(pending[0].compute_rows(door, cancel)))
             del pending[0]
         worker_count = _train_in_workers(pending, on_result, scheduler, workers, cancel) if pending else 0
         sweep = _build_answer(list(rows.values()), weights, take)
@@ -151,7 +151,9 @@ def _train_in_workers(
     return cluster.spread(remote_tasks, done, scheduler, max_workers, cancel)
 
 
-def kept_trainings(path: str, trainings: Sequence[Mapping[str, Any]], take: Take = None) -> TrainingSweep:
+def read_stored_trainings(
+    path: str, trainings: Sequence[Mapping[str, Any]], take: Take = None
+) -> TrainingSweep:
     """Reads those rows of a file of results that match one of the trainings.
 
     Raises:

@@ -20,7 +20,7 @@ from explorer.engine.values.onnx_tensors import part_of_tensor, slabs_of_tensor
 from explorer.host import input_files
 
 _PLAIN = frozenset(d.name for d in DTYPES.values() if d.bits)
-"""Types whose numbers are stored one after the other, unpacked."""
+"""Types whose numbers are stored one by one, unpacked."""
 
 _BLOCKS = (
     "the numbers of quantized tensors are what ggml computes with: each integer times the scale of its block,"

@@ -144,7 +144,7 @@ def file_type(dtype: str) -> np.dtype[Any]:
     return np.dtype({"int": np.int8, "uin": np.uint8}.get(dtype[:3], np.float32))
 
 
-def behind(slabs: Iterator[Array], start: int, stop: int) -> Iterator[Array]:
+def elements_between(slabs: Iterator[Array], start: int, stop: int) -> Iterator[Array]:
     """Yields the elements `[start, stop)` of slabs."""
     position = 0
     for slab in slabs:

@@ -100,7 +100,7 @@ def _observe_outputs(
         outputs: The outputs to observe.
         runs: Inputs of each run.
         request: The functions that take the outputs.
-        skipped: List to which outputs that are no numeric tensors are added, each with the reason.
+        skipped: List to which outputs that are not numeric tensors are added, each with the reason.
 
     Raises:
         _NoOutput: The model does not run.
@@ -220,8 +220,8 @@ def _select_outputs(
         if not layer.group and layer.kind != "Constant" and layer.path not in seen_paths
     ]
     groups = GroupPaths(layers)
-    entries = [(o.info.name, groups.around(o.layer)) for o in outputs]
-    entries += [(layer.path, groups.around(layer.path)) for layer in inner]
+    entries = [(o.info.name, groups.enclosing_paths(o.layer)) for o in outputs]
+    entries += [(layer.path, groups.enclosing_paths(layer.path)) for layer in inner]
     is_selected = select(globs, entries, "layer", layers)
     of_kind = paths_of_kinds(kinds, layers)
     owners = [*(o.layer for o in outputs), *(layer.path for layer in inner)]

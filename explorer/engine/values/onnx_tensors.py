@@ -29,7 +29,7 @@ from explorer.engine.graph.model import (
     dtype_code,
     subgraphs,
 )
-from explorer.engine.values.numbers import SLAB, Array, Numbers, behind
+from explorer.engine.values.numbers import SLAB, Array, Numbers, elements_between
 from explorer.engine.values.slices.packed_weights import opened_weights
 from explorer.engine.values.slices.scales import scales_of
 
@@ -170,7 +170,7 @@ def part_of_tensor(tensor: Tensor, start: int, stop: int) -> Iterator[Array]:
         else Inline(bytes(payload.view()[offset:end]))
     )
     part = replace(tensor, shape=(stop - first,), payload=span, record=None)
-    yield from behind(slabs_of_tensor(part), start - first, stop - first)
+    yield from elements_between(slabs_of_tensor(part), start - first, stop - first)
 
 
 def _whole_elements(pieces: Iterator[memoryview], unit: int) -> Iterator[memoryview]:

@@ -56,7 +56,7 @@ def run(
 
     Args:
         loaded: The model.
-        layers: Rows of the model's analysis. Some rows are no modules.
+        layers: Rows of the model's analysis. Some rows are not modules.
         request: The input, and the layers to observe.
         dims: Sizes of symbolic dimensions: {'batch': n}.
         input_shapes: Type and shape of inputs that the user chose.
@@ -331,7 +331,7 @@ def record(
         module: A module with real weights.
         calls: Positional and keyword arguments of the module's forward, for each run.
         request: The modules to observe: by default every module without children.
-        layers: Rows of the module's analysis. A requested row that is no module is reported.
+        layers: Rows of the module's analysis. A requested row that is not a module is reported.
         source: The user's name of the module.
 
     Returns:
@@ -430,7 +430,7 @@ def _unreached(
 def _select_paths(
     module_by_path: Mapping[str, nn.Module], request: ActivationRequest, layers: Sequence[Layer]
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Returns the paths of the modules to observe, and of layers that cannot be observed, each with a reason."""
+    """Returns the paths of the modules to observe, and the layers that cannot be observed, with reasons."""
     # a leaf module never calls its submodules
     leaf_prefixes = tuple(f"{path}." for path, part in module_by_path.items() if is_leaf(part))
     of_kind = paths_of_kinds(request.kinds, layers)

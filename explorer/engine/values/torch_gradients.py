@@ -101,8 +101,8 @@ def _start(
         shape, kind = tuple(target_classes.shape), target_classes.dtype
         if shape != class_shape or kind.is_floating_point:
             raise Misuse(
-                f"the classes are {str(kind)[6:]} {shape_text(shape)} there, and int64 {shape_text(class_shape)}"
-                " are needed",
+                f"the classes are {str(kind)[6:]} {shape_text(shape)} there, and int64"
+                f" {shape_text(class_shape)} are needed",
                 where="--target",
             )
         target = target_classes.long().to(first.device)

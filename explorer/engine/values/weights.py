@@ -33,7 +33,7 @@ class GroupPaths:
         self._row_by_path = {layer.path: layer.id for layer in layers}
         self._paths_of: dict[str, tuple[str, ...]] = {}
 
-    def around(self, path: str) -> tuple[str, ...]:
+    def enclosing_paths(self, path: str) -> tuple[str, ...]:
         """Returns `path` and the paths of all groups that contain it."""
         paths = self._paths_of.get(path)
         if paths is None:
@@ -226,7 +226,7 @@ def _select_tensors(
     """Returns the selected tensors, each once, and the names of every shared tensor."""
     paths = GroupPaths(layers)
     is_selected = select(
-        names, ((t.name, paths.around(t.layer)) for t in tensors), "stored tensor or layer", layers
+        names, ((t.name, paths.enclosing_paths(t.layer)) for t in tensors), "stored tensor or layer", layers
     )
     of_kind = paths_of_kinds(kinds, layers)
     is_selected = [is_hit and of_kind(t.layer) for is_hit, t in zip(is_selected, tensors, strict=True)]

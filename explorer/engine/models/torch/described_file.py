@@ -153,7 +153,7 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
     """Returns the leaves of a layer tree.
 
     There is a leaf for every module without submodules, for every tensor outside modules, and for every
-    object outside the model. Tensors of such objects are no parameters.
+    object outside the model. Tensors of such objects are not parameters.
 
     Args:
         parts: Parts of the file, in pre-order.

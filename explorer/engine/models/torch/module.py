@@ -102,7 +102,7 @@ class TorchModel:
         """See `OpenedModel`."""
         return lambda arrays: run(self.loaded, self.loaded.bound or self._bound(), list(arrays))
 
-    def taken(self, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> BoundInputs:
+    def bind_arrays(self, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> BoundInputs:
         """Binds the inputs. If the module declares none, the types and shapes of the arrays are used.
 
         Args:

@@ -1,9 +1,9 @@
 """ONNX export of an nn.Module by torch's exporters, with the module's own names in the file.
 
-torch has two exporters. The TorchScript exporter is tried first: its node names contain the module tree
-(`/features/features.0/Conv`), weights keep their state_dict names, detection models work, and AlexNet takes 2
-s, while the newer exporter takes several times as long. The newer exporter (torch.export) is tried if the
-first fails, or if its file branches on values.
+torch has two exporters. The TorchScript exporter is tried first. Its node names contain the module tree
+(`/features/features.0/Conv`), and weights keep their state_dict names. It exports detection models, and
+AlexNet takes 2 s, while the newer exporter takes several times as long. The newer exporter (torch.export) is
+tried if the first fails, or if its file branches on values.
 
 Two changes of names are reverted. Parameters with equal values (such as new biases of zeros) are not merged
 into one parameter. A transposed weight that the exporter named `onnx::MatMul_2064` gets its state_dict name

@@ -1,8 +1,8 @@
 """Codes, scales and offsets of ggml's blocks: number = scale x (code - zero point) + offset.
 
 The package of ggml's authors computes the numbers of a block, but not their codes or scales. This module
-therefore changes the bytes of a block before the package computes it: with scales of 1 the result is the
-codes, and with codes of 1 it is the scales.
+changes the bytes of a block before the package computes it. With scales of 1 the result is the codes, and
+with codes of 1 it is the scales.
 """
 
 from __future__ import annotations

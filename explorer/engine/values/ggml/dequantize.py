@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from explorer.engine.formats.weights.gguf import TYPES
-from explorer.engine.values.numbers import SLAB, Array, behind
+from explorer.engine.values.numbers import SLAB, Array, elements_between
 
 if TYPE_CHECKING:
     from explorer.engine.graph.model import FileSpan
@@ -60,7 +60,7 @@ def part(dtype: str, span: FileSpan, start: int, stop: int, patched: Patch | Non
     numbers, size = _SIZES[dtype]
     first, last = start // numbers, -(-stop // numbers)
     blocks = type(span)(span.source, span.offset + first * size, (last - first) * size)
-    return behind(slabs(dtype, blocks, patched), start - first * numbers, stop - first * numbers)
+    return elements_between(slabs(dtype, blocks, patched), start - first * numbers, stop - first * numbers)
 
 
 def _gguf_function(dtype: str) -> Callable[[_Blocks], Array]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.engine.values.numbers import Array, Numbers, Scales, behind
+from explorer.engine.values.numbers import Array, Numbers, Scales, elements_between
 from explorer.settings.slices import Selection
 
 PIECE = 1 << 20
@@ -60,7 +60,11 @@ def _gather(numbers: Numbers, flat: Array) -> Array:
     first = 0
     for end in ends:
         start, stop = int(places[first]), int(places[end - 1]) + 1
-        slabs = behind(numbers.slabs(), start, stop) if numbers.part is None else numbers.part(start, stop)
+        slabs = (
+            elements_between(numbers.slabs(), start, stop)
+            if numbers.part is None
+            else numbers.part(start, stop)
+        )
         position = start
         for slab in slabs:
             low, high = np.searchsorted(places[first:end], (position, position + slab.size))

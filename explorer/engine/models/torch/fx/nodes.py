@@ -15,7 +15,7 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import described, tensors
 from explorer.engine.models.opened_model import OpenOptions
-from explorer.engine.models.torch.fx.trace import TracedGraph, traced
+from explorer.engine.models.torch.fx.trace import TracedGraph, trace_module
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values.statistics import measure
@@ -69,7 +69,7 @@ def fx_graph(
     if choices:
         materialised(loaded, lambda: bound_inputs)  # raises if there are no values, or not enough memory
         args, kwargs = bound_inputs.call(values)
-    graph = traced(loaded, bound_inputs, args, kwargs, real=bool(choices))
+    graph = trace_module(loaded, bound_inputs, args, kwargs, real=bool(choices))
     run = _Run(graph.module, choices, on_progress, cancel)
     run.run_all(graph, loaded)
     nodes = tuple(_node(node, graph, run) for node in graph.module.graph.nodes)

@@ -63,7 +63,7 @@ class _Tracer(fx.Tracer):
             self.inside.pop()
 
 
-def traced(
+def trace_module(
     loaded: LoadedModule,
     bound_inputs: BoundInputs,
     args: Sequence[Any],

@@ -119,7 +119,7 @@ class ConfiguredModule(TorchModel):
 
         A folder's analysis depends on its configuration, its index and the headers of its shards.
 
-        It also depends on the version of transformers, which is no file of the model.
+        It also depends on the version of transformers, which is not a file of the model.
         """
         files = self.file.contents.files
         if not os.path.isdir(self.source) or not all(name.endswith(".safetensors") for name in files):
