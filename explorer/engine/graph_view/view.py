@@ -458,7 +458,7 @@ def _short_name(tree: TreeRows, row: int, group: int | None) -> str:
         layer = tree.layers[ancestor]
         names.append(layer.name)
         ancestor = layer.parent
-    return ".".add(reversed(names))
+    return ".".join(reversed(names))
 
 
 def _port(tree: TreeRows, row: int, side: str) -> GraphBox:

@@ -99,7 +99,7 @@ class TensorRows(LayerRows):
                 children[parent] = [index]
         children.get(-1, []).reverse()
         items = self._items
-        for run in identical_runs(children.values(), signature_ids, lambda index: isinstance(items[index], str)):
+        for run in identical_runs(children.values(), signature_ids, lambda i: isinstance(items[i], str)):
             for index in run:
                 self._repeat[index] = len(run) if index == run[0] else 0
 

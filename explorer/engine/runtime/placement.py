@@ -205,14 +205,14 @@ def _boundaries(edges: _GraphEdges, provider_by_node: Sequence[str], rows: _Laye
 def _fused_layers(
     assignment: Assignment, works: Sequence[Work], provider_by_node: Sequence[str], rows: _LayerRows
 ) -> Iterator[FusedLayers]:
-    index_by_name = {node_name(at): at for at in range(len(provider_by_node))}
+    index_by_name = {node_name(index): index for index in range(len(provider_by_node))}
     for names in assignment.compiled:
         indices = [index_by_name[name] for name in names if name in index_by_name]
         if len(indices) > 1:
             yield FusedLayers("compiled graph", provider_by_node[indices[0]], rows.paths(indices))
-    for node, indices in works:
-        if len(indices) > 1:
-            yield FusedLayers(node.op, provider_by_node[indices[0]], rows.paths(indices))
+    for node, replaced in works:
+        if len(replaced) > 1:
+            yield FusedLayers(node.op, provider_by_node[replaced[0]], rows.paths(replaced))
 
 
 def _notes(assignment: Assignment, mixed_calls: Mapping[int, tuple[str, ...]]) -> Iterator[str]:

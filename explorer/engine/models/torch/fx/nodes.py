@@ -114,9 +114,8 @@ class _Run(fx.Interpreter):
         stop_if(self.cancel)
         self.current_node = n.name
         if self.on_progress is not None:
-            self.on_progress(
-                Progress("running the graph", len(self.infos_by_node), len(self.module.graph.nodes))
-            )  # type: ignore[union-attr,arg-type]
+            total = len(self.module.graph.nodes)  # type: ignore[union-attr,arg-type]
+            self.on_progress(Progress("running the graph", len(self.infos_by_node), total))
         result = super().run_node(n)
         self.infos_by_node[n.name] = described(result, n.name)
         first = next((tensor for _, tensor in tensors(result)), None)
