@@ -82,7 +82,7 @@ def in_background(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
         pool.shutdown(wait=False)  # a caller that gives up does not wait for the work
 
 
-def ended(work: Future[_T], stopped: Callable[[], bool] | None) -> Future[_T]:
+def wait_until_done(work: Future[_T], stopped: Callable[[], bool] | None) -> Future[_T]:
     """Waits until a work has ended, with or without an error, and returns it.
 
     Raises:
@@ -100,7 +100,7 @@ def wait_for(work: Future[_T], stopped: Callable[[], bool]) -> _T:
     Raises:
         Cancelled: `stopped` returned True.
     """
-    return ended(work, stopped).result()
+    return wait_until_done(work, stopped).result()
 
 
 def side_by_side(

@@ -43,10 +43,10 @@ def _strided_slice(
     return part
 
 
-def _segment_product(_: Mapping[str, Any], source: Array, places: Array, count: Array) -> Array:
+def _segment_product(_: Mapping[str, Any], source: Array, segment_ids: Array, count: Array) -> Array:
     np = _np()
     products: Array = np.ones(int(count.reshape(-1)[0]), source.dtype)
-    np.multiply.at(products, places, source)
+    np.multiply.at(products, segment_ids, source)
     return products
 
 
@@ -96,7 +96,7 @@ CONTENTS: Mapping[str, Callable[..., Any]] = {
     "CAST": lambda at, source: source.astype(at.get("out_data_type", source.dtype)),
     "PACK": lambda at, *arrays: _np().stack(arrays, at["axis"]),
     "CONCATENATION": lambda at, *arrays: _np().concatenate(arrays, at["axis"]),
-    "GATHER": lambda at, source, places: _np().take(source, places, at.get("axis", 0)),
+    "GATHER": lambda options, source, indices: _np().take(source, indices, options.get("axis", 0)),
     "STRIDED_SLICE": _strided_slice,
     "SLICE": lambda _, source, begin, size: source[
         tuple([slice(int(b), None if n == -1 else int(b + n)) for b, n in zip(begin, size, strict=True)])

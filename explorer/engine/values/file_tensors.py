@@ -106,7 +106,7 @@ def _numbers(
         raw=raw if quantized or reason else None,
         part=None if reason or stride is not None else part,
         coded=None if reason else _coded(tensor, span),
-        uncoded=ggml_codes.why_none(tensor.dtype),
+        uncoded=ggml_codes.missing_codes_reason(tensor.dtype),
     )
 
 

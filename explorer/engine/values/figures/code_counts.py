@@ -18,9 +18,9 @@ from explorer.facts.values import Histogram
 def of_codes(
     numbers: Numbers, kind: np.dtype[Any], bins: int, shares: Sequence[float], cancel: Cancel
 ) -> dict[str, Any]:
-    """Computes the figures of a type of one or two bytes, by the names of `TensorStats`.
+    """Computes the figures of a tensor with elements of one or two bytes, by the names of `TensorStats`.
 
-    Such a type has at most 65,536 values.
+    Such elements have at most 65,536 different values.
     """
     counts = CodeCounts(kind)
     for chunk in chunks(numbers, cancel):

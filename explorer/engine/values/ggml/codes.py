@@ -39,10 +39,10 @@ class _Piece(NamedTuple):
 class _Layout(NamedTuple):
     pieces: tuple[_Piece, ...]
     zero: int = 0
-    is_whole: bool = True
+    has_integer_codes: bool = True
 
 
-def _layout(text: str, zero: int = 0, is_whole: bool = True) -> _Layout:
+def _layout(text: str, zero: int = 0, has_integer_codes: bool = True) -> _Layout:
     """Parses a layout from words such as 'scale:003c code:99*16'.
 
     Each word has a role, and bytes in hexadecimal with their count.
@@ -55,7 +55,7 @@ def _layout(text: str, zero: int = 0, is_whole: bool = True) -> _Layout:
             byte, _, count = run.partition("*")
             pattern += bytes.fromhex(byte) * int(count or 1)
         pieces.append(_Piece(role, pattern))  # type: ignore[arg-type]
-    return _Layout(tuple(pieces), zero, is_whole)
+    return _Layout(tuple(pieces), zero, has_integer_codes)
 
 
 _LAYOUTS: Mapping[str, _Layout] = {
@@ -75,8 +75,8 @@ _LAYOUTS: Mapping[str, _Layout] = {
     "TQ2_0": _layout("code:aa*64 scale:003c", 1),
     "IQ4_NL": _layout("scale:003c code:88*16"),
     "IQ4_XS": _layout("scale:003c share:aa*2+11*4 code:88*128"),
-    "MXFP4": _layout("scale:7f code:22*16", is_whole=False),
-    "NVFP4": _layout("scale:38*4 code:22*32", is_whole=False),
+    "MXFP4": _layout("scale:7f code:22*16", has_integer_codes=False),
+    "NVFP4": _layout("scale:38*4 code:22*32", has_integer_codes=False),
 }
 """Layouts of the types in which each number has a code (block_* in ggml-common.h).
 
@@ -103,7 +103,7 @@ def parts(dtype: str) -> tuple[Part, ...]:
     return ("codes", "scales", "offsets") if has_offset else ("codes", "scales")
 
 
-def why_none(dtype: str) -> str:
+def missing_codes_reason(dtype: str) -> str:
     """Returns the reason why the numbers of a type have no codes, or '' if they have."""
     is_codebook = ggml_blocks.can_dequantize(dtype) and dtype not in _LAYOUTS
     return f"no codes: {dtype} stores places in a codebook, several numbers each" if is_codebook else ""
@@ -124,18 +124,18 @@ def of_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> It
     layout = _LAYOUTS[dtype]
 
     def patched(blocks: Array) -> Array:
-        patched_blocks, at = blocks.copy(), 0
+        patched_blocks, offset = blocks.copy(), 0
         for role, pattern in layout.pieces:
             if role not in _KEPT_ROLES[part]:
                 bytes_ = np.frombuffer(pattern, np.uint8)
-                patched_blocks[:, at : at + len(pattern)] = (
+                patched_blocks[:, offset : offset + len(pattern)] = (
                     0 if (role, part) == ("code", "offsets") else bytes_
                 )
-            at += len(pattern)
+            offset += len(pattern)
         return patched_blocks
 
     for slab in ggml_blocks.part(dtype, span, start, stop, patched):
-        yield (slab + layout.zero).astype(np.int16) if part == "codes" and layout.is_whole else slab
+        yield (slab + layout.zero).astype(np.int16) if part == "codes" and layout.has_integer_codes else slab
 
 
 assert all(
