@@ -1,1 +1,1 @@
-"""Engine: everything that knows about models. Never imports what draws them."""
+"""Engine: reads, analyzes, changes and runs models. It never imports the user interfaces."""

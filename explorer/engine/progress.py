@@ -1,6 +1,6 @@
-"""Progress and cancelling: what a job of the engine tells while it works, and asks.
+"""Progress and cancellation of long jobs of the engine.
 
-Every stage takes both in the same form, so that whoever starts one hands them through.
+Every job takes `on_progress` and `cancel` in the same form, and passes both to the stages that it calls.
 """
 
 from __future__ import annotations
@@ -11,27 +11,30 @@ from explorer.base.errors import Cancelled
 from explorer.facts import Progress
 
 OnProgress = Callable[[Progress], None] | None
-"""Told how far a job has come; None: nobody listens."""
+"""Function that receives the progress of a job, or None."""
 
 Cancel = Callable[[], bool] | None
-"""Asked now and then whether a job is to end; None: nobody can stop it."""
+"""Function that a job calls now and then; True cancels the job.
+
+None means that the job cannot be canceled.
+"""
 
 
 def stop_if(cancel: Cancel) -> None:
-    """Ends a job that nobody wants any more.
+    """Stops the job if `cancel` returns True.
 
     Raises:
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     if cancel is not None and cancel():
         raise Cancelled
 
 
 def report(on_progress: OnProgress, cancel: Cancel, phase: str, done: int = 0, total: int = 0) -> None:
-    """Tells how far a job is, and ends it there if nobody wants it any more.
+    """Reports the progress of a job, and stops the job if `cancel` returns True.
 
     Raises:
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     stop_if(cancel)
     if on_progress is not None:

@@ -1,4 +1,4 @@
-"""Drawings of analyzed models as graphs, and figures of their nodes for other programs' drawings."""
+"""Drawings of analyzed models as graphs, and figures of their nodes for the drawings of other programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from explorer.facts.graph.drawing import FIGURES, GraphDrawing, NodeFigures
 
 
 class ModelGraphs:
-    """Draws graphs of analyses; keeps the rows of the last analysis for the next drawing."""
+    """Draws analyses as graphs, and caches the rows of the last analysis for the next drawing."""
 
     def __init__(self) -> None:
         self._last: tuple[object, TreeRows] | None = None
@@ -40,7 +40,7 @@ class ModelGraphs:
         outside: Overlay | None = None,
         cancel: Cancel = None,
     ) -> GraphDrawing:
-        """A drawing of a model, a group or the neighborhood of a layer; see `view.draw`."""
+        """Draws a model, a group or the neighborhood of a layer. See `view.draw`."""
         for flag, value in (("--depth", depth), ("--steps", steps)):
             if value is not None and value < 1:
                 noun = flag.removeprefix("--")
@@ -52,7 +52,10 @@ class ModelGraphs:
         if steps is not None and row is None:
             raise Misuse("steps are counted from a layer", where="--steps", hint="add --layer LAYER")
         tree = self._tree(examined, source).with_overlay(outside)
-        spans = [(at, tree.ends[at]) if isinstance(at, int) else at for at in unfold]
+        spans = [
+            (row_or_span, tree.ends[row_or_span]) if isinstance(row_or_span, int) else row_or_span
+            for row_or_span in unfold
+        ]
         return view.draw(
             tree, source, row, depth, steps=steps, unfold=spans, between=between, nested=nested, cancel=cancel
         )
@@ -60,15 +63,17 @@ class ModelGraphs:
     def node_figures(
         self, examined: AnalysisResult, opened: OpenedModel, source: str, figure: str, outside: Overlay | None
     ) -> NodeFigures:
-        """A figure of every node, by the names that other programs use for nodes."""
+        """Returns a figure of every node, by the names that Model Explorer uses for nodes."""
         field = FIGURES.get(figure)
         column = None if outside is None else outside.figures.get(figure)
         if field is None and column is None:
-            there = [*FIGURES, *(outside.figures if outside is not None else ())]
-            raise Misuse(f"no figure is called '{printable(figure)}'", hint=f"there are {', '.join(there)}")
+            figure_names = [*FIGURES, *(outside.figures if outside is not None else ())]
+            raise Misuse(
+                f"no figure is called '{printable(figure)}'", hint=f"there are {', '.join(figure_names)}"
+            )
         model: Any = opened
         if opened.format == "torch.export" or hasattr(opened, "loaded"):
-            return _of_program(model, source, figure)
+            return _program_figures(model, source, figure)
         tree = self._tree(examined, source)
         graph: Graph | None = model.model.graph if opened.is_graph else None
         keys = dict(_leaves_by_tensor(tree) if graph is None else _nodes_by_name(graph, tree.layers))
@@ -84,18 +89,18 @@ class ModelGraphs:
             flow = examined.flow
             if flow is None:
                 order = examined.schedule
-                why = order.failed or "which layer reads what another makes is not known"
-                raise Misuse(why, where=source, hint=order.hint)
+                reason = order.failed or "which layer reads what another makes is not known"
+                raise Misuse(reason, where=source, hint=order.hint)
             self._last = examined, TreeRows(examined.analysis.layers, flow)
         return self._last[1]
 
 
-_OF_NODES = frozenset({"macs", "params", "activations", "weights", "ops"})
+_NODE_FIGURES = frozenset({"macs", "params", "activations", "weights", "ops"})
 
 
-def _of_program(model: Any, source: str, figure: str) -> NodeFigures:
-    """A figure of the nodes of a torch.export program, which Model Explorer shows for PyTorch models."""
-    if figure not in _OF_NODES:
+def _program_figures(model: Any, source: str, figure: str) -> NodeFigures:
+    """Returns a figure of the nodes of a torch.export program, which Model Explorer shows."""
+    if figure not in _NODE_FIGURES:
         raise Misuse(
             f"'{printable(figure)}' is known of layers, and not of the nodes of a program",
             where="--color",
@@ -122,9 +127,9 @@ def _of_program(model: Any, source: str, figure: str) -> NodeFigures:
 
 
 def _nodes_by_name(graph: Graph, layers: Sequence[Layer]) -> Iterator[tuple[str, int]]:
-    """The nodes of an ONNX graph, named as Model Explorer's adapter names them, and the row of each.
+    """Yields the nodes of an ONNX graph, named as Model Explorer's adapter names them, and the row of each.
 
-    A node without a name is known by the tensor that it makes, as its row is.
+    A node without a name has the name of its first output tensor, as its row does.
     """
     names = {node.name or node.label for node in graph.nodes}
     for layer in layers:
@@ -133,7 +138,10 @@ def _nodes_by_name(graph: Graph, layers: Sequence[Layer]) -> Iterator[tuple[str,
 
 
 def _leaves_by_tensor(tree: TreeRows) -> Iterator[tuple[str, int]]:
-    """Operators by the first tensor that each makes, as Model Explorer finds those of TensorFlow Lite."""
+    """Yields operators by the first tensor that each computes, and the row of each.
+
+    Model Explorer names the operators of TensorFlow Lite models in this way.
+    """
     for row, values in tree.flow.made.items():
         if tree.ends[row] == row + 1:
             yield values[0].info().name, row

@@ -1,7 +1,7 @@
 """Drafts of the boxes of a graph view: which rows of the tree are drawn, and which rows share a box.
 
-Groups are opened level by level while there is room, or one by one in their place. A run of equal groups
-stays one box, except for the groups that are opened. Neighbours too many for one picture share boxes.
+Groups are opened level by level while there is room, or one by one in place. A run of equal groups stays one
+box, except for groups that are opened. If there are too many neighbors for one picture, several share a box.
 """
 
 from __future__ import annotations
@@ -14,19 +14,25 @@ from msgspec import Struct
 from explorer.engine.graph_view.rows import TreeRows
 
 ENOUGH = 64
-"""Boxes from which on no level is opened unless it was asked for."""
+"""Number of boxes from which on no level is opened unless the user asks for it."""
 MAX_BOXES = 300
 HOPS = 2
-"""Edges from a layer to the border of its neighborhood, by default."""
+"""Default distance from a layer to the border of its neighborhood, in edges."""
 MAX_READERS = 24
-"""Most readers of one tensor that are part of a neighborhood."""
+"""Maximum number of readers of one tensor in a neighborhood."""
 
 Span = tuple[int, int]
-"""Rows, from the first to behind the last."""
+"""First row, and the row after the last one."""
 
 
 class BoxDraft(Struct):
-    """A box before it is drawn: its rows, whether they are equal groups, and which call of a layer."""
+    """A box before it is drawn.
+
+    Attributes:
+        rows: Rows that the box shows.
+        run: Whether the rows are equal groups.
+        call: Number of the call of a layer that the box shows, or 0 for all calls.
+    """
 
     rows: Sequence[int]
     run: bool = False
@@ -34,19 +40,19 @@ class BoxDraft(Struct):
 
     @property
     def is_part(self) -> bool:
-        """Whether it stands for neighbors that have nothing in common."""
+        """Whether the box combines different neighboring rows."""
         return len(self.rows) > 1 and not self.run
 
     def rows_span(self, tree: TreeRows) -> Span:
-        """From its first row to behind its last."""
+        """Returns the span of all rows of the box."""
         return self.rows[0], tree.ends[self.rows[-1]]
 
     def span(self, tree: TreeRows) -> Span:
-        """The rows that open with it: for a run of groups, the first group."""
+        """Returns the span that opens with the box: for a run of groups, that of the first group."""
         return self.rows_span(tree) if self.is_part else (self.rows[0], tree.ends[self.rows[0]])
 
-    def inside(self, tree: TreeRows) -> Iterator[int]:
-        """The rows that replace it when it is opened."""
+    def content_rows(self, tree: TreeRows) -> Iterator[int]:
+        """Returns the rows that replace the box when it is opened."""
         return iter(self.rows) if self.is_part else tree.children(self.rows[0])
 
 
@@ -54,8 +60,8 @@ class OpenedGroups:
     """The groups that are opened in place, and the rows that must be visible.
 
     Args:
-        unfolded: Groups and parts that are opened.
-        seen: Rows that each need a box of their own.
+        unfolded: Spans of groups and parts that are opened.
+        visible: Spans of rows that need a box of their own.
     """
 
     def __init__(self, unfolded: Iterable[Span] = (), visible: Iterable[Span] = ()) -> None:
@@ -66,14 +72,14 @@ class OpenedGroups:
         return bool(self._all)
 
     def opens(self, span: Span) -> bool:
-        """Whether a group or part is opened: itself or something inside it was named."""
+        """Whether a group or part is opened, because it or a span inside it was passed."""
         if span in self._unfolded:
             return True
-        at = bisect_left(self._all, (span[0], 0))
-        while at < len(self._all) and self._all[at][0] < span[1]:
-            if self._all[at] != span and self._all[at][1] <= span[1]:
+        index = bisect_left(self._all, (span[0], 0))
+        while index < len(self._all) and self._all[index][0] < span[1]:
+            if self._all[index] != span and self._all[index][1] <= span[1]:
                 return True
-            at += 1
+            index += 1
         return False
 
     def names(self, span: Span) -> bool:
@@ -82,136 +88,145 @@ class OpenedGroups:
 
 
 def sibling_items(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> Iterator[BoxDraft]:
-    """Boxes of sibling rows: a run of equal groups is one box, unless some are opened or must be visible."""
+    """Yields the boxes of sibling rows.
+
+    A run of equal groups is one box, except for the groups that are opened or must be visible.
+    """
     run: list[int] = []
     remaining = 0
     for row in rows:
         if tree.ends[row] == row + 1:
             if run:
-                yield from _run(run)
+                yield from _run_draft(run)
                 run = []
             remaining = 0
             yield BoxDraft((row,))
             continue
         repeat = tree.layers[row].repeat
         if repeat or not remaining:
-            yield from _run(run)
+            yield from _run_draft(run)
             run, remaining = [], max(1, repeat)
         remaining -= 1
         if opened.names((row, tree.ends[row])):
-            yield from _run(run)
+            yield from _run_draft(run)
             yield BoxDraft((row,))
             run = []
         else:
             run.append(row)
-    yield from _run(run)
+    yield from _run_draft(run)
 
 
-def _run(rows: list[int]) -> Iterator[BoxDraft]:
+def _run_draft(rows: list[int]) -> Iterator[BoxDraft]:
     if rows:
         yield BoxDraft(tuple(rows), run=len(rows) > 1)
 
 
 def grouped_items(drafts: Sequence[BoxDraft], most: int) -> list[BoxDraft]:
-    """At most `most` drafts: neighbours are joined."""
-    each = -(-len(drafts) // most)
-    groups = [drafts[at : at + each] for at in range(0, len(drafts), max(1, each))]
+    """Combines neighboring drafts until there are at most `most`."""
+    group_size = -(-len(drafts) // most)
+    groups = [drafts[start : start + group_size] for start in range(0, len(drafts), max(1, group_size))]
     return [
-        some[0] if len(some) == 1 else BoxDraft(tuple([row for draft in some for row in draft.rows]))
-        for some in groups
+        group[0] if len(group) == 1 else BoxDraft(tuple([row for draft in group for row in draft.rows]))
+        for group in groups
     ]
 
 
 def by_level(
     tree: TreeRows, drafts: Sequence[BoxDraft], opened: OpenedGroups, depth: int | None, notes: list[str]
 ) -> tuple[list[BoxDraft], int]:
-    """The drafts with groups opened level by level, and the number of levels; adds remarks to `notes`."""
+    """Opens groups level by level. Returns the drafts and the number of levels, and adds to `notes`."""
     if len(drafts) > MAX_BOXES:
         notes.append(f"{len(drafts):,} layers stand beside each other: neighbours are drawn as one box")
         drafts = grouped_items(drafts, ENOUGH)
     level, current = 1, [*drafts]
     while depth is None or level < depth:
         following: list[BoxDraft] = []
-        closed = 0
-        for at, draft in enumerate(current):
-            # tiles and runs of groups are not opened level by level
-            opens = len(draft.rows) == 1 and not tree.layers[draft.rows[0]].tiled
-            inside = [*sibling_items(tree, draft.inside(tree), opened)] if opens else []
-            if inside and len(following) + len(inside) + len(current) - at - 1 <= MAX_BOXES:
+        closed_count = 0
+        for index, draft in enumerate(current):
+            # tiles and runs of groups are opened only on request
+            can_open = len(draft.rows) == 1 and not tree.layers[draft.rows[0]].tiled
+            inside = [*sibling_items(tree, draft.content_rows(tree), opened)] if can_open else []
+            if inside and len(following) + len(inside) + len(current) - index - 1 <= MAX_BOXES:
                 following += inside
             else:
                 following.append(draft)
-                closed += bool(inside)
-        if len(following) == len(current) and not closed:
+                closed_count += bool(inside)
+        if len(following) == len(current) and not closed_count:
             break
         if depth is None and len(following) > ENOUGH:
             break
         current, level = following, level + 1
-        if closed:
-            notes.append(_closed(closed))
+        if closed_count:
+            notes.append(_closed_note(closed_count))
             break
     return current, level
 
 
 def unfolded_items(
-    tree: TreeRows, drafts: Sequence[BoxDraft], opened: OpenedGroups, notes: list[str], done: list[Span]
+    tree: TreeRows,
+    drafts: Sequence[BoxDraft],
+    opened: OpenedGroups,
+    notes: list[str],
+    opened_spans: list[Span],
 ) -> list[BoxDraft]:
-    """The drafts, with the groups opened that `opened` names; adds their rows to `done`."""
+    """Opens the groups that `opened` names in the drafts, and adds their spans to `done`."""
     unfolded: list[BoxDraft] = []
-    room, closed = MAX_BOXES - len(drafts), 0
-    waiting = [*reversed(drafts)]
-    while waiting:
-        draft = waiting.pop()
+    room, closed_count = MAX_BOXES - len(drafts), 0
+    pending = [*reversed(drafts)]
+    while pending:
+        draft = pending.pop()
         span = draft.span(tree)
         inside: list[BoxDraft] = []
         if opened.opens(span):
-            inside = _inside(tree, draft, opened)
+            inside = _content(tree, draft, opened)
         if len(inside) - 1 > room:
-            closed += room < 1
+            closed_count += room < 1
             inside = grouped_items(inside, min(ENOUGH, room + 1)) if room > 0 else []
         if inside:
-            done.append(span)
+            opened_spans.append(span)
             room -= len(inside) - 1
-            waiting += reversed(inside)
+            pending += reversed(inside)
         else:
             unfolded.append(draft)
-    if closed:
-        notes.append(_closed(closed))
+    if closed_count:
+        notes.append(_closed_note(closed_count))
     return unfolded
 
 
-def _inside(tree: TreeRows, draft: BoxDraft, opened: OpenedGroups) -> list[BoxDraft]:
-    """The content of a box; of a group that holds a single group, the content of that group."""
-    inside = [*sibling_items(tree, draft.inside(tree), opened)]
+def _content(tree: TreeRows, draft: BoxDraft, opened: OpenedGroups) -> list[BoxDraft]:
+    """Returns the content of a box. A group with a single group as its content is skipped."""
+    inside = [*sibling_items(tree, draft.content_rows(tree), opened)]
     while len(inside) == 1 and inside[0].span(tree)[1] > inside[0].rows[0] + 1:
-        inside = [*sibling_items(tree, inside[0].inside(tree), opened)]
+        inside = [*sibling_items(tree, inside[0].content_rows(tree), opened)]
     return inside
 
 
-def _closed(groups: int) -> str:
+def _closed_note(groups: int) -> str:
     stay = "group stays" if groups == 1 else "groups stay"
     return f"{groups:,} {stay} closed: a drawing has at most {MAX_BOXES} boxes"
 
 
-def around(tree: TreeRows, row: int, steps: int) -> list[BoxDraft]:
-    """A layer or group, and the layers that feed and read it, up to `steps` edges away."""
+def neighborhood_items(tree: TreeRows, row: int, steps: int) -> list[BoxDraft]:
+    """Returns drafts of a layer or group and of the layers up to `steps` edges away."""
     flow, own_rows = tree.flow, range(row, tree.ends[row])
-    near: set[int] = set()
+    near_rows: set[int] = set()
     front: Sequence[int] = own_rows
-    # the neighborhood of a layer that is normally hidden includes other hidden layers
+    # the neighborhood of a hidden layer includes other hidden layers
     is_drawn = tree.count if tree.count(row) else lambda neighbor: 1
     for _ in range(steps):
         further: list[int] = []
-        for at in front:
-            makers = [value.maker for value in flow.read.get(at, ())]
-            readers = [reader for value in flow.made.get(at, ()) for reader in value.readers[:MAX_READERS]]
-            for neighbor in (*makers, *readers):
-                new = neighbor >= 0 and neighbor not in own_rows and neighbor not in near
-                if new and tree.ends[neighbor] == neighbor + 1 and is_drawn(neighbor):
-                    near.add(neighbor)
+        for near_row in front:
+            producers = [value.maker for value in flow.read.get(near_row, ())]
+            readers = [
+                reader for value in flow.made.get(near_row, ()) for reader in value.readers[:MAX_READERS]
+            ]
+            for neighbor in (*producers, *readers):
+                is_new = neighbor >= 0 and neighbor not in own_rows and neighbor not in near_rows
+                if is_new and tree.ends[neighbor] == neighbor + 1 and is_drawn(neighbor):
+                    near_rows.add(neighbor)
                     further.append(neighbor)
         front = further
-        if len(near) > MAX_BOXES:
+        if len(near_rows) > MAX_BOXES:
             break
-    nearest = sorted(near, key=lambda at: abs(at - row))[: MAX_BOXES - 1]
-    return [BoxDraft((at,)) for at in sorted([row, *nearest])]
+    nearest = sorted(near_rows, key=lambda near_row: abs(near_row - row))[: MAX_BOXES - 1]
+    return [BoxDraft((near_row,)) for near_row in sorted([row, *nearest])]

@@ -1,9 +1,10 @@
-"""Layered layout (Sugiyama): boxes in ranks, few crossings, edges through the gaps between boxes.
+"""Layered layout (Sugiyama): places boxes in ranks, with few crossings, and routes edges between them.
 
-This module computes ranks and the chains of long edges. grandalf computes the order within ranks and the
-positions; it is pure Python and takes 0.1 s for 300 boxes. It makes a point for every rank of every edge,
-which is quadratic where every layer reads all earlier ones (DenseNet). So here all edges of one box share one
-chain, and the total length of the chains is limited.
+This module computes the ranks and the chains. A chain is the list of points of a long edge, with one point in
+each rank that the edge passes. grandalf computes the order within ranks and the positions. It is written in
+Python and takes 0.1 s for 300 boxes. One chain for each edge would be quadratic if every layer reads all
+earlier ones (DenseNet). All edges of one box therefore share one chain, and the total length of the chains is
+limited.
 """
 
 from __future__ import annotations
@@ -19,15 +20,21 @@ from grandalf.layouts import Layer, SugiyamaLayout
 from msgspec import Struct
 
 MAX_CHAIN = 4_000
-"""Most points of long edges in total; the longest edges beyond it are not routed."""
+"""Maximum number of points in all chains. The longest edges beyond this limit are not routed."""
 GAP_X, GAP_Y = 3, 3
 _ROUNDS = 3
-_RECURSION = 20_000
-"""Deeper than grandalf recurses: once for every box and point at most."""
+_RECURSION_LIMIT = 20_000
+"""Recursion limit for grandalf, which recurses at most once for every box and point."""
 
 
 class BoxPlace(Struct, frozen=True):
-    """The position of a box."""
+    """The position of a box.
+
+    Attributes:
+        rank: Index of the box's rank, from the top.
+        order: Index of the box in its rank, from the left.
+        x, y: Left and top edge of the box, in cells.
+    """
 
     rank: int
     order: int
@@ -36,7 +43,13 @@ class BoxPlace(Struct, frozen=True):
 
 
 class Layout(Struct, frozen=True):
-    """Positions of the boxes, points of the edges (none: no room), and the total size."""
+    """The result of a layout.
+
+    Attributes:
+        places: Position of each box.
+        routes: Points (x, y) of each edge; empty for an edge without room.
+        width, height: Size of the drawing in cells.
+    """
 
     places: tuple[BoxPlace, ...]
     routes: tuple[tuple[tuple[int, int], ...], ...]
@@ -45,7 +58,7 @@ class Layout(Struct, frozen=True):
 
 
 class _Point:
-    """A box for grandalf: it reads the size and sets the position of the center."""
+    """A box in grandalf's form: grandalf reads the size and sets the position of the center."""
 
     __slots__ = ("h", "w", "xy")
 
@@ -54,52 +67,52 @@ class _Point:
         self.xy = (0.0, 0.0)
 
 
-def laid_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) -> Layout:
-    """Lays boxes out.
+def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) -> Layout:
+    """Places boxes and routes edges.
 
     Args:
-        sizes: Width and height of every box, in cells. Boxes are in reading order: an edge to an earlier box
-            goes back up.
-        edges: Source and target, as indices into `sizes`; each pair once, no loops.
+        sizes: Width and height of every box in cells. Boxes are in reading order; an edge to an earlier box
+            leads back up.
+        edges: Source and target of each edge, as indices into `sizes`, without loops or duplicates.
     """
-    down = [(min(edge), max(edge)) for edge in edges]
-    ranks = _ranks(len(sizes), down)
-    chains = _chains(ranks, down)
+    down_edges = [(min(edge), max(edge)) for edge in edges]
+    ranks = _ranks(len(sizes), down_edges)
+    chains = _chains(ranks, down_edges)
     items = [*sizes]
-    at_rank = [*ranks]
+    item_ranks = [*ranks]
     links: dict[tuple[int, int], None] = {}
-    through: dict[tuple[int, int], int] = {}
+    chain_items: dict[tuple[int, int], int] = {}
     for source, last in chains.items():
-        before = source
+        previous = source
         for rank in range(ranks[source] + 1, last):
-            through[source, rank] = len(items)
-            links[before, len(items)] = None
-            before = len(items)
+            chain_items[source, rank] = len(items)
+            links[previous, len(items)] = None
+            previous = len(items)
             items.append((1, 1))
-            at_rank.append(rank)
-    for source, target in down:
-        before = through.get((source, ranks[target] - 1), source)
-        if ranks[target] == ranks[source] + 1 or before != source:
-            links[before, target] = None
-    middles, orders = _place(items, at_rank, [*links])
-    tops, bottoms, height = _levels(items, at_rank)
+            item_ranks.append(rank)
+    for source, target in down_edges:
+        previous = chain_items.get((source, ranks[target] - 1), source)
+        if ranks[target] == ranks[source] + 1 or previous != source:
+            links[previous, target] = None
+    centers, orders = _place(items, item_ranks, [*links])
+    tops, bottoms, height = _levels(items, item_ranks)
     places = tuple(
-        BoxPlace(ranks[at], orders[at], round(middles[at] - sizes[at][0] / 2), tops[ranks[at]])
-        for at in range(len(sizes))
+        BoxPlace(ranks[index], orders[index], round(centers[index] - sizes[index][0] / 2), tops[ranks[index]])
+        for index in range(len(sizes))
     )
     routes: list[tuple[tuple[int, int], ...]] = []
-    for original, (source, target) in zip(edges, down, strict=True):
-        between = range(ranks[source] + 1, ranks[target])
-        if between and (source, between[-1]) not in through:
+    for original, (source, target) in zip(edges, down_edges, strict=True):
+        passed_ranks = range(ranks[source] + 1, ranks[target])
+        if passed_ranks and (source, passed_ranks[-1]) not in chain_items:
             routes.append(())
             continue
-        points = [(int(middles[source]), tops[ranks[source]] + sizes[source][1])]
-        for step in (through[source, rank] for rank in between):
+        points = [(int(centers[source]), tops[ranks[source]] + sizes[source][1])]
+        for step in (chain_items[source, rank] for rank in passed_ranks):
             points += [
-                (int(middles[step]), tops[at_rank[step]]),
-                (int(middles[step]), bottoms[at_rank[step]]),
+                (int(centers[step]), tops[item_ranks[step]]),
+                (int(centers[step]), bottoms[item_ranks[step]]),
             ]
-        points.append((int(middles[target]), tops[ranks[target]] - 1))
+        points.append((int(centers[target]), tops[ranks[target]] - 1))
         routes.append(tuple(points if original == (source, target) else points[::-1]))
     width = max((place.x + size[0] for place, size in zip(places, sizes, strict=True)), default=0)
     width = max([width, *(x + 1 for route in routes for x, _ in route)])
@@ -107,7 +120,10 @@ def laid_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]])
 
 
 def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """The length of the longest path to each box; a box without inputs stands just above its first reader."""
+    """Returns the length of the longest path to each box.
+
+    A box without inputs is placed just above its first reader.
+    """
     ranks = [0] * count
     readers: list[list[int]] = [[] for _ in range(count)]
     for source, target in edges:
@@ -115,31 +131,34 @@ def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     for source in range(count):
         for target in readers[source]:
             ranks[target] = max(ranks[target], ranks[source] + 1)
-    fed = {target for _, target in edges}
+    with_inputs = {target for _, target in edges}
     for source in range(count):
-        if source not in fed and readers[source]:
+        if source not in with_inputs and readers[source]:
             ranks[source] = min(ranks[target] for target in readers[source]) - 1
     return ranks
 
 
 def _chains(ranks: Sequence[int], edges: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """For every box with a long edge the rank of its furthest reader; the shortest chains that have room."""
-    last: dict[int, int] = {}
+    """Returns the last rank of the chain of each box with a long edge, shortest chains first.
+
+    A chain that has no room is left out.
+    """
+    last_rank: dict[int, int] = {}
     for source, target in edges:
         if ranks[target] > ranks[source] + 1:
-            last[source] = max(last.get(source, 0), ranks[target])
+            last_rank[source] = max(last_rank.get(source, 0), ranks[target])
     room = MAX_CHAIN
     chains = {}
-    for source in sorted(last, key=lambda source: last[source] - ranks[source]):
-        room -= last[source] - ranks[source] - 1
+    for source in sorted(last_rank, key=lambda source: last_rank[source] - ranks[source]):
+        room -= last_rank[source] - ranks[source] - 1
         if room < 0:
             break
-        chains[source] = last[source]
+        chains[source] = last_rank[source]
     return chains
 
 
 def _levels(items: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[list[int], list[int], int]:
-    """The top and the bottom of every rank, and the total height."""
+    """Returns the top and the bottom of every rank, and the total height."""
     heights = [1] * (max(ranks, default=-1) + 1)
     for (_, height), rank in zip(items, ranks, strict=True):
         heights[rank] = max(heights[rank], height)
@@ -153,62 +172,68 @@ def _levels(items: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[lis
 def _place(
     items: Sequence[tuple[int, int]], ranks: Sequence[int], links: Sequence[tuple[int, int]]
 ) -> tuple[list[float], list[int]]:
-    """The center of every item, and its index in its rank; unconnected parts stand side by side."""
-    middles = [0.0] * len(items)
+    """Returns the center of every item, and its index in its rank.
+
+    Unconnected parts are placed side by side.
+    """
+    centers = [0.0] * len(items)
     orders = [0] * len(items)
     left = 0.0
-    for members, within in _parts(len(items), links):
-        _arrange(members, within, ranks, items, middles)
-        low = min(middles[at] - items[at][0] / 2 for at in members)
-        for at in members:
-            middles[at] += left - low
-        left = max(middles[at] + items[at][0] / 2 for at in members) + GAP_X
+    for members, part_links in _parts(len(items), links):
+        _arrange(members, part_links, ranks, items, centers)
+        low = min(centers[index] - items[index][0] / 2 for index in members)
+        for index in members:
+            centers[index] += left - low
+        left = max(centers[index] + items[index][0] / 2 for index in members) + GAP_X
     by_rank: dict[int, list[int]] = {}
-    for at, rank in enumerate(ranks):
-        by_rank.setdefault(rank, []).append(at)
+    for index, rank in enumerate(ranks):
+        by_rank.setdefault(rank, []).append(index)
     for row in by_rank.values():
-        for place, at in enumerate(sorted(row, key=lambda at: middles[at])):
-            orders[at] = place
-    return middles, orders
+        for place, index in enumerate(sorted(row, key=lambda index: centers[index])):
+            orders[index] = place
+    return centers, orders
 
 
 def _parts(count: int, links: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-    """Connected components: items and links. grandalf computes them, too, in quadratic time."""
-    head = [*range(count)]
+    """Yields the items and links of each connected component.
 
-    def root(at: int) -> int:
-        while head[at] != at:
-            head[at] = at = head[head[at]]
-        return at
+    grandalf computes components, too, but in quadratic time.
+    """
+    parents = [*range(count)]
+
+    def root(index: int) -> int:
+        while parents[index] != index:
+            parents[index] = index = parents[parents[index]]
+        return index
 
     for a, b in links:
         low, high = sorted((root(a), root(b)))
-        head[high] = low
+        parents[high] = low
     members: dict[int, list[int]] = {}
-    within: dict[int, list[tuple[int, int]]] = {}
-    for at in range(count):
-        members.setdefault(root(at), []).append(at)
+    links_by_root: dict[int, list[tuple[int, int]]] = {}
+    for index in range(count):
+        members.setdefault(root(index), []).append(index)
     for link in links:
-        within.setdefault(root(link[0]), []).append(link)
-    for at, some in members.items():
-        yield some, within.get(at, [])
+        links_by_root.setdefault(root(link[0]), []).append(link)
+    for index, items in members.items():
+        yield items, links_by_root.get(index, [])
 
 
 class _RankedLayout(SugiyamaLayout):  # type: ignore[misc]
-    """Grandalf's layout with given ranks: every edge leads from one rank to the next."""
+    """A layout of grandalf with fixed ranks, in which every edge leads from one rank to the next."""
 
     def __init__(self, part: Any, ranks: Sequence[int]) -> None:
         super().__init__(part)
         self.xspace = GAP_X
-        self._known = ranks
+        self._fixed_ranks = ranks
 
     def rank_all(self, roots: Any, optimize: bool = False) -> None:
-        """Keeps the given ranks."""
-        first = min(self._known[vertex.data] for vertex in self.g.sV)
-        last = max(self._known[vertex.data] for vertex in self.g.sV)
+        """Assigns the fixed ranks."""
+        first = min(self._fixed_ranks[vertex.data] for vertex in self.g.sV)
+        last = max(self._fixed_ranks[vertex.data] for vertex in self.g.sV)
         self.layers = [Layer() for _ in range(first, last + 1)]
         for vertex in self.g.sV:
-            rank = self.grx[vertex].rank = self._known[vertex.data] - first
+            rank = self.grx[vertex].rank = self._fixed_ranks[vertex.data] - first
             self.layers[rank].append(vertex)
 
 
@@ -217,37 +242,37 @@ def _arrange(
     links: Sequence[tuple[int, int]],
     ranks: Sequence[int],
     items: Sequence[tuple[int, int]],
-    middles: list[float],
+    centers: list[float],
 ) -> None:
-    """Sets the centers of connected items."""
-    together = object()
-    vertices = {at: Vertex(at) for at in members}
-    for at, vertex in vertices.items():
-        vertex.view = _Point(*items[at])
-        vertex.c = together  # otherwise grandalf compares all joined components at every edge
+    """Sets the centers of the items of one connected component."""
+    component = object()
+    vertices = {index: Vertex(index) for index in members}
+    for index, vertex in vertices.items():
+        vertex.view = _Point(*items[index])
+        vertex.c = component  # with one component, grandalf does not compare components at every edge
     edges = [Edge(vertices[a], vertices[b]) for a, b in links]
     layout = _RankedLayout(graph_core([*vertices.values()], edges), ranks)
-    with _recursion():
+    with _raised_recursion_limit():
         layout.init_all(roots=[], inverted_edges=[])
         for _ in range(_ROUNDS):
             for _ in layout.ordering_step():
                 pass
         layout.setxy()
     for layer in layout.layers:
-        # compaction may make items overlap
-        edge = -math.inf
-        for at, middle in sorted(((v.data, v.view.xy[0]) for v in layer), key=lambda pair: pair[1]):
-            half = items[at][0] / 2
-            middles[at] = max(middle, edge + half)
-            edge = middles[at] + half + (GAP_X if items[at][0] > 1 else 1)
+        # grandalf's compaction can make items overlap
+        right_edge = -math.inf
+        for index, center in sorted(((v.data, v.view.xy[0]) for v in layer), key=lambda pair: pair[1]):
+            half_width = items[index][0] / 2
+            centers[index] = max(center, right_edge + half_width)
+            right_edge = centers[index] + half_width + (GAP_X if items[index][0] > 1 else 1)
 
 
 @contextmanager
-def _recursion() -> Iterator[None]:
+def _raised_recursion_limit() -> Iterator[None]:
     """Raises the recursion limit for grandalf, which recurses from box to box."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, _RECURSION))
+    previous_limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(previous_limit, _RECURSION_LIMIT))
     try:
         yield
     finally:
-        sys.setrecursionlimit(before)
+        sys.setrecursionlimit(previous_limit)

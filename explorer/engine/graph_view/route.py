@@ -1,7 +1,7 @@
-"""Paths from one layer to another: the layers on them, and their number.
+"""Paths from one layer to another: the layers on the paths, and the number of paths.
 
-A layer with several calls counts once for each call, if it is known which call made which tensor. Otherwise a
-path could enter at one call and leave at another.
+A layer with several calls is one node for each call, if the tensors of each call are known. Otherwise a path
+could enter at one call and leave at another.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from explorer.engine.graph_view.rows import TreeRows, place
 from explorer.facts.graph.drawing import GraphRoute
 
 MOST_PATHS = 2**53
-"""Largest reported number of paths: a net in which every layer reads all earlier ones has 2^layers."""
+"""Largest reported number of paths. A network of n layers that each read all earlier ones has 2^n."""
 
 
 class Route(Struct):
     """The calls and rows on the paths.
 
     Attributes:
-        calls: Calls of rows, as `_call` numbers them.
-        rows: Those rows, in order.
-        fact: The summary for the user.
+        calls: Calls of rows, as numbered by `_call`.
+        rows: Rows of these calls, ascending.
+        fact: Summary for the user.
     """
 
     calls: frozenset[int]
@@ -36,19 +36,19 @@ class Route(Struct):
     fact: GraphRoute
 
     def crosses(self, tree: TreeRows, rows: Sequence[int], call: int) -> bool:
-        """Whether a path goes through a box of these rows, or of one call of a row."""
+        """Whether a path passes a box of these rows, or of one call of a row."""
         if call:
             return _call(tree, rows[0], call) in self.calls
-        at = bisect_left(self.rows, rows[0])
-        return at < len(self.rows) and self.rows[at] < tree.ends[rows[-1]]
+        index = bisect_left(self.rows, rows[0])
+        return index < len(self.rows) and self.rows[index] < tree.ends[rows[-1]]
 
     def carries(self, tree: TreeRows, value: FlowingValue, reader: int) -> bool:
-        """Whether a path goes along a tensor to a reader."""
-        return _maker(tree, value) in self.calls and _reader(tree, value, reader) in self.calls
+        """Whether a path follows a tensor to a reader."""
+        return _producer(tree, value) in self.calls and _reader(tree, value, reader) in self.calls
 
 
-def found_route(tree: TreeRows, start: int, goal: int) -> Route:
-    """The paths from a layer or group to another.
+def find_route(tree: TreeRows, start: int, goal: int) -> Route:
+    """Finds the paths from a layer or group to another.
 
     Raises:
         Misuse: No path leads from one to the other, or one contains the other.
@@ -64,82 +64,96 @@ def found_route(tree: TreeRows, start: int, goal: int) -> Route:
     hidden = not (tree.count(start) and tree.count(goal))
 
     def after(call: int) -> Iterator[int]:
-        for value in _of_call(tree, tree.flow.made, call):
+        for value in _tensors_of_call(tree, tree.flow.made, call):
             yield from (_reader(tree, value, row) for row in value.readers if hidden or tree.count(row))
 
     def before(call: int) -> Iterator[int]:
-        for value in _of_call(tree, tree.flow.read, call):
+        for value in _tensors_of_call(tree, tree.flow.read, call):
             if value.maker >= 0 and (hidden or tree.count(value.maker)):
-                yield _maker(tree, value)
+                yield _producer(tree, value)
 
-    on = _reachable(starts, goals, after) & _reachable(goals, starts, before)
-    if not on:
-        back = _reachable(goals, starts, after) & starts
+    path_calls = _reachable(starts, goals, after) & _reachable(goals, starts, before)
+    if not path_calls:
+        reverse_starts = _reachable(goals, starts, after) & starts
         raise Misuse(
             f"nothing leads from {quoted[0]} to {quoted[1]}",
-            hint=f"something leads from {quoted[1]} to {quoted[0]}: swap them" if back else "",
+            hint=f"something leads from {quoted[1]} to {quoted[0]}: swap them" if reverse_starts else "",
         )
-    between = on - starts - goals
-    rows = sorted({call % len(tree.layers) for call in on})
-    layers = {at for at in (call % len(tree.layers) for call in between) if tree.ends[at] == at + 1}
-    paths = _count(starts, goals, on, before)
-    return Route(frozenset(on), rows, GraphRoute(names[0], names[1], start, goal, len(layers), paths))
+    inner_calls = path_calls - starts - goals
+    rows = sorted({call % len(tree.layers) for call in path_calls})
+    layers = {at for at in (call % len(tree.layers) for call in inner_calls) if tree.ends[at] == at + 1}
+    paths = _count_paths(starts, goals, path_calls, before)
+    return Route(frozenset(path_calls), rows, GraphRoute(names[0], names[1], start, goal, len(layers), paths))
 
 
 def _reachable(first: Iterable[int], last: set[int], step: Callable[[int], Iterator[int]]) -> set[int]:
-    """Calls that can be reached from `first`; calls in `last` are not followed further."""
-    reached, front = {*first}, [*first]
-    while front:
-        for neighbor in step(front.pop()):
+    """Returns the calls that can be reached from `first`, without continuing from calls in `last`."""
+    reached, pending = {*first}, [*first]
+    while pending:
+        for neighbor in step(pending.pop()):
             if neighbor not in reached:
                 reached.add(neighbor)
                 if neighbor not in last:
-                    front.append(neighbor)
+                    pending.append(neighbor)
     return reached
 
 
-def _count(
-    starts: set[int], goals: set[int], on: set[int], before: Callable[[int], Iterator[int]]
+def _count_paths(
+    starts: set[int], goals: set[int], path_calls: set[int], previous_calls: Callable[[int], Iterator[int]]
 ) -> int | None:
-    """Number of paths; None for too many, or if the paths have a cycle."""
-    makers = {call: {at for at in before(call) if at in on} for call in on - starts}
+    """Returns the number of paths, or None if there are too many or the paths have a cycle."""
+    producers = {
+        call: {producer for producer in previous_calls(call) if producer in path_calls}
+        for call in path_calls - starts
+    }
     paths = {-1: 1}
     try:
-        for call in TopologicalSorter({at: makers[at] - starts - goals for at in makers}).static_order():
+        for call in TopologicalSorter(
+            {producer: producers[producer] - starts - goals for producer in producers}
+        ).static_order():
             if call not in goals:
-                ways = {-1 if at in starts else at for at in makers[call] - goals}
-                # such numbers have up to as many digits as a net has layers
-                paths[call] = min(sum(paths[at] for at in ways), MOST_PATHS + 1)
+                sources = {-1 if producer in starts else producer for producer in producers[call] - goals}
+                # the exact numbers can have as many digits as the network has layers
+                paths[call] = min(sum(paths[producer] for producer in sources), MOST_PATHS + 1)
     except CycleError:
         return None
-    ends = {-1 if at in starts else at for goal in goals & on for at in makers[goal] - goals}
-    count = sum(paths[at] for at in ends)
+    last_sources = {
+        -1 if producer in starts else producer
+        for goal in goals & path_calls
+        for producer in producers[goal] - goals
+    }
+    count = sum(paths[producer] for producer in last_sources)
     return count if count <= MOST_PATHS else None
 
 
 def _call(tree: TreeRows, row: int, call: int) -> int:
-    """A number for a call of a row; 0 for a row with one call, or whose calls cannot be told apart."""
+    """Returns the number of a call of a row.
+
+    Calls are numbered from 1. A row with one call, or whose calls cannot be distinguished, has only call 0.
+    """
     return row + call * len(tree.layers)
 
 
 def _calls_in(tree: TreeRows, row: int) -> set[int]:
-    """All calls of a layer, or of the layers in a group."""
+    """Returns all calls of a layer, or of the layers in a group."""
     all_calls: set[int] = set()
-    for at in range(row, tree.ends[row]):
-        calls = tree.calls(at)
-        all_calls.update(_call(tree, at, call) for call in (range(1, calls + 1) if calls > 1 else (0,)))
+    for leaf in range(row, tree.ends[row]):
+        calls = tree.calls(leaf)
+        all_calls.update(_call(tree, leaf, call) for call in (range(1, calls + 1) if calls > 1 else (0,)))
     return all_calls
 
 
-def _of_call(tree: TreeRows, values: dict[int, list[FlowingValue]], call: int) -> Sequence[FlowingValue]:
-    """The tensors that a call makes, or reads."""
+def _tensors_of_call(
+    tree: TreeRows, values: dict[int, list[FlowingValue]], call: int
+) -> Sequence[FlowingValue]:
+    """Returns the tensors in `values` (outputs or inputs by row) of one call."""
     number, row = divmod(call, len(tree.layers))
     tensors = values.get(row, ())
     return tensors[number - 1 : number] if number else tensors
 
 
-def _maker(tree: TreeRows, value: FlowingValue) -> int:
-    """The call that makes a tensor; the number of no call if no layer makes it."""
+def _producer(tree: TreeRows, value: FlowingValue) -> int:
+    """Returns the call that computes a tensor, or -1 if no layer computes it."""
     row = value.maker
     if row < 0 or tree.calls(row) == 1:
         return row
@@ -147,7 +161,7 @@ def _maker(tree: TreeRows, value: FlowingValue) -> int:
 
 
 def _reader(tree: TreeRows, value: FlowingValue, row: int) -> int:
-    """The call of a row that reads a tensor."""
+    """Returns the call of a row that reads a tensor."""
     if tree.calls(row) == 1:
         return row
     return _call(tree, row, 1 + place(tree.flow.read[row], value))

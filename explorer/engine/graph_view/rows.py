@@ -1,6 +1,6 @@
-"""Rows of the layer tree for drawing: their ends, their content, and the rows that are hidden.
+"""Rows of the layer tree for drawing: the end of each row, its figures, and which rows are hidden.
 
-All functions are linear in the rows; of a very large tree, only the drawn rows are created.
+All functions take time linear in the rows. Of a very large tree, only the drawn rows are created.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from explorer.facts.external.overlay import Overlay
 from explorer.facts.graph.drawing import FIGURES, figures_of
 
 MAX_CALLS = 24
-"""Most calls of one layer that are told apart."""
+"""Maximum number of calls of one layer that are distinguished."""
 
 _SHAPES = frozenset({"Shape", "Size", "SHAPE", "RANK", "shape", "size", "numel"})
-"""Operators that return sizes of tensors: their results are shape arithmetic, not data."""
+"""Operators that return tensor sizes: their results are shape arithmetic, not data."""
 
 
 class TreeRows:
-    """The rows of a tree.
+    """The rows of a layer tree.
 
     Args:
         layers: The rows, in pre-order.
-        flow: The edges between them.
+        flow: The tensors between the rows.
 
     Attributes:
         layers, flow: The arguments.
-        outside: Figures from an overlay, if any.
-        ends: For each row, the index behind the last row inside it.
-        shown: For each row, the number of visible leaves before it (one more entry than rows).
+        outside: Figures from an overlay, or None.
+        ends: For each row, the index after its last descendant.
+        shown: For each row, the number of visible leaves before it, with one more entry than rows.
         leaves: Number of leaves.
     """
 
@@ -44,17 +44,17 @@ class TreeRows:
         depths = layers.depths if isinstance(layers, LeafRows) else [layer.depth for layer in layers]
         self.ends = _ends(depths)
         self._sums: dict[tuple[int, ...], dict[str, int | None]] = {}
-        hidden = self._idle()
+        hidden = self._find_idle_rows()
         self.shown = array("q", [0])
         total = self.leaves = 0
-        for at, end in enumerate(self.ends):
-            leaf = end == at + 1
-            self.leaves += leaf
-            total += leaf and not hidden[at]
+        for row, end in enumerate(self.ends):
+            is_leaf = end == row + 1
+            self.leaves += is_leaf
+            total += is_leaf and not hidden[row]
             self.shown.append(total)
 
     def with_overlay(self, outside: Overlay | None) -> TreeRows:
-        """The same rows with figures from an overlay."""
+        """Returns the same rows with figures from an overlay."""
         if outside is self.outside:
             return self
         rows = copy(self)
@@ -62,38 +62,43 @@ class TreeRows:
         return rows
 
     def count(self, row: int) -> int:
-        """Number of visible leaves in a row, itself included."""
+        """Returns the number of visible leaves in a row, itself included."""
         return self.shown[self.ends[row]] - self.shown[row]
 
     @property
     def constants(self) -> tuple[int, ...]:
-        """The rows without visible leaves: they contain constants and shape arithmetic only."""
+        """Rows without visible leaves, which contain only constants and shape arithmetic."""
         return tuple([row for row in range(len(self.ends)) if not self.count(row)])
 
     def children(self, row: int | None) -> Iterator[int]:
-        """The visible rows in a group; of the model for None."""
-        at, end = (0, len(self.layers)) if row is None else (row + 1, self.ends[row])
-        while at < end:
-            if self.count(at):
-                yield at
-            at = self.ends[at]
+        """Yields the visible rows directly in a group, or at the top level for None."""
+        row_index, end = (0, len(self.layers)) if row is None else (row + 1, self.ends[row])
+        while row_index < end:
+            if self.count(row_index):
+                yield row_index
+            row_index = self.ends[row_index]
 
     def figures(self, rows: Sequence[int]) -> dict[str, int | None]:
-        """The figures of rows together, by the names of `FIGURES`; None where unknown.
+        """Returns the summed figures of rows, by the names of `FIGURES`, or None if unknown.
 
-        Figures of several rows are cached: their rows are created for them, and large parts are drawn often.
+        Sums of several rows are cached, because large parts are drawn often.
         """
         key = (rows[0], rows[-1], len(rows))
         sums = self._sums.get(key)
         if sums is None:
-            each = [figures_of(self.layers[at]) for at in rows]
-            sums = {figure: _total([row_figures[figure] for row_figures in each]) for figure in FIGURES}
+            figures_by_row = [figures_of(self.layers[row]) for row in rows]
+            sums = {
+                figure: _total([row_figures[figure] for row_figures in figures_by_row]) for figure in FIGURES
+            }
             if len(rows) > 1:
                 self._sums[key] = sums
         return sums
 
     def calls(self, row: int) -> int:
-        """Number of calls of a layer that are told apart: 1 if the calls of its tensors are unknown."""
+        """Returns the number of distinguishable calls of a layer.
+
+        The number is 1 if the tensors of each call are unknown.
+        """
         read, outputs = self.flow.read.get(row, ()), self.flow.made.get(row, ())
         if not 1 < len(outputs) <= MAX_CALLS or len(read) != len(outputs) or self.ends[row] > row + 1:
             return 1
@@ -101,8 +106,8 @@ class TreeRows:
         one_to_one = layer.calls == len(outputs) and len(layer.inputs) == len(layer.outputs) == 1
         return layer.calls if one_to_one else 1
 
-    def _idle(self) -> bytearray:
-        """Rows that only work on constants and shapes, or whose results are unused.
+    def _find_idle_rows(self) -> bytearray:
+        """Marks rows that only process constants and shapes.
 
         Values that depend on an input of the model are data, until only their size is used. If no input
         reaches any row, all rows are visible.
@@ -122,31 +127,31 @@ class TreeRows:
         for row in range(len(layers)):
             if reached[row] == 1 or self.ends[row] > row + 1:
                 continue
-            # a lookup table, a product of weights, an output of the model
-            puts_out = any(value.is_output for value in flow.made.get(row, ()))
-            reached[row] = 1 if puts_out or layers[row].macs else 0
-        return bytearray(done != 1 for done in reached)
+            # rows without data stay visible if they compute an output of the model or multiply weights
+            is_output = any(value.is_output for value in flow.made.get(row, ()))
+            reached[row] = 1 if is_output or layers[row].macs else 0
+        return bytearray(state != 1 for state in reached)
 
 
 def _ends(depths: Sequence[int]) -> array[int]:
-    """For each row, the index behind the last row inside it."""
+    """Returns for each row the index after its last descendant."""
     ends = array("q", bytes(8 * len(depths)))
     open_: list[int] = []
-    for at, depth in enumerate(depths):
+    for row, depth in enumerate(depths):
         while open_ and depths[open_[-1]] >= depth:
-            ends[open_.pop()] = at
-        open_.append(at)
-    for at in open_:
-        ends[at] = len(depths)
+            ends[open_.pop()] = row
+        open_.append(row)
+    for row in open_:
+        ends[row] = len(depths)
     return ends
 
 
 def _total(values: Sequence[int | None]) -> int | None:
-    """The sum of the known values; None if all are unknown."""
+    """Returns the sum of the known values, or None if all are unknown."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) if numbers or not values else None
 
 
 def place(values: Sequence[FlowingValue], value: FlowingValue) -> int:
-    """The index of a tensor among others."""
-    return next(at for at, candidate in enumerate(values) if candidate is value)
+    """Returns the index of a tensor in `values`. Tensors are compared by identity."""
+    return next(index for index, candidate in enumerate(values) if candidate is value)

@@ -1,8 +1,8 @@
 """Graph view: the boxes of a model's drawing, and the edges between them.
 
-Groups are opened level by level as long as there is room. Runs of equal groups and tiled sites stay one box,
-and neighbors too many for one picture are drawn as parts. The only step that is linear in a model of a
-million operators is one pass over its edges.
+A box shows a layer, a group of layers, or a part (neighboring layers that share a box because there are too
+many). Groups are opened level by level while there is room. A run of equal groups and a tiled site stay one
+box. The only step with linear cost in a model of a million operators is one pass over its edges.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from explorer.engine.graph_view.items import (
     BoxDraft,
     OpenedGroups,
     Span,
-    around,
     by_level,
     grouped_items,
+    neighborhood_items,
     sibling_items,
     unfolded_items,
 )
-from explorer.engine.graph_view.layout import laid_out
-from explorer.engine.graph_view.route import Route, found_route
+from explorer.engine.graph_view.layout import lay_out
+from explorer.engine.graph_view.route import Route, find_route
 from explorer.engine.graph_view.rows import TreeRows, place
 from explorer.engine.progress import Cancel, stop_if
 from explorer.facts import TensorInfo
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
 
 MAX_PORTS = 24
-"""Most boxes for inputs, for outputs and for layers outside, of each."""
+"""Maximum number of boxes of each kind outside the drawing: inputs, outputs, and outside layers."""
 MAX_EDGES = 3_000
 MAX_INSIDE = 6_000
-"""Most boxes of a drawing, including those inside its boxes."""
-_LONGEST = 28
-_SMALLEST = 16
+"""Maximum number of boxes of a drawing, including those inside its boxes."""
+_MAX_TEXT = 28
+_MIN_TEXT = 16
 _TILE = re.compile(r"2DMM_(\d{1,6}x\d{1,6}x\d{1,6})(?:_\w+)?", re.ASCII)
 
 
@@ -62,57 +62,62 @@ def draw(
     nested: bool = False,
     cancel: Cancel = None,
 ) -> GraphDrawing:
-    """A model, a group of it or the neighbourhood of a layer as a drawing.
+    """Draws a model, a group of it, or the neighborhood of a layer.
 
     Args:
-        tree: The rows and edges of the model.
+        tree: Rows and edges of the model.
         source: The user's name of the model.
-        row: A group, whose inside is drawn, or a layer, which is drawn with its neighborhood.
-        depth: For a group, the number of opened levels of groups, 1 for none; for a layer, the largest
-            distance of neighbors in edges. None: as many levels as `ENOUGH` boxes have room for, and none
-            where a group is unfolded or a path is followed; for a layer, `HOPS`.
-        steps: Draw the row, even a group, as one box, with the layers up to so many edges away.
-        unfold: Rows, from the first to behind the last, of groups to open in place, as in `GraphBox.unfolds`;
-            the groups around them are opened, too.
-        between: Rows of two layers: layers on a path from one to the other are lit and visible.
-        nested: Every group is closed, and has a drawing of its inside.
-        cancel: Called now and then.
+        row: Row of a group, whose content is drawn, or of a layer, whose neighborhood is drawn. None draws
+            the model.
+        depth: Number of opened levels of groups (1: none), or the maximum distance of a layer's neighbors in
+            edges. None opens as many levels as `ENOUGH` boxes have room for, or none if `unfold` or `between`
+            is passed. For a layer, None means `HOPS`.
+        steps: Maximum distance of neighbors in edges. If set, the row is one box with its neighborhood, even
+            for a group.
+        unfold: Row spans of groups to open in place, as in `GraphBox.unfolds`. Enclosing groups are opened,
+            too.
+        between: Rows of two layers, or None. All layers on a path from the first to the second are
+            highlighted and visible.
+        nested: Whether every group stays closed and has a drawing of its content.
+        cancel: Function called now and then; True cancels.
 
     Raises:
-        Misuse: No path leads from one of the two layers to the other.
+        Misuse: No path leads from the first layer of `between` to the second.
     """
     stop_if(cancel)
-    route = None if between is None else found_route(tree, *between)
-    ends = () if between is None else tuple([(at, tree.ends[at]) for at in between])
-    opened = OpenedGroups(unfold, ends)
+    route = None if between is None else find_route(tree, *between)
+    visible = () if between is None else tuple([(at, tree.ends[at]) for at in between])
+    opened = OpenedGroups(unfold, visible)
     notes: list[str] = []
     path = "" if row is None else tree.layers[row].path
     scope = row
     if row is not None and (steps is not None or not tree.layers[row].group):
         levels = steps or depth or HOPS
-        drafts = around(tree, row, levels)
+        drafts = neighborhood_items(tree, row, levels)
         scope = tree.layers[row].parent
     else:
-        first = [*sibling_items(tree, tree.children(row), opened)]
-        plain = depth is None and not opened
-        drafts, levels = by_level(tree, first, opened, 1 if nested or not (depth or plain) else depth, notes)
+        items = [*sibling_items(tree, tree.children(row), opened)]
+        is_default = depth is None and not opened
+        drafts, levels = by_level(
+            tree, items, opened, 1 if nested or not (depth or is_default) else depth, notes
+        )
     unfolded: list[Span] = []
-    around_them: Collection[int] = ()
+    bodies: Collection[int] = ()
     if not nested:
         drafts = unfolded_items(tree, drafts, opened, notes, unfolded)
-        around_them = () if scope != row else opened_bodies(tree, drafts, scope)
+        bodies = () if scope != row else opened_bodies(tree, drafts, scope)
     picture = _Picture(tree, source, opened, route, [MAX_INSIDE - len(drafts)] if nested else None, cancel)
-    drawing = _drawing(picture, path, scope, drafts, levels, notes, around_them)
+    drawing = _drawing(picture, path, scope, drafts, levels, notes, bodies)
     return replace(
         drawing,
-        folded=_folded(tree, row),
+        folded=_count_folded(tree, row),
         unfolded=tuple(unfolded),
         route=None if route is None else route.fact,
     )
 
 
 class _Picture(Struct):
-    """Data that all drawings of a picture share, including those inside its boxes."""
+    """Data shared by a drawing and the drawings inside its boxes."""
 
     tree: TreeRows
     source: str
@@ -123,34 +128,46 @@ class _Picture(Struct):
 
 
 class _Drawing(Struct):
-    """The boxes and edges of a drawing while they are collected."""
+    """The boxes and edges of a drawing while they are collected.
+
+    Attributes:
+        boxes: The boxes.
+        edges: First tensor of each edge, and number of its tensors, by the indices of its two boxes.
+        seen_tensors: Source, target and tensor id of all tensors that were added.
+        lit: Highlighted edges.
+        ports: Index of the box of each object outside the drawing, by kind and identity.
+        omitted_ports: Number of ports that had no room.
+    """
 
     boxes: list[GraphBox]
     edges: dict[tuple[int, int], tuple[FlowingValue, int]] = field(default_factory=dict)
-    met: set[tuple[int, int, int]] = field(default_factory=set)
+    seen_tensors: set[tuple[int, int, int]] = field(default_factory=set)
     lit: set[tuple[int, int]] = field(default_factory=set)
     ports: dict[tuple[str, object], int] = field(default_factory=dict)
-    crowded: int = 0
+    omitted_ports: int = 0
 
     def port(self, key: tuple[str, object], make: Callable[[], GraphBox]) -> int | None:
-        """The box of something outside the drawing, made at first use; None where there are too many."""
-        at = self.ports.get(key)
-        if at is None:
-            if sum(kind == key[0] for kind, _ in self.ports) >= MAX_PORTS:
-                self.crowded += 1
-                return None
-            at = self.ports[key] = len(self.boxes)
-            self.boxes.append(make())
-        return at
+        """Returns the box of an object outside the drawing, or None if there are too many.
 
-    def join(self, source: int | None, target: int | None, value: FlowingValue, lit: bool = False) -> None:
-        """Adds a tensor to an edge; `lit` if it lies on the followed path."""
+        The box is created on first use.
+        """
+        index = self.ports.get(key)
+        if index is None:
+            if sum(kind == key[0] for kind, _ in self.ports) >= MAX_PORTS:
+                self.omitted_ports += 1
+                return None
+            index = self.ports[key] = len(self.boxes)
+            self.boxes.append(make())
+        return index
+
+    def add(self, source: int | None, target: int | None, value: FlowingValue, lit: bool = False) -> None:
+        """Adds a tensor to an edge. `lit` tells whether the tensor is on the highlighted path."""
         if source is None or target is None or source == target:
             return
         if lit:
             self.lit.add((source, target))
-        if (source, target, id(value)) not in self.met:
-            self.met.add((source, target, id(value)))
+        if (source, target, id(value)) not in self.seen_tensors:
+            self.seen_tensors.add((source, target, id(value)))
             first, count = self.edges.get((source, target), (value, 0))
             self.edges[source, target] = first, count + 1
 
@@ -164,64 +181,79 @@ def _drawing(
     notes: list[str],
     bodies: Collection[int] = (),
 ) -> GraphDrawing:
-    """The drafts as boxes, with edges, laid out; box names are relative to the group `scope`.
+    """Converts drafts to boxes with edges and positions.
 
-    `bodies` are opened in place and feed layers themselves: a Loop, an If.
+    Args:
+        picture: Data shared by all drawings of the picture.
+        path: Path of the drawn group.
+        scope: Row of the drawn group; the names of boxes are relative to it.
+        drafts: The drafts of the boxes.
+        depth: Number of opened levels.
+        notes: Notes, to which the function adds.
+        bodies: Rows of groups that are opened in place and have edges of their own, such as a Loop or an If.
     """
     stop_if(picture.cancel)
     tree, route = picture.tree, picture.route
-    drafts = [call_draft for draft in drafts for call_draft in _calls(tree, draft)]
-    joined = _Drawing([_box(tree, draft, scope) for draft in drafts])
-    _join(picture, joined, drafts, bodies)
+    drafts = [call_draft for draft in drafts for call_draft in _draft_per_call(tree, draft)]
+    drawing = _Drawing([_draw_box(tree, draft, scope) for draft in drafts])
+    _add_edges(picture, drawing, drafts, bodies)
     if route is not None:
-        for at, draft in enumerate(drafts):
+        for index, draft in enumerate(drafts):
             if route.crosses(tree, draft.rows, draft.call):
-                joined.boxes[at] = replace(joined.boxes[at], lit=True)
-    boxes, edges = _in_order(joined)
+                drawing.boxes[index] = replace(drawing.boxes[index], lit=True)
+    boxes, edges = _in_order(drawing)
     drawn_edges = sorted(edges, key=lambda pair: abs(pair[1] - pair[0]))[:MAX_EDGES]
-    layout = laid_out([(box.width, box.height) for box in boxes], drawn_edges)
-    drawn = tuple(
-        GraphEdge(a, b, value.info(), many, a > b, lit, way)
+    layout = lay_out([(box.width, box.height) for box in boxes], drawn_edges)
+    graph_edges = tuple(
+        GraphEdge(a, b, value.info(), count, a > b, lit, way)
         for (a, b), way in zip(drawn_edges, layout.routes, strict=True)
-        for value, many, lit in (edges[a, b],)
+        for value, count, lit in (edges[a, b],)
     )
-    missing = len(edges) - sum(bool(edge.points) for edge in drawn)
+    missing = len(edges) - sum(bool(edge.points) for edge in graph_edges)
     if missing:
         notes.append(f"{missing:,} edges have no room and are not drawn")
-    if joined.crowded:
+    if drawing.omitted_ports:
         notes.append("of what stands outside, of inputs and of outputs the first are drawn")
-    places = [
-        replace(box, rank=at.rank, order=at.order, x=at.x, y=at.y)
-        for box, at in zip(boxes, layout.places, strict=True)
+    placed_boxes = [
+        replace(box, rank=index.rank, order=index.order, x=index.x, y=index.y)
+        for box, index in zip(boxes, layout.places, strict=True)
     ]
     if picture.budget is not None:
         by_row = {draft.rows[0]: draft for draft in drafts}
-        places = [
+        placed_boxes = [
             replace(box, inside=inside, open=picture.opened.opens(box.unfolds))
             if box.unfolds is not None
             and box.row is not None
-            and (inside := _inside(picture, box, by_row[box.row])) is not None
+            and (inside := _draw_inside(picture, box, by_row[box.row])) is not None
             else box
-            for box in places
+            for box in placed_boxes
         ]
     return GraphDrawing(
-        picture.source, path, tuple(places), drawn, depth, layout.width, layout.height, 0, tuple(notes)
+        picture.source,
+        path,
+        tuple(placed_boxes),
+        graph_edges,
+        depth,
+        layout.width,
+        layout.height,
+        0,
+        tuple(notes),
     )
 
 
-def _folded(tree: TreeRows, row: int | None) -> int:
-    """Number of hidden leaves of the drawing."""
+def _count_folded(tree: TreeRows, row: int | None) -> int:
+    """Returns the number of leaves that the drawing hides because they only hold constants or shapes."""
     if row is None:
         return tree.leaves - tree.shown[-1]
     leaves = sum(tree.ends[at] == at + 1 for at in range(row, tree.ends[row]))
     return leaves - tree.count(row)
 
 
-def _inside(picture: _Picture, box: GraphBox, draft: BoxDraft) -> GraphDrawing | None:
-    """The drawing of the inside of a box; None where the whole picture has grown too large."""
+def _draw_inside(picture: _Picture, box: GraphBox, draft: BoxDraft) -> GraphDrawing | None:
+    """Draws the content of a box, or returns None if the picture has become too large."""
     tree, budget = picture.tree, picture.budget
     assert budget is not None
-    drafts = [*sibling_items(tree, draft.inside(tree), picture.opened)]
+    drafts = [*sibling_items(tree, draft.content_rows(tree), picture.opened)]
     if len(drafts) > MAX_BOXES:
         drafts = grouped_items(drafts, ENOUGH)
     budget[0] -= len(drafts)
@@ -229,30 +261,32 @@ def _inside(picture: _Picture, box: GraphBox, draft: BoxDraft) -> GraphDrawing |
         return None
     row = draft.rows[0]
     inside = _drawing(picture, box.path, tree.layers[row].parent if draft.is_part else row, drafts, 1, [])
-    return replace(inside, folded=0 if draft.is_part else _folded(tree, row))
+    return replace(inside, folded=0 if draft.is_part else _count_folded(tree, row))
 
 
-def _join(picture: _Picture, joined: _Drawing, drafts: Sequence[BoxDraft], bodies: Collection[int]) -> None:
-    """Adds the edges, and boxes for their ends outside the picture."""
+def _add_edges(
+    picture: _Picture, drawing: _Drawing, drafts: Sequence[BoxDraft], bodies: Collection[int]
+) -> None:
+    """Adds the edges, and ports for edges that leave the picture."""
     tree, route = picture.tree, picture.route
     flow = tree.flow
     box_of = array("i", b"\xff" * (4 * len(tree.layers)))
-    for at, draft in enumerate(drafts):
+    for index, draft in enumerate(drafts):
         for row in draft.rows if draft.call <= 1 else ():
             end = tree.ends[row]
-            box_of[row:end] = array("i", [at]) * (end - row)
+            box_of[row:end] = array("i", [index]) * (end - row)
 
-    def end_box(row: int, way: str, value: FlowingValue, other_row: int) -> int | None:
-        """The box of a row that has an edge to `other_row`: one of the drafts, or a port outside of them."""
-        at = box_of[row]
-        if at >= 0:
-            call = drafts[at].call and place(flow.made.get(row, ()), value)
-            return at + call if way == "from" else at
+    def end_box(row: int, side: str, value: FlowingValue, other_row: int) -> int | None:
+        """Returns the box at one end of an edge: a draft that contains `row`, or a port."""
+        index = box_of[row]
+        if index >= 0:
+            call = drafts[index].call and place(flow.made.get(row, ()), value)
+            return index + call if side == "from" else index
         if not tree.count(row):
             return None
         if row in bodies:
-            way = _side(tree, row, way, inside=row < other_row < tree.ends[row])
-        return joined.port((way, row), lambda: _port(tree, row, way))
+            side = _body_side(tree, row, side, inside=row < other_row < tree.ends[row])
+        return drawing.port((side, row), lambda: _port(tree, row, side))
 
     def lit(value: FlowingValue, reader: int) -> bool:
         return route is not None and route.carries(tree, value, reader)
@@ -261,136 +295,149 @@ def _join(picture: _Picture, joined: _Drawing, drafts: Sequence[BoxDraft], bodie
     for row in (row for span in spans for row in span):
         if not tree.count(row) and drafts[box_of[row]].rows[0] != row:
             continue
-        for at, value in enumerate(flow.read.get(row, ())):
-            target = box_of[row] + (at if drafts[box_of[row]].call else 0)
+        for index, value in enumerate(flow.read.get(row, ())):
+            target = box_of[row] + (index if drafts[box_of[row]].call else 0)
             if value.source == "input":
-                joined.join(joined.port(("input", id(value)), partial(_end, value, "input")), target, value)
+                drawing.add(
+                    drawing.port(("input", id(value)), partial(_model_port, value, "input")), target, value
+                )
             elif value.maker >= 0:
-                joined.join(end_box(value.maker, "from", value, row), target, value, lit(value, row))
-        for at, value in enumerate(flow.made.get(row, ())):
-            source = box_of[row] + (at if drafts[box_of[row]].call else 0)
+                drawing.add(end_box(value.maker, "from", value, row), target, value, lit(value, row))
+        for index, value in enumerate(flow.made.get(row, ())):
+            source = box_of[row] + (index if drafts[box_of[row]].call else 0)
             for reader in value.readers:
                 if box_of[reader] < 0:
-                    joined.join(source, end_box(reader, "to", value, row), value, lit(value, reader))
+                    drawing.add(source, end_box(reader, "to", value, row), value, lit(value, reader))
             if value.is_output:
-                joined.join(source, joined.port(("output", id(value)), partial(_end, value, "output")), value)
+                drawing.add(
+                    source, drawing.port(("output", id(value)), partial(_model_port, value, "output")), value
+                )
     for row in bodies:
-        _join_body(tree, joined, row, lambda target_row: box_of[target_row] < 0, end_box, lit, bodies)
+        _add_body_edges(tree, drawing, row, lambda target_row: box_of[target_row] < 0, end_box, lit, bodies)
 
 
-def _join_body(
+def _add_body_edges(
     tree: TreeRows,
-    joined: _Drawing,
+    drawing: _Drawing,
     row: int,
     outside: Callable[[int], bool],
     end_box: Callable[[int, str, FlowingValue, int], int | None],
     lit: Callable[[FlowingValue, int], bool],
     bodies: Collection[int],
 ) -> None:
-    """Adds the edges of an opened body itself to rows without a box among the drafts (`outside`)."""
+    """Adds the edges between an opened body itself and the rows without a box (`outside`)."""
     for value in tree.flow.read.get(row, ()):
         if value.source == "input":
-            source = joined.port(("input", id(value)), partial(_end, value, "input"))
-            joined.join(source, end_box(row, "to", value, -1), value)
+            source = drawing.port(("input", id(value)), partial(_model_port, value, "input"))
+            drawing.add(source, end_box(row, "to", value, -1), value)
         elif value.maker >= 0 and outside(value.maker) and value.maker not in bodies:
             source = end_box(value.maker, "from", value, row)
-            joined.join(source, end_box(row, "to", value, value.maker), value, lit(value, row))
+            drawing.add(source, end_box(row, "to", value, value.maker), value, lit(value, row))
     for value in tree.flow.made.get(row, ()):
         for reader in filter(outside, value.readers):
             source, target = end_box(row, "from", value, reader), end_box(reader, "to", value, row)
-            joined.join(source, target, value, lit(value, reader))
+            drawing.add(source, target, value, lit(value, reader))
         if value.is_output:
             source = end_box(row, "from", value, -1)
-            joined.join(source, joined.port(("output", id(value)), partial(_end, value, "output")), value)
+            drawing.add(
+                source, drawing.port(("output", id(value)), partial(_model_port, value, "output")), value
+            )
 
 
 def opened_bodies(tree: TreeRows, drafts: Iterable[BoxDraft], scope: int | None) -> Collection[int]:
-    """The groups around the drafts, up to `scope`, that read and make tensors themselves."""
-    feeds_by_row: dict[int, bool] = {}
+    """Returns the groups that contain the drafts, up to `scope`, and that have edges of their own."""
+    has_edges: dict[int, bool] = {}
     for draft in drafts:
         row = tree.layers[draft.rows[0]].parent
-        while row is not None and row != scope and row not in feeds_by_row:
-            feeds_by_row[row] = bool(tree.flow.read.get(row) or tree.flow.made.get(row))
+        while row is not None and row != scope and row not in has_edges:
+            has_edges[row] = bool(tree.flow.read.get(row) or tree.flow.made.get(row))
             row = tree.layers[row].parent
-    return tuple(sorted(row for row, feeds in feeds_by_row.items() if feeds))
+    return tuple(sorted(row for row, has_edge in has_edges.items() if has_edge))
 
 
-def _side(tree: TreeRows, row: int, way: str, *, inside: bool) -> str:
-    """The side of an opened body that an edge is on: where the body begins, or where its results leave it."""
+def _body_side(tree: TreeRows, row: int, side: str, *, inside: bool) -> str:
+    """Returns the side of an opened body that an edge is on.
+
+    The side is 'into' where values enter the body, and 'out of' where they leave it.
+    """
     if inside:
-        return "into" if way == "from" else "out of"
+        return "into" if side == "from" else "out of"
     span = range(row + 1, tree.ends[row])
-    begins = any(reader in span for value in tree.flow.made.get(row, ()) for reader in value.readers)
-    return "into" if way == "to" and begins else "out of"
+    starts_inside = any(reader in span for value in tree.flow.made.get(row, ()) for reader in value.readers)
+    return "into" if side == "to" and starts_inside else "out of"
 
 
 def _in_order(
-    joined: _Drawing,
+    drawing: _Drawing,
 ) -> tuple[list[GraphBox], dict[tuple[int, int], tuple[FlowingValue, int, bool]]]:
-    """Orders boxes so that producers come before readers, as far as possible; else in row order.
+    """Orders boxes so that producers precede readers if possible, and otherwise by row.
 
     Returns:
-        The boxes, and by the indices of both ends of every edge: its first tensor, the number of tensors, and
-        whether it is lit.
+        The boxes, and for every edge, by the indices of both boxes: its first tensor, the number of tensors,
+        and whether it is highlighted.
     """
-    first = {at for (kind, _), at in joined.ports.items() if kind in ("input", "from")}
-    count = len(joined.boxes)
-    wish = [at - count * (at in first) for at in range(count)]
+    input_ports = {index for (kind, _), index in drawing.ports.items() if kind in ("input", "from")}
+    count = len(drawing.boxes)
+    preferred = [index - count * (index in input_ports) for index in range(count)]
     readers: list[list[int]] = [[] for _ in range(count)]
-    waiting = [0] * count
-    for source, target in joined.edges:
+    missing_inputs = [0] * count
+    for source, target in drawing.edges:
         readers[source].append(target)
-        waiting[target] += 1
-    ready = [(wish[at], at) for at in range(count) if not waiting[at]]
+        missing_inputs[target] += 1
+    ready = [(preferred[index], index) for index in range(count) if not missing_inputs[index]]
     heapify(ready)
-    rest = iter(sorted(range(count), key=lambda at: wish[at]))
-    place: dict[int, int] = {}
-    while len(place) < count:
-        # in a cycle of boxes, which folded groups may have, the first box goes before its producer
-        at = heappop(ready)[1] if ready else next(at for at in rest if at not in place)
-        if at in place:
+    remaining = iter(sorted(range(count), key=lambda index: preferred[index]))
+    position: dict[int, int] = {}
+    while len(position) < count:
+        # closed groups may form a cycle, in which the first box precedes its producer
+        index = heappop(ready)[1] if ready else next(index for index in remaining if index not in position)
+        if index in position:
             continue
-        place[at] = len(place)
-        for reader in readers[at]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heappush(ready, (wish[reader], reader))
+        position[index] = len(position)
+        for reader in readers[index]:
+            missing_inputs[reader] -= 1
+            if not missing_inputs[reader]:
+                heappush(ready, (preferred[reader], reader))
     edges = {
-        (place[a], place[b]): (*tensors, (a, b) in joined.lit) for (a, b), tensors in joined.edges.items()
+        (position[a], position[b]): (*tensors, (a, b) in drawing.lit)
+        for (a, b), tensors in drawing.edges.items()
     }
-    return [joined.boxes[at] for at in place], edges
+    return [drawing.boxes[index] for index in position], edges
 
 
-def _calls(tree: TreeRows, draft: BoxDraft) -> list[BoxDraft]:
-    """A box for each call of a layer, if it is known which call made which tensor."""
+def _draft_per_call(tree: TreeRows, draft: BoxDraft) -> list[BoxDraft]:
+    """Returns a draft for each call of a layer.
+
+    If the tensors of each call are unknown, the result is the draft itself.
+    """
     calls = tree.calls(draft.rows[0]) if len(draft.rows) == 1 else 1
     return [draft] if calls == 1 else [BoxDraft(draft.rows, call=call) for call in range(1, calls + 1)]
 
 
-def _box(tree: TreeRows, draft: BoxDraft, around: int | None) -> GraphBox:
+def _draw_box(tree: TreeRows, draft: BoxDraft, group: int | None) -> GraphBox:
     row = draft.rows[0]
     layer = tree.layers[row]
     inside = tree.shown[tree.ends[draft.rows[-1]]] - tree.shown[row]
-    single = not draft.is_part
-    short = _short(tree, row, around)
-    name = short if single else f"{inside:,} layers"
-    kind = layer.kind if single else f"from {short} on"
-    leaf = single and not layer.group
+    is_single = not draft.is_part
+    short_name = _short_name(tree, row, group)
+    name = short_name if is_single else f"{inside:,} layers"
+    kind = layer.kind if is_single else f"from {short_name} on"
+    is_leaf = is_single and not layer.group
     box = GraphBox(
-        role="part" if not single else "group" if layer.group else "layer",
+        role="part" if not is_single else "group" if layer.group else "layer",
         row=row,
         path=layer.path,
         name=name,
         kind=kind,
-        family=family(layer.kind, tiled=layer.tiled) if single else "other",
-        repeat=len(draft.rows) if single else 1,
-        call=(draft.call, layer.calls) if single else (0, 1),
+        family=family(layer.kind, tiled=layer.tiled) if is_single else "other",
+        repeat=len(draft.rows) if is_single else 1,
+        call=(draft.call, layer.calls) if is_single else (0, 1),
         layers=inside,
         tiles=_tiles(tree, row) if layer.tiled else "",
         figures=tree.figures(draft.rows),
         outside={} if tree.outside is None else merge_figures(tree.outside, draft.rows, tree.ends),
         status=layer.status,
-        attributes=layer.attributes if leaf else {},
+        attributes=layer.attributes if is_leaf else {},
         rows=draft.rows_span(tree),
         unfolds=draft.span(tree) if draft.span(tree)[1] > row + 1 else None,
     )
@@ -400,44 +447,44 @@ def _box(tree: TreeRows, draft: BoxDraft, around: int | None) -> GraphBox:
 
 def _with_size(box: GraphBox, height: int) -> GraphBox:
     longest = max(len(box.name), len(box.kind_text), len(box.tiles))
-    return replace(box, width=min(max(longest, _SMALLEST), _LONGEST) + 4, height=height)
+    return replace(box, width=min(max(longest, _MIN_TEXT), _MAX_TEXT) + 4, height=height)
 
 
-def _short(tree: TreeRows, row: int, around: int | None) -> str:
-    """The names of a layer and of the groups around it, below the drawn group."""
+def _short_name(tree: TreeRows, row: int, group: int | None) -> str:
+    """Returns the names of a layer and its enclosing groups below the drawn group, joined by dots."""
     names: list[str] = []
-    at: int | None = row
-    while at is not None and at != around:
-        layer = tree.layers[at]
+    ancestor: int | None = row
+    while ancestor is not None and ancestor != group:
+        layer = tree.layers[ancestor]
         names.append(layer.name)
-        at = layer.parent
+        ancestor = layer.parent
     return ".".join(reversed(names))
 
 
-def _port(tree: TreeRows, row: int, way: str) -> GraphBox:
-    """The box of a layer outside the drawing."""
-    layer, name = tree.layers[row], f"{way} {_short(tree, row, None)}"
-    of = family(layer.kind, tiled=layer.tiled)
-    box = GraphBox("outside", row, layer.path, name, layer.kind, of, layers=0)
+def _port(tree: TreeRows, row: int, side: str) -> GraphBox:
+    """Returns the box of a layer outside the drawing."""
+    layer, name = tree.layers[row], f"{side} {_short_name(tree, row, None)}"
+    layer_family = family(layer.kind, tiled=layer.tiled)
+    box = GraphBox("outside", row, layer.path, name, layer.kind, layer_family, layers=0)
     return _with_size(replace(box, rows=(row, tree.ends[row])), 4)
 
 
-def _end(value: FlowingValue, role: Literal["input", "output"]) -> GraphBox:
-    """The box of an input or output of the model."""
+def _model_port(value: FlowingValue, role: Literal["input", "output"]) -> GraphBox:
+    """Returns the box of an input or output of the model."""
     info: TensorInfo = value.info()
     return _with_size(GraphBox(role, None, info.name, info.name, role, layers=0), 4)
 
 
 def _tiles(tree: TreeRows, row: int) -> str:
-    """Number and size of the tiles of a tiled site: '1,234 tiles 64x64x64'."""
+    """Describes the number and size of the tiles of a tiled site: '1,234 tiles 64x64x64'."""
     count_by_size: dict[str, int] = {}
-    for at in range(row + 1, tree.ends[row]):
-        layer = tree.layers[at]
+    for tile_row in range(row + 1, tree.ends[row]):
+        layer = tree.layers[tile_row]
         match = _TILE.fullmatch(layer.kind)
         if match is not None:
             count_by_size[match[1]] = count_by_size.get(match[1], 0) + layer.calls
     if not count_by_size:
         return "tiled"
     size = max(count_by_size, key=lambda size: count_by_size[size])
-    more = " and others" if len(count_by_size) > 1 else ""
-    return f"{sum(count_by_size.values()):,} tiles {size}{more}"
+    suffix = " and others" if len(count_by_size) > 1 else ""
+    return f"{sum(count_by_size.values()):,} tiles {size}{suffix}"

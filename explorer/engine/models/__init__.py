@@ -1,1 +1,1 @@
-"""Opened models, by kind: what each can answer."""
+"""Opened models of all formats, with a common protocol."""

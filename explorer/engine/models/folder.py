@@ -1,9 +1,9 @@
-"""Folder of models: lists the models in it, for the user to choose from.
+"""Folder of models: lists the models in it, so that the user can choose.
 
-This format is tried after those of folders that are models themselves. The search reads the head of every
-file, because names promise nothing. A folder may come from anybody, so the search is limited in files,
-folders and depth. It opens regular files only, and follows a link out of the folder only in Hugging Face's
-cache.
+This format is tried after the formats of folders that are one model. The search reads the start of every
+file, because file names are not reliable. A folder may come from an untrusted source, so the search is
+limited in files, folders and depth. It opens only regular files, and follows a link out of the folder only in
+Hugging Face's cache.
 """
 
 from __future__ import annotations
@@ -25,16 +25,24 @@ if TYPE_CHECKING:
     from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 
 MOST_FILES = 10_000
-"""Files that the search looks at: about one second of work."""
+"""Maximum number of files that the search reads: about one second of work."""
 MOST_FOLDERS = 2_000
 MOST_DEPTH = 6
 
-_PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
+_SKIPPED_FOLDERS = ("__pycache__", "node_modules", "site-packages")
 
 
 @record
-class _Look:
-    """State of a search: how many files and folders it may still look at, and what it left out."""
+class _Search:
+    """State of a search.
+
+    Attributes:
+        root: Real path of the searched folder.
+        files: Number of files that the search may still read.
+        folders: Number of folders that the search may still enter.
+        left_out: Whether files or folders were left out.
+        links: Number of links out of the folder that were not followed.
+    """
 
     root: str
     files: int
@@ -48,42 +56,42 @@ class _Look:
         return not (is_inside(end, self.root) or is_inside(end, os.path.realpath(os.path.dirname(path))))
 
 
-def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[OutlineRow]:
-    """Rows of the models below a folder: first those directly in it, then those in its subfolders."""
+def _models(search: _Search, folder: str, inside: str, depth: int) -> Iterator[OutlineRow]:
+    """Yields rows of the models below a folder: first those directly in it, then those in its subfolders."""
     try:
         with os.scandir(folder) as entries:
             dir_entries = []
             for entry in entries:
-                look.files -= 1
-                if look.files < 0:
-                    look.left_out = True
+                search.files -= 1
+                if search.files < 0:
+                    search.left_out = True
                     break
                 dir_entries.append(entry)
     except OSError:
         return
     dir_entries.sort(key=lambda entry: entry.name)
-    below = []
+    subfolders = []
     for entry in dir_entries:
         try:
             if entry.is_dir(follow_symlinks=False):
-                below.append(entry)
-            elif entry.is_symlink() and look.leads_out(entry.path):
-                look.links += os.path.exists(entry.path)
+                subfolders.append(entry)
+            elif entry.is_symlink() and search.leads_out(entry.path):
+                search.links += os.path.exists(entry.path)
             elif entry.is_file():
-                # a SavedModel's graph begins as an ONNX file does
+                # the graph of a SavedModel starts like an ONNX file
                 row = None if entry.name == SAVED_MODEL else _model(entry.path, inside + entry.name)
                 if row is not None:
                     yield row
         except OSError:
             continue
-    for entry in below:
-        if entry.name.startswith(".") or entry.name in _PASSED_OVER:
+    for entry in subfolders:
+        if entry.name.startswith(".") or entry.name in _SKIPPED_FOLDERS:
             continue
         if entry.name == "blobs" and os.path.isdir(os.path.join(folder, "snapshots")):
-            continue  # of huggingface_hub's cache: the same files, without their names
-        look.folders -= 1
-        if depth == MOST_DEPTH or look.folders < 0:
-            look.left_out = True
+            continue  # huggingface_hub's cache holds the same files under other names
+        search.folders -= 1
+        if depth == MOST_DEPTH or search.folders < 0:
+            search.left_out = True
             return
         try:
             row = _model(entry.path, f"{inside}{entry.name}{os.sep}")
@@ -93,20 +101,24 @@ def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[Outli
             yield row
         else:
             if os.path.isfile(os.path.join(entry.path, SAVED_MODEL)):
-                # a model that no reader opens: reading its header says what to do with it
+                # no reader opens a SavedModel, but reading its header gives the next step
                 yield OutlineRow(f"{inside}{entry.name}{os.sep}", "model", "saved_model", nbytes=None)
-            yield from _models(look, entry.path, f"{inside}{entry.name}{os.sep}", depth + 1)
+            yield from _models(search, entry.path, f"{inside}{entry.name}{os.sep}", depth + 1)
 
 
 def _model(path: str, label: str) -> OutlineRow | None:
-    """The row of a file or folder, None if no format recognizes what is in it.
+    """Returns the row of a file or folder, or None if no format recognizes its content.
 
-    A Git LFS pointer stands for a model that was not fetched; reading its header says so.
+    A Git LFS pointer has a row, too: reading its header reports that the model was not fetched.
     """
     probe = SourceProbe(path)
     if is_lfs_pointer(probe.head):
-        called = by_ending(path)
-        return None if called is None else OutlineRow(label, "model", called.name, None, probe.size)
+        format_by_name = by_ending(path)
+        return (
+            None
+            if format_by_name is None
+            else OutlineRow(label, "model", format_by_name.name, None, probe.size)
+        )
     for format in formats():
         if format is not FORMAT and format.recognise(probe):
             return OutlineRow(
@@ -116,7 +128,7 @@ def _model(path: str, label: str) -> OutlineRow | None:
 
 
 def _folder_bytes(folder: str) -> int | None:
-    """Bytes of all files of a folder that is one model; None if there are too many files to add up."""
+    """Returns the bytes of all files of a folder that is one model, or None if there are too many files."""
     with os.scandir(folder) as entries:
         sizes = [
             entry.stat().st_size
@@ -127,29 +139,31 @@ def _folder_bytes(folder: str) -> int | None:
 
 
 def outline(source: str) -> Outline:
-    """The models in the folder `source`, found while the rows are read.
+    """Lists the models in the folder `source`. The search continues while the rows are read.
 
     Raises:
-        BadModel: No model is in it.
+        BadModel: The folder contains no model.
     """
-    look = _Look(os.path.realpath(source), MOST_FILES, MOST_FOLDERS)
-    model_rows = _models(look, source, "", 0)
+    search = _Search(os.path.realpath(source), MOST_FILES, MOST_FOLDERS)
+    model_rows = _models(search, source, "", 0)
     first = next(model_rows, None)
     if first is None:
         if os.path.isfile(os.path.join(source, SAVED_MODEL)):
             raise saved_model(source)
-        looked = f"among the first {MOST_FILES:,} files" if look.left_out else "in it"
-        wrong = unnamed_model(source)
-        why = f": {wrong}" if wrong else ""
-        raise BadModel(f"this is a directory, not a model, and no model is {looked}{why}", where=source)
+        searched_text = f"among the first {MOST_FILES:,} files" if search.left_out else "in it"
+        reason = unnamed_model(source)
+        reason_text = f": {reason}" if reason else ""
+        raise BadModel(
+            f"this is a directory, not a model, and no model is {searched_text}{reason_text}", where=source
+        )
 
     def rows(first: OutlineRow) -> Iterator[OutlineRow]:
         yield first
         yield from model_rows
-        notes = ["there is more than is looked at: name a folder in it"] if look.left_out else []
-        if look.links:
-            lead = "link leads" if look.links == 1 else "links lead"
-            notes.append(f"{look.links:,} {lead} out of it: what is there is opened by its own path")
+        notes = ["there is more than is looked at: name a folder in it"] if search.left_out else []
+        if search.links:
+            lead = "link leads" if search.links == 1 else "links lead"
+            notes.append(f"{search.links:,} {lead} out of it: what is there is opened by its own path")
         if notes:
             yield OutlineRow("…", "more", note="; ".join(notes))
 
@@ -157,16 +171,16 @@ def outline(source: str) -> Outline:
 
 
 def _open(source: str, options: OpenOptions) -> OpenedModel:
-    rows = [row for _, row in zip(range(_NAMED), outline(source).rows, strict=False)]
+    rows = [row for _, row in zip(range(_MAX_NAMED), outline(source).rows, strict=False)]
     names = ", ".join(row.path for row in rows)
     raise Misuse(
         "this is a directory, not a model",
         where=source,
-        hint=f"name a model in it: {names}{', …' if len(rows) == _NAMED else ''}",
+        hint=f"name a model in it: {names}{', …' if len(rows) == _MAX_NAMED else ''}",
     )
 
 
-_NAMED = 4
+_MAX_NAMED = 4
 
 FORMAT = Format(
     "folder",

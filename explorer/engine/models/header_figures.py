@@ -1,7 +1,7 @@
-"""Header figures: parameters, stored types and quantization of a model, from its outline alone.
+"""Header figures: parameters, stored types and quantization of a model, computed from its outline alone.
 
 A list of models shows these figures without opening a model: no shape is inferred and no weight is read. The
-outline is read row by row within a time limit, because a hostile file could take a day.
+outline is read row by row within a time limit, because reading a hostile file could take a day.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from explorer.base.outline import Outline, OutlineRow
 
 SECONDS = 5.0
-"""Time limit for reading an outline. Beyond it, the file has no figures."""
+"""Time limit in seconds for reading an outline. A file that takes longer has no figures."""
 _MOST = 1 << 60
-"""Parameters that a file may claim."""
-_LOOK = 1024
-"""Rows read between two checks of the time limit."""
+"""Maximum number of parameters that is plausible."""
+_CHECK_INTERVAL = 1024
+"""Number of rows between two checks of the time limit."""
 _MOST_TYPES = 64
-"""Element types counted separately; a hostile file may have one for each tensor."""
+"""Maximum number of types that are counted separately; a hostile file may have one for each tensor."""
 
 _QUANTIZED = {
     "QuantizeLinear": "QDQ",
@@ -35,7 +35,7 @@ _QUANTIZED = {
     "com.microsoft.MatMulNBits": "MatMulNBits",
     "com.microsoft.GatherBlockQuantized": "GatherBlockQuantized",
 }
-"""Quantization of a graph, by the operators that show it."""
+"""Quantization method by the operators that indicate it."""
 _ARCHITECTURES = ("architectures", "general.architecture")
 _CONTEXTS = (
     "max_position_embeddings",
@@ -49,7 +49,7 @@ _DIGITS = 16
 
 
 class _Sum:
-    """Tensors of one type."""
+    """Number, elements and bytes of the tensors of one type."""
 
     def __init__(self) -> None:
         self.tensors = 0
@@ -63,12 +63,12 @@ class _Sum:
 
 
 def header_figures(outline: Outline) -> dict[str, Any]:
-    """Fields of a `ModelFile`: the sums over an outline's rows, and what its facts say.
+    """Returns fields of a `ModelFile`: sums over the rows of an outline, and facts from it.
 
     Raises:
-        BadModel: What the header says is broken.
+        BadModel: The header is broken.
     """
-    rows = _Rows(outline)
+    rows = _OutlineSums(outline)
     params, note = rows.params if outline.params is None else outline.params, rows.note
     if params is not None and params > _MOST:
         params, rows.sums, note = None, {}, "impossible sizes"
@@ -79,42 +79,42 @@ def header_figures(outline: Outline) -> dict[str, Any]:
             architecture = architecture or text
         elif context is None and key.endswith(_CONTEXTS) and text.isdecimal() and len(text) < _DIGITS:
             context = int(text)
-    rows.ways[outline.quantization] = None
+    rows.methods[outline.quantization] = None
     return {
         "params": params,
         "types": tuple(sorted(types, key=lambda stored_type: -(stored_type.bytes or 0))),
-        "quantization": ", ".join(way for way in (*rows.ways, *rows.scaled) if way),
+        "quantization": ", ".join(method for method in (*rows.methods, *rows.scaled) if method),
         "note": note,
         "architecture": architecture,
         "context": context,
     }
 
 
-class _Rows:
+class _OutlineSums:
     """Sums over the rows of an outline."""
 
     def __init__(self, outline: Outline) -> None:
         self.note = ""
         self.sums: dict[str, _Sum] = {}
-        self.ways: dict[str, None] = {}
+        self.methods: dict[str, None] = {}
         self.scaled: dict[str, None] = {}
         self.params: int | None = 0
         self.spans: set[tuple[str, int, int]] = set()
-        self.beside = 0  # biases and scales: parameters of a quantized graph
-        until = time.monotonic() + SECONDS
-        for at, row in enumerate(outline.rows):
+        self.other_elements = 0  # elements of biases and scales, which are parameters of a quantized graph
+        deadline = time.monotonic() + SECONDS
+        for index, row in enumerate(outline.rows):
             self.add(row)
-            if at % _LOOK == 0 and time.monotonic() > until:
+            if index % _CHECK_INTERVAL == 0 and time.monotonic() > deadline:
                 self.note = "too much to be read through here"
                 self.params, self.sums = None, {}
                 break
-        if self.ways and self.params is not None:
-            self.params += self.beside
+        if self.methods and self.params is not None:
+            self.params += self.other_elements
 
     def add(self, row: OutlineRow) -> None:
         if row.kind == "operator":
-            if way := _QUANTIZED.get(row.dtype):
-                self.ways[way] = None
+            if method := _QUANTIZED.get(row.dtype):
+                self.methods[method] = None
             if row.nbytes is None:
                 return
             dtype = row.constant
@@ -127,7 +127,7 @@ class _Rows:
             return
         if row.span is not None:
             if row.span in self.spans:
-                return  # a tensor of the same bytes was counted
+                return  # another tensor with the same bytes was counted
             self.spans.add(row.span)
         shape = None if row.shape is None else tuple(row.shape)
         elements = _elements(shape)
@@ -139,7 +139,7 @@ class _Rows:
             is_known = self.params is not None and elements is not None
             self.params = (self.params or 0) + (elements or 0) if is_known else None
         elif dtype not in ("int64", "bool"):
-            self.beside += elements or 0
+            self.other_elements += elements or 0
 
 
 def _elements(shape: tuple[int | str | None, ...] | None) -> int | None:

@@ -1,7 +1,7 @@
 """Listing of models: figures from the header of each model in a folder, without opening the models.
 
-A folder may come from anybody, and so may every file in it: a broken file is a row with a note. Against files
-that take endless memory or time, `explorer.process.header_reader` reads each header in another process.
+Files may come from an untrusted source, so a broken file is a row with a note. To limit the memory and time
+of hostile files, `explorer.process.header_reader` reads each header in another process.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 _ENDINGS = tuple(ending for format in formats() for ending in format.endings)
 _MOST_FILES = 1_000
-"""Files of a model folder whose time of writing is looked up."""
+"""Maximum number of files of a model's folder whose modification time is read."""
 
 
 def model_file(path: str) -> ModelFile | None:
-    """Figures from the header of one model; if it gives none, a note with the reason.
+    """Returns figures from the header of one model, or a note with the reason if there are none.
 
-    None for a file that begins like a model but has another ending, such as a text or code.
+    The result is None for a broken file without the ending of a model, such as a text that starts like a
+    model.
     """
     size = os.path.getsize(path) if os.path.isfile(path) else None
     header = ModelFile(path, "", size, _modified(path))
@@ -49,13 +50,13 @@ def model_file(path: str) -> ModelFile | None:
 
 
 def _modified(path: str) -> int | None:
-    """When a file was last written, or the newest one in a folder; in seconds since 1970."""
+    """Returns the modification time of a file, or of the newest file in a folder, in seconds since 1970."""
     times: list[float] = []
     try:
         if os.path.isdir(path):
             with os.scandir(path) as entries:
-                some = zip(range(_MOST_FILES), entries, strict=False)
-                times += [entry.stat().st_mtime for _, entry in some if entry.is_file()]
+                limited_entries = zip(range(_MOST_FILES), entries, strict=False)
+                times += [entry.stat().st_mtime for _, entry in limited_entries if entry.is_file()]
         times = times or [os.stat(path).st_mtime]
     except OSError:
         return None
@@ -63,14 +64,14 @@ def _modified(path: str) -> int | None:
 
 
 def list_models(folder: str, read: Callable[[Sequence[str]], Iterable[ModelFile | None]]) -> ModelListing:
-    """The models of a folder, each with what its header says.
+    """Lists the models of a folder with the figures from their headers.
 
     Args:
-        folder: Its path, or that of one model.
-        read: Reads headers of paths, in their order, as `model_file` does.
+        folder: Path of the folder, or of one model.
+        read: Function that reads the headers of paths, in their order, as `model_file` does.
 
     Raises:
-        BadModel: There is no such folder, or no model in it.
+        BadModel: The folder does not exist, or contains no model.
     """
     if not os.path.exists(folder):
         raise BadModel("there is no such folder", where=folder)

@@ -1,6 +1,6 @@
-"""Opened model of an ONNX file, or of another format whose reader builds a graph; weights stay unread.
+"""Opened model of an ONNX file, or of another format whose reader builds a graph. Weights are read on demand.
 
-Modules that import numpy or onnxruntime, or that only some verbs need, are imported on first use.
+Modules that import numpy or onnxruntime, or that only some commands need, are imported on first use.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class OnnxModel:
-    """A file that is a graph of ONNX's operators; `model` is that graph."""
+    """A model that is a graph of ONNX's operators (`model`)."""
 
     takes_weights = False
     is_graph = True
@@ -64,7 +64,7 @@ class OnnxModel:
                 **sizes,
             )
 
-        dims, shapes = self._given()
+        dims, shapes = self._requested_sizes()
         if self.options.past is not None:
             step = _steps().prefill_of_graph if self.options.prefill else _steps().step_of_graph
             result: AnalysisResult = step(self.model, self.options.past, dims, shapes, analysed)
@@ -98,36 +98,38 @@ class OnnxModel:
         return training.step(self.model, batch=batch, dims=dims, input_shapes=shapes, rules=self.options.own)
 
     def step_memory(self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]) -> str:
-        """See `OpenedModel`; a graph has no autograd."""
+        """Returns a reason, because a graph has no autograd. See `OpenedModel`."""
         return "a graph has no autograd"
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`."""
         if info.model.inference_died:
             return None
-        # a reader that does not say what it read may have read any part of the file
+        # without a source, the reader may have read any part of the file
         return (whole(self.source),) if self.model.source is None else model_reads(self.model)
 
     def sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
-        """Sizes of dimensions and inputs for the analysis; of a decode step, those of the step.
+        """Returns the sizes of dimensions and inputs for the analysis.
+
+        For a decode step, they are those of the step.
 
         Raises:
-            Misuse: It has no step of one token behind so many, or a size has to be given.
+            Misuse: The model has no decode step with so many cached tokens, or a size is missing.
         """
-        dims, shapes = self._given()
+        dims, shapes = self._requested_sizes()
         if self.options.past is not None:
             dims, shapes = _steps().sizes_of_step(self.model, self.options.past, dims, shapes)
         return dims, shapes
 
-    def _given(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
-        """The dimensions and input shapes from the user that exist in this model."""
+    def _requested_sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
+        """Returns the user's dimensions and input shapes that exist in this model."""
         input_names = self.names()[1]
         shapes = {name: shape for name, shape in self.options.input_shapes.items() if name in input_names}
         return dims_of(self.model, self.options.dims), shapes
 
 
 def _steps() -> Any:
-    """The module for decode steps. Its import takes 5 ms and few models need it."""
+    """Returns the module for decode steps, which is imported on first use: the import takes 5 ms."""
     from explorer.engine.costs.decode import step
 
     return step
@@ -136,10 +138,10 @@ def _steps() -> Any:
 def open_graph(
     source: str, options: OpenOptions, format: str = "onnx", read: Callable[[str], Model] = reader.read
 ) -> OnnxModel:
-    """Opens a file whose graph `read` builds; the graph is validated first.
+    """Opens a file whose graph `read` builds, and validates the graph.
 
     Raises:
-        BadModel: It is broken.
+        BadModel: The file is broken.
     """
     with gc_pause():
         return OnnxModel(source, options, validate(read(source)), format)

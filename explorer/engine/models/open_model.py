@@ -1,4 +1,4 @@
-"""Open a model: takes a path or a name and returns an opened model."""
+"""Opens a model, given its path or name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from explorer.engine.models.tensors import TensorFile
 
 
 def open_model(source: str, options: OpenOptions) -> OpenedModel:
-    """Opens what `source` names.
+    """Opens the model that `source` names.
 
     Raises:
-        BadModel: It is no model, is broken, or is nothing that we know.
+        BadModel: The source is not a model, is broken, or has an unknown format.
         Misuse: An option does not fit the model.
-        MissingExtra: It needs a package that is not installed.
+        MissingExtra: The model needs a package that is not installed.
     """
     options = with_rules(options)
     opened = recognise(source).open(source, options)
@@ -22,11 +22,11 @@ def open_model(source: str, options: OpenOptions) -> OpenedModel:
 
 
 def open_tensors(source: str) -> OpenedModel:
-    """Like `open_model`, but opens a file of weights as its tensors only.
+    """Opens a file of weights as its tensors only, and any other model as `open_model` does.
 
     Raises:
-        BadModel: It is no model, is broken, or is nothing that we know.
-        MissingExtra: It needs a package that is not installed.
+        BadModel: The source is not a model, is broken, or has an unknown format.
+        MissingExtra: The model needs a package that is not installed.
     """
     format, options = recognise(source), OpenOptions()
     return TensorFile(format.tensors(source), options) if format.tensors else open_model(source, options)

@@ -1,6 +1,6 @@
-"""Opened-model protocol: what every opened model answers, whatever its format, and the options to open it.
+"""Protocol of an opened model of any format, and the options to open it.
 
-A format's own module makes an `OpenedModel`; nothing else in the program asks what format a model has.
+The module of each format returns an `OpenedModel`. No other part of the program depends on the format.
 """
 
 from __future__ import annotations
@@ -35,20 +35,23 @@ _T = TypeVar("_T")
 
 
 class OpenOptions(Struct, frozen=True):
-    """How a model is to be opened.
+    """Options to open a model.
 
     Attributes:
-        weights: torchvision's name of trained weights; None for random ones.
-        weights_file: A file of weights for a module: state_dict, safetensors, a trainer's checkpoint.
-        seed: Of the random weights.
-        dims: Sizes of symbolic dimensions.
-        input_shapes: Input name to (dtype or None, shape), in place of what the model says.
-        trust: Code in the model file may run.
-        rules: A Python file with rules for operators of the user's own; it runs only with `trust`.
-        observe: Shapes that inference cannot find are taken from a run on random inputs.
-        past: Decode mode: one new token after this many tokens in the KV cache; None for a full pass.
-        prefill: The pass over a text of `past` tokens instead, with an empty cache.
-        own: What the file of `rules` registered; `with_rules` fills it in.
+        weights: torchvision's name of trained weights, or None for random weights.
+        weights_file: Path of a file of weights for a module: state_dict, safetensors, or a trainer's
+            checkpoint; or None.
+        seed: Seed of the random weights.
+        dims: Sizes of symbolic dimensions by name.
+        input_shapes: Type (or None) and shape of inputs by name, which replace the model's own.
+        trust: Whether code in the model file may run.
+        rules: Path of a Python file with rules for the user's operators, or None. The file runs only with
+            `trust`.
+        observe: Whether shapes that inference cannot find are observed in a run on random inputs.
+        past: Number of tokens in the KV cache for a decode step of one new token, or None for a full pass.
+        prefill: Whether the pass over a text of `past` tokens with an empty cache is analyzed instead of the
+            step.
+        own: Rules that the file of `rules` registered, set by `with_rules`.
     """
 
     weights: str | None = None
@@ -65,7 +68,7 @@ class OpenOptions(Struct, frozen=True):
 
 
 class OpenedModel(Protocol):
-    """A model that has been opened, whatever it was written in."""
+    """An opened model of any format."""
 
     format: str
     source: str
@@ -76,37 +79,39 @@ class OpenedModel(Protocol):
     options: OpenOptions
 
     def names(self) -> tuple[list[str], list[str]] | None:
-        """Symbolic dimensions and inputs, which the user may name; None if they are not known yet."""
+        """Returns the symbolic dimensions and inputs that the user may name, or None if still unknown."""
         ...
 
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
-        """The full analysis at the sizes of the options, with the execution order."""
+        """Returns the full analysis at the sizes of the options, with the execution order."""
         ...
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
-        """The model as an ONNX graph; exported to a file in `folder` if it is not one already."""
+        """Returns the model as an ONNX graph. Other formats are exported to a file in `folder`."""
         ...
 
     def runner(self) -> Callable[[Arrays], Arrays] | None:
-        """Runs the model in its own framework on numpy arrays; None if it is ONNX itself."""
+        """Returns a function that runs the model in its framework on numpy arrays, or None for ONNX."""
         ...
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
-        """Every stored tensor, values unread, and notes about the values."""
+        """Returns every stored tensor, whose values are read on demand, and notes about the values."""
         ...
 
     def activations(self, request: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
-        """Runs the model and passes the outputs of its layers to `request`; `layers` are its rows."""
+        """Runs the model and passes the outputs of its layers to `request`. `layers` are its rows."""
         ...
 
     def training(self, batch: int | None) -> StepGradients:
-        """The model as it is trained, at a batch size or (None) at the sizes it was opened with."""
+        """Returns the model in training, at a batch size or, for None, at the sizes it was opened with."""
         ...
 
     def step_memory(
         self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]
     ) -> tuple[StepMemory, tuple[str, ...], tuple[str, ...]] | str:
-        """Memory of a training step that torch runs on shapes (see `training.simulation`).
+        """Measures the memory of a training step that torch runs on the meta device.
+
+        See `training.simulation`.
 
         Returns:
             The memory, the modules that the patterns in `checkpoint` match, and notes; or the reason why no
@@ -115,15 +120,15 @@ class OpenedModel(Protocol):
         ...
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
-        """The parts of files that the analysis `info` rests on; nothing else of the user's affects it.
+        """Returns the parts of files that determine the analysis `info`.
 
-        None if this is unknown, if the analysis may differ next time, or if it takes no time anyway.
+        The result is None if this is unknown, if the analysis may differ next time, or if it is fast anyway.
         """
         ...
 
 
 class StaticModel:
-    """A model that is never run; requests that need a run are refused with the reason."""
+    """A model that is never run. Requests that need a run are refused with the reason."""
 
     takes_weights = False
     is_graph = False
@@ -140,7 +145,7 @@ class StaticModel:
         raise NotImplementedError
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
-        """See `OpenedModel`; refused."""
+        """Refuses the request. See `OpenedModel`."""
         self.refuse(self.no_graph)
 
     def runner(self) -> Callable[[Arrays], Arrays] | None:
@@ -148,27 +153,27 @@ class StaticModel:
         return None
 
     def activations(self, request: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
-        """See `OpenedModel`; refused."""
+        """Refuses the request. See `OpenedModel`."""
         self.refuse(self.no_run)
 
     def training(self, batch: int | None) -> StepGradients:
-        """See `OpenedModel`; refused."""
+        """Refuses the request. See `OpenedModel`."""
         self.refuse(self.no_training)
 
     def step_memory(self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]) -> NoReturn:
-        """See `OpenedModel`; refused."""
+        """Refuses the request. See `OpenedModel`."""
         self.refuse(self.no_training)
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
-        """See `OpenedModel`; what is only described is described at once."""
+        """Returns None, because reading a description again is fast. See `OpenedModel`."""
         return None
 
 
 def dims_of(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:
-    """The entries of `dims` that `model` has.
+    """Returns the entries of `dims` that `model` has.
 
-    One of two models on the command line, or of the states of a session, may have fixed a dimension that
-    the other leaves open.
+    The second model of a command, or an earlier state of a session, may have a fixed size for a dimension
+    that the model leaves open.
     """
     values = (*model.graph.inputs, *model.graph.values, *model.graph.outputs)
     symbols = {d for value in values for d in declared_shape(value) or () if isinstance(d, str)}
@@ -179,7 +184,7 @@ def check_names(opened: Sequence[OpenedModel], options: OpenOptions) -> None:
     """Checks that every dimension and input from the user exists in one of the models.
 
     Raises:
-        Misuse: One does not exist (the nearest is named), or `--weights` is given for files.
+        Misuse: A name does not exist (the hint is the nearest name), or `--weights` is passed for files.
     """
     for option, path in (("--weights", options.weights), ("--weights-file", options.weights_file)):
         if path is not None and not any(model.takes_weights for model in opened):
@@ -199,13 +204,13 @@ def check_names(opened: Sequence[OpenedModel], options: OpenOptions) -> None:
 
 
 def with_rules(options: OpenOptions) -> OpenOptions:
-    """`options` with the rules of the user's file, which runs here, once.
+    """Runs the file of `rules` and returns the options with the rules that it registered.
 
     Raises:
-        Misuse: It may not run, or it fails.
+        Misuse: The file may not run, or fails.
     """
     if options.rules is None or options.own is not None:
         return options
-    from explorer.engine.operators import user  # 11 ms, and few have rules of their own
+    from explorer.engine.operators import user  # the import takes 11 ms, and few users have own rules
 
     return replace(options, own=user.load(options.rules, trust=options.trust))

@@ -1,9 +1,9 @@
-"""Format registry: a path or a name in, its format out.
+"""Format registry: finds the format of a path or name.
 
-A format is a module of this package with a `Format` called `FORMAT`; `MODULES` lists its name. Nothing else
-in the program asks what format a model has. Content goes before name: only if no format recognizes the
-content of a file does its ending choose the format that says what is wrong with it. These modules, and this
-one, are imported at every start, so they import nothing heavy.
+A format is a module of this package with a `Format` called `FORMAT`, and `MODULES` lists its name. No other
+part of the program depends on the format. The content of a file takes precedence over its name. Only if no
+format recognizes the content does the file's ending choose a format, which then reports what is wrong with
+the file. This module and the modules of the formats are imported at every start, so they import nothing slow.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ MODULES = (
     *("formats.weights.huggingface", "models.torch.torchscript", "models.torch.exported_program"),
     *("models.torch.checkpoint", "models.folder", "models.torch.name"),
 )
-"""The formats in the order in which they are tried; each is imported when its turn comes."""
+"""Modules of the formats in the order in which they are tried; each is imported when its turn comes."""
 
 
 def formats() -> Iterator[Format]:
-    """Every format, in the order in which they are tried."""
+    """Yields every format, in the order in which they are tried."""
     for name in MODULES:
         format: Format = import_module(f"explorer.engine.{name}").FORMAT
         yield format
 
 
 def recognise(source: str) -> Format:
-    """The format of what `source` names.
+    """Returns the format of the model that `source` names.
 
     Raises:
-        BadModel: It is no model, or nothing that we know.
+        BadModel: `source` is not a model, or has an unknown format.
     """
     probe = SourceProbe(source)
     if probe.exists and not (probe.is_file or probe.is_dir):
@@ -52,49 +52,52 @@ def recognise(source: str) -> Format:
         for format in formats():
             if format.recognise(probe):
                 return format
-    called = by_ending(source)
+    format_by_name = by_ending(source)
     if not probe.exists:
-        raise _missing(source, called)
+        raise _missing(source, format_by_name)
     if not probe.size:
         raise BadModel("the file is empty", where=source)
     if os.path.basename(source) == SAVED_MODEL:
         raise saved_model(source)
-    if called is None:
+    if format_by_name is None:
         raise BadModel(
             "this is no model of a known format",
             where=source,
             hint="explorer formats lists what can be opened",
         )
-    return called
+    return format_by_name
 
 
 SAVED_MODEL = "saved_model.pb"
-"""File of the graph in a TensorFlow SavedModel; its weights lie in files beside it."""
+"""Name of the graph's file in a TensorFlow SavedModel. The weights are in further files next to it."""
 
 
 def saved_model(source: str) -> BadModel:
-    """The error for a SavedModel, given as its folder or the file in it; its hint says what to do."""
+    """Returns the error for a SavedModel, given as its folder or the file in it.
+
+    The hint is the next step.
+    """
     command = "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx"
     hint = f"convert it to ONNX with the packages of the extra 'tensorflow': {command}"
     return BadModel("this is a SavedModel of TensorFlow's, which is not read", where=source, hint=hint)
 
 
 def by_ending(source: str) -> Format | None:
-    """The first format whose files have the ending of this name."""
+    """Returns the first format whose files have the ending of this name, or None."""
     lower = source.lower()
     return next((f for f in formats() if f.endings and lower.endswith(f.endings)), None)
 
 
-def _missing(source: str, called: Format | None) -> BadModel:
-    """The error for a missing file or unknown name, with the nearest match as a hint."""
-    if called is None and os.sep not in source:
+def _missing(source: str, format_by_name: Format | None) -> BadModel:
+    """Returns the error for a missing file or unknown name, with the nearest match as a hint."""
+    if format_by_name is None and os.sep not in source:
         hint = "explorer formats lists what can be opened"
         return BadModel("this is neither a file nor a model's name", where=source, hint=hint)
     if os.path.islink(source):
         return BadModel("a link to a file that is not there", where=source)
     folder, name = os.path.split(source)
     try:
-        beside = [f for f in sorted(os.listdir(folder or ".")) if by_ending(f) is not None]
+        candidates = [f for f in sorted(os.listdir(folder or ".")) if by_ending(f) is not None]
     except (OSError, ValueError):
-        beside = []
-    return BadModel("no such file", where=source, hint=nearest(name, beside))
+        candidates = []
+    return BadModel("no such file", where=source, hint=nearest(name, candidates))

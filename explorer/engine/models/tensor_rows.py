@@ -1,9 +1,9 @@
 """Lazy layer tree of very many tensors: builds a row when it is first read.
 
-A row takes a kilobyte of objects, and of a million tensors a user looks at a few hundred. Here a row is a
-place in a few arrays and the header's entry of its tensor. The rows equal those that `costs.layer_rows` makes
-of the same tensors. That module serves small trees, and trees where a tensor has several names or two rows
-would have the same path.
+A row takes a kilobyte of objects, and a user looks at a few hundred rows of a million. Before it is built, a
+row is an index of a few arrays, and the header's entry of its tensor. The rows equal those that
+`costs.layer_rows` builds from the same tensors. That module is used for small trees, and for trees in which a
+tensor has several names or two rows would have the same path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TensorRows(LayerRows):
-    """The rows of a tree of tensors, in pre-order.
+    """The rows of a layer tree of tensors, in pre-order.
 
     Args:
         contents: The tensors.
@@ -38,29 +38,29 @@ class TensorRows(LayerRows):
         self._items: list[StoredTensor | str] = []
         self._parent = array("i")
         self._depth = array("H")
-        self._gather(contents)
+        self._collect_items(contents)
         count = len(self._items)
-        # sums may be larger than 64 bits: a hostile shape of no bytes has any number of elements
+        # sums may exceed 64 bits: a hostile shape without bytes can have any number of elements
         self._params: list[int] = [0] * count
         self._bytes: list[int] = [0] * count
-        says = all(isinstance(entry, str) or entry.trainable is not None for entry in self._items)
-        self._trained: list[int] | None = [0] * count if says else None
+        has_trainable = all(isinstance(entry, str) or entry.trainable is not None for entry in self._items)
+        self._trained: list[int] | None = [0] * count if has_trainable else None
         self._repeat = array("i", [1]) * count
-        self._add_up()
+        self._compute_sums()
 
-    def _gather(self, contents: TensorIndex) -> None:
+    def _collect_items(self, contents: TensorIndex) -> None:
         modules: set[str] = set()
-        above = array("i", [-1])
-        for at, row in enumerate(rows(contents.tensors)):
-            del above[row.depth + 1 :]
-            self._parent.append(above[-1])
+        ancestors = array("i", [-1])
+        for index, row in enumerate(rows(contents.tensors)):
+            del ancestors[row.depth + 1 :]
+            self._parent.append(ancestors[-1])
             self._depth.append(row.depth)
             if row.stored is None:
                 if row.path in modules:
                     raise ValueError(row.path)
                 modules.add(row.path)
                 self._items.append(row.path)
-                above.append(at)
+                ancestors.append(index)
             else:
                 self._items.append(row.stored)
         if any(
@@ -68,40 +68,40 @@ class TensorRows(LayerRows):
         ):
             raise ValueError("shared")
 
-    def _add_up(self) -> None:
-        """Adds up modules and finds runs of equal modules, from the last row to the first."""
+    def _compute_sums(self) -> None:
+        """Computes the sums of modules and finds runs of equal modules, from the last row to the first."""
         parents, params, sizes, trained = self._parent, self._params, self._bytes, self._trained
-        numbers: dict[Hashable, int] = {}
-        alike = array("i", bytes(4 * len(parents)))
-        below: dict[int, list[int]] = {}
-        for at in range(len(parents) - 1, -1, -1):
-            entry = self._items[at]
+        id_by_signature: dict[Hashable, int] = {}
+        signature_ids = array("i", bytes(4 * len(parents)))
+        children: dict[int, list[int]] = {}
+        for index in range(len(parents) - 1, -1, -1):
+            entry = self._items[index]
             signature: Hashable
             if isinstance(entry, str):
-                inside = below[at]
-                inside.reverse()
-                signature = self._kinds.get(entry, ""), tuple([alike[i] for i in inside])
+                child_indices = children[index]
+                child_indices.reverse()
+                signature = self._kinds.get(entry, ""), tuple([signature_ids[i] for i in child_indices])
             else:
-                params[at], sizes[at] = entry.elements, entry.nbytes
+                params[index], sizes[index] = entry.elements, entry.nbytes
                 if trained is not None:
-                    trained[at] = entry.elements if entry.trainable else 0
-                signature = entry.dtype, params[at]
-            alike[at] = numbers.setdefault(signature, len(numbers))
-            parent = parents[at]
+                    trained[index] = entry.elements if entry.trainable else 0
+                signature = entry.dtype, params[index]
+            signature_ids[index] = id_by_signature.setdefault(signature, len(id_by_signature))
+            parent = parents[index]
             if parent >= 0:
-                params[parent] += params[at]
-                sizes[parent] += sizes[at]
+                params[parent] += params[index]
+                sizes[parent] += sizes[index]
                 if trained is not None:
-                    trained[parent] += trained[at]
-            if parent in below:
-                below[parent].append(at)
+                    trained[parent] += trained[index]
+            if parent in children:
+                children[parent].append(index)
             else:
-                below[parent] = [at]
-        below.get(-1, []).reverse()
+                children[parent] = [index]
+        children.get(-1, []).reverse()
         items = self._items
-        for run in identical_runs(below.values(), alike, lambda at: isinstance(items[at], str)):
-            for at in run:
-                self._repeat[at] = len(run) if at == run[0] else 0
+        for run in identical_runs(children.values(), signature_ids, lambda i: isinstance(items[i], str)):
+            for index in run:
+                self._repeat[index] = len(run) if index == run[0] else 0
 
     def __len__(self) -> int:
         return len(self._items)
@@ -109,16 +109,16 @@ class TensorRows(LayerRows):
     def _row(self, at: int) -> Layer:
         entry, parent = self._items[at], self._parent[at]
         path = entry if isinstance(entry, str) else entry.name
-        above = self._items[parent] if parent >= 0 else ""
-        # one separator stands between a module and its members
-        name = path[len(above) + 1 :] if isinstance(above, str) and above else path
-        above_at = parent if parent >= 0 else None
+        parent_path = self._items[parent] if parent >= 0 else ""
+        # one separator is between the path of a module and the name of its member
+        name = path[len(parent_path) + 1 :] if isinstance(parent_path, str) and parent_path else path
+        parent_index = parent if parent >= 0 else None
         if not isinstance(entry, str):
-            row = leaf_layer(entry, name, self._why, at, above_at, self._depth[at], self._params[at])
+            row = leaf_layer(entry, name, self._why, at, parent_index, self._depth[at], self._params[at])
             return row if self._trained is None else replace(row, trainable_params=self._trained[at])
         return Layer(
             id=at,
-            parent=above_at,
+            parent=parent_index,
             path=path,
             name=name,
             kind=self._kinds.get(path, ""),
@@ -142,16 +142,16 @@ def leaf_layer(
     depth: int = 0,
     params: int = 0,
 ) -> Layer:
-    """The row of a tensor for which only the stored facts are known.
+    """Returns the row of a tensor of which only the stored facts are known.
 
     Args:
-        tensor: What the header says.
-        name: The last piece of its name.
-        why: Why no more is known.
-        at: Its place in the tree.
-        parent: The row of its module.
-        depth: How deep it lies.
-        params: How many numbers it has.
+        tensor: The tensor's entry in the header.
+        name: Last component of the tensor's name.
+        why: Reason why the costs are unknown.
+        at: Index of the row in the tree.
+        parent: Index of the row of its module, or None.
+        depth: Depth of the row in the tree.
+        params: Number of elements of the tensor.
     """
     return Layer(
         id=at,

@@ -1,8 +1,8 @@
-"""Weights-only model: a checkpoint without code, or a file of weights.
+"""Model without code, known by its tensors: a checkpoint or a file of weights.
 
-The layer tree comes from the names, with a row for every tensor. The file does not say what the model
-computes, so MACs and activations are unknown and nothing can be run, tiled or verified. Parameters, bytes,
-types, shapes and values are available as for any other model.
+The layer tree comes from the names, with a row for every tensor. The file does not describe the computation,
+so MACs and activations are unknown, and the model cannot be run, tiled or verified. Parameters, bytes, types,
+shapes and values are available as for other models.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from explorer.facts import Layer
 
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
-"""Endings of torch's names for batch normalization statistics, which are not learned."""
+"""Endings of torch's names for batch normalization statistics, which are buffers."""
 
 _REMEDY = "name the code that builds it (package.module:callable), or export it to ONNX"
 
 DescribedLeaves = tuple[list[LayerLeaf], dict[str, GroupFacts]]
-"""Leaves in order, and facts about the groups around them."""
+"""Leaves in order, and facts about the enclosing groups by path."""
 
 MANY = 20_000
-"""Number of tensors from which on rows are built lazily (`tensor_rows`)."""
+"""Number of tensors above which rows are built lazily (`tensor_rows`)."""
 
 
 class TensorFile(StaticModel):
-    """A model that is known by its tensors alone.
+    """A model that is known only by its tensors.
 
     Args:
-        contents: What the headers say.
-        options: How it is opened; only mistyped names in it have an effect.
+        contents: Contents of the file headers.
+        options: Options that the model is opened with. Only misspelled names in them have an effect.
     """
 
     no_graph = "nothing can be tiled, verified or compared node by node"
@@ -97,7 +97,7 @@ class TensorFile(StaticModel):
         return AnalysisResult(info, lambda: (self._layers(), lambda: order, lambda: None))
 
     def _layers(self) -> tuple[Layer, ...]:
-        """A row for every module that names make, and one for every tensor."""
+        """Returns a row for every module in the names, and one for every tensor."""
         with gc_pause():
             if len(self.contents.tensors) > MANY:
                 with contextlib.suppress(ValueError):
@@ -106,7 +106,7 @@ class TensorFile(StaticModel):
             return self._layer_list()
 
     def _layer_list(self) -> tuple[Layer, ...]:
-        """Like `_layers`, with every row built."""
+        """Returns the rows of `_layers`, all built."""
         leaves, groups = tree_of(self.contents.tensors, self.contents.why, self.contents.kinds)
         trained = self._trained()
         return build(
@@ -116,7 +116,7 @@ class TensorFile(StaticModel):
         )
 
     def _trainable(self) -> int | None:
-        """Parameters with requires_grad; None if the file does not say of every tensor."""
+        """Returns the number of parameters with requires_grad, or None if the file does not say."""
         trained = self._trained()
         return None if trained is None else _totals(trained)[0]
 
@@ -140,13 +140,13 @@ class TensorFile(StaticModel):
 def tree_of(
     tensors: Iterable[StoredTensor], why: str, kinds: Mapping[str, str], role: str = ""
 ) -> DescribedLeaves:
-    """A leaf for every tensor; the tree comes from their names.
+    """Returns a leaf for every tensor. The tree comes from the names of the tensors.
 
     Args:
-        tensors: In the order of the file.
-        why: Why nothing is known of the work.
-        kinds: Class of a module by its path, where it is known.
-        role: What the tensors are for, if that is not the model.
+        tensors: Tensors in the order of the file.
+        why: Reason why the costs are unknown.
+        kinds: Class of each module by its path, if known.
+        role: Purpose of tensors outside the model, or ''.
     """
     leaves: list[LayerLeaf] = []
     groups: dict[str, GroupFacts] = {}
@@ -163,27 +163,31 @@ def tree_of(
 
 
 def leaf_of(layer: Layer, scopes: tuple[Scope, ...], tensors: Sequence[StoredTensor], role: str) -> LayerLeaf:
-    """A leaf that stores tensors; tensors outside the model are no parameters."""
+    """Returns a leaf that stores tensors. Tensors with a role, outside the model, are not parameters."""
     if not role:
         return LayerLeaf(scopes, layer, weights_of(tensors))
     size = sum(tensor.nbytes for tensor in tensors)
-    about = {**layer.attributes, "role": role, "bytes": size}
-    return LayerLeaf(scopes, replace(layer, attributes=about, reason=f"{role}: it is no part of the model"))
+    attributes = {**layer.attributes, "role": role, "bytes": size}
+    return LayerLeaf(
+        scopes, replace(layer, attributes=attributes, reason=f"{role}: it is no part of the model")
+    )
 
 
 def weights_of(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
-    """Tensors as a leaf stores them, in pieces: identity, elements, bytes."""
+    """Returns the stored pieces of tensors: identity, elements, bytes."""
     return [piece for tensor in tensors for piece in tensor.counted]
 
 
 def _totals(tensors: Sequence[StoredTensor]) -> tuple[int, int]:
-    """Elements and bytes of tensors; tensors with several names count once."""
-    once = {key: (elements, size) for tensor in tensors for key, elements, size in tensor.counted}.values()
-    return sum([elements for elements, _ in once]), sum([size for _, size in once])
+    """Returns the elements and bytes of tensors. A tensor with several names counts once."""
+    size_by_key = {
+        key: (elements, size) for tensor in tensors for key, elements, size in tensor.counted
+    }.values()
+    return sum([elements for elements, _ in size_by_key]), sum([size for _, size in size_by_key])
 
 
 def _buffers(contents: TensorIndex) -> tuple[str, ...]:
-    """A note if tensors counted as parameters are buffers by their names."""
+    """Returns a note if tensors that count as parameters are buffers by their names."""
     buffers = [t for t in contents.tensors if t.trainable is None and t.name.endswith(_BUFFERS)]
     if not buffers:
         return ()
@@ -195,11 +199,11 @@ def _buffers(contents: TensorIndex) -> tuple[str, ...]:
 
 
 FACTS = 48
-"""Most facts of a file that appear among the notes; `outline` lists all."""
+"""Maximum number of facts of a file among the notes. `outline` lists all facts."""
 
 
 def fact_notes(facts: Sequence[tuple[str, str]]) -> list[str]:
-    """The first facts of a file, as notes."""
+    """Returns the first facts of a file as notes."""
     notes = [f"{key}: {text}" for key, text in facts[:FACTS]]
     if len(facts) > FACTS:
         notes.append(f"and {len(facts) - FACTS:,} more such lines: explorer outline has them all")

@@ -1,4 +1,4 @@
-"""Opened model of a TensorFlow Lite file: reads its structure and leaves the weights unread.
+"""Opened model of a TensorFlow Lite file. Its structure is read, and weights are read on demand.
 
 Modules that import numpy are imported when values are needed.
 """
@@ -61,7 +61,7 @@ class TfliteModel(StaticModel):
         )
 
     def _notes(self) -> list[str]:
-        """Notes for a reader of the figures."""
+        """Returns notes on the figures."""
         read = self.read
         notes = []
         if read.quantized:
@@ -84,7 +84,7 @@ class TfliteModel(StaticModel):
         return tflite_tensors.stored(self.read), ()
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
-        """See `OpenedModel`; a table may lie anywhere in such a file, even within a weight."""
+        """Returns the whole file, because its tables may be anywhere in it. See `OpenedModel`."""
         return (whole(self.source),)
 
     def refuse(self, why: str) -> NoReturn:

@@ -34,7 +34,7 @@ from explorer.engine.proof.structure.probes import Pair
 from explorer.engine.proof.verdict import Grounds, verdict_of, verdict_within
 from explorer.engine.runtime import random_inputs
 from explorer.engine.runtime.input_files import InputArrays
-from explorer.engine.runtime.parallel import ended, in_background
+from explorer.engine.runtime.parallel import in_background, wait_until_done
 from explorer.engine.runtime.plain_form import plain
 from explorer.engine.runtime.reference import NOTE, has_bfloat16
 from explorer.engine.shapes import Inference
@@ -249,7 +249,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             names = [random_input.name for random_input in inputs.tried[0]]
             grounds = replace(grounds, torch=whole_run.compare_torch(runs, task.torch_run, names))
         if meanwhile is not None:
-            ended(meanwhile, task.cancel)
+            wait_until_done(meanwhile, task.cancel)
     return _verification(task, inputs, grounds, seeds, tried)
 
 

@@ -1,4 +1,4 @@
-"""Batches within a size limit: values held in memory together, nodes run in one model."""
+"""Batches within a size limit, for values held in memory together or nodes run in one model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _T = TypeVar("_T")
 def batches(
     items: Iterable[_T], size: Callable[[_T], int], most: int, *, count: int | None = None
 ) -> Iterator[list[_T]]:
-    """Splits items into groups, in order.
+    """Splits items into groups whose total size stays within a limit, in order.
 
     Args:
         items: The items to group.
-        size: Returns the size of an item.
-        most: Largest total size of a group; an item above it forms its own group.
-        count: Most items in a group.
+        size: Function that returns the size of an item.
+        most: Maximum total size of a group. A larger item forms its own group.
+        count: Maximum number of items in a group, or None for no maximum.
     """
     group: list[_T] = []
     total = 0

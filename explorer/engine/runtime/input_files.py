@@ -20,34 +20,40 @@ Array = np.ndarray[Any, Any]
 
 
 class InputSpec(Struct, frozen=True):
-    """An input of the model: an int in `shape` is a fixed size, anything else is open."""
+    """A declared input of the model. An int in `shape` is a fixed size; any other entry is an open size."""
 
     name: str
     dtype: str | None
     shape: Shape | None
 
 
-def rows_of_run(whole: tuple[int, ...], shape: Shape | None, batch: int | None) -> int | None:
-    """Rows of an array (along its first axis) for one run of the model; None to use the whole array.
+def rows_of_run(array_shape: tuple[int, ...], shape: Shape | None, batch: int | None) -> int | None:
+    """Returns the rows of an array, along its first axis, for one run of the model.
+
+    The result is None if a run uses the entire array.
 
     Args:
-        whole: Shape of the array.
-        shape: Shape of the input. A fixed first size is the number of rows; the array is not cut if the
-            last run would be incomplete.
-        batch: Rows if the first size is open; None for all.
+        array_shape: Shape of the array.
+        shape: Shape of the input. A fixed first size is the number of rows. The array is not cut if the last
+            run would be incomplete.
+        batch: Rows for each run if the first size is open, or None for all rows.
     """
-    if not whole or (shape is not None and len(shape) != len(whole)):
-        return None  # `fit` reports what is wrong
+    if not array_shape or (shape is not None and len(shape) != len(array_shape)):
+        return None  # `fit` reports the error
     first, *rest = shape or (None,)
     fixed = first if isinstance(first, int) and first > 0 else None
     rows = fixed or batch
-    if rows is None or whole[0] == rows or (fixed and whole[0] % fixed):
+    if rows is None or array_shape[0] == rows or (fixed and array_shape[0] % fixed):
         return None
-    return None if any(isinstance(d, int) and d != s for d, s in zip(rest, whole[1:], strict=False)) else rows
+    return (
+        None
+        if any(isinstance(d, int) and d != s for d, s in zip(rest, array_shape[1:], strict=False))
+        else rows
+    )
 
 
 class InputArrays(Struct, frozen=True):
-    """Input values from a user's file, by the names in it ('' for a file of one array)."""
+    """Input values from a user's file, by their names in the file ('' for a file with one array)."""
 
     path: str
     arrays: Mapping[str, Array]
@@ -57,12 +63,12 @@ class InputArrays(Struct, frozen=True):
 
         Args:
             inputs: Inputs of the model. A fixed first size is the number of rows in a run. An array with
-                exactly that many rows goes into every run. An array is not cut if its last run would be
+                exactly that many rows is used in every run. An array is not cut if its last run would be
                 incomplete.
-            batch: Rows in a run if the first size is open; None for all.
+            batch: Rows in a run if the first size is open, or None for all rows.
 
         Raises:
-            Misuse: Arrays hold different numbers of runs.
+            Misuse: The arrays hold different numbers of runs.
         """
         declared_shapes = {spec.name: spec.shape for spec in inputs}
         if len(inputs) == 1 and len(self.arrays) == 1:
@@ -77,7 +83,7 @@ class InputArrays(Struct, frozen=True):
                 cuts[name] = size
         runs = {name: -(-len(self.arrays[name]) // size) for name, size in cuts.items()}
         if len(set(runs.values())) > 1:
-            counts = ", ".join(f"'{name}' {many:,}" for name, many in runs.items())
+            counts = ", ".join(f"'{name}' {run_count:,}" for name, run_count in runs.items())
             raise Misuse(f"its arrays hold different numbers of runs: {counts}", where=self.path)
         return [
             InputArrays(
@@ -88,7 +94,7 @@ class InputArrays(Struct, frozen=True):
         ]
 
     def fit(self, inputs: Sequence[InputSpec]) -> dict[str, Array]:
-        """The arrays by the model's input names.
+        """Returns the arrays by the model's input names, after checking their types and shapes.
 
         Raises:
             Misuse: An input is missing or unknown, or an array has another type or shape.
@@ -129,27 +135,28 @@ class InputArrays(Struct, frozen=True):
             raise Misuse(f"{label} is {texts[0]} there and {texts[1]} in the model", where=self.path)
 
     def text(self, name: str, array: Array) -> str:
-        """For the report: 'x: float32 [1, 3, 224, 224], from photo.npy'."""
+        """Describes an array for the report: 'x: float32 [1, 3, 224, 224], from photo.npy'."""
         return f"{printable(name)}: {array.dtype} {shape_text(array.shape)}, from {self.path}"
 
     def texts(self, runs: Sequence[Mapping[str, Array]]) -> tuple[str, ...]:
-        """The report texts of several runs, with the number of runs."""
-        many = f", in {len(runs):,} runs" if len(runs) > 1 else ""
-        whole = {name: self.arrays.get(name, array) for name, array in runs[0].items()}
-        if many and len(whole) == len(self.arrays) == 1:
-            whole = {next(iter(whole)): next(iter(self.arrays.values()))}
-        return tuple(self.text(name, array) + many for name, array in whole.items())
+        """Describes the arrays of several runs for the report, with the number of runs."""
+        runs_text = f", in {len(runs):,} runs" if len(runs) > 1 else ""
+        arrays = {name: self.arrays.get(name, array) for name, array in runs[0].items()}
+        if runs_text and len(arrays) == len(self.arrays) == 1:
+            arrays = {next(iter(arrays)): next(iter(self.arrays.values()))}
+        return tuple(self.text(name, array) + runs_text for name, array in arrays.items())
 
 
 _UNPACKED = 64 << 20
-"""Largest unpacked size of an archive that is compressed more than a hundredfold."""
+"""Maximum unpacked bytes of an archive that is compressed more than a hundredfold."""
 
 
 def check_unpacked(archive: ZipFile, path: str) -> None:
     """Refuses a decompression bomb.
 
     Raises:
-        Misuse: The arrays would take more than a hundred times the bytes of the file, and more than 64 MiB.
+        Misuse: The unpacked arrays take more than a hundred times the bytes of the file, and more than 64
+            MiB.
     """
     size = sum(entry.file_size for entry in archive.infolist())
     if size > max(_UNPACKED, 100 * os.path.getsize(path)):
@@ -157,13 +164,13 @@ def check_unpacked(archive: ZipFile, path: str) -> None:
 
 
 def read_input(path: str) -> InputArrays:
-    """The arrays in an .npy or .npz file; no code in it runs.
+    """Reads the arrays in an .npy or .npz file. No code in the file runs.
 
     Raises:
-        Misuse: It cannot be read, or is neither.
+        Misuse: The file cannot be read, or is neither .npy nor .npz.
     """
     try:
-        # arrays of Python objects are refused: unpickling them runs any code
+        # unpickling arrays of Python objects could run any code
         with input_files.binary(path) as file:
             loaded: Any = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
@@ -172,9 +179,11 @@ def read_input(path: str) -> InputArrays:
                 check_unpacked(loaded.zip, path)
                 arrays = {name: loaded[name] for name in loaded.files}
             # numpy returns other entries of the archive as bytes
-            if alien := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            if other_entries := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
                 raise Misuse(
-                    f"'{printable(alien[0])}' in it is no array", where=path, hint="numpy.savez writes one"
+                    f"'{printable(other_entries[0])}' in it is no array",
+                    where=path,
+                    hint="numpy.savez writes one",
                 )
             return InputArrays(path, arrays)
     except OSError as error:
@@ -182,7 +191,7 @@ def read_input(path: str) -> InputArrays:
     except Misuse:
         raise
     except Exception:
-        # the header is Python syntax and the archive may be of any kind: a broken file can raise anything
+        # a broken header (Python syntax) or archive can raise any exception
         raise Misuse(
             "this is no .npy or .npz file with plain arrays", where=path, hint="numpy.save writes one"
         ) from None

@@ -1,7 +1,8 @@
-"""Observed values: makes inner values of a graph its outputs and runs it in onnxruntime.
+"""Observed values: makes inner values of a graph its outputs and runs the graph in onnxruntime.
 
-A run observes as many values as fit in a budget, because onnxruntime returns all outputs together. The model
-runs again for the rest. The weights stay in their file, so a model above 2 GiB runs, too.
+onnxruntime returns all outputs of a run together. Each run therefore observes as many values as fit in a
+budget, and the model runs again for the remaining values. The weights stay in their file, so models above 2
+GiB run, too.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.facts import TensorInfo
 
 BUDGET = 1 << 28
-"""Largest total size of the values of one run, in bytes."""
+"""Maximum bytes of the observed values of one run."""
 
-_UNKNOWN = BUDGET // 8
+_ASSUMED_BYTES = BUDGET // 8
 """Assumed bytes of a value of unknown size."""
 
 WIDER = {
@@ -38,16 +39,16 @@ WIDER = {
     "int2": "int8",
     "uint2": "uint8",
 }
-"""Types that onnxruntime does not return, and a wider type that holds all their values."""
+"""Types that onnxruntime does not return, and for each a wider type that represents all its values."""
 
 
 class Observer:
     """A session of a model that returns some of its inner values.
 
     Args:
-        model: What to run.
-        values: The values to return, with their types as far as they are known.
-        what: The model's name in messages.
+        model: The model to run.
+        values: Values to return, with their types if known.
+        what: Name of the model in messages.
 
     Raises:
         BadModel: onnxruntime refuses the model.
@@ -56,21 +57,21 @@ class Observer:
     def __init__(self, model: Model, values: Sequence[TensorInfo], what: str = "the model") -> None:
         inputs = {value.name for value in model.graph.inputs}
         inner = [info for info in values if info.name not in inputs]
-        self._given = [info.name for info in values if info.name in inputs]
-        self._names = {info.name: info.name for info in inner}
+        self._input_names = [info.name for info in values if info.name in inputs]
+        self._output_names = {info.name: info.name for info in inner}
         self._session = inner and RuntimeSession(
-            _with_outputs(model, inner, self._names), what=what, optimise=False
+            _with_outputs(model, inner, self._output_names), what=what, optimise=False
         )
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """The values by name, as onnxruntime returns them, with the types in `WIDER` widened.
+        """Returns the values by name, as onnxruntime returns them. Types in `WIDER` are widened.
 
         Raises:
-            BadModel: onnxruntime fails while running.
+            BadModel: onnxruntime fails during the run.
         """
         results = self._session.run(feeds) if self._session else {}
-        return {n: results[output_name] for n, output_name in self._names.items()} | {
-            n: feeds[n] for n in self._given
+        return {n: results[output_name] for n, output_name in self._output_names.items()} | {
+            n: feeds[n] for n in self._input_names
         }
 
 
@@ -79,41 +80,41 @@ def observe(
     values: Sequence[TensorInfo],
     samples: Iterable[Mapping[str, Array]],
     take: Callable[[str, Any], None],
-    step: Callable[[int, int], None] = lambda done, total: None,
+    step: Callable[[int, int], None] = lambda completed, total: None,
 ) -> None:
-    """Runs every sample and passes the values to `take`; no value is kept.
+    """Runs every sample and passes the observed values to `take` without storing them.
 
     Args:
-        model: What to run.
-        values: The values to observe, with types and shapes as far as they are known.
-        samples: Inputs; iterated once for each set of values that fits in `BUDGET`.
-        take: Called with the name of a value and the value.
-        step: Called before each run with the number of finished values and the total; raises `Cancelled` to
-            stop.
+        model: The model to run.
+        values: Values to observe, with types and shapes if known.
+        samples: Inputs of each sample; iterated once for each set of values that fits in `BUDGET`.
+        take: Function called with the name and the value of each observed value.
+        step: Function called before each run with the number of finished values and the total. It may raise
+            `Cancelled` to stop.
 
     Raises:
         BadModel: onnxruntime cannot load or run the model.
     """
-    done = 0
+    completed = 0
     for chunk in batches(values, nbytes, BUDGET):
         observer = Observer(model, chunk)
         for feeds in samples:
-            step(done, len(values))
+            step(completed, len(values))
             results = observer.run(feeds)
             for info in chunk:
                 take(info.name, results.pop(info.name))
-        done += len(chunk)
+        completed += len(chunk)
 
 
 def nbytes(info: TensorInfo) -> int:
-    """Bytes of a value; an assumed number if its shape is unknown."""
+    """Returns the bytes of a value, or an assumed number if its shape is unknown."""
     if info.shape is None or info.dtype is None or not all(isinstance(d, int) for d in info.shape):
-        return _UNKNOWN
+        return _ASSUMED_BYTES
     return math.prod(d for d in info.shape if isinstance(d, int)) * DTYPES[dtype_code(info.dtype)].bits // 8
 
 
 def _with_outputs(model: Model, chunk: Sequence[TensorInfo], names: dict[str, str]) -> Model:
-    """The model with these outputs; `names` gets the name of each output that is cast to another type."""
+    """Returns the model with these outputs, and adds the names of outputs that are cast to `names`."""
     casts: list[Node] = []
     for info in chunk:
         name, wider = info.name, WIDER.get(info.dtype or "")

@@ -1,8 +1,8 @@
 """onnxruntime sessions: run models in the stock runtime, with the weights left in their files.
 
 A session gets the skeleton of a model: the structure as bytes, and the weights as references into the .onnx
-file, which onnxruntime maps. So a sub-model of one site needs no copy of its weights. This module also turns
-onnxruntime's errors into one-line `ExplorerError`s.
+file, which onnxruntime maps into memory. A sub-model of one operator therefore needs no copy of its weights.
+This module also turns onnxruntime's errors into one-line `ExplorerError`s.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ Array = np.ndarray[Any, Any]
 _MESSAGE = 300
 
 MOST_OPTIMISED = 4096
-"""Largest number of nodes for graph optimization. Every pass sorts the graph again, in time quadratic in the
-nodes that are ready at once: 14,336 tile products take minutes with it and ten seconds without."""
+"""Maximum number of nodes for which graph optimization is enabled.
+
+Every optimizer pass sorts the graph again, in time quadratic in the nodes that are ready at once. A graph of
+14,336 tile products takes minutes to load with optimization and ten seconds without.
+"""
 
 _TYPES = {
     f"tensor({theirs})": ours
@@ -57,18 +60,21 @@ _LEVELS = (
     ("basic", _Level.ORT_ENABLE_BASIC),
     ("disabled", _Level.ORT_DISABLE_ALL),
 )
-"""Levels of graph optimization, highest first: a pass may turn a valid graph into one that does not load."""
+"""Levels of graph optimization, highest first.
+
+Lower levels are a fallback: an optimizer pass may turn a valid graph into one that does not load.
+"""
 
 
 def expose(model: Model, names: Sequence[str]) -> Model:
-    """The model with `names` as its outputs; the runtime infers their types."""
+    """Returns the model with `names` as its outputs. The runtime infers their types."""
     declared = {v.name: v for v in model.graph.outputs}
     outputs = tuple(declared.get(name, Value(name, None, None)) for name in names)
     return replace(model, graph=replace(model.graph, outputs=outputs))
 
 
 def weights_folder(model: Model) -> str:
-    """The folder where onnxruntime looks for weights: the model's, with links resolved."""
+    """Returns the folder in which onnxruntime looks for weights, with symbolic links resolved."""
     folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
     spans = [t.payload for t in model.graph.initializers.values() if isinstance(t.payload, FileSpan)]
     if not spans:
@@ -78,8 +84,11 @@ def weights_folder(model: Model) -> str:
     return folder if os.path.commonpath([root, path]) == root else os.path.dirname(path)
 
 
-def _spoiling(model: Model) -> Sequence[str]:
-    """Optimizer passes that break a DequantizeLinear without a zero point, if the model has one."""
+def _harmful_passes(model: Model) -> Sequence[str]:
+    """Returns the optimizer passes that break a DequantizeLinear without a zero point.
+
+    The result is empty if the model has no such node.
+    """
     scales = [
         model.graph.initializers.get(node.inputs[1])
         for node in all_nodes(model, model.graph.nodes)
@@ -87,30 +96,30 @@ def _spoiling(model: Model) -> Sequence[str]:
     ]
     if not scales:
         return ()
-    single = all(scale is not None and scale.elements == 1 for scale in scales)
-    return (PROPAGATION,) if single else (PROPAGATION, ONE_ZERO_POINT)
+    has_single_scales = all(scale is not None and scale.elements == 1 for scale in scales)
+    return (PROPAGATION,) if has_single_scales else (PROPAGATION, ONE_ZERO_POINT)
 
 
 class RuntimeSession:
     """A model loaded in onnxruntime on the CPU.
 
     Args:
-        model: What to run.
-        what: The model's name in messages ('the original', "site 'fc1'").
-        optimise: False switches graph optimization off: for a sub-model that runs once, loading takes most
-            of the time.
-        threads: Number of threads for operators; None: onnxruntime's default.
-        sparing: Frees memory as soon as a value has no more readers. Otherwise onnxruntime keeps it, in
-            blocks that double in size. With large activations this saves most of the memory; with small
-            ones it costs a tenth of the time.
+        model: The model to run.
+        what: Name of the model in messages ('the original', "site 'fc1'").
+        optimise: Whether graph optimization is enabled. Loading a sub-model that runs once takes less time
+            without it.
+        threads: Number of threads for operators, or None for onnxruntime's default.
+        sparing: Whether the memory of a value is freed after its last reader. Otherwise onnxruntime keeps the
+            memory, in blocks that double in size. With large activations this option saves most of the
+            memory; with small ones it costs a tenth of the time.
 
     Attributes:
         outputs: Names of the outputs.
-        level: The optimization level with which the model loaded ('extended', 'basic' or 'disabled') if a
-            higher level fails; '' if it loads as requested.
+        level: Highest optimization level at which the model loads ('extended', 'basic' or 'disabled'), or ''
+            if it loads at the requested level.
 
     Raises:
-        BadModel: onnxruntime refuses the model at every level; the message is onnxruntime's at the highest
+        BadModel: onnxruntime refuses the model at every level. The message is onnxruntime's at the highest
             level, in one line.
     """
 
@@ -149,14 +158,14 @@ class RuntimeSession:
         model_bytes = skeleton(model, folder=folder)
         reasons: list[str] = []
         optimised = optimise and len(model.graph.nodes) <= MOST_OPTIMISED
-        spoiling = _spoiling(model) if optimised else ()
+        harmful = _harmful_passes(model) if optimised else ()
         for name, level in _LEVELS if optimised else _LEVELS[-1:]:
             options.graph_optimization_level = level
             self.level = name if optimised else ""
-            for left_out in ([*spoiling], [*spoiling, SIGNED_TO_UNSIGNED]):
+            for disabled in ([*harmful], [*harmful, SIGNED_TO_UNSIGNED]):
                 try:
                     self._session = onnxruntime.InferenceSession(
-                        model_bytes, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
+                        model_bytes, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
                     )
                     return
                 except Exception as error:  # onnxruntime's own classes share no base below Exception
@@ -170,10 +179,10 @@ class RuntimeSession:
 
         Args:
             feeds: Inputs by name.
-            names: Outputs to compute; None: all. Operators that only other outputs need are not run.
+            names: Outputs to compute, or None for all. Operators that only other outputs need are not run.
 
         Raises:
-            BadModel: onnxruntime fails while running.
+            BadModel: onnxruntime fails during the run.
         """
         output_names = list(self.outputs if names is None else names)
         options = onnxruntime.RunOptions()
@@ -188,13 +197,16 @@ class RuntimeSession:
         return dict(zip(output_names, results, strict=True))
 
     def types(self) -> dict[str, str | None]:
-        """Element type of every output in numpy's spelling; None if it is no tensor of numbers."""
+        """Returns the element type of every output in numpy's spelling, or None if it is not numeric."""
         if isinstance(self._session, Evaluator):
             return dict(self._declared)
         return {o.name: _TYPES.get(o.type) for o in self._session.get_outputs()}
 
 
 def one_line(error: BaseException) -> str:
-    """An onnxruntime error without prefix, source places and line breaks; its kind if nothing is left."""
+    """Returns an onnxruntime error in one line, without prefix and source locations.
+
+    If no text is left, the result is the class of the error.
+    """
     text = printable(message(error)).rstrip(". ")
     return text if len(text) <= _MESSAGE else text[: _MESSAGE - 3] + "..."

@@ -1,9 +1,12 @@
-"""Thread pool: runs independent pieces of work in parallel, on as many threads as there are processors.
+"""Thread pool: runs independent tasks in parallel, on as many threads as there are processors.
 
-Threads, not processes: a model and its activations are large and already in memory, and the libraries that
-take the time (onnxruntime, BLAS, numpy) release Python's lock. Their own threads would compete: those of
-OpenBLAS spin while they wait and take processors from running work. So each work gets a share of the threads
-while several run, and threadpoolctl limits BLAS to that share.
+A task is called a work here. Works run in threads, not in processes, because a model and its activations are
+large and already in memory. The libraries that take the time (onnxruntime, BLAS, numpy) release Python's
+lock.
+
+The libraries start threads of their own, which compete for the processors: OpenBLAS threads spin while they
+wait. Each work therefore gets a share of the threads while several works run. threadpoolctl limits BLAS to
+that share.
 """
 
 from __future__ import annotations
@@ -26,14 +29,17 @@ from explorer.host import memory_limit, processor
 
 _T = TypeVar("_T")
 
-_MOST = 8
-"""Most works at a time: they share Python's lock, and more works only take more memory."""
+_MAX_PARALLEL = 8
+"""Maximum number of parallel works: they share Python's lock, and more works only take more memory."""
 
-_TURN = 0.0005
-"""Seconds after which a thread releases Python's lock while works run in parallel. With the default, a thread
-that returns briefly from a library waits ten times as long for one that walks a graph."""
+_SWITCH_SECONDS = 0.0005
+"""Seconds after which a thread releases Python's lock while works run in parallel.
 
-_TICK = 0.1
+With Python's default, a thread that returns briefly from a library waits ten times as long for a thread that
+runs Python code.
+"""
+
+_REPORT_SECONDS = 0.1
 """Seconds between two progress reports to the caller."""
 
 
@@ -41,8 +47,9 @@ class ThreadShare(Struct, frozen=True):
     """Resources of one work.
 
     Attributes:
-        threads: Number of threads that its libraries may use.
-        stopped: Returns whether the work must end with `Cancelled`; the work calls it now and then.
+        threads: Number of threads that the work's libraries may use.
+        stopped: Function that returns whether the work must end with `Cancelled`. The work calls it now and
+            then.
     """
 
     threads: int
@@ -50,21 +57,21 @@ class ThreadShare(Struct, frozen=True):
 
 
 def processors() -> int:
-    """Number of processors that this process may use; OMP_NUM_THREADS can lower it."""
-    here = len(processor.processors())
-    wish = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, min(here, int(wish)) if wish.isdigit() else here)
+    """Number of processors that this process may use. OMP_NUM_THREADS can lower it."""
+    available = len(processor.processors())
+    limit_text = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(available, int(limit_text)) if limit_text.isdigit() else available)
 
 
-def within_limit(most: int) -> int:
-    """Bytes that parallel works may take together: `most`, or less under a memory limit."""
+def within_limit(max_bytes: int) -> int:
+    """Returns the bytes that parallel works may take together: `max_bytes`, or less under a memory limit."""
     limit = memory_limit.in_force()
-    return most if limit is None else min(most, limit // 8)
+    return max_bytes if limit is None else min(max_bytes, limit // 8)
 
 
 @contextmanager
 def in_background(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
-    """Starts a work in its own thread; None if there is no work or only one processor."""
+    """Starts a work in its own thread. Yields None if `work` is None or there is only one processor."""
     if work is None or processors() < 2:
         yield None
         return
@@ -75,165 +82,192 @@ def in_background(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
         pool.shutdown(wait=False)  # a caller that gives up does not wait for the work
 
 
-def ended(work: Future[_T], stopped: Callable[[], bool] | None) -> Future[_T]:
-    """Waits until a work has ended, with or without an error; raises `Cancelled` on cancel."""
-    while not wait([work], timeout=_TICK).done:
+def wait_until_done(work: Future[_T], stopped: Callable[[], bool] | None) -> Future[_T]:
+    """Waits until a work has ended, with or without an error, and returns it.
+
+    Raises:
+        Cancelled: `stopped` returned True.
+    """
+    while not wait([work], timeout=_REPORT_SECONDS).done:
         if stopped is not None and stopped():
             raise Cancelled
     return work
 
 
 def wait_for(work: Future[_T], stopped: Callable[[], bool]) -> _T:
-    """The result of a work; raises `Cancelled` on cancel."""
-    return ended(work, stopped).result()
+    """Waits for the result of a work.
+
+    Raises:
+        Cancelled: `stopped` returned True.
+    """
+    return wait_until_done(work, stopped).result()
 
 
 def side_by_side(
     works: Sequence[Callable[[ThreadShare], _T]],
     sizes: Sequence[int],
-    most: int,
+    max_bytes: int,
     *,
     tick: Callable[[int], None] | None = None,
     cancel: Cancel = None,
 ) -> list[_T]:
-    """Runs works on all processors, started in the given order.
+    """Runs a sequence of works on all processors, started in the given order.
 
     Args:
         works: The works.
         sizes: Approximate bytes of each work.
-        most: As for `streamed`.
-        tick: Called with the number of finished works.
-        cancel: Checked by the works.
+        max_bytes: Maximum bytes of parallel works, as for `streamed`.
+        tick: Function called with the number of finished works, or None.
+        cancel: Function that the works call; True cancels them.
 
     Returns:
         The results in the order of the works.
 
     Raises:
-        Exception: What a work raised; of several that failed, the first in order.
+        Exception: A work failed. If several fail, the error of the first work in order is raised.
     """
-    coming = zip(works, sizes, strict=True)
-    return streamed(coming, most, tick=tick, cancel=cancel, count=len(works))
+    sized_works = zip(works, sizes, strict=True)
+    return streamed(sized_works, max_bytes, tick=tick, cancel=cancel, count=len(works))
 
 
 def streamed(
     works: Iterable[tuple[Callable[[ThreadShare], _T], int]],
-    most: int,
+    max_bytes: int,
     *,
     tick: Callable[[int], None] | None = None,
     cancel: Cancel = None,
-    count: int = _MOST,
+    count: int = _MAX_PARALLEL,
     beside: Future[Any] | None = None,
 ) -> list[_T]:
     """Runs works from an iterable on all processors.
 
     Args:
-        works: Pairs of a work and its approximate bytes. The iterable is advanced in this thread, when a
-            processor is free, so an expensive element is not built earlier.
-        most: Largest total size of parallel works, or less under a memory limit. A larger work runs alone,
+        works: Pairs of a work and its approximate bytes. The iterable is advanced in this thread when a
+            processor is free, so no element is built earlier than needed.
+        max_bytes: Maximum bytes of parallel works; a memory limit can lower it. A larger work runs alone,
             with all threads.
-        tick: Called in this thread with the number of finished works, after each and now and then. An
-            exception from it ends the works and is raised here.
-        cancel: Checked by the works.
-        count: Largest number of works.
-        beside: A work in another thread: until it ends, one work fewer runs at a time.
+        tick: Function called in this thread with the number of finished works, after each work and now and
+            then. An exception from it ends the works and is raised here.
+        cancel: Function that the works call; True cancels them.
+        count: Maximum number of works.
+        beside: Work in another thread, or None. Until it ends, one work fewer runs at a time.
 
     Returns:
         The results in the order of the works.
 
     Raises:
-        Exception: What a work raised; of several that failed, the first in order.
+        Exception: A work failed. If several fail, the error of the first work in order is raised.
     """
     report_done = tick if tick is not None else lambda done: None
-    width = min(processors(), _MOST, count)
-    if width < 2:
-        alone = ThreadShare(processors(), cancel if cancel is not None else lambda: False)
-        return _in_turn((work for work, _ in works), alone, report_done)
+    max_parallel = min(processors(), _MAX_PARALLEL, count)
+    if max_parallel < 2:
+        single_share = ThreadShare(processors(), cancel if cancel is not None else lambda: False)
+        return _run_in_this_thread((work for work, _ in works), single_share, report_done)
     stop = threading.Event()
 
     def share(threads: int) -> ThreadShare:
         return ThreadShare(threads, lambda: stop.is_set() or (cancel is not None and cancel()))
 
-    each = share(processors() // width)
+    parallel_share = share(processors() // max_parallel)
     with (
-        _quick_turns(),
-        _loaded_pools(len(sys.modules)).limit(limits=each.threads, user_api="blas"),
-        ThreadPoolExecutor(width, thread_name_prefix="work") as pool,
+        _shorter_switch_interval(),
+        _loaded_pools(len(sys.modules)).limit(limits=parallel_share.threads, user_api="blas"),
+        ThreadPoolExecutor(max_parallel, thread_name_prefix="work") as pool,
     ):
         try:
-            shares = each, share(processors())
-            begun = _begin(iter(works), within_limit(most), pool, width, shares, report_done, beside)
+            shares = parallel_share, share(processors())
+            futures = _start_works(
+                iter(works), within_limit(max_bytes), pool, max_parallel, shares, report_done, beside
+            )
         finally:
             stop.set()
-    return _results(begun)
+    return _results(futures)
 
 
 @lru_cache(maxsize=1)
 def _loaded_pools(modules: int) -> ThreadpoolController:
-    """Thread pools of the loaded libraries; cached, as the search takes 2 ms and only new modules add one."""
+    """Finds the thread pools of the loaded libraries.
+
+    Only new modules add a pool, so the 2 ms search is cached.
+    """
     return ThreadpoolController()
 
 
 @contextmanager
-def _quick_turns() -> Iterator[None]:
-    """Shortens the waits of threads for Python's lock."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(min(_TURN, usual))
+def _shorter_switch_interval() -> Iterator[None]:
+    """Shortens the time that threads wait for Python's lock."""
+    previous_interval = sys.getswitchinterval()
+    sys.setswitchinterval(min(_SWITCH_SECONDS, previous_interval))
     try:
         yield
     finally:
-        sys.setswitchinterval(usual)
+        sys.setswitchinterval(previous_interval)
 
 
-def _begin(
+def _start_works(
     works: Iterator[tuple[Callable[[ThreadShare], _T], int]],
-    most: int,
+    max_bytes: int,
     pool: ThreadPoolExecutor,
-    width: int,
+    max_parallel: int,
     shares: tuple[ThreadShare, ThreadShare],
     report_done: Callable[[int], None],
     beside: Future[Any] | None,
 ) -> list[Future[_T]]:
     """Starts works, as many at a time as fit, until all have ended or one has failed.
 
-    `shares` are the share of each work, and the share of a work that runs alone.
+    Args:
+        works: Pairs of a work and its approximate bytes.
+        max_bytes: Maximum bytes of parallel works.
+        pool: Pool that runs the works.
+        max_parallel: Maximum number of parallel works.
+        shares: Share of each parallel work, and share of a work that runs alone.
+        report_done: Function called with the number of finished works.
+        beside: Work in another thread, or None. Until it ends, one work fewer runs at a time.
+
+    Returns:
+        The started works.
     """
     running: dict[Future[_T], int] = {}
-    begun: list[Future[_T]] = []
+    futures: list[Future[_T]] = []
     waiting: tuple[Callable[[ThreadShare], _T], int] | None = None
-    more = True
-    while more or running:
-        while more and len(running) < width - (beside is not None and not beside.done()):
+    has_more = True
+    while has_more or running:
+        while has_more and len(running) < max_parallel - (beside is not None and not beside.done()):
             waiting = waiting or next(works, None)
-            more = waiting is not None
-            if waiting is None or (running and waiting[1] + sum(running.values()) > most):
+            has_more = waiting is not None
+            if waiting is None or (running and waiting[1] + sum(running.values()) > max_bytes):
                 break
-            future = pool.submit(waiting[0], shares[waiting[1] > most])
-            begun.append(future)
+            future = pool.submit(waiting[0], shares[waiting[1] > max_bytes])
+            futures.append(future)
             running[future] = waiting[1]
-            waiting = None  # frees what the work holds
-        report_done(len(begun) - len(running))
-        ended = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done
+            waiting = None  # frees the objects that the work refers to
+        report_done(len(futures) - len(running))
+        ended = wait(running, timeout=_REPORT_SECONDS, return_when=FIRST_COMPLETED).done
         for future in ended:
             del running[future]
         if any(future.exception() is not None for future in ended):
             break
-    return begun
+    return futures
 
 
-def _in_turn(
-    works: Iterable[Callable[[ThreadShare], _T]], alone: ThreadShare, report_done: Callable[[int], None]
+def _run_in_this_thread(
+    works: Iterable[Callable[[ThreadShare], _T]], share: ThreadShare, report_done: Callable[[int], None]
 ) -> list[_T]:
-    """Runs works one after the other in this thread and returns their results."""
+    """Runs works one by one in this thread and returns their results."""
     results = []
-    for done, work in enumerate(works):
-        report_done(done)
-        results.append(work(alone))
+    for completed, work in enumerate(works):
+        report_done(completed)
+        results.append(work(share))
     return results
 
 
-def _results(begun: Sequence[Future[_T]]) -> list[_T]:
-    """The results of finished works; raises the first error that is not a `Cancelled` of a stopped work."""
-    failed = [error for error in (future.exception() for future in begun) if error is not None]
-    for error in (*(e for e in failed if not isinstance(e, Cancelled)), *failed):
+def _results(futures: Sequence[Future[_T]]) -> list[_T]:
+    """Returns the results of finished works.
+
+    Raises:
+        Exception: A work failed. A `Cancelled` of a stopped work is raised only if no other error exists.
+    """
+    errors = [error for error in (future.exception() for future in futures) if error is not None]
+    for error in (*(e for e in errors if not isinstance(e, Cancelled)), *errors):
         raise error
-    return [future.result() for future in begun]
+    return [future.result() for future in futures]

@@ -1,8 +1,9 @@
-"""Placement: the execution provider of each layer, partitions, and the tensors that cross between providers.
+"""Placement: execution provider of each layer, partitions, and tensors copied between providers.
 
-A partition is the work of one provider without interruption: it continues as long as one of its nodes is
-ready, and then the provider of the first ready node follows. A node that is missing in the optimized graph is
-part of the operator that makes the value it led to; otherwise it was folded, or nothing reads it.
+A partition is a sequence of nodes that one provider runs without interruption. It ends when none of the
+provider's nodes is ready. The provider of the first ready node comes next. Some nodes are missing in the
+optimized graph. Such a node counts to the optimized node that computes the value that it leads to. If no such
+node exists, onnxruntime folded the node or nothing reads its value.
 """
 
 from __future__ import annotations
@@ -19,185 +20,204 @@ from explorer.facts.external.placement import Boundary, FusedLayers, Partition, 
 from explorer.settings.columns import tensor_bytes
 
 Work = tuple[Node, tuple[int, ...]]
-"""A node of the optimized graph, and the indices of the original nodes whose work it does."""
+"""A node of the optimized graph, and the indices of the original nodes that it replaces."""
 
 
 def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scratch: str) -> Placement:
-    """The onnxruntime provider that runs each row of a layer tree.
+    """Determines which onnxruntime provider runs each row of a layer tree.
 
     Args:
         model: The graph.
-        analysis: Its analysis.
-        providers: Names of providers in order of preference; empty for all that are installed.
-        scratch: A folder for temporary files.
+        analysis: Analysis of the graph.
+        providers: Names of providers in order of preference; if empty, all installed providers.
+        scratch: Folder for temporary files.
 
     Raises:
-        Misuse: There is no such provider.
+        Misuse: A provider is not installed.
         BadModel: onnxruntime cannot load the model.
-        MissingExtra: The installed onnxruntime does not report it.
+        MissingExtra: The installed onnxruntime does not report its assignment.
     """
     runtime, available = provider_assignment.runtime()
     provider_order = provider_assignment.chosen_providers(providers)
     assignment = provider_assignment.assignment(model, provider_order, scratch=scratch)
-    wires = _Wires(model)
-    works = [] if assignment.nodes is None else _works(wires, assignment.nodes)
-    called = _call_providers(wires, assignment)
-    inside = {at: several for at, several in called.items() if len(several) > 1}
-    of_node = _providers(wires, assignment, works, called)
-    rows = _Rows(analysis, wires.nodes)
-    boundaries = _boundaries(wires, of_node, rows)
+    edges = _GraphEdges(model)
+    works = [] if assignment.nodes is None else _match_optimized_nodes(edges, assignment.nodes)
+    providers_by_call = _call_providers(edges, assignment)
+    mixed_calls = {at: several for at, several in providers_by_call.items() if len(several) > 1}
+    provider_by_node = _providers_by_node(edges, assignment, works, providers_by_call)
+    rows = _LayerRows(analysis, edges.nodes)
+    boundaries = _boundaries(edges, provider_by_node, rows)
     counts: dict[str, int] = {}
-    for provider in filter(None, of_node):
+    for provider in filter(None, provider_by_node):
         counts[provider] = counts.get(provider, 0) + 1
-    parts = _partitions(wires, of_node)
+    partitions = _partitions(edges, provider_by_node)
     return Placement(
         runtime,
         available,
         provider_order,
-        rows.providers(of_node, assignment, inside),
+        rows.providers(provider_by_node, assignment, mixed_calls),
         counts,
-        tuple([Partition(provider, rows.paths(part)) for provider, part in parts]),
+        tuple([Partition(provider, rows.paths(part)) for provider, part in partitions]),
         tuple(boundaries),
         sum(boundary.bytes or 0 for boundary in boundaries),
         sum(boundary.bytes is None for boundary in boundaries),
-        tuple(_fused(assignment, works, of_node, rows)),
-        rows.paths([at for at, provider in enumerate(of_node) if not provider]) if assignment.nodes else (),
-        tuple(_notes(assignment, inside)),
+        tuple(_fused_layers(assignment, works, provider_by_node, rows)),
+        rows.paths([at for at, provider in enumerate(provider_by_node) if not provider])
+        if assignment.nodes
+        else (),
+        tuple(_notes(assignment, mixed_calls)),
     )
 
 
-class _Wires(NodeWires):
-    """Wires of the main graph, whose inputs and outputs lie on the CPU."""
+class _GraphEdges(NodeWires):
+    """Edges of the main graph. Its inputs and outputs are in the CPU's memory."""
 
     def __init__(self, model: Model) -> None:
         self.graph, self.nodes = model.graph, model.graph.nodes
-        self.fed = {value.name for value in model.graph.feeds} | model.defaults
-        super().__init__(self.nodes, model.graph.initializers.keys() - self.fed)
+        self.input_names = {value.name for value in model.graph.feeds} | model.defaults
+        super().__init__(self.nodes, model.graph.initializers.keys() - self.input_names)
 
-    def makers(self, at: int) -> set[int]:
-        """Indices of the nodes whose values a node reads."""
-        return {self.maker[name] for name in self.reads[at] if name in self.maker}
+    def producers(self, index: int) -> set[int]:
+        """Returns the indices of the nodes that compute the inputs of a node."""
+        return {self.maker[name] for name in self.reads[index] if name in self.maker}
 
 
-def _works(wires: _Wires, optimised: Sequence[Node]) -> list[Work]:
-    """The nodes of an optimized graph, each with the original nodes between its outputs and its inputs."""
-    there = {name for node in optimised for name in (*node.outputs, *node.inputs)}
+def _match_optimized_nodes(edges: _GraphEdges, optimized_nodes: Sequence[Node]) -> list[Work]:
+    """Returns the nodes of an optimized graph, each with the original nodes that it replaces."""
+    optimized_names = {name for node in optimized_nodes for name in (*node.outputs, *node.inputs)}
     works: list[Work] = []
-    for node in optimised:
-        works.append((node, tuple(sorted(wires.between(node.outputs, there)))))
+    for node in optimized_nodes:
+        works.append((node, tuple(sorted(edges.between(node.outputs, optimized_names)))))
     return works
 
 
-def _providers(
-    wires: _Wires, assignment: Assignment, works: Sequence[Work], called: Mapping[int, Sequence[str]]
+def _providers_by_node(
+    edges: _GraphEdges,
+    assignment: Assignment,
+    works: Sequence[Work],
+    providers_by_call: Mapping[int, Sequence[str]],
 ) -> list[str]:
-    """The provider of each node; '' if the node does not run, or its provider is unknown."""
-    provider_by_node = [assignment.providers.get(node_name(at), "") for at in range(len(wires.nodes))]
-    for at, inside in called.items():
-        provider_by_node[at] = inside[0]
+    """Returns the provider of each node, or '' if the node does not run or its provider is unknown."""
+    provider_by_node = [assignment.providers.get(node_name(index), "") for index in range(len(edges.nodes))]
+    for index, call_providers in providers_by_call.items():
+        provider_by_node[index] = call_providers[0]
     for node, work in works:
-        runs = assignment.providers.get(node.name, "") or next(
-            (provider_by_node[at] for at in work if provider_by_node[at]), ""
+        provider = assignment.providers.get(node.name, "") or next(
+            (provider_by_node[index] for index in work if provider_by_node[index]), ""
         )
-        for at in work:
-            provider_by_node[at] = provider_by_node[at] or runs
+        for index in work:
+            provider_by_node[index] = provider_by_node[index] or provider
     return provider_by_node
 
 
-def _call_providers(wires: _Wires, assignment: Assignment) -> dict[int, tuple[str, ...]]:
-    """Providers of the nodes that replaced each function call, by the index of the call."""
-    makers = {name: node for node in assignment.nodes or () for name in node.outputs if name}
+def _call_providers(edges: _GraphEdges, assignment: Assignment) -> dict[int, tuple[str, ...]]:
+    """Returns the providers of the nodes that replaced each function call, by the index of the call."""
+    node_by_value = {name: node for node in assignment.nodes or () for name in node.outputs if name}
     providers_by_call: dict[int, tuple[str, ...]] = {}
-    for at, call in enumerate(wires.nodes):
-        if node_name(at) in assignment.providers:
+    for index, call in enumerate(edges.nodes):
+        if node_name(index) in assignment.providers:
             continue
-        todo = [makers[name] for name in call.outputs if name in makers]
-        nodes = {id(node): node for node in todo}
-        while todo:
-            for name in todo.pop().inputs:
-                node = makers.get(name)
-                if node is not None and name not in wires.maker and id(node) not in nodes:
+        pending = [node_by_value[name] for name in call.outputs if name in node_by_value]
+        nodes = {id(node): node for node in pending}
+        while pending:
+            for name in pending.pop().inputs:
+                node = node_by_value.get(name)
+                if node is not None and name not in edges.maker and id(node) not in nodes:
                     nodes[id(node)] = node
-                    todo.append(node)
-        runs = [_provider_of(node.name, assignment) for node in nodes.values()]
-        if several := tuple(dict.fromkeys(filter(None, runs))):
-            providers_by_call[at] = several
+                    pending.append(node)
+        node_providers = [_provider_of(node.name, assignment) for node in nodes.values()]
+        if distinct_providers := tuple(dict.fromkeys(filter(None, node_providers))):
+            providers_by_call[index] = distinct_providers
     return providers_by_call
 
 
 def _provider_of(name: str, assignment: Assignment) -> str:
-    """The provider of a node by its name; a fused node is called NAME/FUSION/ after one of its parts."""
+    """Returns the provider of a node by its name, or '' if unknown.
+
+    onnxruntime names a fused node NAME/FUSION/ after one of its parts.
+    """
     while name not in assignment.providers and "/" in name:
         name = name.rpartition("/")[0]
     return assignment.providers.get(name, "")
 
 
-def _partitions(wires: _Wires, of_node: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Partitions in execution order: provider, and the indices of its nodes."""
-    waiting = [len(wires.makers(at)) for at in range(len(of_node))]
-    readers: list[list[int]] = [[] for _ in waiting]
-    for at in range(len(of_node)):
-        for maker in wires.makers(at):
-            readers[maker].append(at)
+def _partitions(edges: _GraphEdges, provider_by_node: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Returns the partitions in execution order: the provider and the indices of its nodes."""
+    missing_inputs = [len(edges.producers(index)) for index in range(len(provider_by_node))]
+    readers: list[list[int]] = [[] for _ in missing_inputs]
+    for index in range(len(provider_by_node)):
+        for maker in edges.producers(index):
+            readers[maker].append(index)
     ready: dict[str, list[int]] = {}
-    for at, count in enumerate(waiting):
+    for index, count in enumerate(missing_inputs):
         if not count:
-            heappush(ready.setdefault(of_node[at], []), at)
+            heappush(ready.setdefault(provider_by_node[index], []), index)
     partitions: list[tuple[str, list[int]]] = []
     while heaps := {provider: heap for provider, heap in ready.items() if heap}:
         # a node that does not run interrupts no partition
-        now = "" if "" in heaps else partitions[-1][0] if partitions and partitions[-1][0] in heaps else None
-        if now is None:
-            now = min(heaps, key=lambda provider: heaps[provider][0])
-        at = heappop(heaps[now])
-        if now and (not partitions or partitions[-1][0] != now):
-            partitions.append((now, []))
-        if now:
-            partitions[-1][1].append(at)
-        for reader in readers[at]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heappush(ready.setdefault(of_node[reader], []), reader)
+        current_provider = (
+            "" if "" in heaps else partitions[-1][0] if partitions and partitions[-1][0] in heaps else None
+        )
+        if current_provider is None:
+            current_provider = min(heaps, key=lambda provider: heaps[provider][0])
+        index = heappop(heaps[current_provider])
+        if current_provider and (not partitions or partitions[-1][0] != current_provider):
+            partitions.append((current_provider, []))
+        if current_provider:
+            partitions[-1][1].append(index)
+        for reader in readers[index]:
+            missing_inputs[reader] -= 1
+            if not missing_inputs[reader]:
+                heappush(ready.setdefault(provider_by_node[reader], []), reader)
     return partitions
 
 
-def _boundaries(wires: _Wires, of_node: Sequence[str], rows: _Rows) -> list[Boundary]:
-    """Values that one provider makes and another one reads; model inputs and outputs lie on the CPU."""
-    source = {**dict.fromkeys(wires.fed, HOST)}
-    crossing: dict[tuple[str, str], list[int]] = {}
-    for at, node in enumerate(wires.nodes):
-        for name in wires.reads[at]:
-            if source.get(name) and of_node[at] and source[name] != of_node[at]:
-                crossing.setdefault((name, of_node[at]), []).append(at)
-        source.update(dict.fromkeys(node.outputs, of_node[at]))
-    for value in wires.graph.outputs:
-        if source.get(value.name) and source[value.name] != HOST:
-            crossing.setdefault((value.name, HOST), [])
+def _boundaries(edges: _GraphEdges, provider_by_node: Sequence[str], rows: _LayerRows) -> list[Boundary]:
+    """Returns the values that one provider computes and another provider reads.
+
+    Model inputs and outputs count as values of the CPU.
+    """
+    provider_by_value = {**dict.fromkeys(edges.input_names, HOST)}
+    readers_by_value: dict[tuple[str, str], list[int]] = {}
+    for index, node in enumerate(edges.nodes):
+        for name in edges.reads[index]:
+            if (
+                provider_by_value.get(name)
+                and provider_by_node[index]
+                and provider_by_value[name] != provider_by_node[index]
+            ):
+                readers_by_value.setdefault((name, provider_by_node[index]), []).append(index)
+        provider_by_value.update(dict.fromkeys(node.outputs, provider_by_node[index]))
+    for value in edges.graph.outputs:
+        if provider_by_value.get(value.name) and provider_by_value[value.name] != HOST:
+            readers_by_value.setdefault((value.name, HOST), [])
     boundaries = []
-    for (name, target), readers in crossing.items():
+    for (name, target), readers in readers_by_value.items():
         info = rows.tensors.get(name)
-        maker = rows.paths([wires.maker[name]])[0] if name in wires.maker else ""
+        maker = rows.paths([edges.maker[name]])[0] if name in edges.maker else ""
         shape, size = (None, None) if info is None else (info.shape, tensor_bytes((info,)))
-        boundaries.append(Boundary(name, shape, maker, source[name], target, rows.paths(readers), size))
+        boundaries.append(
+            Boundary(name, shape, maker, provider_by_value[name], target, rows.paths(readers), size)
+        )
     return boundaries
 
 
-def _fused(
-    assignment: Assignment, works: Sequence[Work], of_node: Sequence[str], rows: _Rows
+def _fused_layers(
+    assignment: Assignment, works: Sequence[Work], provider_by_node: Sequence[str], rows: _LayerRows
 ) -> Iterator[FusedLayers]:
-    places = {node_name(at): at for at in range(len(of_node))}
+    index_by_name = {node_name(index): index for index in range(len(provider_by_node))}
     for names in assignment.compiled:
-        work = [places[name] for name in names if name in places]
-        if len(work) > 1:
-            yield FusedLayers("compiled graph", of_node[work[0]], rows.paths(work))
-    for node, some in works:
-        if len(some) > 1:
-            yield FusedLayers(node.op, of_node[some[0]], rows.paths(some))
+        indices = [index_by_name[name] for name in names if name in index_by_name]
+        if len(indices) > 1:
+            yield FusedLayers("compiled graph", provider_by_node[indices[0]], rows.paths(indices))
+    for node, replaced in works:
+        if len(replaced) > 1:
+            yield FusedLayers(node.op, provider_by_node[replaced[0]], rows.paths(replaced))
 
 
-def _notes(assignment: Assignment, inside: Mapping[int, tuple[str, ...]]) -> Iterator[str]:
-    if inside:
-        yield f"calls of functions on several providers, each in the partition of one: {len(inside):,}"
+def _notes(assignment: Assignment, mixed_calls: Mapping[int, tuple[str, ...]]) -> Iterator[str]:
+    if mixed_calls:
+        yield f"calls of functions on several providers, each in the partition of one: {len(mixed_calls):,}"
     for provider in assignment.unusable:
         yield f"{provider} is built into onnxruntime and cannot be used here"
     if assignment.nodes is None:
@@ -206,11 +226,11 @@ def _notes(assignment: Assignment, inside: Mapping[int, tuple[str, ...]]) -> Ite
         yield "so many nodes are not optimised: onnxruntime needs a time that grows with their square"
 
 
-class _Rows:
-    """The rows of a layer tree that stand for nodes of the main graph.
+class _LayerRows:
+    """The rows of a layer tree, matched with the nodes of the main graph.
 
     Attributes:
-        tensors: Facts about inputs and the values between nodes.
+        tensors: Facts about model inputs and the values between nodes, by name.
     """
 
     def __init__(self, analysis: Analysis, nodes: Sequence[Node]) -> None:
@@ -221,7 +241,7 @@ class _Rows:
                 by_value.setdefault(tensor.name, []).append(row)
         self._rows: list[Layer | None] = []
         for node in nodes:
-            # groups have the tensors that leave them, and a tiled product has its original operator
+            # groups list the outputs of their rows, too, and a tiled product keeps its original operator
             rows = (row for name in node.outputs for row in by_value.get(name, ()))
             self._rows.append(
                 next((row for row in rows if node.op == row.kind or node.label == row.path), None)
@@ -230,74 +250,85 @@ class _Rows:
         for row in filter(None, self._rows):
             self.tensors |= {tensor.name: tensor for tensor in row.outputs}
 
-    def paths(self, places: Sequence[int]) -> tuple[str, ...]:
-        """Paths of nodes, by their indices in the graph."""
-        rows = [(self._rows[at], self._nodes[at]) for at in places]
+    def paths(self, indices: Sequence[int]) -> tuple[str, ...]:
+        """Returns the paths of nodes, given their indices in the graph."""
+        rows = [(self._rows[index], self._nodes[index]) for index in indices]
         return tuple([node.label if row is None else row.path for row, node in rows])
 
     def providers(
-        self, of_node: Sequence[str], assignment: Assignment, inside: Mapping[int, tuple[str, ...]]
+        self,
+        provider_by_node: Sequence[str],
+        assignment: Assignment,
+        mixed_calls: Mapping[int, tuple[str, ...]],
     ) -> dict[int, str]:
-        """Short provider names of each row: those of its node, or of its body if known; of a group, all."""
+        """Returns the short provider names of each row.
+
+        A row has the provider of its node, or of its node in a body if known. A group lists the providers of
+        all its rows.
+        """
         provider_by_row: dict[int, str] = {}
-        for at, row in enumerate(self._rows):
+        for index, row in enumerate(self._rows):
             if row is not None:
-                provider_by_row[row.id] = of_node[at]
-        mixed = {row.id: inside[at] for at, row in enumerate(self._rows) if row is not None and at in inside}
+                provider_by_row[row.id] = provider_by_node[index]
+        mixed_calls_by_row = {
+            row.id: mixed_calls[index]
+            for index, row in enumerate(self._rows)
+            if row is not None and index in mixed_calls
+        }
         bodies = dict(self._bodies(assignment))
         names_by_row: dict[int, dict[str, None]] = {}
-        above: dict[int, str] = {}  # the provider of the node that a row lies in
+        containing_provider: dict[int, str] = {}  # provider of the node that contains a row
         for row in self._layers:
-            around = above.get(-1 if row.parent is None else row.parent, "")
-            above[row.id] = bodies.get(row.id) or provider_by_row.get(row.id) or around
+            inherited = containing_provider.get(-1 if row.parent is None else row.parent, "")
+            containing_provider[row.id] = bodies.get(row.id) or provider_by_row.get(row.id) or inherited
         for row in reversed(list(self._layers)):
             mine = names_by_row.setdefault(row.id, {})
-            if above[row.id] and (not row.group or row.id in provider_by_row):
-                mine.update(dict.fromkeys(mixed.get(row.id, (above[row.id],))))
+            if containing_provider[row.id] and (not row.group or row.id in provider_by_row):
+                mine.update(dict.fromkeys(mixed_calls_by_row.get(row.id, (containing_provider[row.id],))))
             if row.parent is not None:
                 names_by_row.setdefault(row.parent, {}).update(mine)
-        order = {name: at for at, name in enumerate(dict.fromkeys(filter(None, of_node)))}
+        order = {name: index for index, name in enumerate(dict.fromkeys(filter(None, provider_by_node)))}
         return {
-            at: ", ".join(
+            index: ", ".join(
                 _short(name) for name in sorted(names, key=lambda name: order.get(name, len(order)))
             )
-            for at, names in names_by_row.items()
+            for index, names in names_by_row.items()
         }
 
     def _bodies(self, assignment: Assignment) -> Iterator[tuple[int, str]]:
-        """Providers of rows that stand for nodes of bodies, if exactly one row fits."""
-        inside: dict[int, dict[tuple[str, str], list[int]]] = {}
+        """Yields the providers of rows inside bodies, for body nodes that match exactly one row."""
+        rows_by_carrier: dict[int, dict[tuple[str, str], list[int]]] = {}
         carriers = {
             row.id for row, node in zip(self._rows, self._nodes, strict=True) if row and subgraphs(node)
         }
-        around: dict[int, int] = {}
+        carrier_by_row: dict[int, int] = {}
         for row in self._layers:
-            carrier = around.get(-1 if row.parent is None else row.parent)
+            carrier = carrier_by_row.get(-1 if row.parent is None else row.parent)
             if carrier is not None:
                 for tensor in row.outputs:
-                    inside[carrier].setdefault((tensor.name, row.kind), []).append(row.id)
+                    rows_by_carrier[carrier].setdefault((tensor.name, row.kind), []).append(row.id)
             elif row.id in carriers:
                 carrier = row.id
-                inside[carrier] = {}
+                rows_by_carrier[carrier] = {}
             if carrier is not None:
-                around[row.id] = carrier
-        for at, (carried, node) in enumerate(zip(self._rows, self._nodes, strict=True)):
-            rows = {} if carried is None else inside.get(carried.id, {})
-            for name, inner in _nodes_inside(node, node_name(at)) if rows else ():
-                fits = rows.get((inner.outputs[0], inner.op), []) if inner.outputs else []
-                if len(fits) == 1 and name in assignment.providers:
-                    yield fits[0], assignment.providers[name]
+                carrier_by_row[row.id] = carrier
+        for index, (carrier_row, node) in enumerate(zip(self._rows, self._nodes, strict=True)):
+            rows = {} if carrier_row is None else rows_by_carrier.get(carrier_row.id, {})
+            for name, inner in _nodes_inside(node, node_name(index)) if rows else ():
+                row_ids = rows.get((inner.outputs[0], inner.op), []) if inner.outputs else []
+                if len(row_ids) == 1 and name in assignment.providers:
+                    yield row_ids[0], assignment.providers[name]
 
 
 def _nodes_inside(node: Node, name: str) -> Iterator[tuple[str, Node]]:
-    """The nodes of bodies, with their names in `provider_assignment`."""
-    for place, (_, body) in enumerate(subgraphs(node)):
-        for at, body_node in enumerate(body.nodes):
-            inner = body_node_name(name, place, at)
-            yield inner, body_node
-            yield from _nodes_inside(body_node, inner)
+    """Yields the nodes of all bodies, with their names in `provider_assignment`."""
+    for body_index, (_, body) in enumerate(subgraphs(node)):
+        for node_index, body_node in enumerate(body.nodes):
+            inner_name = body_node_name(name, body_index, node_index)
+            yield inner_name, body_node
+            yield from _nodes_inside(body_node, inner_name)
 
 
 def _short(provider: str) -> str:
-    """The short name of a provider for input and display: 'CPU'."""
+    """Returns the short name of a provider for input and display: 'CPU'."""
     return provider.removesuffix("ExecutionProvider")

@@ -1,8 +1,8 @@
-"""Plain form of a model: the same graph in a form that can be cut into parts.
+"""Plain form of a model: an equivalent graph that can be cut into parts that onnxruntime loads.
 
-A model is tiled, quantized and proved in parts. Parts have no sparse tensors, which lie outside the
-initializers. onnxruntime refuses two nodes of the same name, and before IR version 4 it needs every
-initializer among the inputs. onnxruntime loads the whole model, so it must load the parts, too.
+Explorer tiles, quantizes and proves a model in parts. A part cannot hold sparse tensors, because they are
+stored outside the initializers. onnxruntime refuses two nodes with the same name. Before IR version 4, it
+also needs every initializer among the graph inputs.
 """
 
 from __future__ import annotations
@@ -32,94 +32,96 @@ from explorer.engine.graph.model import (
 )
 from explorer.engine.graph.repeated_nodes import NodeRun, free_name, gathered, node_sequence
 
-_LARGEST = 1 << 32
-"""Largest size of a sparse tensor with its zeros, in bytes."""
+_MAX_DENSE_BYTES = 1 << 32
+"""Maximum bytes of a sparse tensor in dense form."""
 
-_OWN_INPUTS = 4
-"""The first IR version in which an initializer need not be listed as an input."""
+_FIRST_WITHOUT_INPUTS = 4
+"""First IR version in which an initializer need not be listed as an input."""
 
 _SPARSE_FIELD = 15
 """Field number of the sparse initializers in a GraphProto."""
 
 
 def plain(model: Model) -> Model:
-    """The model in plain form; the same object if it is plain already.
+    """Returns the model in plain form, or the same object if it already is.
 
     Raises:
-        BadModel: A sparse tensor contradicts itself, or is too large with its zeros.
+        BadModel: A sparse tensor is inconsistent, or too large in dense form.
     """
-    graph = _graph(model.graph)
-    functions = {key: _function(function) for key, function in model.functions.items()}
+    graph = _plain_graph(model.graph)
+    functions = {key: _plain_function(function) for key, function in model.functions.items()}
     if any(functions[key] is not function for key, function in model.functions.items()):
         model = replace(model, functions=functions)
-    if model.ir_version < _OWN_INPUTS and graph.initializers:
+    if model.ir_version < _FIRST_WITHOUT_INPUTS and graph.initializers:
         inputs = tuple(value for value in graph.inputs if value.name not in graph.initializers)
         graph = replace(graph, inputs=inputs)
-        model = replace(model, ir_version=_OWN_INPUTS)
+        model = replace(model, ir_version=_FIRST_WITHOUT_INPUTS)
     return model if graph is model.graph else replace(model, graph=graph)
 
 
-def _graph(graph: Graph) -> Graph:
-    nodes = _nodes(graph.nodes)
-    added = {tensor.name: tensor for tensor in map(_dense, sparse_spans(graph))} if graph.extra else {}
+def _plain_graph(graph: Graph) -> Graph:
+    nodes = _plain_nodes(graph.nodes)
+    added = {tensor.name: tensor for tensor in map(_dense_tensor, sparse_spans(graph))} if graph.extra else {}
     if added:
         initializers = {**graph.initializers, **added}
         graph = replace(graph, initializers=initializers, extra=_without_sparse(graph))
     return graph if nodes is graph.nodes else replace(graph, nodes=nodes)
 
 
-def _function(function: Function) -> Function:
-    nodes = _nodes(function.nodes)
+def _plain_function(function: Function) -> Function:
+    nodes = _plain_nodes(function.nodes)
     return function if nodes is function.nodes else replace(function, nodes=nodes, record=None)
 
 
-def _nodes(nodes: Any) -> Any:
-    """The nodes of one graph with unique names, dense constants and plain bodies."""
+def _plain_nodes(nodes: Any) -> Any:
+    """Returns the nodes of one graph with unique names, dense constants and plain bodies."""
     originals = node_sequence(nodes)
     counts: Counter[str] = Counter()
     for node in originals:
         counts.update(node.names if isinstance(node, NodeRun) else (node.name,))
     repeated = {name for name, count in counts.items() if count > 1 and name}
-    taken = set(counts) if repeated else set()
+    used_names = set(counts) if repeated else set()
     occurrences: Counter[str] = Counter()
-    out: list[Node] = []
+    plain_nodes: list[Node] = []
     for node in originals:
-        plain_node = _node(node)
+        plain_node = _plain_node(node)
         if node.name in repeated and not isinstance(node, NodeRun):
             occurrences[node.name] += 1
             if occurrences[node.name] > 1:
-                name = free_name(f"{node.name}#{occurrences[node.name]}", taken)
+                name = free_name(f"{node.name}#{occurrences[node.name]}", used_names)
                 plain_node = plain_node.with_values(node.inputs, node.outputs, name)
-        out.append(plain_node)
-    return nodes if all(a is b for a, b in zip(originals, out, strict=True)) else gathered(out)
+        plain_nodes.append(plain_node)
+    return (
+        nodes if all(a is b for a, b in zip(originals, plain_nodes, strict=True)) else gathered(plain_nodes)
+    )
 
 
-def _node(node: Node) -> Node:
-    """A node with a dense constant and plain bodies."""
+def _plain_node(node: Node) -> Node:
+    """Returns a node with a dense constant and plain bodies."""
     if isinstance(node, NodeRun):
         return node
     if node.op == "Constant" and not node.domain:
         span = node.attributes.get("sparse_value")
         if isinstance(span, FileSpan):
-            value = replace(_dense(span), name="")
+            value = replace(_dense_tensor(span), name="")
             return node.with_attributes({"value": value})
         return node
-    changed = {name: body for name, inner in subgraphs(node) if (body := _graph(inner)) is not inner}
+    changed = {name: body for name, inner in subgraphs(node) if (body := _plain_graph(inner)) is not inner}
     return with_bodies(node, changed) if changed else node
 
 
-def _dense(span: FileSpan) -> Tensor:
-    """A sparse tensor as a dense one; the zeros are filled in when the values are read."""
+def _dense_tensor(span: FileSpan) -> Tensor:
+    """Returns the dense form of a sparse tensor. The zeros are filled in when the values are read."""
     values, shape, _ = sparse(span)
     size = replace(values, shape=shape, held=None).nbytes
-    if size > _LARGEST:
+    if size > _MAX_DENSE_BYTES:
         reason = f"sparse tensor '{printable(values.name)}' takes {bytes_text(size)} with its zeros"
         raise BadModel(f"{reason}; a runtime cannot hold it", where=span.source.path)
-    return Tensor(values.name, values.dtype, shape, DerivedPayload(size, partial(_filled, span)))
+    return Tensor(values.name, values.dtype, shape, DerivedPayload(size, partial(_dense_bytes, span)))
 
 
-def _filled(span: FileSpan) -> bytes:
-    """The bytes of a sparse tensor with its zeros."""
+def _dense_bytes(span: FileSpan) -> bytes:
+    """Returns the bytes of a sparse tensor in dense form."""
     import numpy as np  # opening a model must not wait for numpy
 
     values, shape, _ = sparse(span)
@@ -128,34 +130,34 @@ def _filled(span: FileSpan) -> bytes:
     count = math.prod(shape)
     if indices is None or numbers.dtype != numpy_type(values.dtype):
         raise BadModel(f"sparse tensor '{printable(values.name)}' cannot be read", where=span.source.path)
-    places = indices.array()
-    if places.ndim == 2 and places.shape[1] == len(shape):
-        steps = np.asarray([math.prod(shape[axis + 1 :]) for axis in range(len(shape))], np.int64)
-        fits = bool(((places >= 0) & (places < np.asarray(shape))).all())
-        places = places @ steps
+    positions = indices.array()
+    if positions.ndim == 2 and positions.shape[1] == len(shape):
+        strides = np.asarray([math.prod(shape[axis + 1 :]) for axis in range(len(shape))], np.int64)
+        is_in_range = bool(((positions >= 0) & (positions < np.asarray(shape))).all())
+        positions = positions @ strides
     else:
-        places = places.reshape(-1)
-        fits = bool(((places >= 0) & (places < count)).all())
-    if not fits or places.size != numbers.size:
+        positions = positions.reshape(-1)
+        is_in_range = bool(((positions >= 0) & (positions < count)).all())
+    if not is_in_range or positions.size != numbers.size:
         raise BadModel(
             f"the indices of sparse tensor '{printable(values.name)}' do not fit its shape",
             where=span.source.path,
         )
-    out = np.zeros(count, numbers.dtype)
-    out[places] = numbers
-    return out.tobytes()
+    dense = np.zeros(count, numbers.dtype)
+    dense[positions] = numbers
+    return dense.tobytes()
 
 
 def _indices(span: FileSpan) -> Tensor | None:
     reader = TensorReader(span.source)
-    for number, wire, _, at, end in fields(reader.data, span.offset, span.offset + span.size):
-        if number == 2 and wire == 2:
-            return reader.tensor(at, end)
+    for number, wire_type, _, start, end in fields(reader.data, span.offset, span.offset + span.size):
+        if number == 2 and wire_type == 2:
+            return reader.tensor(start, end)
     return None
 
 
 def _without_sparse(graph: Graph) -> tuple[FileSpan, ...]:
-    """The uninterpreted fields of a graph, without its sparse initializers."""
+    """Returns the uninterpreted fields of a graph, without its sparse initializers."""
     remaining: list[FileSpan] = []
     for part in graph.extra:
         for number, _, start, _, end in fields(part.source.map, part.offset, part.offset + part.size):

@@ -1,9 +1,9 @@
 """Provider assignment: the execution provider that onnxruntime gives each node of a graph, and fused nodes.
 
-A session records it on request (`session.record_ep_graph_assignment_info`, onnxruntime 1.24), in the state
-after the basic optimizations, which do not depend on the provider. Later fusions show in the optimized graph
-that onnxruntime writes. Layouts stay unchanged, because they change at the last level only. Nodes get unique
-names of ours first, so that they cannot be confused.
+A session records the assignment on request (`session.record_ep_graph_assignment_info`, onnxruntime 1.24). It
+does so after the basic optimizations, which do not depend on the provider. Later fusions are read from the
+optimized graph that onnxruntime writes. Memory layouts are unchanged in that graph, because only the last
+optimization level changes them. All nodes get unique names first, so that each name identifies one node.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from explorer.engine.graph.model import Function, Model, Node, subgraphs
 from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, one_line, weights_folder
 
 HOST = "CPUExecutionProvider"
-"""The provider in whose memory model inputs and outputs lie."""
+"""Provider whose memory holds the model's inputs and outputs."""
 _SUFFIX = "ExecutionProvider"
 _RECORD = "session.record_ep_graph_assignment_info"
 _Level = onnxruntime.GraphOptimizationLevel
 
 
 class Assignment(Struct, frozen=True):
-    """The way onnxruntime runs the nodes of a graph.
+    """The way in which onnxruntime runs the nodes of a graph.
 
     Attributes:
-        providers: Provider by the name that `assignment` gave the node.
-        compiled: Groups of node names that a provider runs as one.
-        nodes: Nodes of the optimized graph; None if unknown.
+        providers: Provider of each node, by the name that `assignment` gave the node.
+        compiled: Groups of node names that a provider runs as one compiled graph.
+        nodes: Nodes of the optimized graph, or None if unknown.
         optimised: Whether the graph was optimized.
-        unusable: Requested providers that cannot be used here.
+        unusable: Requested providers that cannot be used on this machine.
     """
 
     providers: Mapping[str, str]
@@ -49,90 +49,97 @@ class Assignment(Struct, frozen=True):
 
 
 def chosen_providers(names: Sequence[str]) -> tuple[str, ...]:
-    """Providers by name ('cuda' or 'CUDAExecutionProvider'); without names, all that onnxruntime has here.
+    """Resolves provider names, such as 'cuda' or 'CUDAExecutionProvider'.
+
+    Without names, returns all available providers.
 
     Raises:
-        Misuse: It has no such provider.
+        Misuse: onnxruntime does not have one of the providers.
     """
-    there = onnxruntime.get_available_providers()
-    short = {name.removesuffix(_SUFFIX).casefold(): name for name in there}
+    available = onnxruntime.get_available_providers()
+    provider_by_short_name = {name.removesuffix(_SUFFIX).casefold(): name for name in available}
     providers = []
-    for name in names or there:
-        provider = short.get(name.strip().removesuffix(_SUFFIX).casefold())
+    for name in names or available:
+        provider = provider_by_short_name.get(name.strip().removesuffix(_SUFFIX).casefold())
         if provider is None:
-            has = ", ".join(short)
+            available_text = ", ".join(provider_by_short_name)
             raise Misuse(
-                f"onnxruntime has no provider '{name}' here", where="--provider", hint=f"it has {has}"
+                f"onnxruntime has no provider '{name}' here",
+                where="--provider",
+                hint=f"it has {available_text}",
             )
         providers.append(provider)
     return tuple(dict.fromkeys([*providers, HOST]))
 
 
 def runtime() -> tuple[str, tuple[str, ...]]:
-    """What asks, and the providers that it has here."""
+    """Returns the name and version of onnxruntime, and the providers that are available on this machine."""
     return f"onnxruntime {onnxruntime.__version__}", tuple(onnxruntime.get_available_providers())
 
 
-def node_name(at: int) -> str:
-    """The temporary name of a node of the main graph."""
-    return f"node{at}"
+def node_name(index: int) -> str:
+    """Returns the temporary name of a node of the main graph."""
+    return f"node{index}"
 
 
-def body_node_name(around: str, body: int, at: int) -> str:
-    """The temporary name of a node in a body, from its outer node, the body's number and its index there."""
-    return f"{around}.{body}.{at}"
+def body_node_name(outer_name: str, body_index: int, node_index: int) -> str:
+    """Returns the temporary name of a node in a body.
+
+    The name consists of the name of the outer node, the index of the body, and the index of the node in it.
+    """
+    return f"{outer_name}.{body_index}.{node_index}"
 
 
 def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assignment:
     """Loads a graph in onnxruntime and reads which provider runs each node.
 
     Args:
-        model: The model. Its nodes get the names of `node_name` and `body_node_name`; nodes of functions
-            get names, too.
+        model: The model. Its nodes get the names of `node_name` and `body_node_name`; nodes of functions get
+            names, too.
         providers: Providers in order of preference.
-        scratch: A folder for the optimized graph while it is read.
+        scratch: Folder for the optimized graph while it is read.
 
     Raises:
-        BadModel: onnxruntime cannot load it.
-        MissingExtra: The installed onnxruntime does not report it.
+        BadModel: onnxruntime cannot load the model.
+        MissingExtra: The installed onnxruntime does not report its assignment.
     """
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         raise MissingExtra(
             f"onnxruntime {onnxruntime.__version__} does not tell which provider runs what",
             hint="pip install 'onnxruntime>=1.24'",
         )
-    if not model.graph.nodes:  # onnxruntime loads no graph without a value
+    if not model.graph.nodes:  # onnxruntime cannot load a graph without nodes
         return Assignment({}, (), (), True, ())
-    nodes = tuple([_with_names(node, node_name(at)) for at, node in enumerate(model.graph.nodes)])
+    nodes = tuple([_with_names(node, node_name(index)) for index, node in enumerate(model.graph.nodes)])
     graph = replace(model.graph, nodes=nodes)
-    named = replace(model, graph=graph, functions=_named_functions(model))
+    named_model = replace(model, graph=graph, functions=_named_functions(model))
     folder = weights_folder(model)
-    model_bytes = skeleton(named, folder=folder)
+    model_bytes = skeleton(named_model, folder=folder)
     level = _Level.ORT_ENABLE_EXTENDED
     if len(model.graph.nodes) > MOST_OPTIMISED:
         level = _Level.ORT_DISABLE_ALL
-    with tempfile.TemporaryDirectory(dir=scratch) as place:
-        target = os.path.join(place, "optimised.onnx")
+    with tempfile.TemporaryDirectory(dir=scratch) as folder_path:
+        target = os.path.join(folder_path, "optimised.onnx")
         try:
             session = _session(model_bytes, folder, providers, level, target)
-            optimised: Sequence[Node] | None = reader.read(target).graph.nodes
-        except BadModel:  # a graph with nodes compiled by a provider cannot be written
+            optimized_nodes: Sequence[Node] | None = reader.read(target).graph.nodes
+        except BadModel:  # onnxruntime cannot write a graph with compiled nodes
             session = _session(model_bytes, folder, providers, level)
-            optimised = _basic_nodes(model_bytes, folder, target)
+            optimized_nodes = _basic_nodes(model_bytes, folder, target)
     parts = session.get_provider_graph_assignment_info()
-    of_nodes = [(part.ep_name, [node.name for node in part.get_nodes()]) for part in parts]
-    there = session.get_providers()
+    names_by_part = [(part.ep_name, [node.name for node in part.get_nodes()]) for part in parts]
+    session_providers = session.get_providers()
     return Assignment(
-        {name: provider for provider, names in of_nodes for name in names},
-        tuple([tuple(names) for _, names in of_nodes if len(names) > 1]),
-        optimised,
+        {name: provider for provider, names in names_by_part for name in names},
+        tuple([tuple(names) for _, names in names_by_part if len(names) > 1]),
+        optimized_nodes,
         level != _Level.ORT_DISABLE_ALL,
-        tuple([provider for provider in providers if provider not in there]),
+        tuple([provider for provider in providers if provider not in session_providers]),
     )
 
 
 def _basic_nodes(model_bytes: bytes, folder: str, target: str) -> Sequence[Node] | None:
-    """The nodes after the optimizations common to all providers; None if unknown."""
+    """Returns the nodes after the optimizations common to all providers, or None if unknown."""
     try:
         _session(model_bytes, folder, [HOST], _Level.ORT_ENABLE_BASIC, target)
         return reader.read(target).graph.nodes
@@ -141,10 +148,10 @@ def _basic_nodes(model_bytes: bytes, folder: str, target: str) -> Sequence[Node]
 
 
 def _session(model_bytes: bytes, folder: str, providers: Sequence[str], level: Any, target: str = "") -> Any:
-    """Loads a model, and writes its optimized graph to `target` if that is given.
+    """Loads a model, and writes its optimized graph to `target` if that is not empty.
 
     Raises:
-        BadModel: onnxruntime refuses it.
+        BadModel: onnxruntime refuses the model.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -164,29 +171,32 @@ def _session(model_bytes: bytes, folder: str, providers: Sequence[str], level: A
 
 
 def _named_functions(model: Model) -> Mapping[tuple[str, str, str], Function]:
-    """Functions with names for their nodes, which identify the nodes after inlining."""
+    """Returns the functions with unique node names, which identify the nodes after inlining."""
     return {
         key: replace(
             function,
             nodes=tuple(
-                [_with_names(node, f"function{place}.{at}") for at, node in enumerate(function.nodes)]
+                [
+                    _with_names(node, f"function{function_index}.{node_index}")
+                    for node_index, node in enumerate(function.nodes)
+                ]
             ),
             record=None,
         )
-        for place, (key, function) in enumerate(model.functions.items())
+        for function_index, (key, function) in enumerate(model.functions.items())
     }
 
 
 def _with_names(node: Node, name: str) -> Node:
-    """A node and the nodes of its bodies with unique names."""
+    """Returns a node with unique names for itself and the nodes of its bodies."""
     bodies = {}
-    for place, (attribute, body) in enumerate(subgraphs(node)):
+    for body_index, (attribute, body) in enumerate(subgraphs(node)):
         if "[" not in attribute:  # lists of graphs in custom operators stay unchanged
-            inside = [
-                _with_names(body_node, body_node_name(name, place, at))
-                for at, body_node in enumerate(body.nodes)
+            inner_nodes = [
+                _with_names(body_node, body_node_name(name, body_index, node_index))
+                for node_index, body_node in enumerate(body.nodes)
             ]
-            bodies[attribute] = replace(body, nodes=tuple(inside))
+            bodies[attribute] = replace(body, nodes=tuple(inner_nodes))
     if bodies:
         node = node.with_attributes({**node.attributes, **bodies})
     return node.with_values(node.inputs, node.outputs, name)

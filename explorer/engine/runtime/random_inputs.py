@@ -1,7 +1,7 @@
 """Random inputs for a model: seeded, of the declared type and shape, in a meaningful range.
 
-An embedding fails on random 64-bit numbers, and zeros prove nothing. So an integer input is followed to the
-table that it indexes, and drawn below the height of the table.
+Random 64-bit indices make an embedding fail, and zeros exercise only one row. An integer input is therefore
+traced to the table that it indexes, and its values are drawn below the number of rows of that table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from explorer.facts import Shape
 
 InputShapes = Mapping[str, tuple[str | None, Shape]]
 
-_PASSING = frozenset((
+_INDEX_PRESERVING = frozenset((
     "Cast", "Clip", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
     "Transpose", "Unsqueeze",
 ))  # fmt: skip
@@ -32,13 +32,21 @@ _TABLE_AXIS = {"Gather": 0, "GatherElements": 0}
 
 
 class ContradictsDeclaration(Misuse):
-    """A shape for an input that contradicts the model's declaration."""
+    """A user's input shape contradicts the model's declaration."""
 
 
 class RandomInput(Struct, frozen=True):
-    """Rule to draw one input: `low` and `high` bound integers (high excluded). `values` are fixed, not drawn.
+    """Rule to draw one input.
 
-    Texts are drawn from `words`.
+    Attributes:
+        name: Name of the input.
+        dtype: Element type of the input.
+        shape: Shape of the input.
+        low, high: Bounds of an integer; `high` is excluded, and 0 if the input is not an integer.
+        why: Reason for the range, for the report.
+        values: Fixed values of the input, or None to draw values.
+        words: Texts that a string input is drawn from.
+        is_mask: Whether the input is drawn as a mask of zeros and ones.
     """
 
     name: str
@@ -52,44 +60,44 @@ class RandomInput(Struct, frozen=True):
     is_mask: bool = False
 
     def text(self) -> str:
-        """For the report: 'ids: int64 [1, 128], 0 to 30521, rows of the table it indexes'."""
-        head = f"{printable(self.name)}: {self.dtype} {shape_text(self.shape)}, "
+        """Describes the input for the report: 'ids: int64 [1, 128], 0 to 30521, as a mask'."""
+        heading = f"{printable(self.name)}: {self.dtype} {shape_text(self.shape)}, "
         if self.high:
             span = str(self.low) if self.high - self.low == 1 else f"{self.low} to {self.high - 1}"
-            return f"{head}{span}{', ' + self.why if self.why else ''}"
-        return head + self.why
+            return f"{heading}{span}{', ' + self.why if self.why else ''}"
+        return heading + self.why
 
 
 def plan_inputs(
     model: Model, dims: Mapping[str, int] | None = None, input_shapes: InputShapes | None = None
 ) -> tuple[RandomInput, ...]:
-    """The rules by which each input of the model is drawn.
+    """Determines the rule by which each input of the model is drawn.
 
     Args:
         model: The model.
-        dims: Sizes of symbolic dimensions; one that is not given is 1.
-        input_shapes: Shapes, and types if not None, that replace what the model declares.
+        dims: Sizes of symbolic dimensions; a missing size is 1.
+        input_shapes: Shapes, and types if not None, that replace the declared ones.
 
     Raises:
-        Misuse: A shape contradicts the declared one, or an input is of a kind that cannot be drawn
-            (sequences).
+        Misuse: A shape contradicts the declared one, or an input is a sequence, for which no value can be
+            drawn.
     """
     dims, input_shapes = dims or {}, input_shapes or {}
-    return tuple(_planned(model, value, dims, input_shapes.get(value.name)) for value in model.graph.feeds)
+    return tuple(_plan_input(model, value, dims, input_shapes.get(value.name)) for value in model.graph.feeds)
 
 
 def given_inputs(
     model: Model, file: InputArrays, input_shapes: InputShapes | None = None
 ) -> tuple[RandomInput, ...]:
-    """The inputs of the model with the values from a file.
+    """Takes the inputs of the model from a file.
 
     Args:
         model: The model.
-        file: The arrays of the file.
-        input_shapes: Shapes, and types if not None, in place of the declared ones.
+        file: Arrays of the file.
+        input_shapes: Shapes, and types if not None, that replace the declared ones.
 
     Raises:
-        Misuse: One is missing or unknown, or has another type or shape.
+        Misuse: An input is missing or unknown, or has another type or shape.
     """
     overrides = input_shapes or {}
     arrays = file.fit(
@@ -107,7 +115,7 @@ def given_inputs(
 
 
 def sizes_of(model: Model, drawn: tuple[RandomInput, ...]) -> dict[str, int]:
-    """Sizes of the model's symbolic dimensions with these inputs."""
+    """Returns the sizes of the model's symbolic dimensions with these inputs."""
     shapes = {d.name: d.shape for d in drawn}
     return {
         dim: size
@@ -120,34 +128,34 @@ def sizes_of(model: Model, drawn: tuple[RandomInput, ...]) -> dict[str, int]:
 def fixed_shapes(
     before: Model, after: Model, names: Mapping[str, str], input_shapes: InputShapes
 ) -> dict[str, tuple[str | None, Shape]]:
-    """Shapes of the inputs: from `input_shapes`, else as declared; open sizes come from another model.
+    """Returns the shapes of the inputs of one model, with open sizes taken from another model.
 
     Args:
-        before: The model that has the inputs.
-        after: The other model.
-        names: Names of the inputs in the other model, by the names in the first.
-        input_shapes: See `plan_inputs`.
+        before: Model whose inputs get shapes.
+        after: Model that supplies open sizes.
+        names: Names of the inputs in `after`, by their names in `before`.
+        input_shapes: Shapes, and types if not None, that take precedence.
     """
-    twins = {v.name: v for v in after.graph.feeds}
+    other_inputs = {v.name: v for v in after.graph.feeds}
     shapes = dict(input_shapes)
     for value in before.graph.feeds:
-        twin = twins[names[value.name]]
-        if value.name in shapes or value.shape is None or twin.shape is None:
+        other_input = other_inputs[names[value.name]]
+        if value.name in shapes or value.shape is None or other_input.shape is None:
             continue
-        if len(value.shape) == len(twin.shape):
+        if len(value.shape) == len(other_input.shape):
             merged = tuple(
                 b if isinstance(b, int) and not isinstance(a, int) else a
-                for a, b in zip(value.shape, twin.shape, strict=True)
+                for a, b in zip(value.shape, other_input.shape, strict=True)
             )
             shapes[value.name] = (None, merged)
     return shapes
 
 
 def check_names(model: Model, dims: Iterable[str], input_shapes: InputShapes) -> None:
-    """Refuses sizes for what the model does not have.
+    """Refuses sizes and shapes whose names the model does not have.
 
     Raises:
-        Misuse: A name in `dims` is no dimension, or one in `input_shapes` no input, of the model.
+        Misuse: A name in `dims` is not a dimension of the model, or a name in `input_shapes` is not an input.
     """
     names = [v.name for v in model.graph.feeds]
     symbols = [d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)]
@@ -159,7 +167,7 @@ def check_names(model: Model, dims: Iterable[str], input_shapes: InputShapes) ->
             raise Misuse(f"there is no dimension '{symbol}'", hint=nearest(symbol, symbols))
 
 
-def _planned(
+def _plan_input(
     model: Model, value: Value, dims: Mapping[str, int], override: tuple[str | None, Shape] | None
 ) -> RandomInput:
     dtype = (override[0] if override else None) or value.dtype
@@ -182,21 +190,22 @@ def _planned(
         shape = _fixed_shape(value.shape, dims)
     if dtype == "string":
         return RandomInput(
-            value.name, dtype, shape, why="texts that the model knows, and others", words=_words(model)
+            value.name, dtype, shape, why="texts that the model knows, and others", words=_known_texts(model)
         )
     rule = by_type(value.name, dtype, shape, lambda: _table_height(model, value.name))
-    # nothing can be masked out of a single element
+    # a mask of one element must keep that element
     return RandomInput(value.name, dtype, shape, 1, 2) if rule.is_mask and prod(shape) <= 1 else rule
 
 
 def by_type(name: str, dtype: str, shape: tuple[int, ...], height: Callable[[], int]) -> RandomInput:
-    """The rule to draw an input of which only the type is known.
+    """Determines the rule to draw an input from its type alone.
 
     Args:
         name: Name of the input.
-        dtype: A numpy type, or bfloat16.
+        dtype: Name of a numpy type, or 'bfloat16'.
         shape: Shape of the input.
-        height: Returns the rows of the table that an integer indexes; 0 if it indexes none.
+        height: Function that returns the number of rows of the table that an integer indexes, or 0 for no
+            table.
 
     Raises:
         Misuse: No value can be drawn for the type.
@@ -221,7 +230,7 @@ def _fixed_shape(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def draw(inputs: tuple[RandomInput, ...], seed: int) -> dict[str, Array]:
-    """One set of input values; the same seed draws the same values."""
+    """Draws one set of input values. The same seed draws the same values."""
     generator = np.random.default_rng(seed)
     values: dict[str, Array] = {}
     for planned in inputs:
@@ -233,8 +242,8 @@ def draw(inputs: tuple[RandomInput, ...], seed: int) -> dict[str, Array]:
                 planned.shape
             )
         elif planned.high:
-            drawn = generator.integers(planned.low, planned.high, planned.shape, dtype=np.int64)
-            values[planned.name] = np.asarray(drawn, dtype=planned.dtype)
+            integers = generator.integers(planned.low, planned.high, planned.shape, dtype=np.int64)
+            values[planned.name] = np.asarray(integers, dtype=planned.dtype)
         else:
             values[planned.name] = np.asarray(generator.standard_normal(planned.shape)).astype(
                 numpy_type(planned.dtype)
@@ -243,7 +252,10 @@ def draw(inputs: tuple[RandomInput, ...], seed: int) -> dict[str, Array]:
 
 
 def any_values(generator: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Values of a type without further knowledge: normal, or over the whole range of small integers."""
+    """Draws values from the type alone.
+
+    Floats are normal, 8-bit integers cover their full range, and other integers are 0 or 1.
+    """
     kind = numpy_type(dtype)
     if kind.kind in "iu":
         info = np.iinfo(kind)
@@ -255,7 +267,7 @@ def any_values(generator: np.random.Generator, dtype: str, shape: tuple[int, ...
 
 
 def _table_height(model: Model, name: str) -> int:
-    """The smallest number of rows over all tables that the value indexes; 0 if it indexes none."""
+    """Returns the smallest number of rows over all tables that the value indexes, or 0 for no table."""
     heights: list[int] = []
     shapes = {v.name: v.shape for v in (*model.graph.values, *model.graph.inputs)}
     for graph in graphs(model.graph):
@@ -271,31 +283,34 @@ def _table_height(model: Model, name: str) -> int:
                     height = shape[axis]
                     if isinstance(height, int) and height > 0:
                         heights.append(height)
-            elif node.op in _PASSING and aliases.intersection(node.inputs[:1]):
+            elif node.op in _INDEX_PRESERVING and aliases.intersection(node.inputs[:1]):
                 aliases.update(node.outputs)
     return min(heights, default=0)
 
 
-_UNKNOWN = ("", "a text that no model knows", "2.5", "A b-c, D!")
-"""Texts drawn besides those of the model, to test how it handles unknown ones."""
+_UNKNOWN_TEXTS = ("", "a text that no model knows", "2.5", "A b-c, D!")
+"""Texts drawn besides those of the model, to test how the model handles unknown texts."""
 
 _MOST_WORDS = 4096
 
 
-def _words(model: Model) -> tuple[str, ...]:
-    """Texts in the attributes of a model's nodes, such as the keys of a LabelEncoder, and a few others."""
+def _known_texts(model: Model) -> tuple[str, ...]:
+    """Collects texts in the attributes of a model's nodes, such as the keys of a LabelEncoder.
+
+    The texts in `_UNKNOWN_TEXTS` are added.
+    """
     texts: dict[str, None] = {}
     nodes = [node for graph in graphs(model.graph) for node in graph.nodes]
     nodes += [node for function in model.functions.values() for node in function.nodes]
     for node in nodes:
         if node.domain in ("", "ai.onnx") and node.op != "Constant":
-            continue  # modes and directions
+            continue  # attributes of standard operators are modes and directions, not data
         for value in node.attributes.values():
             if isinstance(value, tuple) and value and isinstance(value[0], str):
                 texts.update(dict.fromkeys(value))
             if len(texts) > _MOST_WORDS:
                 return tuple(texts)[:_MOST_WORDS]
-    return (*texts, *_UNKNOWN)
+    return (*texts, *_UNKNOWN_TEXTS)
 
 
 def _constant(node: Node) -> Tensor | None:

@@ -16,9 +16,9 @@ NOTE = "run by onnx's reference evaluator, as onnxruntime has no kernels for bfl
 
 
 def has_bfloat16(model: Model) -> bool:
-    """Whether a model computes with bfloat16, or has such an input or output, according to the main graph.
+    """Whether a node of the main graph computes with bfloat16, or a model input or output has that type.
 
-    onnxruntime can cast a bfloat16 tensor that is only stored and cast, such as a quantized weight.
+    onnxruntime can handle a bfloat16 tensor that is only stored and cast, such as a quantized weight.
     """
     graph = model.graph
     if "bfloat16" in {value.dtype for value in (*graph.inputs, *graph.outputs)}:
@@ -32,7 +32,7 @@ class Evaluator:
     """The counterpart of `onnxruntime.InferenceSession` for bfloat16 models.
 
     Args:
-        model: What to run.
+        model: The model to run.
         folder: Folder of the weights.
     """
 

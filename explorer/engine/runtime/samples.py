@@ -1,4 +1,4 @@
-"""Calibration samples: inputs of a model, one sample at a time, from a user's files or drawn.
+"""Calibration samples: model inputs, read one sample at a time from a user's files or drawn at random.
 
 Each sample is read when it is needed, so ten thousand images take the memory of one.
 """
@@ -37,12 +37,12 @@ _SUFFIXES = (".npy", ".npz")
 
 
 class Samples(Struct, frozen=True):
-    """The inputs of each sample by name; can be iterated repeatedly.
+    """The inputs of each sample by name. A `Samples` object can be iterated repeatedly.
 
     Attributes:
         text: Source of the samples: 'calib.npz, 64 samples', 'random inputs, seeds 0 to 7'.
         count: Number of samples.
-        each: Yields the samples.
+        each: Function that returns an iterator over the samples.
     """
 
     text: str
@@ -56,13 +56,13 @@ class Samples(Struct, frozen=True):
         """Reads every sample once to check it.
 
         Raises:
-            Misuse: One holds NaN or Inf, or cannot be read.
+            Misuse: A sample holds NaN or Inf, or cannot be read.
         """
         for _ in self:
             pass
 
     def sizes(self, model: Model) -> dict[str, int]:
-        """Sizes of symbolic dimensions of the model's inputs with the first sample."""
+        """Returns the sizes of the symbolic dimensions of the model's inputs, taken from the first sample."""
         first = next(iter(self), {})
         return {
             dim: size
@@ -80,35 +80,35 @@ def random_samples(
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
 ) -> Samples:
-    """Samples drawn with consecutive seeds, of the types and ranges of the model's inputs.
+    """Draws samples of the types and ranges of the model's inputs, with consecutive seeds.
 
     Raises:
-        Misuse: As for `plan_inputs`.
+        Misuse: A size contradicts the model, as for `plan_inputs`.
     """
-    planned = plan_inputs(model, dims, input_shapes)
+    rules = plan_inputs(model, dims, input_shapes)
     seeds = range(seed, seed + count)
     seed_text = f"seed {seed}" if count == 1 else f"seeds {seed} to {seed + count - 1}"
-    return Samples(f"random inputs, {seed_text}", count, lambda: (draw(planned, at) for at in seeds))
+    return Samples(f"random inputs, {seed_text}", count, lambda: (draw(rules, at) for at in seeds))
 
 
 def read_samples(
     model: Model, path: str, dims: Mapping[str, int] | None = None, input_shapes: InputShapes | None = None
 ) -> Samples:
-    """Samples from an .npy or .npz file, or from all such files of a folder in order of name.
+    """Opens the samples in an .npy or .npz file, or in all such files of a folder in order of their names.
 
-    An array with one more axis than its input has its samples along the first axis. An array whose first axis
-    is open, or a multiple of the model's size, is cut along it. A single sample is used with every other
-    sample.
+    An array with one more axis than its input has its samples along the first axis. If the first axis of an
+    input is open, or the array's size is a multiple of the input's, the array is cut along that axis. An
+    array with a single sample is repeated for every sample of the other arrays.
 
     Args:
         model: The model.
         path: Path of the file or the folder.
-        dims: Sizes of symbolic dimensions. Other dimensions have the size in the file; that of the first
-            axis is 1.
-        input_shapes: Shapes, and types if not None, in place of the declared ones.
+        dims: Sizes of symbolic dimensions. Other dimensions have the size in the file, and the first axis has
+            size 1.
+        input_shapes: Shapes, and types if not None, that replace the declared ones.
 
     Raises:
-        Misuse: There is no such file, it does not fit the model, or holds NaN or Inf.
+        Misuse: The file is missing, does not fit the model, or holds NaN or Inf.
     """
     overrides, sizes = input_shapes or {}, dims or {}
     specs = [
@@ -120,13 +120,13 @@ def read_samples(
         for v in model.graph.feeds
         for dtype, shape in (overrides.get(v.name, (None, v.shape)),)
     ]
-    files = [_Archive(name, specs) for name in _files(path)]
+    files = [_SampleFile(name, specs) for name in _sample_files(path)]
     count = sum(file.count for file in files)
     text = f"{os.path.basename(os.path.normpath(path))}, {count:,} sample{'s' * (count != 1)}"
     return Samples(text, count, lambda: (feeds for file in files for feeds in file))
 
 
-def _files(path: str) -> list[str]:
+def _sample_files(path: str) -> list[str]:
     try:
         names = sorted(name for name in input_files.names(path) if name.endswith(_SUFFIXES))
     except (NotADirectoryError, FileNotFoundError):
@@ -139,17 +139,20 @@ def _files(path: str) -> list[str]:
 
 
 LABELS = ("labels", "label", "y", "targets", "target")
-"""Usual names of arrays of labels, which are no inputs in a file of samples."""
+"""Usual names of label arrays, which are not model inputs."""
 
 
 class ArrayEntry(Struct, frozen=True):
     """An array of a file: its header, and its division into samples.
 
     Attributes:
-        key: Its name in the archive; '' for a file of one array.
-        rows: Rows along the first axis for one sample.
+        key: Name of the array in the archive, or '' for a file with one array.
+        dtype: Type of the elements.
+        fortran: Whether the first axis varies fastest in the file.
+        whole: Shape of the array.
+        rows: Rows along the first axis in one sample.
         shape: Shape of a sample.
-        count: Number of samples; a single one serves all.
+        count: Number of samples. A single sample is repeated.
     """
 
     key: str
@@ -161,36 +164,40 @@ class ArrayEntry(Struct, frozen=True):
     count: int = 1
 
 
-class _Archive:
-    """A file of samples that fits the model."""
+class _SampleFile:
+    """A file of samples that was checked against the model's inputs."""
 
     def __init__(self, path: str, specs: Sequence[InputSpec]) -> None:
         self.path = path
-        byname = headers(path)
+        entry_by_name = headers(path)
         inputs = {spec.name for spec in specs}
-        if inputs <= byname.keys():
-            # other arrays of a data set, such as labels, are no inputs
-            byname = {spec.name: byname[spec.name] for spec in specs}
+        if inputs <= entry_by_name.keys():
+            # a data set may hold other arrays, such as labels
+            entry_by_name = {spec.name: entry_by_name[spec.name] for spec in specs}
         else:
-            byname = {n: entry for n, entry in byname.items() if n in inputs or n not in LABELS} or byname
-            if len(specs) == 1 and len(byname) == 1:
-                byname = {specs[0].name: next(iter(byname.values()))}
-        cut = {s.name: _cut(byname[s.name], s.shape) for s in specs if s.name in byname}
-        # a broadcast array without memory gives the usual message of input files for a misfit
-        like = {
-            name: np.broadcast_to(np.zeros((), entry.dtype), cut[name].shape if name in cut else entry.whole)
-            for name, entry in byname.items()
+            entry_by_name = {
+                n: entry for n, entry in entry_by_name.items() if n in inputs or n not in LABELS
+            } or entry_by_name
+            if len(specs) == 1 and len(entry_by_name) == 1:
+                entry_by_name = {specs[0].name: next(iter(entry_by_name.values()))}
+        entries = {s.name: _divide(entry_by_name[s.name], s.shape) for s in specs if s.name in entry_by_name}
+        # broadcast arrays take no memory, and `fit` reports their shape errors as for input files
+        placeholders = {
+            name: np.broadcast_to(
+                np.zeros((), entry.dtype), entries[name].shape if name in entries else entry.whole
+            )
+            for name, entry in entry_by_name.items()
         }
-        InputArrays(path, like).fit(specs)
-        self.entries = cut
-        if any(not entry.count for entry in cut.values()):
+        InputArrays(path, placeholders).fit(specs)
+        self.entries = entries
+        if any(not entry.count for entry in entries.values()):
             raise Misuse("there is no sample in it", where=path)
-        self.count = max((entry.count for entry in cut.values()), default=1)
-        if odd := [n for n, entry in cut.items() if entry.count not in (1, self.count)]:
-            most = next(n for n, entry in cut.items() if entry.count == self.count)
+        self.count = max((entry.count for entry in entries.values()), default=1)
+        if mismatched := [n for n, entry in entries.items() if entry.count not in (1, self.count)]:
+            largest = next(n for n, entry in entries.items() if entry.count == self.count)
             raise Misuse(
-                f"there are {self.count:,} samples of '{printable(most)}' and "
-                f"{cut[odd[0]].count:,} of '{printable(odd[0])}'",
+                f"there are {self.count:,} samples of '{printable(largest)}' and "
+                f"{entries[mismatched[0]].count:,} of '{printable(mismatched[0])}'",
                 where=path,
             )
 
@@ -200,56 +207,63 @@ class _Archive:
             yield {name: next(part) for name, part in parts.items()}
 
     def _input_samples(self, name: str, entry: ArrayEntry) -> Iterator[Array]:
-        """The samples of one input; a single one is repeated."""
-        at = 0
-        for at, value in enumerate(pieces(self.path, entry)):
+        """Yields the samples of one input. A single sample is repeated without end."""
+        index = 0
+        for index, value in enumerate(pieces(self.path, entry)):
             if value.dtype.kind == "f" and not np.isfinite(value).all():
                 raise Misuse(
-                    f"the input '{printable(name)}' has NaN or Inf in sample {at + 1:,}", where=self.path
+                    f"the input '{printable(name)}' has NaN or Inf in sample {index + 1:,}", where=self.path
                 )
             yield value
         if entry.count == 1:
             while True:
                 yield value
-        if at + 1 != entry.count:
+        if index + 1 != entry.count:
             raise Misuse(f"the input '{printable(name)}' is cut short there", where=self.path)
 
 
-def _cut(entry: ArrayEntry, shape: Shape | None) -> ArrayEntry:
-    """The entry with its division into samples of an input of this shape; unchanged if it cannot be cut."""
-    whole = entry.whole
-    plain = replace(entry, shape=whole)
-    if shape is None or len(whole) - len(shape) not in (0, 1):
-        return plain
-    if len(whole) > len(shape):
-        return replace(entry, shape=whole[1:], count=whole[0]) if _fits(whole[1:], shape) else plain
-    rows = rows_of_run(whole, shape, 1)
+def _divide(entry: ArrayEntry, shape: Shape | None) -> ArrayEntry:
+    """Returns the entry divided into samples of an input of this shape.
+
+    An array that cannot be divided is one sample.
+    """
+    array_shape = entry.whole
+    single_sample = replace(entry, shape=array_shape)
+    if shape is None or len(array_shape) - len(shape) not in (0, 1):
+        return single_sample
+    if len(array_shape) > len(shape):
+        return (
+            replace(entry, shape=array_shape[1:], count=array_shape[0])
+            if _matches_shape(array_shape[1:], shape)
+            else single_sample
+        )
+    rows = rows_of_run(array_shape, shape, 1)
     if rows is None:
-        return plain
-    return replace(entry, rows=rows, shape=(rows, *whole[1:]), count=whole[0] // rows)
+        return single_sample
+    return replace(entry, rows=rows, shape=(rows, *array_shape[1:]), count=array_shape[0] // rows)
 
 
-def _fits(whole: tuple[int, ...], shape: Shape) -> bool:
-    return all(size == d or not isinstance(d, int) for size, d in zip(whole, shape, strict=True))
+def _matches_shape(sizes: tuple[int, ...], shape: Shape) -> bool:
+    return all(size == d or not isinstance(d, int) for size, d in zip(sizes, shape, strict=True))
 
 
 def headers(path: str) -> dict[str, ArrayEntry]:
-    """The headers of the arrays in a file, by name; '' for a file of one array.
+    """Reads the headers of the arrays in a file, by name ('' for a file with one array).
 
     Raises:
-        Misuse: It cannot be read, or is neither .npy nor .npz.
+        Misuse: The file cannot be read, or is neither .npy nor .npz.
     """
     try:
         with input_files.binary(path) as file:
             if not zipfile.is_zipfile(file):
                 file.seek(0)
-                return {"": _header("", file)}
+                return {"": _read_header("", file)}
         with input_files.archive(path) as archive:
             check_unpacked(archive, path)
             entries = {}
             for name in archive.namelist():
                 with archive.open(name) as entry:
-                    entries[name.removesuffix(".npy")] = _header(name, entry)
+                    entries[name.removesuffix(".npy")] = _read_header(name, entry)
             return entries
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
@@ -261,28 +275,30 @@ def headers(path: str) -> dict[str, ArrayEntry]:
         raise Misuse(reason, where=path, hint=hint) from None
 
 
-def _header(name: str, file: IO[bytes]) -> ArrayEntry:
-    """The header of an .npy file; the file position is then after it."""
+def _read_header(name: str, file: IO[bytes]) -> ArrayEntry:
+    """Reads the header of an .npy file, and leaves the file position after it."""
     version = np.lib.format.read_magic(file)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-    shape, fortran, dtype = read(file)
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
+        version
+    ]
+    shape, fortran, dtype = read_header(file)
     if dtype.hasobject or dtype.names or any(size < 0 for size in shape):
         raise ValueError("no plain numbers")
     return ArrayEntry(name, dtype, fortran, tuple(int(size) for size in shape))
 
 
 def pieces(path: str, entry: ArrayEntry) -> Iterator[Array]:
-    """The samples of an array in order, read one at a time."""
+    """Yields the samples of an array in order, reading one at a time."""
     if entry.fortran and entry.count > 1:
         # the first axis varies fastest, so samples are not contiguous
-        whole = read_input(path).arrays[entry.key.removesuffix(".npy")]
+        array = read_input(path).arrays[entry.key.removesuffix(".npy")]
         rows = entry.rows
-        for at in range(entry.count):
-            yield np.ascontiguousarray(whole[at * rows : (at + 1) * rows]).reshape(entry.shape)
+        for index in range(entry.count):
+            yield np.ascontiguousarray(array[index * rows : (index + 1) * rows]).reshape(entry.shape)
         return
     try:
-        with _opened(path, entry.key) as file:
-            _header(entry.key, file)
+        with _open_array(path, entry.key) as file:
+            _read_header(entry.key, file)
             size = prod(entry.shape) * entry.dtype.itemsize
             for _ in range(entry.count):
                 buffer = file.read(size)
@@ -296,8 +312,8 @@ def pieces(path: str, entry: ArrayEntry) -> Iterator[Array]:
 
 
 @contextlib.contextmanager
-def _opened(path: str, key: str) -> Iterator[IO[bytes]]:
-    """The open file of an array, from an archive if it has a name there."""
+def _open_array(path: str, key: str) -> Iterator[IO[bytes]]:
+    """Opens the file of an array, or its archive member if `key` is not empty."""
     if not key:
         with input_files.binary(path) as file:
             yield file

@@ -1,4 +1,4 @@
-"""Tensor conversion between arrays and torch tensors, including types that only one of the two has."""
+"""Conversion between numpy arrays and torch tensors, including types that only one of the two has."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NUMPY_TYPES = frozenset(
         *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
     }
 )
-"""Types of numpy itself; once imported, ml_dtypes adds others to numpy, which torch does not know."""
+"""Types of numpy itself. ml_dtypes adds types to numpy when it is imported, which torch does not accept."""
 
 
 def as_tensor(value: Array) -> torch.Tensor:
-    """An array as a tensor; numpy has no bfloat16 of its own."""
+    """Converts an array to a tensor, including types that ml_dtypes adds to numpy, such as bfloat16."""
     import torch
 
     value = np.ascontiguousarray(value).reshape(value.shape)
@@ -39,7 +39,11 @@ def as_tensor(value: Array) -> torch.Tensor:
 
 
 def as_array(tensor: torch.Tensor) -> Array:
-    """A tensor as an array, with types of ml_dtypes where numpy has none."""
+    """Converts a tensor to an array, with types of ml_dtypes if numpy has no equivalent.
+
+    Raises:
+        Misuse: Neither numpy nor ml_dtypes has the type.
+    """
     import torch
 
     cpu_tensor = tensor.detach().cpu()

@@ -1,9 +1,9 @@
 """Fast path of torch's attention: switches it off temporarily, and restores the modes of modules.
 
-The fast path computes whole encoder layers without calling their modules, so nothing inside can be counted,
-watched or exported. The switch is global to the process, and sessions in two threads may need it at the same
-time. If each restored the state it found, the second would leave it off for good. So uses are counted: the
-first saves the state and the last restores it.
+The fast path computes complete encoder layers without calling their modules, so the inner modules cannot be
+counted, observed or exported. The switch is global to the process, and two threads may need it at the same
+time. If each thread restored the state that it found, the second could leave the fast path off for good. A
+counter of users prevents this: the first user saves the state and the last user restores it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _was_enabled = True
 
 @contextmanager
 def without_fastpath() -> Iterator[None]:
-    """Switches torch's fast path of attention off; the last user restores it."""
+    """Switches torch's fast path of attention off. The last user restores its state."""
     global _users, _was_enabled
     import torch
 
@@ -43,7 +43,7 @@ def without_fastpath() -> Iterator[None]:
 
 @contextmanager
 def restoring_modes(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Switches the fast path off, and restores the train or eval mode of each of `modules` afterwards."""
+    """Switches the fast path off, and restores the train or eval mode of each module afterwards."""
     states = [(module, module.training) for module in modules]
     try:
         with without_fastpath():

@@ -1,7 +1,7 @@
-"""Least times of a served model on a machine: its products and its bytes at the machine's peak rates.
+"""Least times of a served model on a machine, from its products and bytes at the machine's peak rates.
 
 A step reads every weight once for the whole batch, and the cache of each sequence. At small batches these
-reads bound it, not the products. Activations are assumed to stay in the cache of the processor.
+reads limit the step, not the products. Activations are assumed to stay in the processor's caches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from explorer.facts.serving.serving import ServingLimit, ServingTime
 
 
 class PassWork(Struct, frozen=True):
-    """The work of a pass: multiply-accumulates (None: unknown), and bytes by kind."""
+    """The work of a pass.
+
+    Attributes:
+        macs: Multiply-accumulates, or None if unknown.
+        weights: Bytes of weights that are read.
+        cache: Bytes of the KV cache that are read or written.
+        links: Bytes that are sent to other devices.
+    """
 
     macs: float | None
     weights: float
@@ -25,7 +32,7 @@ class PassWork(Struct, frozen=True):
     links: float = 0.0
 
     def seconds(self, machine: Machine, links: float | None) -> Mapping[ServingLimit, float | None]:
-        """Seconds of each kind of work alone; None for unknown products, and for links of an unknown rate."""
+        """Returns the seconds of each kind of work alone, or None if its amount or rate is unknown."""
         return {
             "compute": None if self.macs is None else self.macs / machine.peak_macs,
             "weights": self.weights / machine.bandwidth,
@@ -34,18 +41,23 @@ class PassWork(Struct, frozen=True):
         }
 
     def least(self, machine: Machine | None, links: float | None = None) -> tuple[float | None, ServingLimit]:
-        """The least time, with products and bytes in parallel and the links after them, and its limit."""
+        """Returns the least time and its limit.
+
+        Products and memory reads run in parallel, transfers after them.
+        """
         if machine is None:
             return None, "unknown"
-        each = self.seconds(machine, links)
-        compute, weights, cache, over = (each[k] for k in ("compute", "weights", "cache", "links"))
-        if over is None or compute is None or weights is None or cache is None:
+        seconds = self.seconds(machine, links)
+        compute, weights, cache, links_seconds = (
+            seconds[k] for k in ("compute", "weights", "cache", "links")
+        )
+        if links_seconds is None or compute is None or weights is None or cache is None:
             return None, "unknown"
-        if over > max(compute, weights + cache):
-            return max(compute, weights + cache) + over, "links"
+        if links_seconds > max(compute, weights + cache):
+            return max(compute, weights + cache) + links_seconds, "links"
         if compute >= weights + cache:
-            return compute + over, "compute"
-        return weights + cache + over, "weights" if weights >= cache else "cache"
+            return compute + links_seconds, "compute"
+        return weights + cache + links_seconds, "weights" if weights >= cache else "cache"
 
 
 def times(
@@ -55,19 +67,19 @@ def times(
     weights: int,
     card: int | None,
 ) -> tuple[ServingTime, ...]:
-    """Times of every context and batch.
+    """Computes the times of every context and batch.
 
     Args:
-        first: The work for the prompts of a batch, by batch.
-        steps: The work of a decode step, by context and batch.
-        machine: None gives no times.
+        first: Work for the prompts of a batch, by batch size.
+        steps: Work of a decode step, by context and batch size.
+        machine: Machine with the peak rates, or None for no times.
         weights: Bytes of weights in memory.
-        card: Bytes of a device's memory.
+        card: Bytes of the device's memory, or None if unknown.
     """
     serving_times = []
     for (context, batch), work in steps.items():
         memory = round(weights + work.cache)
-        begun, why = first[batch].least(machine)
+        first_token, first_token_limit = first[batch].least(machine)
         token, limit = work.least(machine)
         serving_times.append(
             ServingTime(
@@ -75,8 +87,8 @@ def times(
                 batch,
                 memory,
                 None if card is None else memory <= card,
-                begun,
-                why,
+                first_token,
+                first_token_limit,
                 token,
                 limit,
                 batch / token if token else None,
@@ -88,7 +100,7 @@ def times(
 def longest_contexts(
     cache: ClosedForm, batches: Sequence[int], weights: int, card: int | None
 ) -> tuple[tuple[int, int | None], ...]:
-    """The longest context, in tokens, that fits a memory, by batch."""
+    """Returns the longest context, in tokens, that fits the memory, by batch size."""
     if card is None or not cache.pieces:
         return tuple([(batch, None) for batch in batches])
     longest = []
@@ -101,10 +113,16 @@ def longest_contexts(
 def largest_batches(
     cache_bytes: Mapping[int, int], weights: int, card: int | None
 ) -> tuple[tuple[int, int | None], ...]:
-    """The most sequences that fit a memory, by context; `cache_bytes` are of one sequence, by context."""
+    """Returns the largest number of sequences that fit the memory, by context.
+
+    Args:
+        cache_bytes: Bytes of the cache of one sequence, by context.
+        weights: Bytes of all weights.
+        card: Bytes of the device's memory, or None if unknown.
+    """
     return tuple(
         [
-            (context, None if card is None or not each else max((card - weights) // each, 0))
-            for context, each in cache_bytes.items()
+            (context, None if card is None or not size else max((card - weights) // size, 0))
+            for context, size in cache_bytes.items()
         ]
     )

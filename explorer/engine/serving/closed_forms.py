@@ -1,7 +1,7 @@
-"""Closed forms of a language model's figures over the tokens of a text, fitted to counts and checked.
+"""Closed forms of a language model's figures over the number of tokens, fitted to counts and checked.
 
-A figure of a step is linear in the tokens of the cache up to a window, and behind it; a figure of a prompt is
-a quadratic polynomial. If the form does not give the counts at other sizes, there is no form.
+A figure of a decode step is linear in the number of cached tokens on each side of a window size. A figure of
+a prompt is a quadratic polynomial. If a form does not match the counts at further sizes, it is dropped.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from explorer.engine.costs.sizes.polynomial import Polynomial, fitted
 from explorer.facts.serving.forms import ClosedForm, FormPiece
 
 Counted = Callable[[int], int]
-"""A figure at a size, counted."""
+"""Function that counts a figure at a size in tokens."""
 
 
 def over_prompt(value: Counted, sizes: tuple[int, int, int], checks: Sequence[int]) -> ClosedForm:
-    """A quadratic polynomial in the tokens of a prompt.
+    """Fits a quadratic polynomial in the tokens of a prompt.
 
     Args:
-        value: The figure at a size.
+        value: Function that counts the figure at a size.
         sizes: Sizes that the polynomial is fitted to.
-        checks: Sizes at which it has to match.
+        checks: Further sizes at which the polynomial must match the count.
     """
     polynomial = fitted(sizes, tuple([value(size) for size in sizes]))
     matching = [size for size in checks if polynomial.numerator_at(size) == value(size) * polynomial.over]
-    pieces = (_piece(1, polynomial, "prompt"),) if len(matching) == len(checks) else ()
+    pieces = (_form_piece(1, polynomial, "prompt"),) if len(matching) == len(checks) else ()
     return ClosedForm("prompt", pieces, sizes, tuple(matching))
 
 
 def over_context(value: Counted, windows: Sequence[int], most: int) -> ClosedForm:
-    """Linear polynomials in the tokens of the cache, one for each range between two windows.
+    """Fits linear polynomials in the cached tokens, one for each range between two windows.
 
     Args:
-        value: The figure of a step at a size.
-        windows: Context sizes from which on some layers' cache stops growing, ascending.
-        most: The largest size of interest.
+        value: Function that counts the figure of a step at a size.
+        windows: Context sizes at which the cache of some layers stops growing, ascending.
+        most: Largest size of interest.
     """
-    marks = [1, *windows]
+    starts = [1, *windows]
     pieces: list[FormPiece] = []
     counted: list[int] = []
     checked: list[int] = []
-    for at, first in enumerate(marks):
-        last = marks[at + 1] if at + 1 < len(marks) else max(most, 2 * first + 62)
+    for index, first in enumerate(starts):
+        last = starts[index + 1] if index + 1 < len(starts) else max(most, 2 * first + 62)
         sizes = _sizes_to_fit(first, last)
         polynomial = fitted(sizes, tuple([value(size) for size in sizes]))
         checks = [size for size in (first, (first + last) // 2, last) if size not in sizes]
@@ -54,18 +54,18 @@ def over_context(value: Counted, windows: Sequence[int], most: int) -> ClosedFor
         checked += matching
         if len(matching) < len(checks):
             return ClosedForm("context", (), tuple(sorted(set(counted))), ())
-        piece = _piece(first, polynomial, "context")
+        piece = _form_piece(first, polynomial, "context")
         if not pieces or (piece.coefficients, piece.over) != (pieces[-1].coefficients, pieces[-1].over):
             pieces.append(piece)
     return ClosedForm("context", tuple(pieces), tuple(sorted(set(counted))), tuple(sorted(set(checked))))
 
 
 def _sizes_to_fit(first: int, last: int) -> tuple[int, ...]:
-    """Two sizes in a range, near its lower end; all of a range of less."""
+    """Returns two sizes near the lower end of a range, or all sizes of a range with fewer."""
     return tuple(sorted({min(first + 1, last), min(first + 9, last)}))
 
 
-def _piece(first: int, polynomial: Polynomial, over: str) -> FormPiece:
+def _form_piece(first: int, polynomial: Polynomial, over: str) -> FormPiece:
     text = polynomial.text(over) or "0"
     return FormPiece(first, polynomial.coefficients, polynomial.over, text)
 
@@ -74,18 +74,17 @@ Key = TypeVar("Key")
 
 
 class BetweenCounts(Generic[Key]):
-    """Figures by layer at several contexts.
+    """Figures by layer at several contexts, counted at a few of them and interpolated at the others.
 
-    They are counted at the ends of each linear piece of the closed form of their sum, and interpolated
-    between.
-
-    The figure of a layer bends at its window, and there the sum bends, too.
+    Counts are made at the ends of each linear piece of the closed form of the figures' sum. Interpolation
+    between these ends is exact: a layer's figure changes its slope only at the layer's window, and the sum
+    does so there, too.
 
     Args:
-        form: The form of the sum.
+        form: Closed form of the sum over all layers.
         contexts: All requested contexts.
-        count: Counts at one context.
-        counted: Contexts that were counted before, and need no new count.
+        count: Function that counts the figures at one context.
+        counted: Contexts that are counted already and need no new count.
     """
 
     def __init__(
@@ -100,13 +99,22 @@ class BetweenCounts(Generic[Key]):
         self._counts: dict[int, dict[Key, float]] = {}
 
     def at(self, context: int) -> dict[Key, float]:
-        """The figures at one of the contexts."""
+        """Returns the figures at one of the contexts."""
         low, high = self._ends(context)
         if context in (low, high) or context in self._before:
             return self._counted(context)
-        few, many, part, whole = self._counted(low), self._counted(high), context - low, high - low
-        # multiplied before it is divided: between whole counts on a line, this is the exact count
-        return {key: few.get(key, 0.0) + (many[key] - few.get(key, 0.0)) * part / whole for key in many}
+        low_figures, high_figures, distance, length = (
+            self._counted(low),
+            self._counted(high),
+            context - low,
+            high - low,
+        )
+        # multiplying before dividing keeps the result exact between whole counts on a line
+        return {
+            key: low_figures.get(key, 0.0)
+            + (high_figures[key] - low_figures.get(key, 0.0)) * distance / length
+            for key in high_figures
+        }
 
     def _counted(self, context: int) -> dict[Key, float]:
         if context not in self._counts:
@@ -114,11 +122,13 @@ class BetweenCounts(Generic[Key]):
         return self._counts[context]
 
     def _ends(self, context: int) -> tuple[int, int]:
-        """The least and the largest context on the same linear piece; the context itself if it is on none."""
+        """Returns the least and the largest context on the same linear piece, or the context itself if it is
+        on none.
+        """
         firsts = [piece.first for piece in self._form.pieces]
-        at = bisect_right(firsts, context) - 1
-        if at < 0 or any(self._form.pieces[at].coefficients[2:]):
+        index = bisect_right(firsts, context) - 1
+        if index < 0 or any(self._form.pieces[index].coefficients[2:]):
             return context, context
-        end = firsts[at + 1] if at + 1 < len(firsts) else math.inf
-        on_it = [size for size in self._contexts if firsts[at] <= size < end]
-        return min(on_it), max(on_it)
+        end = firsts[index + 1] if index + 1 < len(firsts) else math.inf
+        contexts_on_piece = [size for size in self._contexts if firsts[index] <= size < end]
+        return min(contexts_on_piece), max(contexts_on_piece)

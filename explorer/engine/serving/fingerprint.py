@@ -1,4 +1,4 @@
-"""Fingerprint of a module: a digest of its sizes, bytes and code, which figures of serving depend on."""
+"""Fingerprint of a module: a digest of its sizes, types and code, on which its serving figures depend."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from explorer.engine.formats.torch_module.stored_form import of_own
 from explorer.host import input_files
 
 _LIBRARIES = ("torch", "transformers")
-"""Libraries that are identified by their version, not by their code."""
+"""Libraries that are identified by their version instead of their code."""
 _MOST_CODE = 1 << 30
-"""Bytes of a file that a class is written in, which may be a library in machine code."""
+"""Maximum size in bytes of a file that defines a class, which may be a library in machine code."""
 
 
 def module_content(model: nn.Module) -> str:
-    """Digest of a module without a byte of its weights."""
+    """Returns a digest of a module that depends on no value of its weights."""
     digest = hashlib.sha256()
     for piece in _pieces(model):
         digest.update(piece.encode())
@@ -47,7 +47,7 @@ def _pieces(model: nn.Module) -> Iterator[str]:
 
 
 def _files(model: nn.Module) -> list[str]:
-    """The files of the classes of the module, without those of libraries."""
+    """Returns the files that define the classes of the module, without those of libraries."""
     names = {type(part).__module__ for part in model.modules()}
-    homes = [sys.modules.get(name) for name in names if name.partition(".")[0] not in _LIBRARIES]
-    return sorted({path for home in homes if (path := getattr(home, "__file__", None))})
+    modules = [sys.modules.get(name) for name in names if name.partition(".")[0] not in _LIBRARIES]
+    return sorted({path for home in modules if (path := getattr(home, "__file__", None))})

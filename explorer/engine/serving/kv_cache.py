@@ -1,6 +1,6 @@
-"""KV cache of a served model: the tensors that its own code keeps, by groups of equal layers.
+"""KV cache of a served model: the tensors that its own code caches, grouped by equal layers.
 
-(For a decode step outside serving: `costs.decode.module_cache`, `costs.decode.onnx_cache`.)
+(For a decode step outside serving, see `costs.decode.module_cache` and `costs.decode.onnx_cache`.)
 """
 
 from __future__ import annotations
@@ -16,66 +16,77 @@ from explorer.facts.serving.forms import ClosedForm
 from explorer.facts.serving.serving import CacheGroup, ServedCache
 
 _FEW = 5
-"""Tokens behind which every layer still grows."""
+"""Number of tokens at which the cache of every layer still grows."""
 
 
 def windows(layers: Sequence[Any]) -> tuple[int, ...]:
-    """Tokens from which on some layers keep no more, ascending; a window of w tokens has w - 1 behind it."""
+    """Returns the context sizes at which the cache of some layers stops growing, ascending.
+
+    A layer with a window of w tokens caches w - 1 tokens.
+    """
     sizes = {window(layer) for layer in layers}
     return tuple(sorted({size - 1 for size in sizes if size is not None and size > 2}))
 
 
 def element_bits(tensor: CacheTensor, bits: float | None) -> float:
-    """Bits of an element: `bits` for keys and values, else those of its type."""
+    """Returns the bits of an element: `bits` for keys and values, and the width of the type for other
+    tensors.
+    """
     return bits if bits is not None and tensor.keys else 8 * tensor.tensor.element_size()
 
 
 def nbytes(tensors: Sequence[CacheTensor], bits: float | None) -> int:
-    """Bytes of tensors of a cache, with `bits` per element of keys and values."""
+    """Returns the bytes of cache tensors, with `bits` per element of keys and values."""
     return round(sum(tensor.tensor.numel() * element_bits(tensor, bits) for tensor in tensors) / 8)
 
 
 def served_cache(passes: Passes, context: int, most: int, bits: float | None, weights: int) -> ServedCache:
-    """The cache of one sequence: its groups of layers, its size, and its closed form.
+    """Describes the cache of one sequence: its groups of layers, its size and its closed form.
 
     Args:
-        passes: The model's.
-        context: Tokens at which shapes are reported.
-        most: The largest context of interest.
-        bits: Of an element of keys and values; None takes the model's own types.
+        passes: The passes of the model.
+        context: Number of cached tokens at which shapes are reported.
+        most: Largest context of interest.
+        bits: Bits of an element of keys and values, or None for the width of the model's own types.
         weights: Bytes of all weights.
     """
     layers, _ = passes.cache(_FEW)
     form = over_context(lambda size: nbytes(passes.cache(size)[1], bits), windows(layers), most)
-    few, more = (nbytes(passes.cache(size)[1], bits) for size in (_FEW, _FEW + 1))
-    token = more - few
+    bytes_at_few, bytes_with_one_more = (nbytes(passes.cache(size)[1], bits) for size in (_FEW, _FEW + 1))
+    bytes_per_token = bytes_with_one_more - bytes_at_few
     states = [tensor for tensor in passes.cache(_FEW)[1] if not tensor.keys]
     return ServedCache(
-        groups(passes, context), token, form, nbytes(states, bits), first_beyond(form, weights, 1)
+        groups(passes, context), bytes_per_token, form, nbytes(states, bits), first_beyond(form, weights, 1)
     )
 
 
 def groups(passes: Passes, context: int) -> tuple[CacheGroup, ...]:
-    """Groups of layers with equal caches, in the order of their first layers."""
+    """Groups layers with equal caches, in the order of their first layers."""
     layers, cache_tensors = passes.cache(context)
-    few = _elements(passes.cache(_FEW)[1])
-    more = _elements(passes.cache(_FEW + 1)[1])
+    elements_at_few = _elements(passes.cache(_FEW)[1])
+    elements_with_one_more = _elements(passes.cache(_FEW + 1)[1])
     by_layer: dict[int, list[CacheTensor]] = {}
     for tensor in cache_tensors:
         by_layer.setdefault(tensor.layer, []).append(tensor)
     counts: dict[tuple[Any, ...], int] = {}
-    for at, tensors in by_layer.items():
-        layer = layers[at] if 0 <= at < len(layers) else None
+    for number, tensors in by_layer.items():
+        layer = layers[number] if 0 <= number < len(layers) else None
         shapes = tuple([(tensor.name, tuple(tensor.tensor.shape[1:])) for tensor in tensors])
-        most_kept = window(layer)
+        window_size = window(layer)
         kind = type(layer).__name__ if layer is not None else "states"
         elements = sum(tensor.tensor.numel() for tensor in tensors)
-        key = kind, shapes, more.get(at, 0) - few.get(at, 0), most_kept, elements
+        key = (
+            kind,
+            shapes,
+            elements_with_one_more.get(number, 0) - elements_at_few.get(number, 0),
+            window_size,
+            elements,
+        )
         counts[key] = counts.get(key, 0) + 1
     return tuple(
         [
-            CacheGroup(kind, count, shapes, growing, most_kept, elements * count)
-            for (kind, shapes, growing, most_kept, elements), count in counts.items()
+            CacheGroup(kind, count, shapes, growing, window_size, elements * count)
+            for (kind, shapes, growing, window_size, elements), count in counts.items()
         ]
     )
 
@@ -89,16 +100,19 @@ def _elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
 
 
 def first_beyond(form: ClosedForm, room: float, batch: int) -> int | None:
-    """The least context at which the caches of a batch take more than some bytes; None if they never do.
+    """Returns the least context at which the caches of a batch exceed `room` bytes, or None if they never do.
 
-    A cache never shrinks, so a bisection finds the place.
+    A cache never shrinks with the context, so a bisection finds this context.
     """
     if not form.pieces:
         return None
-    end = form.pieces[-1]
-    if len([c for c in end.coefficients[1:] if c]) == 0 and (form.at(end.first) or 0) * batch <= room:
+    last_piece = form.pieces[-1]
+    if (
+        len([c for c in last_piece.coefficients[1:] if c]) == 0
+        and (form.at(last_piece.first) or 0) * batch <= room
+    ):
         return None
-    low, high = 0, max(end.first, 1)
+    low, high = 0, max(last_piece.first, 1)
     while (form.at(high) or 0) * batch <= room:
         low, high = high, 2 * high
     while high - low > 1:

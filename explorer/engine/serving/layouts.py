@@ -1,8 +1,10 @@
-"""Layouts of a served model over devices: cut layers (tensor), stages (pipeline), shared experts (expert).
+"""Layouts of a served model over devices: tensor, pipeline and expert parallelism.
 
-The model's own class says which weights a tensor-parallel layout cuts (transformers' plan of columns and
-rows). All-reduce of a row-cut product sends 2 (t - 1) / t of its output from each device (a ring). Where
-experts are distributed, (e - 1) / e of their inputs and outputs are sent each way.
+A tensor layout cuts layers, a pipeline layout divides the layers into stages, and an expert layout
+distributes experts. The model's class says which weights a tensor layout cuts by columns and by rows (the
+plan `tp_plan` of transformers). A product whose weights are cut by rows needs an all-reduce: in a ring of t
+devices, each device sends 2 (t - 1) / t of the product's output. If experts are distributed over e devices,
+(e - 1) / e of the experts' inputs and outputs are sent to other devices.
 """
 
 from __future__ import annotations
@@ -27,24 +29,24 @@ from explorer.facts.serving.serving import DeviceLayout, DeviceShare, ServingLim
 
 
 class Block(Struct, frozen=True):
-    """One layer of the model, or the part before or behind all layers, for one sequence and one step.
+    """Costs of one layer, or of the part before or after all layers, for one sequence and one decode step.
 
     Attributes:
-        dense: Bytes of weights that no plan cuts.
-        cut: Bytes of weights that a tensor-parallel layout divides.
-        number: Number of the layer; 0 where it has none.
-        table: Bytes of tables, of which a step reads one row per token, and of idle weights.
-        row: Bytes of such rows.
+        number: Number of the layer, or 0 if the model numbers no layers.
+        dense: Bytes of weights that the plan does not cut.
+        cut: Bytes of weights that a tensor layout divides.
+        table: Bytes of lookup tables and of idle weights.
+        row: Bytes of the table rows that a step reads for one token.
         idle: Bytes of weights that only an encoder's pass over a prompt reads.
-        table_cut: Whether a layout divides it.
+        table_cut: Whether a tensor layout divides the tables.
         experts: Bytes of stacks of experts.
         shared: Share of the stacks that one token reads.
         macs: Multiply-accumulates of a step, without the experts'.
-        expert_macs: Multiply-accumulates of the experts.
+        expert_macs: Multiply-accumulates of the experts in a step.
         cache: Bytes of the cache.
-        cache_cut: Whether its heads can be cut.
-        reduced: Products whose output is summed over devices.
-        routed: Tokens that leave for experts: experts a token.
+        cache_cut: Whether a tensor layout divides the cache by heads.
+        reduced: Number of products whose output is summed over devices.
+        routed: Number of experts that process each token.
         prompt_macs: Multiply-accumulates of a prompt.
         prompt_cache: Bytes of the cache after a prompt.
     """
@@ -72,8 +74,8 @@ class PassOfLayers(Struct, frozen=True):
     """The work of the layers in one pass over one sequence.
 
     Attributes:
-        macs: Multiply-accumulates by the number of the layer; None for the part outside of layers.
-        cache: Bytes of the cache, by layer.
+        macs: Multiply-accumulates by number of the layer; the key None holds the part outside layers.
+        cache: Bytes of the cache by number of the layer.
     """
 
     macs: Mapping[int | None, float]
@@ -81,11 +83,11 @@ class PassOfLayers(Struct, frozen=True):
 
 
 class LayerCuts:
-    """How the layers of a model may be cut.
+    """The ways in which a tensor layout may cut the layers of a model.
 
     Args:
-        model: On the meta device.
-        holders: Its holders of weights.
+        model: The model on the meta device.
+        holders: The modules of the model that hold weights.
     """
 
     def __init__(self, model: nn.Module, holders: Sequence[WeightHolder]) -> None:
@@ -102,7 +104,7 @@ class LayerCuts:
         ]
 
     def _style(self, path: str) -> str:
-        """How the plan cuts the weights of a module: 'colwise', 'rowwise' or '' for not at all."""
+        """Returns how the plan cuts the weights of a module: 'colwise', 'rowwise', or '' for no cut."""
         for pattern, style in self._plan:
             if pattern.fullmatch(path) or pattern.fullmatch(f"{path}.gate_up_proj"):
                 return "rowwise" if "rowwise" in style else "colwise"
@@ -110,7 +112,7 @@ class LayerCuts:
 
     @cached_property
     def numbers(self) -> list[int]:
-        """Numbers of the layers, in order."""
+        """Numbers of the layers, ascending."""
         return sorted({n for holder in self.holders if (n := block_of(holder.path)) is not None}) or [0]
 
     @cached_property
@@ -124,28 +126,30 @@ class LayerCuts:
         return frozenset(map(block_of, cut))
 
     def of_weights(self, scale: float) -> list[dict[str, Any]]:
-        """Sums of the weights of each layer, as arguments of `Block`; the caller may change them.
+        """Returns the summed weights of each layer, as arguments of `Block`. The caller may change them.
 
         Args:
-            scale: Factor for their bytes.
+            scale: Factor from the module's weight bytes to the stored weight bytes.
         """
         if scale not in self._weights:
             numbers = self.numbers
-            places = {number: at for at, number in enumerate(numbers)}
+            index_by_number = {number: index for index, number in enumerate(numbers)}
             sums = self._weights[scale] = [{"number": number} for number in numbers]
             for holder in self.holders:
                 number = block_of(holder.path)
-                at = places[number] if number is not None else 0 if holder.table else len(numbers) - 1
-                _add(sums[at], holder, self.style(holder.path), scale)
+                index = (
+                    index_by_number[number] if number is not None else 0 if holder.table else len(numbers) - 1
+                )
+                _add_holder(sums[index], holder, self.style(holder.path), scale)
         return [dict(sums_of_block) for sums_of_block in self._weights[scale]]
 
     @cached_property
     def planned(self) -> bool:
-        """Whether the plan cuts layers, and not only tables and heads."""
+        """Whether the plan cuts layers, not only tables and output heads."""
         return any(self.style(holder.path) for holder in self.holders if block_of(holder.path) is not None)
 
     def _refused(self, tensor: int) -> str:
-        """The reason why layers cannot be cut into `tensor` parts; '' if they can."""
+        """Returns the reason why layers cannot be cut into `tensor` parts, or '' if they can."""
         if tensor == 1:
             return ""
         if not self.planned:
@@ -166,43 +170,45 @@ class LayerCuts:
 
     @cached_property
     def kv_heads(self) -> int:
-        """Heads of keys and values; 1 if the configuration does not say."""
+        """Heads of keys and values, or 1 if the configuration does not name them."""
         config = text_config(self.model)
         heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
         return heads if isinstance(heads, int) and heads > 0 else 1
 
     @cached_property
     def hidden(self) -> int:
-        """Width of the values between layers; 0 if the configuration does not say."""
+        """Width of the hidden states between layers, or 0 if the configuration does not name it."""
         width = getattr(text_config(self.model), "hidden_size", 0)
         return width if isinstance(width, int) else 0
 
 
 def blocks(cuts: LayerCuts, step: PassOfLayers, prompt: PassOfLayers, scale: float) -> tuple[Block, ...]:
-    """The layers of a model in order; embedding tables belong to the first, heads to the last.
+    """Computes the costs of each layer, in order.
+
+    Embedding tables count to the first layer, output heads to the last.
 
     Args:
         cuts: The cuts that the model allows.
-        step: A decode step; its multiply-accumulates exclude those with weights.
-        prompt: The pass over the prompt; all of its multiply-accumulates.
-        scale: Factor for the bytes of weights, where they are stored in another type.
+        step: Costs of a decode step; its multiply-accumulates exclude products of the new token with weights.
+        prompt: Costs of the pass over the prompt, with all multiply-accumulates.
+        scale: Factor from the module's weight bytes to the stored weight bytes.
     """
     numbers = cuts.numbers
-    places = {number: at for at, number in enumerate(numbers)}
+    index_by_number = {number: index for index, number in enumerate(numbers)}
     sums = cuts.of_weights(scale)
-    for layers_pass, name, outside in ((step, "macs", 0), (prompt, "prompt_macs", len(numbers) - 1)):
+    for layers_pass, name, outside_index in ((step, "macs", 0), (prompt, "prompt_macs", len(numbers) - 1)):
         for layer, macs in layers_pass.macs.items():
-            at = places.get(layer, 0) if layer is not None else outside
-            sums[at][name] = sums[at].get(name, 0.0) + macs
+            index = index_by_number.get(layer, 0) if layer is not None else outside_index
+            sums[index][name] = sums[index].get(name, 0.0) + macs
     for layers_pass, name in ((step, "cache"), (prompt, "prompt_cache")):
         for layer, size in layers_pass.cache.items():
-            at = min(max(layer, 0), len(numbers) - 1)
-            sums[at][name] = sums[at].get(name, 0.0) + size
-            sums[at]["cache_cut"] = numbers[at] in cuts.cut_keys
+            index = min(max(layer, 0), len(numbers) - 1)
+            sums[index][name] = sums[index].get(name, 0.0) + size
+            sums[index]["cache_cut"] = numbers[index] in cuts.cut_keys
     return tuple([Block(**arguments) for arguments in sums])
 
 
-def _add(block: dict[str, Any], holder: WeightHolder, style: str, scale: float) -> None:
+def _add_holder(block: dict[str, Any], holder: WeightHolder, style: str, scale: float) -> None:
     size = holder.weight_bytes * scale
     if holder.routed:
         kind, macs = "experts", "expert_macs"
@@ -226,13 +232,13 @@ class LayoutContext(Struct, frozen=True):
 
     Attributes:
         cuts: The cuts that the model allows.
-        blocks: The layers.
-        context, batch: Context and batch of the step.
-        machine: Each device; None gives no times.
-        card: Bytes of a device's memory.
-        links: Bytes per second between devices.
-        item: Bytes of an element of the values between layers.
-        prompt: Tokens of the prompt of each sequence; 0 where it is not counted by layer.
+        blocks: Costs of each layer.
+        context, batch: Context length in tokens and number of sequences of the step.
+        machine: Peak rates of each device, or None for no times.
+        card: Bytes of a device's memory, or None if unknown.
+        links: Bandwidth between devices in bytes per second, or None if unknown.
+        item: Bytes of an element of the hidden states.
+        prompt: Tokens of the prompt of each sequence, or 0 if the prompt is not counted by layer.
         encoder: Whether an encoder reads the prompt.
     """
 
@@ -248,21 +254,21 @@ class LayoutContext(Struct, frozen=True):
     encoder: bool = False
 
 
-def layouts(laid: LayoutContext, devices: int) -> tuple[list[DeviceLayout], list[str]]:
-    """Every layout over `devices` devices, and the reasons why others are impossible."""
+def layouts(setup: LayoutContext, devices: int) -> tuple[list[DeviceLayout], list[str]]:
+    """Computes every layout over `devices` devices, and the reasons why other layouts are impossible."""
     device_layouts, refused = [], []
-    routed = max((block.routed for block in laid.blocks), default=0)
-    stacks = max((round(block.routed / block.shared) for block in laid.blocks if block.routed), default=1)
+    routed = max((block.routed for block in setup.blocks), default=0)
+    stacks = max((round(block.routed / block.shared) for block in setup.blocks if block.routed), default=1)
     for tensor in _divisors(devices):
-        why = laid.cuts.refused(tensor)
+        why = setup.cuts.refused(tensor)
         if why:
             refused.append(why)
             continue
         for expert in _divisors(devices // tensor):
             pipeline = devices // tensor // expert
-            if pipeline > len(laid.blocks) or (expert > 1 and (not routed or stacks % expert)):
+            if pipeline > len(setup.blocks) or (expert > 1 and (not routed or stacks % expert)):
                 continue
-            device_layouts.append(_layout(laid, tensor, pipeline, expert))
+            device_layouts.append(_layout(setup, tensor, pipeline, expert))
     return device_layouts, refused
 
 
@@ -270,57 +276,57 @@ def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _layout(laid: LayoutContext, tensor: int, pipeline: int, expert: int) -> DeviceLayout:
-    weights = [_weights(block, tensor, expert) for block in laid.blocks]
-    cached = [_cache(laid, block, block.cache, tensor) * laid.batch / expert for block in laid.blocks]
+def _layout(setup: LayoutContext, tensor: int, pipeline: int, expert: int) -> DeviceLayout:
+    weights = [_weights(block, tensor, expert) for block in setup.blocks]
+    cached = [_cache(setup, block, block.cache, tensor) * setup.batch / expert for block in setup.blocks]
     stages = _stages([w + c for w, c in zip(weights, cached, strict=True)], pipeline)
-    # the batch goes through the pipeline in this many pieces, one behind the other
-    pieces = min(laid.batch, pipeline)
-    works = [_step(laid, laid.blocks[a:b], tensor, expert, laid.batch / pieces) for a, b in stages]
+    # the batch enters the pipeline in this many pieces, one after another
+    pieces = min(setup.batch, pipeline)
+    works = [_step(setup, setup.blocks[a:b], tensor, expert, setup.batch / pieces) for a, b in stages]
     if pipeline > 1:
-        handed = laid.batch / pieces / expert * laid.cuts.hidden * laid.item
-        works[:-1] = [replace(work, links=work.links + handed) for work in works[:-1]]
-    least = _least(laid, works)
+        sent_bytes = setup.batch / pieces / expert * setup.cuts.hidden * setup.item
+        works[:-1] = [replace(work, links=work.links + sent_bytes) for work in works[:-1]]
+    stage_times = _stage_seconds(setup, works)
     shares = []
-    for (a, b), work, (seconds, limit) in zip(stages, works, least, strict=True):
-        first, last = laid.blocks[a].number, laid.blocks[b - 1].number
+    for (a, b), work, (seconds, limit) in zip(stages, works, stage_times, strict=True):
+        first, last = setup.blocks[a].number, setup.blocks[b - 1].number
         held_bytes = round(sum(weights[a:b])), round(sum(cached[a:b]))
         sent, busy = round(work.links * pieces), None if seconds is None else seconds * pieces
         shares.append(DeviceShare(tensor * expert, first, last, *held_bytes, sent, busy, limit))
-    once, slowest, limit = _through(least)
-    begun, why = _first_token(laid, stages, tensor, expert)
-    # stages idle while a token goes through all of them, unless each stage has a piece of its own
-    token = None if once is None or slowest is None else max(once, pieces * slowest)
-    full = max(shares, key=lambda share: share.weight_bytes + share.cache_bytes)
+    total_seconds, slowest, limit = _summarize_stages(stage_times)
+    first_token, first_token_limit = _first_token(setup, stages, tensor, expert)
+    # a stage is idle while a piece passes the other stages, unless each stage has a piece of its own
+    token = None if total_seconds is None or slowest is None else max(total_seconds, pieces * slowest)
+    fullest = max(shares, key=lambda share: share.weight_bytes + share.cache_bytes)
     return DeviceLayout(
-        laid.context,
-        laid.batch,
+        setup.context,
+        setup.batch,
         tensor * pipeline * expert,
         tensor,
         pipeline,
         expert,
-        full.weight_bytes,
-        full.cache_bytes,
-        None if laid.card is None else full.weight_bytes + full.cache_bytes <= laid.card,
+        fullest.weight_bytes,
+        fullest.cache_bytes,
+        None if setup.card is None else fullest.weight_bytes + fullest.cache_bytes <= setup.card,
         max(share.link_bytes for share in shares),
         token,
-        laid.batch / token if token else None,
+        setup.batch / token if token else None,
         limit,
-        begun,
-        why,
+        first_token,
+        first_token_limit,
         tuple(shares),
     )
 
 
-_Least = tuple[float | None, ServingLimit]
+_StageTime = tuple[float | None, ServingLimit]
 
 
-def _least(laid: LayoutContext, works: Sequence[PassWork]) -> list[_Least]:
-    return [work.least(laid.machine, laid.links) for work in works]
+def _stage_seconds(setup: LayoutContext, works: Sequence[PassWork]) -> list[_StageTime]:
+    return [work.least(setup.machine, setup.links) for work in works]
 
 
-def _through(least: Sequence[_Least]) -> tuple[float | None, float | None, ServingLimit]:
-    """Seconds of a piece through all stages, seconds of the slowest stage, and the limit of that stage."""
+def _summarize_stages(least: Sequence[_StageTime]) -> tuple[float | None, float | None, ServingLimit]:
+    """Returns the seconds of a piece through all stages, the seconds of the slowest stage, and its limit."""
     timed = [(seconds, limit) for seconds, limit in least if seconds is not None]
     if len(timed) < len(least):
         return None, None, "unknown"
@@ -328,22 +334,27 @@ def _through(least: Sequence[_Least]) -> tuple[float | None, float | None, Servi
     return sum(seconds for seconds, _ in timed), slowest, limit
 
 
-def _first_token(laid: LayoutContext, stages: Sequence[tuple[int, int]], tensor: int, expert: int) -> _Least:
-    """Seconds until all prompts are read: together by a single stage, one behind the other by several."""
-    if not laid.prompt:
+def _first_token(
+    setup: LayoutContext, stages: Sequence[tuple[int, int]], tensor: int, expert: int
+) -> _StageTime:
+    """Returns the seconds until the prompts of all sequences are processed, and the limit of that time.
+
+    A single stage processes all prompts together. Several stages process them one by one.
+    """
+    if not setup.prompt:
         return None, "unknown"
-    pieces = laid.batch if len(stages) > 1 else 1
-    each = laid.batch / pieces
-    works = [_prompts(laid, laid.blocks[a:b], tensor, expert, each) for a, b in stages]
+    pieces = setup.batch if len(stages) > 1 else 1
+    batch_per_piece = setup.batch / pieces
+    works = [_prompts(setup, setup.blocks[a:b], tensor, expert, batch_per_piece) for a, b in stages]
     if len(stages) > 1:
-        handed = each / expert * laid.prompt * laid.cuts.hidden * laid.item
-        works[:-1] = [replace(work, links=work.links + handed) for work in works[:-1]]
-    once, slowest, limit = _through(_least(laid, works))
-    return None if once is None or slowest is None else once + (pieces - 1) * slowest, limit
+        sent_bytes = batch_per_piece / expert * setup.prompt * setup.cuts.hidden * setup.item
+        works[:-1] = [replace(work, links=work.links + sent_bytes) for work in works[:-1]]
+    total_seconds, slowest, limit = _summarize_stages(_stage_seconds(setup, works))
+    return None if total_seconds is None or slowest is None else total_seconds + (pieces - 1) * slowest, limit
 
 
 def _stages(sizes: Sequence[float], count: int) -> list[tuple[int, int]]:
-    """The stages, as ranges of layers, whose largest stage is smallest."""
+    """Divides the layers into `count` contiguous ranges so that the largest sum of sizes is smallest."""
     if count == 1:
         return [(0, len(sizes))]
     sums = np.array(sizes)
@@ -363,47 +374,59 @@ def _weights(block: Block, tensor: int, expert: int) -> float:
     return table + block.dense + block.cut / tensor + block.experts / (tensor * expert)
 
 
-def _cache(laid: LayoutContext, block: Block, size: float, tensor: int) -> float:
-    """Bytes of the cache of one sequence on a device: whole heads, or all heads if they cannot be cut."""
+def _cache(setup: LayoutContext, block: Block, size: float, tensor: int) -> float:
+    """Returns the cache bytes of one sequence on a device.
+
+    A device holds whole heads, or all heads if the cache cannot be cut.
+    """
     if not block.cache_cut:
         return size
-    heads = laid.cuts.kv_heads
+    heads = setup.cuts.kv_heads
     return size * -(-heads // tensor) / heads
 
 
-def _step(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float) -> PassWork:
-    """The work of a device of a stage for one token of each of `batch` sequences."""
-    each = batch / expert
+def _step(setup: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float) -> PassWork:
+    """Returns the work of one device of a stage for one token of each of `batch` sequences."""
+    batch_per_device = batch / expert
     macs = cache = 0.0
     for block in stage:
-        macs += (block.macs + block.expert_macs) / tensor * each
-        cache += _cache(laid, block, block.cache, tensor) * each
-    read = sum(_read(block, tensor, expert, batch) for block in stage)
-    return PassWork(macs, read, cache, _sent(laid, stage, tensor, expert, each))
+        macs += (block.macs + block.expert_macs) / tensor * batch_per_device
+        cache += _cache(setup, block, block.cache, tensor) * batch_per_device
+    read = sum(_read_bytes(block, tensor, expert, batch) for block in stage)
+    return PassWork(macs, read, cache, _sent_bytes(setup, stage, tensor, expert, batch_per_device))
 
 
-def _prompts(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float) -> PassWork:
-    """The work of a device of a stage for the prompts of `batch` sequences."""
-    each = batch / expert
+def _prompts(
+    setup: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float
+) -> PassWork:
+    """Returns the work of one device of a stage for the prompts of `batch` sequences."""
+    batch_per_device = batch / expert
     macs = cache = read = 0.0
     for block in stage:
-        macs += block.prompt_macs / tensor * each
-        cache += _cache(laid, block, block.prompt_cache, tensor) * each
-        read += _read(block, tensor, expert, batch * laid.prompt)
-        read += block.idle if laid.encoder else 0.0
-    return PassWork(macs, read, cache, _sent(laid, stage, tensor, expert, each * laid.prompt))
+        macs += block.prompt_macs / tensor * batch_per_device
+        cache += _cache(setup, block, block.prompt_cache, tensor) * batch_per_device
+        read += _read_bytes(block, tensor, expert, batch * setup.prompt)
+        read += block.idle if setup.encoder else 0.0
+    return PassWork(
+        macs, read, cache, _sent_bytes(setup, stage, tensor, expert, batch_per_device * setup.prompt)
+    )
 
 
-def _read(block: Block, tensor: int, expert: int, tokens: float) -> float:
-    """Bytes of weights that a device reads for `tokens` tokens; of experts, only those that are drawn."""
-    drawn = 1 - (1 - block.shared) ** tokens if block.experts else 0.0
+def _read_bytes(block: Block, tensor: int, expert: int, tokens: float) -> float:
+    """Returns the bytes of weights that a device reads for `tokens` tokens.
+
+    Experts that no token is routed to are not read.
+    """
+    read_share = 1 - (1 - block.shared) ** tokens if block.experts else 0.0
     rows = block.row * tokens / expert / (tensor if block.table_cut else 1)
-    return rows + block.dense + block.cut / tensor + block.experts * drawn / (tensor * expert)
+    return rows + block.dense + block.cut / tensor + block.experts * read_share / (tensor * expert)
 
 
-def _sent(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, tokens: float) -> float:
-    """Bytes that a device sends to the other devices of its stage, for `tokens` tokens of its own."""
-    width = laid.cuts.hidden * laid.item
+def _sent_bytes(
+    setup: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, tokens: float
+) -> float:
+    """Returns the bytes that a device sends to the other devices of its stage for `tokens` of its tokens."""
+    width = setup.cuts.hidden * setup.item
     sent = 0.0
     for block in stage:
         reduced = block.reduced + (1 if block.experts else 0)

@@ -1,4 +1,7 @@
-"""Passes of a served model: over a prompt, and one step behind a cache, each counted once on its own code."""
+"""Passes of a served model: over a prompt, and one decode step with a filled KV cache.
+
+The module's own code runs on the meta device. Each pass is counted once and cached.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ from explorer.facts import Layer
 from explorer.facts.serving.serving import PassFigures
 
 _LOOPED = 8
-"""Operators that sixteen more tokens may add to a pass that does not go over them one by one."""
+"""Operators that sixteen more tokens may add to a pass before the code counts as a loop over tokens."""
 _MOST = 4_000
-"""Operators up to which a pass that goes over its tokens one by one is still counted."""
+"""Maximum number of operators of a token-by-token pass that is still counted."""
 PROMPTS = (8, 16, 24)
-"""Prompts that every model is counted over."""
+"""Prompt lengths, in tokens, that every model is counted with."""
 _KEPT = 2
-"""Steps whose full analyses are cached."""
+"""Number of decode steps whose full analyses are cached."""
 
 
 class PromptFigures(NamedTuple):
@@ -34,39 +37,41 @@ class PromptFigures(NamedTuple):
 
 
 class Passes:
-    """The passes of a model, over one sequence unless a batch is named.
+    """The passes of a model. Each covers one sequence unless the caller passes a batch.
 
     Args:
         own_cache: The model and its cache.
-        prompt: Tokens that its encoder reads, if the model has one.
-        on_pass: Called before each pass with the number of passes so far; it may raise to stop.
+        prompt: Tokens that the encoder reads, if the model has an encoder.
+        on_pass: Function called before each pass with the number of passes so far. It may raise to stop.
 
     Attributes:
-        reasons: Why figures of passes are not exact, in words.
-        few: Multiply-accumulates by row of the step in which `holders` were found.
+        reasons: Reasons why figures of passes are not exact, as keys.
+        first_step_macs: Multiply-accumulates by path of the step in which `holders` were determined.
     """
 
     def __init__(self, own_cache: OwnCache, prompt: int, on_pass: Callable[[int], None]) -> None:
         self.own = own_cache
         self.prompt_tokens = prompt
-        self.told = on_pass
+        self.on_pass = on_pass
         self._macs: dict[tuple[int, int], int] = {}
         self._prompts: dict[int, PromptFigures] = {}
         self._last: dict[tuple[int, int], AnalysisResult] = {}
         self._layers: dict[int, dict[str, int | None]] = {}
         self.reasons: dict[str, None] = {}
-        self.few: dict[str, int] = {}
+        self.first_step_macs: dict[str, int] = {}
         self._attention: dict[int, dict[int | None, float]] = {}
 
     def step(self, context: int, batch: int = 1) -> AnalysisResult:
-        """The analysis of a decode step behind `context` tokens; the last few analyses are cached.
+        """Returns the analysis of a decode step after `context` cached tokens.
+
+        The last few analyses are cached.
 
         Raises:
             BadModel: The step fails.
         """
         key = context, batch
         if key not in self._last:
-            self.told(len(self._macs) + len(self._prompts))
+            self.on_pass(len(self._macs) + len(self._prompts))
             step_input = self.own.step(context, batch, self.prompt_tokens)
             analysis = module_step.step_behind(self.own, step_input, context, batch)
             self._macs[key] = analysis.info.totals.macs or 0
@@ -74,13 +79,15 @@ class Passes:
                 self._last.pop(next(iter(self._last)))
             self._last[key] = analysis
             if batch == 1 and "holders" in vars(self):
-                self._attention[context] = self._besides(analysis)
+                self._attention[context] = self._attention_macs(analysis)
         return self._last[key]
 
     def attention(self, context: int) -> dict[int | None, float]:
-        """Multiply-accumulates of a step, by layer, without the products of one token with weights."""
+        """Returns the multiply-accumulates of a step by layer, without products of the new token with
+        weights.
+        """
         if context not in self._attention:
-            self._attention[context] = self._besides(self.step(context))
+            self._attention[context] = self._attention_macs(self.step(context))
         return self._attention[context]
 
     @property
@@ -88,38 +95,41 @@ class Passes:
         """Contexts at which `attention` is cached."""
         return tuple(self._attention)
 
-    def _besides(self, analysis: AnalysisResult) -> dict[int | None, float]:
+    def _attention_macs(self, analysis: AnalysisResult) -> dict[int | None, float]:
         sums = dict[int | None, float]()
         for layer in analysis.analysis.layers:
             if not layer.group and layer.macs:
                 number = block_of(layer.path)
-                more = layer.macs - (self.few.get(layer.path, 0) if self.of_weights(layer) else 0)
-                sums[number] = sums.get(number, 0.0) + more
+                macs = layer.macs - (self.first_step_macs.get(layer.path, 0) if self.of_weights(layer) else 0)
+                sums[number] = sums.get(number, 0.0) + macs
         return sums
 
     def macs(self, context: int, batch: int = 1) -> int:
-        """Multiply-accumulates of a step behind `context` tokens."""
+        """Returns the multiply-accumulates of a decode step after `context` cached tokens."""
         if (context, batch) not in self._macs:
             self.step(context, batch)
         return self._macs[context, batch]
 
     @cached_property
     def twice(self) -> float:
-        """Multiply-accumulates of a step of two sequences over those of one: two, except for a few models."""
+        """Ratio of the multiply-accumulates of a step of two sequences to those of one.
+
+        It is 2 for most models.
+        """
         return self.macs(PROMPTS[0], 2) / max(self.macs(PROMPTS[0]), 1)
 
     def predictable(self, batch: int) -> bool:
-        """Whether a step of `batch` sequences is no more work than the steps of each sequence alone."""
+        """Whether a step of `batch` sequences takes no more work than a separate step of each sequence."""
         return batch == 1 or self.twice <= 2
 
     def prompt(self, tokens: int) -> PromptFigures:
-        """A pass over a prompt.
+        """Counts a pass over a prompt.
 
         Raises:
-            BadModel: It fails.
+            BadModel: The pass fails.
         """
         if tokens not in self._prompts:
-            self.told(len(self._macs) + len(self._prompts))
+            self.on_pass(len(self._macs) + len(self._prompts))
             analysis = module_step.examined(self.own, self.own.prompt(tokens), 1)
             if analysis.schedule.failed:
                 raise BadModel(f"it fails over a prompt of {tokens:,} tokens: {analysis.schedule.failed}")
@@ -132,51 +142,54 @@ class Passes:
         return self._prompts[tokens]
 
     def prompt_rows(self, tokens: int, batch: int) -> Sequence[Layer]:
-        """The rows of a pass over the prompts of several sequences.
+        """Returns the layer rows of a pass over the prompts of `batch` sequences.
 
         Raises:
-            BadModel: It fails.
+            BadModel: The pass fails.
         """
-        self.told(len(self._macs) + len(self._prompts))
+        self.on_pass(len(self._macs) + len(self._prompts))
         analysis = module_step.examined(self.own, self.own.prompt(tokens, batch), batch)
         if analysis.schedule.failed:
             raise BadModel(f"it fails over prompts of {tokens:,} tokens: {analysis.schedule.failed}")
         return analysis.analysis.layers
 
     def prompt_layers(self, tokens: int) -> dict[str, int | None]:
-        """Multiply-accumulates of the rows of a pass over a prompt that multiply, by their paths."""
+        """Returns the multiply-accumulates of a pass over a prompt by path, for the rows that multiply."""
         self.prompt(tokens)
         return self._layers[tokens]
 
     def cache(self, context: int) -> tuple[list[Any], tuple[CacheTensor, ...]]:
-        """The layers of the cache behind `context` tokens, and its tensors."""
+        """Returns the layers and the tensors of a cache that holds `context` tokens."""
         cache, _ = self.own.cache(context, 1, self.prompt_tokens)
         return cache_layers(cache), tensors_of(cache)
 
     @cached_property
     def looped(self) -> bool:
-        """Whether the code processes a prompt token by token: then a long one takes too long to count."""
-        few, many = (self.prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
-        return many > few + _LOOPED
+        """Whether the code processes a prompt token by token.
 
-    def counted(self, tokens: int) -> bool:
-        """Whether a prompt of `tokens` tokens is counted: a pass token by token may be too long.
+        Counting a long prompt takes too long with such code.
+        """
+        short, long = (self.prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
+        return long > short + _LOOPED
 
-        Code that processes a long prompt in pieces processes a short one, or the rest, token by token.
+    def can_count(self, tokens: int) -> bool:
+        """Whether a prompt of `tokens` tokens is counted. A long token-by-token pass is not.
+
+        Some code splits a prompt into chunks and processes short prompts, and the last chunk, token by token.
         """
         if not self.looped:
             return True
-        few, many = (self.prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
-        each = (many - few) / (PROMPTS[-1] - PROMPTS[0])
+        short, long = (self.prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
+        per_token = (long - short) / (PROMPTS[-1] - PROMPTS[0])
         settings = vars(text_config(self.own.model) or object)
         pieces = [n for name, n in settings.items() if "chunk" in name and isinstance(n, int) and n > 1]
-        return few + each * (tokens - PROMPTS[0]) <= _MOST or min(pieces, default=tokens) < tokens
+        return short + per_token * (tokens - PROMPTS[0]) <= _MOST or min(pieces, default=tokens) < tokens
 
     @cached_property
     def holders(self) -> tuple[WeightHolder, ...]:
-        """The modules that hold its weights."""
+        """The modules of the model that hold weights."""
         layers = {layer.path: layer for layer in self.step(PROMPTS[0]).analysis.layers}
-        self.few = {path: layer.macs or 0 for path, layer in layers.items()}
+        self.first_step_macs = {path: layer.macs or 0 for path, layer in layers.items()}
         return holders(self.own.model, layers)
 
     @cached_property
@@ -188,14 +201,14 @@ class Passes:
         return sum(layer.macs or 0 for layer in analysis.analysis.layers if self.of_weights(layer))
 
     def of_weights(self, layer: Layer) -> bool:
-        """Whether a row (never a group) multiplies with stored weights."""
+        """Whether a row that is not a group multiplies with stored weights."""
         if layer.group or not layer.macs:
             return False
         above = layer.path.rpartition(".")[0]
         return layer.path in self._multiplying or bool(layer.weights) or above in self._multiplying
 
     def figures(self, analysis: AnalysisResult, tokens: int, *, encoder: bool = False) -> PassFigures:
-        """The figures of a pass over `tokens` new tokens."""
+        """Returns the figures of a pass over `tokens` new tokens."""
         totals = analysis.info.totals
         if totals.status != "exact":
             self.reasons.update(dict.fromkeys(analysis.info.model.notes))

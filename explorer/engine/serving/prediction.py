@@ -1,4 +1,4 @@
-"""Prediction of the time of a pass from kernels that were timed alone on the same machine, row by row."""
+"""Predicted times of passes: the sum over layer rows of kernel times that were measured on the machine."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.serving.serving import ServingTime
 
 
-def predicted(
+def add_predictions(
     times: Sequence[ServingTime], passes: Passes, prompt: int, weights: int, measured: MeasuredMachine
 ) -> tuple[ServingTime, ...]:
-    """The times with predictions for the pass and the step; None where a row cannot be predicted.
+    """Adds the predicted times of the prompt and of the step, or None if a layer row cannot be predicted.
 
     Args:
-        times: Times of some contexts and batches.
-        passes: The model's.
+        times: Times of the requested contexts and batches.
+        passes: The passes of the model.
         prompt: Tokens of the prompt.
-        weights: Bytes of all weights: a pass reads them from memory when they exceed the processor's caches.
+        weights: Bytes of all weights. If they exceed the processor's caches, a pass reads them from memory.
         measured: Measurements of the machine.
     """
     model = TimeModel(measured, weights)
@@ -47,7 +47,7 @@ def _step(model: TimeModel, passes: Passes, context: int, batch: int) -> float |
 
 
 def _prompt(model: TimeModel, passes: Passes, tokens: int, batch: int) -> float | None:
-    if not passes.counted(tokens) or (tokens == 1 and not passes.predictable(batch)):
+    if not passes.can_count(tokens) or (tokens == 1 and not passes.predictable(batch)):
         return None
     try:
         return _seconds(model, passes.prompt_rows(tokens, batch))

@@ -1,6 +1,7 @@
-"""Serving of a language model: its parameters, passes and cache, and their times on a machine.
+"""Costs of serving a language model: parameters, passes, KV cache, and their times on a machine.
 
-All is counted on the module's own code with its own cache; nothing is taken from a list of architectures.
+All figures are counted on the module's own code with its own KV cache. No figure comes from a list of
+architectures.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from explorer.engine.serving.layouts import (
     layouts,
 )
 from explorer.engine.serving.passes import PROMPTS, Passes
-from explorer.engine.serving.prediction import predicted
+from explorer.engine.serving.prediction import add_predictions
 from explorer.engine.serving.weights import block_of
 from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.roofline import Machine
@@ -45,16 +46,16 @@ _TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 _SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "f32": "float32", "f16": "float16"}
 _SHORT |= {"fp8": "float8e4m3", "fp4": "mxfp4"}
 _KEPT = 12
-"""Layouts that are listed for each number of devices, context and batch."""
+"""Maximum number of layouts listed for each number of devices, context and batch."""
 
 
 class StoredTypes(Struct, frozen=True):
-    """The types in which weights, keys and values are stored.
+    """Storage types of the weights, keys and values.
 
     Attributes:
-        compute: The type in which the module computes; None: its own.
-        scale: Factor for the bytes of its weights.
-        kv_bits: Bits of an element of keys and values; None: those of its own type.
+        compute: Type in which the module computes, or None for the module's own type.
+        scale: Factor from the weight bytes in the `compute` type to the stored weight bytes.
+        kv_bits: Bits of an element of keys and values, or None for the width of their own type.
     """
 
     compute: torch.dtype | None
@@ -63,10 +64,10 @@ class StoredTypes(Struct, frozen=True):
 
 
 def stored_types(spec: ServingSpec) -> StoredTypes:
-    """The types that a question names.
+    """Resolves the type names of a serving question.
 
     Raises:
-        Misuse: There is no such number format.
+        Misuse: A type name is not a known number format.
     """
     kv_bits = bits_of(spec.kv_dtype, "--kv-dtype") if spec.kv_dtype else None
     if not spec.dtype:
@@ -75,102 +76,106 @@ def stored_types(spec: ServingSpec) -> StoredTypes:
     compute = _TYPES.get(name)
     if compute is not None:
         return StoredTypes(compute, 1.0, kv_bits)
-    # weights of a narrower type are unpacked before they are multiplied
+    # a narrower type only stores the weights: the code unpacks them before each product
     return StoredTypes(torch.bfloat16, bits_of(spec.dtype, "--dtype") / 16, kv_bits)
 
 
 def bits_of(name: str, where: str) -> float:
-    """Bits of an element of a type, by its name or its short one.
+    """Returns the bits of an element of a number format, given its name or its short name.
 
     Raises:
-        Misuse: There is no such number format.
+        Misuse: The name is not a known number format.
     """
     number_format = format_of(_SHORT.get(name, name), where)
     return 32.0 if number_format is None else float(number_format.bits)
 
 
-def passes_of(own_cache: OwnCache, spec: ServingSpec) -> Passes:
-    """The passes of a model in the type that `spec` names; they answer every question in that type.
+def create_passes(own_cache: OwnCache, spec: ServingSpec) -> Passes:
+    """Creates the `Passes` of a model in the compute type that `spec` names.
 
     Args:
-        own_cache: The model and its cache; the model is not changed.
-        spec: The question.
+        own_cache: The model and its cache. The model is copied before a change of type.
+        spec: The serving question.
 
     Raises:
-        Misuse: There is no such type.
+        Misuse: A type name is not a known number format.
     """
     compute = stored_types(spec).compute
     if compute is not None:
         model = copy.deepcopy(own_cache.model).to(compute)
-        stored_form.forget(model)  # the question is about another type than the file's
+        stored_form.forget(model)  # the question is about another type than the type in the file
         own_cache = OwnCache(model, own_cache.name, own_cache.takes, own_cache.encoder, check=own_cache.check)
     own_cache.prompt_only = True
     return Passes(own_cache, spec.prompt if own_cache.encoder else 0, lambda done: None)
 
 
 @gc_pause()
-def served(
+def compute_serving(
     passes: Passes,
     spec: ServingSpec,
     machine: Machine | None = None,
     measured: MeasuredMachine | None = None,
 ) -> Serving:
-    """The costs of running a language model.
+    """Computes the costs of running a language model.
 
     Args:
-        passes: The model's; they cache earlier counts.
-        spec: The question.
-        machine: The machine of the times; None leaves times out.
-        measured: Measurements of the machine, if there are any: times are predicted from them, too.
+        passes: The passes of the model, which cache earlier counts.
+        spec: The serving question.
+        machine: Machine for which times are computed, or None for no times.
+        measured: Measurements of the machine, which add predicted times, or None.
 
     Raises:
         Misuse: A type or a size is impossible.
-        BadModel: The model does not run over a prompt, or behind its cache.
+        BadModel: The model fails over a prompt or in a decode step.
     """
     check(spec)
     try:
         serving = _Answer(passes, spec, stored_types(spec), machine).fact()
     except BadModel:
-        serving = _within(passes, spec, machine)
+        serving = _answer_within_longest_context(passes, spec, machine)
         spec = serving.spec
     if measured is None or not measured.probes:
         return serving
-    times = predicted(serving.times, passes, spec.prompt, serving.weight_bytes, measured)
+    times = add_predictions(serving.times, passes, spec.prompt, serving.weight_bytes, measured)
     if not any(map(passes.predictable, spec.batches)):
         return replace(serving, times=times)
     return replace(serving, times=times, notes=(*serving.notes, _prediction_note(times, measured)))
 
 
-def _within(passes: Passes, spec: ServingSpec, machine: Machine | None) -> Serving:
-    """The answer at the longest context of the configuration, for code that fails on longer contexts.
+def _answer_within_longest_context(passes: Passes, spec: ServingSpec, machine: Machine | None) -> Serving:
+    """Answers the question at the longest context of the configuration, after a longer one failed.
 
     Raises:
-        BadModel: The code fails at that context, too; or the user asked for another context.
+        BadModel: The code fails at that context, too, or the user asked for a specific context.
     """
     longest = _longest(passes.own.model)
     if longest is None or longest < 2 or max(*spec.contexts, spec.prompt) < longest:
         raise
-    # the new token takes a place, too
-    most = longest - 1
-    usual = replace(
-        spec, prompt=min(spec.prompt, most), contexts=tuple([min(n, most) for n in spec.contexts])
+    # the new token needs a position, too
+    most_cached = longest - 1
+    shortened_spec = replace(
+        spec,
+        prompt=min(spec.prompt, most_cached),
+        contexts=tuple([min(n, most_cached) for n in spec.contexts]),
     )
-    serving = _Answer(passes, usual, stored_types(spec), machine).fact()
+    serving = _Answer(passes, shortened_spec, stored_types(spec), machine).fact()
+
     if (spec.prompt, spec.contexts) != (ServingSpec().prompt, ServingSpec().contexts):
+        contexts_text = ",".join(map(str, dict.fromkeys(shortened_spec.contexts)))
         raise BadModel(
             f"it does not run on more than the {longest:,} tokens that its configuration was made for",
             where=type(passes.own.model).__name__,
-            hint=f"--prompt {usual.prompt} --context {','.join(map(str, dict.fromkeys(usual.contexts)))}",
+            hint=f"--prompt {shortened_spec.prompt} --context {contexts_text}",
         )
     note = (
         f"its code does not run on more than the {longest:,} tokens that its configuration was made for:"
-        f" behind {most:,} is counted, not behind {spec.contexts[0]:,}"
+        f" behind {most_cached:,} is counted, not behind {spec.contexts[0]:,}"
     )
     return replace(serving, notes=(note, *serving.notes))
 
 
 def _prediction_note(times: Sequence[ServingTime], measured: MeasuredMachine) -> str:
-    """A note: the basis of the predictions, or the reason why there are none."""
+    """Returns a note on the basis of the predictions, or on the reason why no time is predicted."""
     if all(row.token_predicted is None for row in times):
         return (
             "nothing is predicted: not every layer has a kernel like those that were measured,"
@@ -186,15 +191,15 @@ def check(spec: ServingSpec) -> None:
     """Refuses an impossible question.
 
     Raises:
-        Misuse: A number is below one, or too large.
+        Misuse: A number is below 1 or too large.
     """
-    named = {
+    sizes_by_option = {
         "--prompt": (spec.prompt,),
         "--context": spec.contexts,
         "--batch": spec.batches,
         "--devices": spec.devices,
     }
-    for where, sizes in named.items():
+    for where, sizes in sizes_by_option.items():
         if not sizes or min(sizes) < 1:
             raise Misuse("there is one at least", where=where, hint="give whole numbers above 0")
     if max(spec.devices) > _MOST_DEVICES:
@@ -207,6 +212,8 @@ _MOST_DEVICES = 4096
 
 
 class _Answer:
+    """Computes the answer to one question about one model."""
+
     def __init__(
         self, passes: Passes, spec: ServingSpec, types: StoredTypes, machine: Machine | None
     ) -> None:
@@ -222,15 +229,15 @@ class _Answer:
 
     def fact(self) -> Serving:
         spec, passes = self.spec, self.passes
-        # some code has no place for a token behind the new one
-        most = max(*spec.contexts, (self.longest or 0) - 1, 64)
-        marks = windows(passes.cache(PROMPTS[0])[0])
-        decode_macs = over_context(passes.macs, marks, most)
+        # some code supports no position after the longest context
+        longest_context = max(*spec.contexts, (self.longest or 0) - 1, 64)
+        window_sizes = windows(passes.cache(PROMPTS[0])[0])
+        decode_macs = over_context(passes.macs, window_sizes, longest_context)
         prefill_macs, prefill = self._prefill()
-        cache = served_cache(passes, spec.contexts[0], most, self.types.kv_bits, self.weights)
+        cache = served_cache(passes, spec.contexts[0], longest_context, self.types.kv_bits, self.weights)
         self._note(decode_macs, cache.bytes)
         cache_bytes = {context: self._cache_bytes(cache.bytes, context) for context in spec.contexts}
-        first, steps = self._works(prefill, decode_macs, cache.bytes, cache_bytes)
+        first, steps = self._pass_works(prefill, decode_macs, cache.bytes, cache_bytes)
         step = passes.step(spec.contexts[0])
         return Serving(
             spec,
@@ -241,7 +248,7 @@ class _Answer:
             self.weights,
             weights.parts(self.holders),
             self._scaled(prefill),
-            self._scaled(passes.figures(step, 1), self._stored_share[None]),
+            self._scaled(passes.figures(step, 1), self._stored_ratio[None]),
             prefill_macs,
             decode_macs,
             cache,
@@ -257,17 +264,17 @@ class _Answer:
         )
 
     def _prefill(self) -> tuple[ClosedForm, PassFigures]:
-        """The form over the prompt, and the pass over the requested prompt."""
+        """Returns the closed form of the MACs of a prompt, and the figures of the requested prompt."""
         passes, prompt = self.passes, self.spec.prompt
-        # the sizes share no divisor: code that processes a prompt in pieces processes the rest differently
-        far = (5, 29, 43, *((prompt,) if passes.counted(prompt) else ()))
-        checks = tuple([size for size in dict.fromkeys(far) if size not in PROMPTS])
+        # the sizes share no divisor: code that splits a prompt into chunks treats the last chunk differently
+        check_sizes = (5, 29, 43, *((prompt,) if passes.can_count(prompt) else ()))
+        checks = tuple([size for size in dict.fromkeys(check_sizes) if size not in PROMPTS])
 
         def form(name: str) -> ClosedForm:
             return over_prompt(lambda size: getattr(passes.prompt(size).figures, name), PROMPTS, checks)
 
         macs = form("macs")
-        if passes.counted(prompt):
+        if passes.can_count(prompt):
             if not macs.pieces:
                 self.notes.append(
                     "no closed form over the prompt gives what was counted, as of code that goes over it in"
@@ -295,7 +302,7 @@ class _Answer:
         tensors = self.passes.cache(context)[1]
         return round(sum(t.tensor.numel() * element_bits(t, self.types.kv_bits) for t in tensors) / 8)
 
-    def _works(
+    def _pass_works(
         self, prefill: PassFigures, macs: ClosedForm, cache: ClosedForm, cache_bytes: Mapping[int, int]
     ) -> tuple[dict[int, PassWork], dict[tuple[int, int], PassWork]]:
         spec = self.spec
@@ -325,8 +332,8 @@ class _Answer:
         return macs if macs is not None else self.passes.macs(context)
 
     @cached_property
-    def _stored_share(self) -> dict[int | None, float]:
-        """Bytes of the stored cache over bytes of the cache in the code's types: by layer, and in total."""
+    def _stored_ratio(self) -> dict[int | None, float]:
+        """Ratio of stored cache bytes to cache bytes in the code's types, by layer (None: all layers)."""
         compute_bytes: dict[int | None, float] = {None: 0.0}
         stored_bytes: dict[int | None, float] = {None: 0.0}
         for tensor in self.passes.cache(self.spec.contexts[0])[1]:
@@ -347,11 +354,14 @@ class _Answer:
         )
 
     def _layers(self) -> tuple[ServedLayer, ...]:
-        """Rows of a step that multiply or read the cache, with the cost of the prompt there."""
+        """Returns a row for each layer of a step that multiplies or reads the cache.
+
+        Each row also holds the multiply-accumulates of the prompt in that layer.
+        """
         passes = self.passes
         step = passes.step(self.spec.contexts[0])
-        before = passes.prompt_layers(self.spec.prompt) if passes.counted(self.spec.prompt) else {}
-        share = self._stored_share
+        prompt_macs = passes.prompt_layers(self.spec.prompt) if passes.can_count(self.spec.prompt) else {}
+        share = self._stored_ratio
         rows = []
         for layer in step.analysis.layers:
             if layer.group or not (layer.macs or layer.kv_cache_bytes):
@@ -360,7 +370,7 @@ class _Answer:
                 ServedLayer(
                     layer.path,
                     layer.kind,
-                    before.get(layer.path),
+                    prompt_macs.get(layer.path),
                     layer.macs,
                     round((layer.weight_bytes or 0) * self.types.scale),
                     round((layer.kv_cache_bytes or 0) * share.get(block_of(layer.path), share[None])),
@@ -376,23 +386,23 @@ class _Answer:
         kept_layouts, refused = [], dict[str, None]()
         attention = BetweenCounts(macs, spec.contexts, self.passes.attention, self.passes.contexts)
         cache_bytes = BetweenCounts(cached, spec.contexts, self._cached)
-        prompt = PassOfLayers(self._read(), self._cached(spec.prompt))
-        counted = spec.prompt if self.passes.counted(spec.prompt) else 0
+        prompt = PassOfLayers(self._prompt_macs(), self._cached(spec.prompt))
+        counted = spec.prompt if self.passes.can_count(spec.prompt) else 0
         for context in spec.contexts:
             step = PassOfLayers(attention.at(context), cache_bytes.at(context))
             layers = blocks(cuts, step, prompt, self.types.scale)
             for batch in spec.batches:
-                laid = LayoutContext(
+                setup = LayoutContext(
                     *(cuts, layers, context, batch, self.machine, spec.card, spec.links, self._item_bytes()),
                     prompt=counted,
                     encoder=self.passes.own.encoder,
                 )
                 for devices in spec.devices:
-                    candidates, why = layouts(laid, devices)
-                    refused.update(dict.fromkeys(why))
+                    candidates, reasons = layouts(setup, devices)
+                    refused.update(dict.fromkeys(reasons))
                     kept_layouts += sorted(candidates, key=_best)[:_KEPT]
         self.uncut = list(refused)[:3]
-        self.notes += [f"not cut further: {why}" for why in self.uncut]
+        self.notes += [f"not cut further: {reasons}" for reasons in self.uncut]
         if (
             self.machine is not None
             and spec.links is None
@@ -401,11 +411,11 @@ class _Answer:
             self.notes.append("times of layouts that send need the rate of the links (--links)")
         return tuple(kept_layouts)
 
-    def _read(self) -> dict[int | None, float]:
-        """Multiply-accumulates of the prompt, by layer; empty where its rows are not counted."""
+    def _prompt_macs(self) -> dict[int | None, float]:
+        """Returns the multiply-accumulates of the prompt by layer, or {} if the prompt is not counted."""
         macs_by_layer = dict[int | None, float]()
         prompt = self.spec.prompt
-        rows = self.passes.prompt_layers(prompt) if self.passes.counted(prompt) else {}
+        rows = self.passes.prompt_layers(prompt) if self.passes.can_count(prompt) else {}
         for path, macs in rows.items():
             number = block_of(path)
             macs_by_layer[number] = macs_by_layer.get(number, 0.0) + (macs or 0)
@@ -423,14 +433,16 @@ class _Answer:
         return parameter.element_size() if parameter is not None else 4
 
     def _note_repeated(self) -> None:
-        """Notes the weights that a step multiplies with the cached tokens, besides the new token."""
+        """Adds a note on weights that each step multiplies with the cached tokens, too."""
         context = self.spec.contexts[0]
         rows = [layer for layer in self.passes.step(context).analysis.layers if self.passes.of_weights(layer)]
-        more = {layer.path: (layer.macs or 0) - self.passes.few.get(layer.path, 0) for layer in rows}
-        paths = [path for path, macs in more.items() if macs > 0]
+        extra_macs = {
+            layer.path: (layer.macs or 0) - self.passes.first_step_macs.get(layer.path, 0) for layer in rows
+        }
+        paths = [path for path, macs in extra_macs.items() if macs > 0]
         if context > PROMPTS[0] and paths:
             named = named_few(list(dict.fromkeys(path.rpartition(".")[2] for path in paths)))
-            macs = sum(more[path] for path in paths) * context // (context - PROMPTS[0])
+            macs = sum(extra_macs[path] for path in paths) * context // (context - PROMPTS[0])
             self.notes.append(
                 f"its code multiplies {named} with every token of the cache in each step:"
                 f" {macs:,} MACs behind {context:,} tokens, which engines that"
@@ -481,7 +493,7 @@ class _Answer:
 
 
 def _best(layout: DeviceLayout) -> tuple[bool, float, int]:
-    """Sort key of layouts: first those that fit, then by time of a token, then by sent bytes."""
+    """Sort key of layouts: those that fit come first, then less time per token, then fewer sent bytes."""
     return layout.fits is False, layout.token if layout.token is not None else float("inf"), layout.link_bytes
 
 

@@ -1,7 +1,7 @@
-"""Sweep of serving: many types, contexts, batches and layouts of many models, as stored rows.
+"""Sweep of serving costs: many types, contexts, batches and device layouts of many models, as stored rows.
 
-The same few passes over a model's code answer all questions in one type. So a worker gets these questions
-together, a few contexts at a time.
+A few passes over a model's code answer all questions in one type. Each worker therefore gets the questions of
+one type together, a few contexts at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.units import rate_text
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.serving.serving import check, stored_types
-from explorer.engine.sweep import MOST, cluster, complain
+from explorer.engine.sweep import MOST, cluster, raise_common_error
 from explorer.engine.sweep.fingerprint import digest
 from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.store import Store
@@ -28,11 +28,11 @@ from explorer.facts.serving.spec import ServingSpec
 from explorer.facts.serving.sweep import ServingRow, ServingSweep, ServingSweepSpec, with_serving_front
 
 _TOGETHER = 16
-"""Contexts in one task of a worker."""
+"""Maximum number of contexts in one task of a worker."""
 
 
 class ServingSession(Protocol):
-    """The part of a session that the sweep uses."""
+    """The methods of a session that the sweep calls."""
 
     def serving(
         self,
@@ -42,20 +42,21 @@ class ServingSession(Protocol):
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Serving:
-        """Prompt, steps, cache, times and layouts."""
+        """Computes prompt, decode step, cache, times and layouts."""
 
 
 class ServedModel(Struct, frozen=True):
     """A model of the sweep.
 
     Attributes:
-        name: The user's name for it.
-        door: The session that has it open.
-        content: Returns a digest of everything that its figures depend on.
-        opener: For that digest, a function without arguments that opens the model again: importable by name.
-        opening: The options that it is opened with, as far as figures depend on them.
-        words: Those options as they are typed.
-        stays: It is an object of this process.
+        name: The user's name of the model.
+        door: Session in which the model is open.
+        content: Function that returns a digest of all inputs of the model's figures.
+        opener: Function that takes this digest and returns a picklable function that opens the model in a
+            worker.
+        opening: Options that the model is opened with and that its figures depend on.
+        words: Those options as the user types them.
+        stays: Whether the model is an object of the present process, which no other process can open.
     """
 
     name: str
@@ -71,19 +72,21 @@ class ServingTask(Task, frozen=True, kw_only=True):
     """Questions that one worker answers together.
 
     Attributes:
-        blank: A row without figures for each.
-        spec: All questions in one.
-        machine: The machine of the times.
+        blank: A row without figures for each question.
+        spec: One question that covers all questions.
+        machine: Machine of the times, or None for no times.
     """
 
     blank: tuple[ServingRow, ...]
     spec: ServingSpec
     machine: Machine | None
 
-    def made(self, door: Any, on_progress: OnProgress = None, cancel: Cancel = None) -> Iterator[ServingRow]:
-        """The rows, one after the other; a question without a layout has a row with the reason."""
+    def compute_rows(
+        self, door: Any, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> Iterator[ServingRow]:
+        """Yields the rows of all questions. A question without a layout has a row with the reason."""
         try:
-            # without its name: bounds only, which do not depend on the worker
+            # a machine without a name gives bounds only, which do not depend on the worker
             machine = None if self.machine is None else replace(self.machine, name="")
             fact = door.serving(self.spec, machine=machine, on_progress=on_progress, cancel=cancel)
         except (Cancelled, MissingExtra):
@@ -92,19 +95,19 @@ class ServingTask(Task, frozen=True, kw_only=True):
             yield from (replace(row, error=str(error)) for row in self.blank)
             return
         for row in self.blank:
-            yield from _rows(row, fact)
+            yield from _rows_of_question(row, fact)
 
 
-_OF_LAYOUT = (
+_LAYOUT_FIELDS = (
     *("tensor", "pipeline", "expert", "weight_bytes", "cache_bytes", "link_bytes", "fits"),
     *("first_token", "token", "rate"),
 )
 
 
-def _rows(blank: ServingRow, fact: Serving) -> list[ServingRow]:
-    where = blank.context, blank.batch
+def _rows_of_question(blank: ServingRow, fact: Serving) -> list[ServingRow]:
+    context_and_batch = blank.context, blank.batch
     if blank.devices == 1:
-        time_ = next(row for row in fact.times if (row.context, row.batch) == where)
+        time_ = next(row for row in fact.times if (row.context, row.batch) == context_and_batch)
         names = ("fits", "first_token", "token", "rate")
         figures: dict[str, Any] = {name: getattr(time_, name) for name in names}
         cached = time_.memory - fact.weight_bytes
@@ -113,31 +116,31 @@ def _rows(blank: ServingRow, fact: Serving) -> list[ServingRow]:
     device_layouts = [
         layout
         for layout in fact.layouts
-        if (layout.context, layout.batch, layout.devices) == (*where, blank.devices)
+        if (layout.context, layout.batch, layout.devices) == (*context_and_batch, blank.devices)
     ]
     if not device_layouts:
-        why = "; ".join(fact.uncut)
+        reason = "; ".join(fact.uncut)
         return [
             replace(
                 blank,
                 key=f"{blank.key}.0",
-                error=f"no layout over {blank.devices:,} devices{': ' * bool(why)}{why}",
+                error=f"no layout over {blank.devices:,} devices{': ' * bool(reason)}{reason}",
             )
         ]
     return [
         replace(
             blank,
-            key=f"{blank.key}.{at}",
+            key=f"{blank.key}.{index}",
             layouts=len(device_layouts),
             bound=layout.limit,
-            **{name: getattr(layout, name) for name in _OF_LAYOUT},
+            **{name: getattr(layout, name) for name in _LAYOUT_FIELDS},
         )
-        for at, layout in enumerate(device_layouts)
+        for index, layout in enumerate(device_layouts)
     ]
 
 
-class _Work(Struct):
-    """A model on its way: its rows by question, and the questions that are open."""
+class _ModelState(Struct):
+    """State of one model in the sweep: its rows by question, and its open questions."""
 
     subject: ServedModel
     content: str = ""
@@ -156,21 +159,23 @@ def sweep_servings(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> ServingSweep:
-    """A row for every model, combination and layout.
+    """Computes a row for every model, combination and layout.
 
     Args:
         subjects: The models.
         spec: The values to combine.
-        machine: The machine of the times; None leaves times out.
-        output: A file of results: its rows are not computed again, new rows are added.
-        scheduler: The address of a Dask cluster that does the work.
-        workers: Processes on this machine; None and 1 mean the present process.
-        on_progress: Called with the number of answered questions.
-        cancel: Called now and then; True stops. Finished rows stay in `output`.
+        machine: Machine for which times are computed, or None for no times.
+        output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
+            added.
+        scheduler: Address of a Dask cluster that does the work, or None.
+        workers: Number of processes on this machine. None and 1 mean the present process.
+        on_progress: Function called with the number of answered questions.
+        cancel: Function called now and then; the sweep stops when it returns True. Finished rows stay in
+            `output`.
 
     Raises:
-        Misuse: There are too many combinations, a type or a size is impossible, `output` is no file of
-            results, or every row fails with the same error.
+        Misuse: There are too many combinations, a type or a size is impossible, `output` holds no results, or
+            every row fails with the same error.
         MissingExtra: A package is not installed.
         Cancelled: `cancel` returned True.
     """
@@ -186,10 +191,10 @@ def sweep_servings(
         raise Misuse("an nn.Module object stays in its process", hint="name it as package.module:callable")
     with Store(ServingRow, output) as store:
         run = _Run(store, questions, machine, on_progress, cancel)
-        works = [run.prepare(subject, alone=len(subjects) == 1) for subject in subjects]
+        works = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]
         count = run.fill(works, scheduler, workers)
     rows = [row for work in works for rows in work.rows.values() for row in rows]
-    complain(rows)
+    raise_common_error(rows)
     return ServingSweep(
         rows=with_serving_front(rows),
         made=run.made,
@@ -201,7 +206,7 @@ def sweep_servings(
 
 
 class _Run:
-    """One sweep on its way."""
+    """State of one run of the sweep."""
 
     def __init__(
         self,
@@ -215,16 +220,19 @@ class _Run:
         self.on_progress, self.cancel = on_progress, cancel
         self.made = self.kept = self.done = self.total = 0
 
-    def prepare(self, subject: ServedModel, *, alone: bool) -> _Work:
-        """The stored rows of a model, and its open questions; of an unreadable model, rows with the error."""
-        work = _Work(subject)
+    def prepare(self, subject: ServedModel, *, is_only_model: bool) -> _ModelState:
+        """Reads the stored rows of a model and collects its open questions.
+
+        An unreadable model gets rows with the error.
+        """
+        work = _ModelState(subject)
         try:
             report(self.on_progress, None, "reading the model")
             work.content = subject.content()
         except Cancelled:
             raise
         except ExplorerError as error:
-            if alone:
+            if is_only_model:
                 raise
             blanks = [self._blank(work, question) for question in self.questions]
             work.rows = {row.key: [replace(row, error=str(error))] for row in blanks}
@@ -237,7 +245,7 @@ class _Run:
         self.total += len(work.open)
         return work
 
-    def _blank(self, work: _Work, question: ServingSpec) -> ServingRow:
+    def _blank(self, work: _ModelState, question: ServingSpec) -> ServingRow:
         subject, machine = work.subject, self.machine
         figures = None if machine is None else (machine.peak_macs, machine.bandwidth)
         identity = {"serving": to_json(question), "machine": figures, "opening": subject.opening}
@@ -246,7 +254,7 @@ class _Run:
             model=subject.name,
             fingerprint=work.content,
             opening=subject.words,
-            machine=_words(machine),
+            machine=_machine_text(machine),
             prompt=question.prompt,
             context=question.contexts[0],
             batch=question.batches[0],
@@ -258,82 +266,85 @@ class _Run:
         )
 
     def _stored_rows(self, blank: ServingRow) -> list[ServingRow]:
-        """The stored rows of a question, if all of them are stored, under the model's present name."""
+        """Returns the stored rows of a question under the model's present name, or [] if one is missing."""
         first = next(iter(self.store.rows([f"{blank.key}.0"])), None)
         if first is None:
             return []
-        rows = list(self.store.rows([f"{blank.key}.{at}" for at in range(first.layouts)]))
+        rows = list(self.store.rows([f"{blank.key}.{index}" for index in range(first.layouts)]))
         if len(rows) < first.layouts:
             return []
         self.kept += len(rows)
         return [replace(row, model=blank.model, machine=blank.machine) for row in rows]
 
-    def fill(self, works: Sequence[_Work], scheduler: str | None, workers: int | None) -> int:
-        """Answers the open questions, here or elsewhere; returns the number of processes that did."""
-        here = scheduler is None and (workers or 1) == 1
+    def fill(self, works: Sequence[_ModelState], scheduler: str | None, workers: int | None) -> int:
+        """Answers the open questions in this process or in workers. Returns the number of workers."""
+        in_process = scheduler is None and (workers or 1) == 1
         tasks: list[ServingTask] = []
-        places: dict[int, _Work] = {}
+        work_by_task: dict[int, _ModelState] = {}
         for work in works:
-            for task in self._tasks(work, len(self.questions) if here else _TOGETHER):
+            for task in self._tasks(work, len(self.questions) if in_process else _TOGETHER):
                 tasks.append(task)
-                places[id(task)] = work
+                work_by_task[id(task)] = work
         if not tasks:
             return 0
         report(self.on_progress, None, "sweeping", 0, self.total)
 
-        def done(task: ServingTask, result: Sequence[Any] | ExplorerError) -> None:
+        def on_result(task: ServingTask, result: Sequence[Any] | ExplorerError) -> None:
             if isinstance(result, ExplorerError):
                 # not stored: another worker, or a later run, may succeed
                 result = [replace(row, error=str(result)) for row in task.blank]
-            self._take(places[id(task)], result)
+            self._add_rows(work_by_task[id(task)], result)
             self.done += len(task.blank)
             report(self.on_progress, None, "sweeping", self.done, self.total)
 
-        if here:
+        if in_process:
             for task in tasks:
                 stop_if(self.cancel)
-                door = places[id(task)].subject.door
-                done(task, list(task.made(door, self.on_progress, self.cancel)))
+                door = work_by_task[id(task)].subject.door
+                on_result(task, list(task.compute_rows(door, self.on_progress, self.cancel)))
             return 0
         report(self.on_progress, None, "starting workers")
-        return cluster.spread(tasks, done, scheduler, workers or 1, self.cancel)
+        return cluster.spread(tasks, on_result, scheduler, workers or 1, self.cancel)
 
-    def _tasks(self, work: _Work, together: int) -> Iterator[ServingTask]:
-        """The open questions of a model, grouped by types, `together` contexts in a task."""
+    def _tasks(self, work: _ModelState, together: int) -> Iterator[ServingTask]:
+        """Yields tasks of open questions of the same types, with up to `together` contexts in a task."""
         if not work.open:
             return
         opener = work.subject.opener(work.content)
-        alike: dict[tuple[str, str], dict[int, list[tuple[ServingSpec, ServingRow]]]] = {}
+        pairs_by_types: dict[tuple[str, str], dict[int, list[tuple[ServingSpec, ServingRow]]]] = {}
         for question, blank in work.open:
-            groups = alike.setdefault((question.dtype, question.kv_dtype), {})
+            groups = pairs_by_types.setdefault((question.dtype, question.kv_dtype), {})
             groups.setdefault(question.contexts[0], []).append((question, blank))
-        for groups in alike.values():
+        for groups in pairs_by_types.values():
             contexts = list(groups)
-            for at in range(0, len(contexts), together):
-                some = [pair for context in contexts[at : at + together] for pair in groups[context]]
+            for start in range(0, len(contexts), together):
+                pairs = [pair for context in contexts[start : start + together] for pair in groups[context]]
                 yield ServingTask(
                     opener=opener,
                     files=(),
                     fingerprint=work.content,
                     opening=work.subject.words,
-                    blank=tuple([blank for _, blank in some]),
-                    spec=_together([question for question, _ in some]),
+                    blank=tuple([blank for _, blank in pairs]),
+                    spec=_combined([question for question, _ in pairs]),
                     machine=self.machine,
                 )
 
-    def _take(self, work: _Work, rows: Sequence[ServingRow]) -> None:
-        """Puts rows in their places and stores the answers; the rows of a question are stored all or none."""
+    def _add_rows(self, work: _ModelState, rows: Sequence[ServingRow]) -> None:
+        """Adds rows to the work and stores those without an error.
+
+        The rows of a question are stored all together or not at all.
+        """
         by_question: dict[str, list[ServingRow]] = {}
         for row in rows:
             by_question.setdefault(row.key.partition(".")[0], []).append(row)
         work.rows.update(by_question)
-        good = [row for row in rows if "." in row.key]
-        self.store.add(good)
-        self.made += len(good)
+        answered_rows = [row for row in rows if "." in row.key]
+        self.store.add(answered_rows)
+        self.made += len(answered_rows)
 
 
-def _together(questions: Sequence[ServingSpec]) -> ServingSpec:
-    """One question that covers all of the questions."""
+def _combined(questions: Sequence[ServingSpec]) -> ServingSpec:
+    """Combines questions into one question that covers all of them."""
 
     def every(name: str) -> tuple[int, ...]:
         return tuple(dict.fromkeys(getattr(question, name)[0] for question in questions))
@@ -341,8 +352,8 @@ def _together(questions: Sequence[ServingSpec]) -> ServingSpec:
     return replace(questions[0], **{name: every(name) for name in ("contexts", "batches", "devices")})
 
 
-def _words(machine: Machine | None) -> str:
-    """A machine in a few words: its name, and its rates."""
+def _machine_text(machine: Machine | None) -> str:
+    """Describes a machine by its name and its rates."""
     if machine is None:
         return ""
     rates = f"{rate_text(machine.peak_macs, 'MAC/s')}, {rate_text(machine.bandwidth, 'B/s')}"

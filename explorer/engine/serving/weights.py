@@ -1,7 +1,7 @@
-"""Parameters of a language model by the module that holds them: those a token multiplies with, or reads.
+"""Parameters of a language model by the module that holds them, and the share that one token uses.
 
-A module that multiplies fewer times than it has weights uses a part of them for each token: experts. A module
-with two-dimensional weights that multiplies with none of them looks rows up in a table.
+A module whose product multiplies fewer times than it has weights holds experts: each token uses a part of the
+weights. An embedding module that multiplies nothing is a table: each token reads one row.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 class WeightHolder(Struct, frozen=True):
-    """A module and the parameters that it holds itself.
+    """A module and the parameters that are registered on the module itself.
 
     Attributes:
-        path: The path under which it is registered first.
-        kind: Its class.
-        params: Elements of its parameters, without those shared with an earlier module.
-        weight_bytes: Bytes of these, in the files' types where they come from files.
-        dtypes: Their stored types.
-        used: Share of its weights with which one token is multiplied; 1 if it multiplies with none.
-        table: It looks rows up.
-        idle: A step leaves it out: an encoder, or a tower for another kind of input.
-        read: Bytes that one token reads of it, shared parameters included.
+        path: First path under which the module is registered.
+        kind: Class name of the module.
+        params: Elements of the module's parameters, without those shared with an earlier module.
+        weight_bytes: Bytes of these elements, in the type of the file if they come from a file.
+        dtypes: Stored types of these elements.
+        used: Share of the weights that one token is multiplied with, or 1 if the module multiplies nothing.
+        table: Whether the module looks rows up.
+        idle: Whether a step does not run the module: an encoder, or a tower for another kind of input.
+        read: Bytes that one token reads of the module, shared parameters included.
         macs: Multiply-accumulates of one token.
-        experts: Number of experts in its stack; 1 if it is no stack.
+        experts: Number of experts in the module's stack, or 1 if the module is not a stack.
     """
 
     path: str
@@ -53,66 +53,68 @@ class WeightHolder(Struct, frozen=True):
 
     @property
     def routed(self) -> bool:
-        """Whether a token uses a part of it only."""
+        """Whether a token uses only a part of the weights."""
         return self.used < 1
 
 
 def holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightHolder, ...]:
-    """The modules of a model that hold parameters, in the order of their registration.
+    """Returns the modules of a model that hold parameters, in the order of their registration.
 
     Args:
-        model: On the meta device.
-        layers: Rows of the tree of one decode step, groups included, by path.
+        model: The model on the meta device.
+        layers: Rows of the layer tree of one decode step, groups included, by path.
     """
     all_own = {path: (module, of_own(module)) for path, module in registered(model)}
     idle_paths = {path for path in all_own if (row := layers.get(path)) is not None and _is_idle(row)}
     # a shared parameter is counted at the module that runs with it
-    run = {id(p) for path, (_, parameters) in all_own.items() if path not in idle_paths for p in parameters}
+    used_ids = {
+        id(p) for path, (_, parameters) in all_own.items() if path not in idle_paths for p in parameters
+    }
     seen_ids: set[int] = set()
     weight_holders = []
     for path, (module, parameters) in all_own.items():
         if not parameters:
             continue
         idle = path in idle_paths
-        new = [p for p in parameters if id(p) not in seen_ids and not (idle and id(p) in run)]
-        seen_ids.update(map(id, new))
+        new_parameters = [p for p in parameters if id(p) not in seen_ids and not (idle and id(p) in used_ids)]
+        seen_ids.update(map(id, new_parameters))
         row = layers.get(path)
         macs = (row.macs if row is not None else 0) or 0
         matrices = sum(p.numel() for p in parameters if p.dim() > 1)
         nbytes = sum(storage.nbytes for storage in parameters.values())
         table = not macs and bool(matrices) and isinstance(module, nn.Embedding)
-        # convolutions and tied weights multiply more often than once; a bias of experts is no matrix
-        used = min(1.0, macs / _multiplying(parameters)) if macs and matrices else 1.0
+        # at most 1: convolutions and tied weights multiply more than once; the bias of experts is not counted
+        used = min(1.0, macs / _matrix_elements(parameters)) if macs and matrices else 1.0
         read = 0 if idle else _row_bytes(parameters) if table else used * nbytes
         weight_holders.append(
             WeightHolder(
                 path,
                 type(module).__name__,
-                sum(p.numel() for p in new),
-                sum(parameters[p].nbytes for p in new),
-                tuple(dict.fromkeys(parameters[p].dtype for p in new)),
-                used if used < _WHOLE else 1.0,
+                sum(p.numel() for p in new_parameters),
+                sum(parameters[p].nbytes for p in new_parameters),
+                tuple(dict.fromkeys(parameters[p].dtype for p in new_parameters)),
+                used if used < _FULL_USE else 1.0,
                 table,
                 idle,
                 read,
                 macs,
-                next(iter(parameters)).shape[0] if used < _WHOLE else 1,
+                next(iter(parameters)).shape[0] if used < _FULL_USE else 1,
             )
         )
     return tuple(weight_holders)
 
 
 def _is_idle(row: Layer) -> bool:
-    """Whether nothing of it runs; modules that are not called may have parts that are."""
+    """Whether the step runs nothing of a module. Modules that are not called may have parts that run."""
     return not row.calls and not (row.macs or row.elementwise_ops)
 
 
-_WHOLE = 0.95
-"""Share from which on a module counts as using all of its weights: a few may be for other passes."""
+_FULL_USE = 0.95
+"""Share of used weights from which on a module counts as using all of them: a few may serve other passes."""
 
 
-def _multiplying(parameters: Collection[nn.Parameter]) -> int:
-    """Elements of the weights that a product takes: of stacks of experts those stacks alone."""
+def _matrix_elements(parameters: Collection[nn.Parameter]) -> int:
+    """Counts the elements of the weights of highest rank: in a stack of experts, the stacked matrices."""
     rank = max(p.dim() for p in parameters)
     return sum(p.numel() for p in parameters if p.dim() == rank)
 
@@ -122,15 +124,15 @@ def _row_bytes(parameters: Mapping[nn.Parameter, StoredForm]) -> int:
 
 
 def read_bytes(all_holders: tuple[WeightHolder, ...], tokens: int, *, encoder: bool = False) -> float:
-    """Bytes of weights that a pass over `tokens` tokens reads, each weight once.
+    """Returns the bytes of weights that a pass over `tokens` tokens reads, each weight once.
 
-    Experts are assumed to be drawn evenly and independently for each token: of E experts, k per token, n
-    tokens read E (1 - (1 - k/E)^n) on average.
+    Experts are assumed to be drawn evenly and independently for each token. With E experts and k per token, n
+    tokens read E (1 - (1 - k/E)^n) experts on average.
 
     Args:
-        all_holders: All of a model.
-        tokens: Tokens of the pass.
-        encoder: The pass also runs the encoder, which a step leaves out.
+        all_holders: All weight holders of a model.
+        tokens: Number of tokens of the pass.
+        encoder: Whether the pass also runs the encoder, which a step leaves out.
     """
     total = 0.0
     for holder in all_holders:
@@ -146,7 +148,7 @@ def read_bytes(all_holders: tuple[WeightHolder, ...], tokens: int, *, encoder: b
 
 
 def parts(all_holders: tuple[WeightHolder, ...]) -> tuple[ServedPart, ...]:
-    """The parts of a model: holders grouped by their path without numbers, in order."""
+    """Groups the holders of a model into parts: holders whose paths differ only in numbers, in order."""
     grouped: dict[tuple[str, str], list[WeightHolder]] = {}
     for holder in all_holders:
         if holder.params:
@@ -168,46 +170,48 @@ def parts(all_holders: tuple[WeightHolder, ...]) -> tuple[ServedPart, ...]:
 
 
 def all_experts(model: nn.Module, all_holders: Sequence[WeightHolder]) -> list[str]:
-    """A note on code that multiplies each token with all experts, although its router selects a few.
+    """Returns a note if the code multiplies each token with all experts although its router selects a few.
 
     Args:
         model: The model.
-        all_holders: All of its holders.
+        all_holders: All weight holders of the model.
     """
     config = text_config(model)
-    many = _setting(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-    few = _setting(config, "num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k")
-    if not few or few >= many or any(holder.routed for holder in all_holders):
+    experts = _setting(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    experts_per_token = _setting(config, "num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k")
+    if not experts_per_token or experts_per_token >= experts or any(holder.routed for holder in all_holders):
         return []
     stacks = [
         p
         for holder in all_holders
         for p in parameters_of(model.get_submodule(holder.path)).values()
-        if p is not None and p.dim() > 2 and p.shape[0] == many
+        if p is not None and p.dim() > 2 and p.shape[0] == experts
     ]
     if not stacks:
         return []
     active_params = (
-        sum(active(holder) for holder in all_holders) - sum(p.numel() for p in stacks) * (many - few) // many
+        sum(active(holder) for holder in all_holders)
+        - sum(p.numel() for p in stacks) * (experts - experts_per_token) // experts
     )
     return [
-        f"its code multiplies each token with all {many} experts, and its router takes {few}: engines that"
-        f" work with those alone have {active_params:,} active parameters"
+        f"its code multiplies each token with all {experts} experts, and its router takes"
+        f" {experts_per_token}:"
+        f" engines that work with those alone have {active_params:,} active parameters"
     ]
 
 
 def _setting(config: object, *names: str) -> int:
-    """The first of these settings that is a whole number; 0 for none."""
+    """Returns the first of the named settings that is a whole number, or 0."""
     values = (getattr(config, name, None) for name in names)
     return next((n for n in values if isinstance(n, int)), 0)
 
 
 def active(holder: WeightHolder) -> int:
-    """Parameters of a holder that one token works with."""
+    """Returns the number of parameters of a holder that one token uses."""
     return 0 if holder.idle else round(holder.params * holder.used)
 
 
 def block_of(path: str) -> int | None:
-    """The number of the layer that a path is in; None outside of layers."""
+    """Returns the number of the layer that contains a path, or None outside layers."""
     match_ = _NUMBER.search(path)
     return int(match_.group()) if match_ else None

@@ -1,9 +1,9 @@
-"""Shapes of every value of an ONNX model: declared, inferred, observed, and which one is used.
+"""Shapes of every value of a model: declared, inferred or observed.
 
-`inference` goes through a model with the rules of `operators.registry`, follows the contents of small values
-(`constants`), and hands what is left to onnx (`onnx_pass`). Dimensions that are not numbers are expressions
-(`engine.symbolic`). `observed` runs the model. What is known meanwhile is a table (`known`), and becomes
-facts in `provenance`.
+`inference` infers a model with the rules of `operators.registry`, computes the contents of small values
+(`constants`), and passes the remaining nodes to onnx (`onnx_pass`). Dimensions that are not numbers are
+symbolic expressions (`engine.symbolic`). `runtime_shapes` observes shapes in a run. During inference the
+known types are in a `ShapeTable` (`shape_table`). `provenance` converts them to facts with an origin.
 """
 
 from explorer.engine.shapes.binding import InputShapes, bind_inputs

@@ -1,4 +1,4 @@
-"""Input binding: a graph's inputs with the user's sizes of symbolic dimensions and the user's shapes."""
+"""Binding of a graph's inputs: applies the user's sizes of symbolic dimensions and input shapes."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ InputShapes = Mapping[str, tuple[str | None, Shape]]
 def bind_inputs(
     model: Model, sizes: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> tuple[tuple[Value, ...], dict[str, int], bool]:
-    """The graph's inputs with the sizes and shapes that the user gave.
+    """Returns the graph's inputs with the user's sizes and shapes.
 
     Returns:
-        The inputs, all symbolic dimensions bound, and whether a size in the file was overruled.
+        The inputs, the sizes of all bound symbolic dimensions, and whether a user's size replaces a fixed
+        size in the file.
 
     Raises:
-        Misuse: No such dimension or input, a size below 1, or a shape of another rank than the input's.
+        Misuse: A dimension or an input does not exist, a size is below 1, or a shape has another rank than
+            its input.
     """
     graph = model.graph
     requested_types = dict(input_shapes or {})
     dim_sizes = dict(sizes or {})
-    feeds = {v.name: v for v in graph.feeds}
+    inputs_by_name = {v.name: v for v in graph.feeds}
     if dim_sizes:
         _check_names(model, dim_sizes)
     overruled = False
     for name, (_, shape) in requested_types.items():
-        if name not in feeds:
-            hint = nearest(name, feeds)
+        if name not in inputs_by_name:
+            hint = nearest(name, inputs_by_name)
             raise Misuse("the model has no such input", where=f"--input-shape {name}", hint=hint)
-        declared = feeds[name].shape
+        declared = inputs_by_name[name].shape
         if declared is None:
             continue
         if len(declared) != len(shape):
@@ -71,7 +73,7 @@ def _check_names(model: Model, dim_sizes: Mapping[str, int]) -> None:
     shapes = {shape for v in values if (shape := declared_shape(v))}
     names = {d for shape in shapes for d in shape if isinstance(d, str)}
     if not names.issuperset(dim_sizes):
-        # each size in 'past + 1' may be given
+        # the names inside an expression such as 'past + 1' can be set, too
         names |= {n for d in list(names) if (text := dims.canonical(d)) for n in dims.names((text,))}
     for name, size in dim_sizes.items():
         if name not in names:
@@ -82,7 +84,7 @@ def _check_names(model: Model, dim_sizes: Mapping[str, int]) -> None:
 
 
 def bound_shape(shape: Shape, sizes: Mapping[str, int]) -> Shape:
-    """A declared shape with names, and expressions of names, replaced by their sizes."""
+    """Replaces the names, and expressions of names, in a declared shape by their sizes."""
     return tuple(_bound(d, sizes) if isinstance(d, str) else d for d in shape)
 
 

@@ -1,4 +1,4 @@
-"""Subgraph bodies: names that functions, branches and loops capture, and attributes that a call sets."""
+"""Bodies of functions, branches and loops: the names that they capture, and the attributes set by a call."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from explorer.engine.symbolic import dimensions
 from explorer.facts import Dim
 
 FOREVER = 1 << 31
-"""Trip counts from here on mean "until the condition says stop": exporters write the largest integer."""
+"""Trip count from which on only the condition ends a loop. Exporters write the largest integer."""
 
 
 def captured_names(body: Graph) -> frozenset[str]:
-    """Names that a body uses and does not define: they come from the graphs around it."""
+    """Returns the names that a body reads from the enclosing graphs."""
     defined = {v.name for v in body.inputs} | set(body.initializers)
     used = {v.name for v in body.outputs}
     for node in body.nodes:
@@ -30,7 +30,10 @@ def captured_names(body: Graph) -> frozenset[str]:
 
 
 def substituted(node: Node, values: Mapping[str, Any]) -> Node:
-    """`node` with references to its function's attributes replaced by `values`; unset ones left out."""
+    """Returns a node with references to its function's attributes replaced by `values`.
+
+    Unset references are omitted.
+    """
     attributes: dict[str, Any] = {}
     changed = False
     for name, value in node.attributes.items():
@@ -40,9 +43,9 @@ def substituted(node: Node, values: Mapping[str, Any]) -> Node:
                 attributes[name] = values[value.name]
         elif isinstance(value, Graph):
             inner = tuple(substituted(n, values) for n in value.nodes)
-            different = any(a is not b for a, b in zip(inner, value.nodes, strict=True))
-            changed = changed or different
-            attributes[name] = replace(value, nodes=inner) if different else value
+            is_changed = any(a is not b for a, b in zip(inner, value.nodes, strict=True))
+            changed = changed or is_changed
+            attributes[name] = replace(value, nodes=inner) if is_changed else value
         else:
             attributes[name] = value
     if not changed:
@@ -51,23 +54,23 @@ def substituted(node: Node, values: Mapping[str, Any]) -> Node:
 
 
 def iterations(node: Node, contents: ConstantContents) -> tuple[Dim, bool]:
-    """How often the body of a Loop runs: a number, or a canonical expression of the sizes of inputs.
+    """Returns how often the body of a Loop runs: a number, or a canonical expression of input sizes.
 
     Returns:
-        The most iterations, None if they depend on the data; and whether all of them run because no
-        condition can end the loop earlier.
+        The maximum number of iterations, or None if it depends on data, and whether all of them run because
+        no condition ends the loop earlier.
     """
     trips = _limit(contents, node.inputs[0]) if node.inputs and node.inputs[0] else None
     start = node.inputs[1] if len(node.inputs) > 1 else ""
     condition = contents.get(start) if start else None
     if condition is not None and not condition.any():
         return 0, True
-    always = (not start or (condition is not None and bool(condition.all()))) and _keeps_going(
+    is_exact = (not start or (condition is not None and bool(condition.all()))) and _keeps_going(
         node.attributes["body"]
     )
-    if isinstance(trips, int) and trips >= FOREVER and not always:
+    if isinstance(trips, int) and trips >= FOREVER and not is_exact:
         trips = None
-    return trips, always
+    return trips, is_exact
 
 
 def _limit(contents: ConstantContents, name: str) -> Dim:
@@ -81,17 +84,17 @@ def _limit(contents: ConstantContents, name: str) -> Dim:
 
 
 def _keeps_going(body: Graph) -> bool:
-    """Whether the body's condition always stays true."""
+    """Whether the body's condition is always true."""
     if len(body.inputs) < 2 or not body.outputs:
         return False
     name = body.outputs[0].name
-    makers = {o: n for n in body.nodes for o in n.outputs}
+    producers = {o: n for n in body.nodes for o in n.outputs}
     for _ in range(len(body.nodes) + 1):
         if name == body.inputs[1].name:
             return True
-        maker = makers.get(name)
-        if maker is None or maker.op != "Identity":
+        producer = producers.get(name)
+        if producer is None or producer.op != "Identity":
             content = constant_folding.small_constants(body).get(name)
             return content is not None and bool(content.all())
-        name = maker.inputs[0]
+        name = producer.inputs[0]
     return False

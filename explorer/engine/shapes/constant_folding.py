@@ -1,8 +1,8 @@
-"""Constant folding: small values that are known without a run: shapes, axes, and arithmetic on them.
+"""Constant folding: computes small values that are known without a run, such as shapes and axes.
 
-Exporters compute target shapes from input shapes with a dozen operators, of which onnx's inference
-follows some. Once the shapes are numbers, all of it is constant; it is computed here, and what was data
-dependent to inference (Reshape, Expand, Range) becomes static. Nothing large is ever computed.
+Exporters compute target shapes from input shapes with a dozen operators, and onnx's inference supports only
+some of them. Once the input shapes are numbers, these values are constant. Folding them makes the outputs of
+Reshape, Expand and Range static. Large values are never computed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 LARGEST = 1024
-"""Elements of a value that is still worth computing."""
+"""Maximum number of elements of a computed value."""
 
 LARGEST_FLOATS = 16
 
 
 def small_constants(graph: Graph) -> dict[str, Array]:
-    """Small initializers, and constants that nodes carry, by name."""
+    """Returns small initializers and the values of Constant nodes, by name."""
     arrays = {tensor.name: content(tensor) for tensor in graph.initializers.values()}
     for node in graph.nodes:
         if node.op == "Constant" and not node.domain and len(node.outputs) == 1:
@@ -35,8 +35,8 @@ def small_constants(graph: Graph) -> dict[str, Array]:
 
 
 def content(tensor: Tensor) -> Array | None:
-    """The values of a small tensor; None if it is large, has no data, or no numbers."""
-    # weights are no shapes: keep only floats that may be a scale or a limit
+    """Returns the values of a small tensor, or None if it is large, has no data, or holds no numbers."""
+    # large float tensors are weights; a scale or a limit is small
     largest = LARGEST_FLOATS if "float" in tensor.dtype else LARGEST
     if tensor.payload is None or tensor.elements > largest or tensor.dtype not in _NUMPY:
         return None
@@ -52,7 +52,7 @@ _NUMPY = frozenset(
 
 
 def constant(node: Node) -> Array | None:
-    """The value of a Constant node; None if it is large, sparse, or no number."""
+    """Returns the value of a Constant node, or None if it is large, sparse, or not numeric."""
     import numpy as np
 
     for name, value in node.attributes.items():
@@ -88,9 +88,9 @@ def _axes(attributes: Mapping[str, Any], axes: Array | None) -> tuple[int, ...] 
 
 
 def _unsqueeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Array:
-    at = _axes(attributes, axes) or ()
-    rank = x.ndim + len(at)
-    for axis in sorted(a % rank for a in at):
+    new_axes = _axes(attributes, axes) or ()
+    rank = x.ndim + len(new_axes)
+    for axis in sorted(a % rank for a in new_axes):
         x = _np().expand_dims(x, axis)
     return x
 
@@ -109,18 +109,18 @@ def _slice(
 ) -> Array:
     begin = attributes["starts"] if starts is None else starts.tolist()
     end = attributes["ends"] if ends is None else ends.tolist()
-    along = _axes(attributes, axes) or range(len(begin))
-    by = [1] * len(begin) if steps is None else steps.tolist()
+    sliced_axes = _axes(attributes, axes) or range(len(begin))
+    step_list = [1] * len(begin) if steps is None else steps.tolist()
     index = [slice(None)] * x.ndim
-    for a, b, e, s in zip(along, begin, end, by, strict=True):
-        # the smallest integer as an end means "to the very start" when going backwards
+    for a, b, e, s in zip(sliced_axes, begin, end, step_list, strict=True):
+        # with a negative step, the smallest integer as an end means "including element 0"
         index[a] = slice(b, None if s < 0 and e < -x.shape[a] else e, s)
     return x[tuple(index)]
 
 
 def _div(_: Mapping[str, Any], a: Array, b: Array) -> Any:
     if a.dtype.kind in "iu":
-        # ONNX truncates towards zero
+        # ONNX truncates toward zero
         return _np().trunc(_np().true_divide(a, b)).astype(a.dtype)
     return a / b
 
@@ -142,8 +142,8 @@ def _constant_of_shape(attributes: Mapping[str, Any], shape: Array) -> Any:
 
 def _expand(_: Mapping[str, Any], x: Array, shape: Array) -> Array | None:
     np = _np()
-    full = np.broadcast_shapes(x.shape, tuple(int(d) for d in shape))
-    return None if np.prod(full) > LARGEST else np.broadcast_to(x, full)
+    target = np.broadcast_shapes(x.shape, tuple(int(d) for d in shape))
+    return None if np.prod(target) > LARGEST else np.broadcast_to(x, target)
 
 
 def _reshape(_: Mapping[str, Any], x: Array, shape: Array) -> Array:
@@ -204,4 +204,4 @@ FOLDABLE: Mapping[str, Callable[..., Array | None]] = {
     "ReduceMax": _reduce("max"),
     "ReduceMin": _reduce("min"),
 }
-"""Operators that are computed, by type: attributes and arguments to the value; None if it is too large."""
+"""Functions that compute an operator's output from attributes and arguments, or None if it is too large."""

@@ -1,7 +1,8 @@
-"""Constant contents: shapes, axes, scalars, and the arithmetic that exporters do on them.
+"""Constant contents: shapes, axes, scalars, and the arithmetic that exporters perform on them.
 
-`folding` computes with numbers; here the same operators are followed when some elements are expressions
-(`N`, `N*H`) or not known at all. An array of objects holds ints, floats, expressions and None.
+`constant_folding` computes with numbers. This module computes the same operators when some elements are
+symbolic expressions (`N`, `N*H`) or unknown. An array of type object holds ints, floats, expressions and
+None.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _PLAIN = {"int64": "q", "int32": "i", "float32": "f"}
 
 
 class ConstantContents(Mapping[str, "Array"]):
-    """Contents by name. As a mapping it holds known numbers; `array` gives expressions, too.
+    """Known contents by value name.
+
+    The mapping holds numeric arrays; `array` also returns arrays with expressions.
 
     Stored tensors are decoded on demand.
     """
@@ -37,7 +40,7 @@ class ConstantContents(Mapping[str, "Array"]):
         self._flat: dict[str, list[Any] | None] = {}
 
     def array(self, name: str) -> Array | None:
-        """Known contents, perhaps with expressions and None among them; None if nothing is known."""
+        """Returns known contents, which may include expressions and None, or None if nothing is known."""
         if name in self._arrays:
             return self._arrays[name]
         tensor = self.tensor(name)
@@ -47,13 +50,13 @@ class ConstantContents(Mapping[str, "Array"]):
         return array
 
     def flat(self, name: str) -> list[Any] | None:
-        """The elements in a row."""
+        """Returns the elements as a flat list, or None if unknown."""
         if name in self._flat:
             return self._flat[name]
         elements: list[Any] | None = None
         tensor = self.tensor(name) if name not in self._arrays else None
         if tensor is not None and tensor.dtype in _PLAIN and tensor.payload is not None:
-            # the target of a Reshape needs no numpy
+            # short lists, such as the target of a Reshape, are decoded without the slow import of numpy
             if tensor.elements <= constant_folding.LARGEST and tensor.payload.size == tensor.nbytes:
                 layout = f"<{tensor.elements}{_PLAIN[tensor.dtype]}"
                 elements = list(struct.unpack(layout, tensor.payload.view()))
@@ -64,15 +67,15 @@ class ConstantContents(Mapping[str, "Array"]):
         return elements
 
     def tensor(self, name: str) -> Tensor | None:
-        """The stored tensor of a name, not decoded."""
+        """Returns the stored tensor of a name, not decoded."""
         return self._held.get(name) or self._tensors.get(name)
 
     def hold(self, name: str, tensor: Tensor) -> None:
-        """Adds a stored tensor as the contents of a name; it is decoded on demand."""
+        """Sets a stored tensor as the contents of a name. It is decoded on demand."""
         self._held[name] = tensor
 
     def set(self, name: str, value: Array) -> None:
-        """Adds the contents of a name."""
+        """Sets the contents of a name."""
         self._arrays[name] = value
         self._flat.pop(name, None)
 
@@ -94,13 +97,13 @@ class ConstantContents(Mapping[str, "Array"]):
 
 
 def follow(node: Node, shape: Shape | None, dtype: str | None, contents: ConstantContents) -> Array | None:
-    """Contents of a node's output; None if they do not follow.
+    """Computes the contents of a node's output, or returns None if they do not follow.
 
     Args:
-        node: An operator of `folding.FOLDABLE`, with one output, or a Constant.
-        shape: For Shape and Size, that of its input.
+        node: An operator of `constant_folding.FOLDABLE` with one output, or a Constant.
+        shape: Shape of the input of a Shape or Size node.
         dtype: Element type of the output.
-        contents: Of its inputs.
+        contents: Known contents of the inputs.
     """
     if node.op == "Constant":
         return constant_folding.constant(node)
@@ -110,13 +113,13 @@ def follow(node: Node, shape: Shape | None, dtype: str | None, contents: Constan
         if shape is None:
             return None
         if all(isinstance(d, int) for d in shape):
-            return _small(constant_folding.FOLDABLE[node.op](node.attributes, np.array(shape, np.int64)))
+            return _if_small(constant_folding.FOLDABLE[node.op](node.attributes, np.array(shape, np.int64)))
         elements = [dims.expression(d) if isinstance(d, str) else d for d in shape]
         if node.op == "Size":
             total = dims.product(shape)
-            return None if total is None else _packed([total], (), dtype)
+            return None if total is None else _to_array([total], (), dtype)
         part = elements[node.attributes.get("start", 0) : node.attributes.get("end", len(elements))]
-        return _packed(part, (len(part),), dtype)
+        return _to_array(part, (len(part),), dtype)
     arguments: list[Any] = []
     for name in node.inputs:
         array = contents.array(name) if name else None
@@ -129,13 +132,13 @@ def follow(node: Node, shape: Shape | None, dtype: str | None, contents: Constan
     try:
         with np.errstate(all="ignore"):
             if not symbolic:
-                return _small(constant_folding.FOLDABLE[node.op](node.attributes, *arguments))
-            return _symbolic(node, arguments, dtype)
-    except Exception:  # a malformed node: the analysis does not refuse it
+                return _if_small(constant_folding.FOLDABLE[node.op](node.attributes, *arguments))
+            return _compute_symbolic(node, arguments, dtype)
+    except Exception:  # a malformed node has unknown contents, and the analysis goes on
         return None
 
 
-def _small(value: Array | None) -> Array | None:
+def _if_small(value: Array | None) -> Array | None:
     if value is None or value.size > constant_folding.LARGEST:
         return None
     import numpy as np
@@ -143,42 +146,42 @@ def _small(value: Array | None) -> Array | None:
     return np.ascontiguousarray(value).reshape(value.shape)
 
 
-def _packed(elements: Sequence[Any], shape: tuple[int, ...], dtype: str | None) -> Array:
-    """Elements as an array: of numbers if all are, else of objects."""
+def _to_array(elements: Sequence[Any], shape: tuple[int, ...], dtype: str | None) -> Array:
+    """Returns the elements as an array of numbers, or of type object if some are not numeric."""
     import numpy as np
 
-    plain = [dims.dim(e) if isinstance(e, dims.Expression) else e for e in elements]
-    if all(isinstance(e, (int, float)) for e in plain):
-        return np.array(plain, dtype or "int64").reshape(shape)
+    scalars = [dims.dim(e) if isinstance(e, dims.Expression) else e for e in elements]
+    if all(isinstance(e, (int, float)) for e in scalars):
+        return np.array(scalars, dtype or "int64").reshape(shape)
     array = np.empty(len(elements), object)
-    for at, element in enumerate(elements):
-        array[at] = dims.expression(element) if isinstance(element, str) else element
+    for index, element in enumerate(elements):
+        array[index] = dims.expression(element) if isinstance(element, str) else element
     return array.reshape(shape)
 
 
-def _symbolic(node: Node, arguments: Sequence[Array | None], dtype: str | None) -> Array | None:
+def _compute_symbolic(node: Node, arguments: Sequence[Array | None], dtype: str | None) -> Array | None:
     import numpy as np
 
-    each = _EACH.get(node.op)
-    if each is not None:
+    element_rule = _ELEMENTWISE.get(node.op)
+    if element_rule is not None:
         arrays = np.broadcast_arrays(*(a for a in arguments if a is not None))
         numbers = [a.dtype for a in arguments if a is not None and a.dtype.kind in "iuf"]
-        # an array of objects has the type of the others, or of the result
-        mine = numbers[0] if numbers else np.dtype(dtype) if dtype not in (None, "bool") else None
-        kinds = [mine if a.dtype == object else a.dtype for a in arguments if a is not None]
-        number = constant_folding.FOLDABLE[node.op]
+        # an array of objects stands for the type of the other operands, or of the result
+        number_type = numbers[0] if numbers else np.dtype(dtype) if dtype not in (None, "bool") else None
+        kinds = [number_type if a.dtype == object else a.dtype for a in arguments if a is not None]
+        numeric_rule = constant_folding.FOLDABLE[node.op]
         results = []
         if arrays[0].size > constant_folding.LARGEST:
             return None
         for values in zip(*(a.reshape(-1).tolist() for a in arrays), strict=True):
             if all(isinstance(v, (int, float)) for v in values) and dtype is not None:
-                # in the precision in which the model computes
-                each_in_type = [np.array(v, kind) for v, kind in zip(values, kinds, strict=True)]
-                exact = number(node.attributes, *each_in_type)
+                # computed in the precision of the model
+                typed_values = [np.array(v, kind) for v, kind in zip(values, kinds, strict=True)]
+                exact = numeric_rule(node.attributes, *typed_values)
                 results.append(None if exact is None else exact.item())
             else:
-                results.append(_evaluated(each, values, dtype))
-        return _packed(results, arrays[0].shape, dtype)
+                results.append(_evaluate(element_rule, values, dtype))
+        return _to_array(results, arrays[0].shape, dtype)
     if node.op in ("ReduceProd", "ReduceSum"):
         vector = arguments[0]
         if vector is None or vector.ndim != 1 or any(v is None for v in vector.tolist()):
@@ -186,17 +189,17 @@ def _symbolic(node: Node, arguments: Sequence[Array | None], dtype: str | None) 
         total: Any = 1 if node.op == "ReduceProd" else 0
         for value in vector.tolist():
             total = total * value if node.op == "ReduceProd" else total + value
-        return _packed([total], (1,) if node.attributes.get("keepdims", 1) else (), dtype)
+        return _to_array([total], (1,) if node.attributes.get("keepdims", 1) else (), dtype)
     if node.op not in _STRUCTURAL:
         return None
     output = constant_folding.FOLDABLE[node.op](node.attributes, *arguments)
     if output is None or output.size > constant_folding.LARGEST:
         return None
-    return _packed(output.reshape(-1).tolist(), output.shape, dtype)
+    return _to_array(output.reshape(-1).tolist(), output.shape, dtype)
 
 
-def _evaluated(rule: Callable[..., Any], values: Sequence[Any], dtype: str | None) -> Any:
-    """An element of the result; None if an argument is unknown or the result depends on a size."""
+def _evaluate(rule: Callable[..., Any], values: Sequence[Any], dtype: str | None) -> Any:
+    """Computes an element of the result, or None if an argument is unknown or it depends on a size."""
     try:
         return rule(values, dtype or "int64")
     except (dims.UndecidedSize, TypeError, ValueError, ZeroDivisionError, OverflowError):
@@ -213,20 +216,20 @@ def _divide(values: Sequence[Any], dtype: str) -> Any:
 def _cast(values: Sequence[Any], dtype: str) -> Any:
     value = values[0]
     if isinstance(value, dims.Expression) and dtype.startswith(("int", "uint")) and value.over != 1:
-        # a cast cuts off towards zero
-        low = dims.known_least(dims.dim(math.floor(value)))
-        return math.floor(value) if low is not None and low >= 0 else None
+        # a cast rounds toward zero
+        least = dims.known_least(dims.dim(math.floor(value)))
+        return math.floor(value) if least is not None and least >= 0 else None
     return bool(value) if dtype == "bool" else value
 
 
-def _pick(values: Sequence[Any], _: str) -> Any:
+def _select(values: Sequence[Any], _: str) -> Any:
     condition, a, b = values
     if condition is None:
         return a if a is not None and type(a) is type(b) and a == b else None
     return a if condition else b
 
 
-_EACH: Mapping[str, Callable[[Sequence[Any], str], Any]] = {
+_ELEMENTWISE: Mapping[str, Callable[[Sequence[Any], str], Any]] = {
     "Add": lambda v, _: v[0] + v[1],
     "Sub": lambda v, _: v[0] - v[1],
     "Mul": lambda v, _: 0 if 0 in (v[0], v[1]) else v[0] * v[1],
@@ -235,8 +238,8 @@ _EACH: Mapping[str, Callable[[Sequence[Any], str], Any]] = {
     "Floor": lambda v, _: math.floor(v[0]),
     "Ceil": lambda v, _: math.ceil(v[0]),
     "Cast": _cast,
-    "Min": lambda v, _: _folded("min", v),
-    "Max": lambda v, _: _folded("max", v),
+    "Min": lambda v, _: _reduce_with("min", v),
+    "Max": lambda v, _: _reduce_with("max", v),
     "Equal": lambda v, _: dims.equal(v[0], v[1]),
     "Less": lambda v, _: dims.less(v[0], v[1]),
     "Greater": lambda v, _: dims.less(v[1], v[0]),
@@ -245,18 +248,18 @@ _EACH: Mapping[str, Callable[[Sequence[Any], str], Any]] = {
     "Not": lambda v, _: not v[0],
     "And": lambda v, _: False if False in v else None if None in v else all(v),
     "Or": lambda v, _: True if True in v else None if None in v else any(v),
-    "Where": _pick,
+    "Where": _select,
     "Abs": lambda v, _: v[0] if (dims.known_least(dims.dim(v[0])) or -1) >= 0 else None,
 }
-"""Operators that go element by element, for elements that are not all numbers."""
+"""Elementwise operators on numbers and expressions."""
 
 _STRUCTURAL = frozenset(
     ("Identity", "Gather", "Concat", "Unsqueeze", "Squeeze", "Slice", "Reshape", "Expand", "Transpose")
 )
-"""Operators that move elements and do not look at those of their first input."""
+"""Operators that move elements of their first input without reading their values."""
 
 
-def _folded(kind: str, values: Sequence[Any]) -> Any:
+def _reduce_with(kind: str, values: Sequence[Any]) -> Any:
     result = values[0]
     for value in values[1:]:
         result = dims.compared(kind, result, value)

@@ -1,10 +1,17 @@
-"""Shape inference of one model: the main graph at once, each body once and on demand.
+"""Shape inference of one model: the main graph once, and each body once and on demand.
 
-The rules go first, node by node, with a memo on (operator, attributes, types): a graph of twenty
-thousand nodes has a few dozen distinct ones. What they leave open goes to onnx's inference; what that
-leaves open too is taken from a run, if there was one, or from what the file declares, and the rules go on
-from there, so that one unknown operator does not blank all that follows. A declaration is never believed
-where something can be inferred, nor what was inferred where a run gave something else.
+A body is the graph of a function, a branch or a loop. The inference of a graph alternates between these
+sources:
+
+1. Explorer's rules infer each node. Their answers are cached by operator, attributes and types: a graph of
+twenty thousand nodes has a few dozen distinct keys.
+
+2. onnx's shape inference runs on the nodes that the rules leave open.
+
+3. Types observed in a run are taken, or else types that the file declares.
+
+After each source the rules continue, so one unknown operator does not make all later shapes unknown. An
+inferred type takes precedence over a declared one, and an observed type over an inferred one.
 """
 
 from __future__ import annotations
@@ -56,19 +63,22 @@ if TYPE_CHECKING:
     Constants = Mapping[str, np.ndarray[Any, Any]]
 
 ROUNDS = 24
-"""How often the open nodes are gone through with what the last round made known."""
+"""Maximum number of passes over the open nodes; each pass uses the types found by the last one."""
 
 MAX_DEPTH = 96
-"""Bodies within bodies that are followed."""
+"""Maximum depth of nested bodies."""
 
 MAX_BODIES = 20_000
-"""Bodies that are inferred, each once per kinds of arguments: loops in loops can ask for billions."""
+"""Maximum number of inferred bodies.
+
+Each is inferred once for equal arguments, but nested loops can need billions.
+"""
 
 MAX_REMEMBERED = 8_192
-"""Answers of rules that are kept from one model to the next, about 1 KB each."""
+"""Maximum number of rule answers that are cached from one model to the next, about 1 KB each."""
 
 _REMEMBERED: dict[Hashable, InferredTypes] = {}
-"""Answers by operator, attributes, types and contents, which is all that a rule is told."""
+"""Answers of rules by operator, attributes, types and contents, the complete input of a rule."""
 
 _RULES = {key: operator for key, operator in registry.OPERATORS.items() if operator.shape is not None}
 _STANDARD = {op: rule for (domain, op), rule in _RULES.items() if not domain}
@@ -77,9 +87,11 @@ _KNOWN_OPS = frozenset(constant_folding.FOLDABLE) | {"Constant"}
 
 
 class InferredTypes(Struct, frozen=True, eq=False):
-    """The answer of a rule for equal nodes; `types` is None if unknown, or the mismatch of the shapes.
+    """The answer of a rule, shared by equal nodes.
 
-    `whole` tells whether every type and shape is known.
+    Attributes:
+        types: Types of the outputs, None if unknown, or the mismatch of the input shapes.
+        whole: Whether every type and shape is known.
     """
 
     types: Sequence[Type] | ShapeMismatch | None
@@ -90,15 +102,18 @@ class Shapes(Struct, frozen=True):
     """Known types and contents of the values of one graph or body.
 
     Attributes:
-        values: By name; unknown values are missing.
-        constants: Values whose contents are known and small: shapes, axes, scalars.
-        dims: Symbolic dimensions that were bound, by the user or through an input's shape.
-        notes: What went wrong or was assumed, in words.
-        impossible: Nodes that cannot run, and why.
-        overruled: Values that have another shape than inference gives, because a run showed it.
-        died: onnx's inference died, perhaps by the machine's fault and not the model's.
-        kinds: Types by name, where values of the same type mostly have the same object; empty if values of
-            the same type may differ in what is known of them.
+        values: Facts by value name; unknown values are missing.
+        constants: Known contents of small values: shapes, axes, scalars.
+        dims: Sizes of the symbolic dimensions that the user or an input's shape has fixed.
+        notes: Failures and assumptions of the inference, as sentences for the user.
+        kinds: Types by value name. Values of equal type mostly share one object. Empty if values of equal
+            type may differ in origin.
+        disputed: Names of values whose shape the file, a run or a failing node also states.
+        alike: Answers of rules by the id of the node, for nodes with one output.
+        impossible: Nodes that cannot run, each with the reason.
+        died: Whether onnx's inference crashed or ran out of time or memory, so that a repetition may give
+            another answer.
+        overruled: Names of values whose inferred shape a run contradicted.
     """
 
     values: Mapping[str, TensorInfo]
@@ -114,22 +129,22 @@ class Shapes(Struct, frozen=True):
 
 
 def forget() -> None:
-    """Drops the answers that were kept from earlier models."""
+    """Drops the rule answers that were cached for earlier models."""
     _REMEMBERED.clear()
 
 
 def infer(
     model: Model, sizes: Mapping[str, int] | None = None, input_shapes: InputShapes | None = None
 ) -> Shapes:
-    """The shapes of the main graph's values.
+    """Infers the shapes of the main graph's values.
 
     Args:
         model: The model.
-        sizes: Of symbolic dimensions by name.
-        input_shapes: Type (None: as declared) and shape of inputs by name.
+        sizes: Sizes of symbolic dimensions by name.
+        input_shapes: Type (or None for the declared type) and shape of inputs by name.
 
     Raises:
-        Misuse: No such dimension or input, or a shape of another rank than the input's.
+        Misuse: A dimension or an input does not exist, or a shape has another rank than its input.
     """
     return Inference(model, sizes, input_shapes).main
 
@@ -139,8 +154,8 @@ class Inference:
 
     Args:
         model: The model.
-        sizes: Of symbolic dimensions by name.
-        input_shapes: Type (None: as declared) and shape of inputs by name.
+        sizes: Sizes of symbolic dimensions by name.
+        input_shapes: Type (or None for the declared type) and shape of inputs by name.
         observed: Types seen in a run, by name of the main graph's values.
 
     Attributes:
@@ -195,7 +210,7 @@ class Inference:
 
     @property
     def bounds(self) -> bool:
-        """Whether some size depends on data: values of origin 'bound' have the most that it can be."""
+        """Whether some size depends on data. Values of origin 'bound' then hold the largest possible size."""
         return bool(self._limits)
 
     # -- bodies ---------------------------------------------------------------------------------
@@ -203,16 +218,17 @@ class Inference:
     def of_function(
         self, function: Function, call: Node, types: Sequence[TensorInfo | None], constants: Constants
     ) -> tuple[Sequence[Node], Shapes]:
-        """Shapes inside a function for one call.
+        """Infers the shapes inside a function for one call.
 
         Args:
             function: The function.
-            call: The calling node: its attributes replace references in the body.
-            types: Of the arguments.
+            call: The calling node; its attributes replace attribute references in the body.
+            types: Facts of the arguments, or None if unknown.
             constants: Known contents of the caller's values.
 
         Returns:
-            The body's nodes with attributes put in, and the shapes of its values, arguments included.
+            The body's nodes with the attributes of the call, and the shapes of its values, arguments
+            included.
         """
         doubtful = frozenset(
             name
@@ -248,19 +264,19 @@ class Inference:
                 nodes = tuple(substituted(n, values) for n in nodes)
             # a call may leave out arguments at the end
             inputs = []
-            inside = ConstantContents({})
+            body_contents = ConstantContents({})
             missing = [None] * len(function.inputs)
-            every = zip(function.inputs, [*kinds, *missing], [*input_contents, *missing], strict=False)
-            for name, kind, content in every:
+            arguments = zip(function.inputs, [*kinds, *missing], [*input_contents, *missing], strict=False)
+            for name, kind, content in arguments:
                 if kind is not None:
                     inputs.append(Value(name, kind[0], kind[1]))
                 elif content is not None and content.dtype != object:
                     inputs.append(Value(name, str(content.dtype), tuple(content.shape)))
                 if content is not None:
-                    inside.set(name, content)
+                    body_contents.set(name, content)
             graph = Graph(function.name, nodes, tuple(inputs), (), {})
             opsets = {**self.model.opsets, **function.opsets}
-            table = self._infer_body(key, graph, opsets, {}, inside)
+            table = self._infer_body(key, graph, opsets, {}, body_contents)
             table.doubtful = doubtful
             self._bodies[key] = function, nodes, table
         _, nodes, table = self._bodies[key]
@@ -274,24 +290,28 @@ class Inference:
         constants: Constants,
         opsets: Mapping[str, int] | None = None,
     ) -> Shapes:
-        """Shapes inside the body of If, Loop or Scan.
+        """Infers the shapes inside the body of If, Loop or Scan.
 
         Args:
             body: The subgraph.
-            types: Of its formal inputs, as far as the operator determines them.
-            outer: Values of the graphs around it, which the body may use.
-            constants: Known contents of those.
-            opsets: Operator sets, if not the model's (in a function).
+            types: Facts of its formal inputs, as far as the operator determines them.
+            outer: Facts of the values of the enclosing graphs, which the body may read.
+            constants: Known contents of these values.
+            opsets: Operator sets, or None for those of the model. A function may have its own.
         """
         kinds = [None if t is None else (t.dtype, canonical_shape(t.shape)) for t in types]
         captured = captured_names(body)
-        around = {n: (outer[n].dtype, canonical_shape(outer[n].shape)) for n in captured if n in outer}
+        captured_types = {
+            n: (outer[n].dtype, canonical_shape(outer[n].shape)) for n in captured if n in outer
+        }
         doubtful = {n for n in captured if n in outer and outer[n].origin == "bound"}
         doubtful.update(
             v.name for v, t in zip(body.inputs, types, strict=False) if t is not None and t.origin == "bound"
         )
         contents = _contents(constants)
-        table = self._body(body, kinds, around, contents, opsets or self.model.opsets, frozenset(doubtful))
+        table = self._body(
+            body, kinds, captured_types, contents, opsets or self.model.opsets, frozenset(doubtful)
+        )
         return self._shapes(body.nodes, table, self._declared(body), body)
 
     def _body(
@@ -320,13 +340,13 @@ class Inference:
         )
         if key not in self._bodies:
             inputs = [*formal]
-            inside = ConstantContents(body.initializers)
+            body_contents = ConstantContents(body.initializers)
             defined = {v.name for v in formal} | set(body.initializers)
             for name in captured:
                 if name in defined:
                     continue
                 if name in captured_contents:
-                    inside.set(name, captured_contents[name])
+                    body_contents.set(name, captured_contents[name])
                 if name in around:
                     container_value = self._input_containers.get(name) if around[name][0] is None else None
                     inputs.append(container_value or Value(name, *around[name]))
@@ -335,9 +355,9 @@ class Inference:
                         Value(name, str(captured_contents[name].dtype), tuple(captured_contents[name].shape))
                     )
             graph = replace(body, inputs=tuple(inputs), extra=())
-            table = self._infer_body(key, graph, opsets, self._declared(body), inside)
+            table = self._infer_body(key, graph, opsets, self._declared(body), body_contents)
             table.doubtful = doubtful
-            # the body is kept with the result: its id is the key and must not be used again
+            # the body stays referenced by the result, because its id is in the key and must not be reused
             self._bodies[key] = body, body.nodes, table
         return self._bodies[key][2]
 
@@ -349,7 +369,7 @@ class Inference:
         declared: Mapping[str, Type],
         contents: ConstantContents,
     ) -> ShapeTable:
-        """Infers a body; for a body that is entered again from within, nothing is known."""
+        """Infers a body. The table of a recursive body, or beyond the limits, holds only the inputs."""
         if len(self._bodies) >= MAX_BODIES and not self._full:
             self._full = True
             self.notes.append(
@@ -366,10 +386,9 @@ class Inference:
     def loop_types(
         self, node: Node, outer: Mapping[str, TensorInfo], constants: Constants, opsets: Mapping[str, int]
     ) -> list[TensorInfo | None]:
-        """Types of the inputs of a Loop's body: counter, condition, and the carried values.
+        """Infers the types of the inputs of a Loop's body: counter, condition, and the carried values.
 
-        A carried value that leaves the body with another shape than it came in has unknown sizes where
-        they differ.
+        If an iteration changes the size of a carried value, that size is unknown.
         """
         infos = [outer.get(name) for name in node.inputs[2:]]
         kinds = [None if t is None else (t.dtype, canonical_shape(t.shape)) for t in infos]
@@ -388,26 +407,26 @@ class Inference:
         contents: ConstantContents,
         opsets: Mapping[str, int],
     ) -> list[Type | None]:
-        """Types that a Loop's carried values keep over all iterations."""
+        """Infers the types that a Loop's carried values keep over all iterations."""
         body: Graph = node.attributes["body"]
         types = list(kinds)
         for _ in range(2):
             # a change in the first iteration may cause more in the next
             table = self._body(body, [("int64", ()), ("bool", ()), *types], around, contents, opsets)
-            before = list(types)
-            for at, (kind, value) in enumerate(zip(before, body.outputs[1:], strict=False)):
-                after = table.types.get(value.name)
+            previous_types = list(types)
+            for index, (kind, value) in enumerate(zip(previous_types, body.outputs[1:], strict=False)):
+                end_type = table.types.get(value.name)
                 if kind is None or kind[1] is None:
                     continue
-                types[at] = kind[0], same_sizes(kind[1], None if after is None else after[1])
-            if types == before:
+                types[index] = kind[0], same_sizes(kind[1], None if end_type is None else end_type[1])
+            if types == previous_types:
                 break
         return types
 
     # -- one graph ------------------------------------------------------------------------------
 
     def _declared(self, graph: Graph) -> dict[str, Type]:
-        """Types that the file declares for intermediate values and outputs, with the user's sizes put in."""
+        """Returns the types in the file of intermediate values and outputs, with the user's sizes."""
         if not graph.values and not graph.outputs:
             return {}
         types: dict[str, Type] = {}
@@ -418,7 +437,7 @@ class Inference:
         return types
 
     def _containers(self, graph: Graph) -> list[Container]:
-        """The sequences and optionals among a graph's inputs, with the user's sizes put in."""
+        """Returns the sequences and optionals among a graph's inputs, with the user's sizes."""
         containers = [
             container_value for value in graph.inputs if (container_value := container(value)) is not None
         ]
@@ -433,15 +452,16 @@ class Inference:
         observed: Mapping[str, Type] | None = None,
         overruled: Mapping[str, Shape | None] | None = None,
     ) -> ShapeTable:
-        """Rules, then onnx, then what was observed or declared, until nothing is gained.
+        """Infers a graph with rules, then onnx, then observed or declared types, until no source adds a type.
 
         Args:
-            graph: The graph, its inputs already bound.
+            graph: The graph with bound inputs.
             opsets: Versions of the operator sets.
             declared: Types that the file declares for intermediate values and outputs.
             contents: Known contents of initializers and inputs.
-            observed: Types that a run showed.
-            overruled: Values whose inferred type a run contradicted: their observed types are taken.
+            observed: Types seen in a run, or None.
+            overruled: Inferred shapes that the run contradicted, by value name. Their observed types are
+                used.
         """
         # equal weights share one type object: the visitor recognizes equal nodes by it
         pool = self._pool
@@ -483,24 +503,24 @@ class Inference:
     ) -> ShapeTable:
         """Infers again with observed types until they contradict no inferred type.
 
-        A wrong shape makes the shapes behind it wrong: only the first wrong ones are replaced, the others
-        follow from them.
+        A wrong shape makes all shapes that depend on it wrong. Each round therefore replaces only the first
+        wrong shapes, and the others are inferred from them.
         """
         symbols = symbols_of(graph, declared)
         overruled: dict[str, Shape | None] = {}
         for _ in range(ROUNDS):
-            behind: set[str] = set()
+            dependents: set[str] = set()
             count_before = len(overruled)
             for node in graph.nodes:
-                if not behind.isdisjoint(node.inputs):
-                    behind.update(node.outputs)
+                if not dependents.isdisjoint(node.inputs):
+                    dependents.update(node.outputs)
                     continue
                 for name in node.outputs:
                     shape = table.types.get(name, (None, None))[1]
                     observed_shape = observed.get(name, (None, None))[1]
                     if contradicts(observed_shape, shape, symbols):
                         overruled[name] = shape
-                        behind.add(name)
+                        dependents.add(name)
             if len(overruled) == count_before:
                 break
             contents = ConstantContents(graph.initializers)
@@ -508,13 +528,13 @@ class Inference:
         return table
 
     def _propagate(self, nodes: Sequence[Node], table: ShapeTable, opsets: Mapping[str, int]) -> list[Node]:
-        """Goes through the nodes once; returns those with an output that is not fully known."""
+        """Infers each node once, and returns the nodes with an output that is not fully known."""
         types, contents, answers, alike = table.types, table.contents, self._answers, self._alike
         functions = self.model.functions
         get = types.get
         open_: list[Node] = []
         versions = {domain: opsets.get(domain, 1) for domain in _DOMAINS}
-        first = (None, None)
+        unknown = (None, None)
         for node in nodes:
             outputs = node.outputs
             rule = _STANDARD.get(node.op) if not node.domain else _RULES.get((node.domain, node.op))
@@ -522,12 +542,12 @@ class Inference:
                 if not self._infer_call_or_branch(node, table, opsets):
                     open_.append(node)
                 continue
-            only = outputs[0] if len(outputs) == 1 else ""
-            there = only in types if only else not types.keys().isdisjoint(outputs)
-            if there and complete_all(outputs, types):
+            single_output = outputs[0] if len(outputs) == 1 else ""
+            is_known = single_output in types if single_output else not types.keys().isdisjoint(outputs)
+            if is_known and complete_all(outputs, types):
                 self._fold(node, table)
                 continue
-            kinds = [get(name, first) if name else None for name in node.inputs]
+            kinds = [get(name, unknown) if name else None for name in node.inputs]
             key: Hashable = None
             if node.alike is not None and not rule.fresh:
                 key = (node.op, node.domain, node.alike, versions[node.domain], len(outputs), *kinds)
@@ -547,8 +567,8 @@ class Inference:
             if isinstance(output_types, ShapeMismatch):
                 self._refuse(node, str(output_types), table)
                 continue
-            if only and answer.whole and not there:
-                types[only] = output_types[0]
+            if single_output and answer.whole and not is_known:
+                types[single_output] = output_types[0]
                 if key is not None:
                     alike[id(node)] = answer
             else:
@@ -570,7 +590,7 @@ class Inference:
     def _remember(self, key: Hashable, answer: InferredTypes) -> None:
         if len(_REMEMBERED) >= MAX_REMEMBERED:
             _REMEMBERED.clear()
-        # a mismatch names its node
+        # a mismatch holds the name of its node, so it serves this model only
         (self._answers if isinstance(answer.types, ShapeMismatch) else _REMEMBERED)[key] = answer
 
     def _apply_rule(
@@ -581,39 +601,47 @@ class Inference:
         contents: ConstantContents,
         version: int,
     ) -> InferredTypes:
-        """Applies the operator's rule; an answer without types where the node does not fit the definition."""
+        """Applies the operator's rule.
+
+        The answer has no types if the node does not match the operator's definition.
+        """
         names = node.inputs
         inputs = tuple([kind and TensorInfo(name, *kind) for name, kind in zip(names, kinds, strict=True)])
-        inside = {names[i]: contents.flat(names[i]) for i in operator.reads if i < len(kinds) and kinds[i]}
+        input_contents = {
+            names[i]: contents.flat(names[i]) for i in operator.reads if i < len(kinds) and kinds[i]
+        }
         outputs = (None,) * len(node.outputs)
         attributes = node.attributes
         if id(node) in self._blocked:
             attributes = {**attributes, BLOCKED: self._blocked[id(node)]}
-        call = Call(node.op, node.domain, attributes, inputs, outputs, inside, version, self._fresh)
+        call = Call(node.op, node.domain, attributes, inputs, outputs, input_contents, version, self._fresh)
         try:
             answer = operator.shape(call) if operator.shape is not None else None
         except ShapeMismatch as mismatch:
             return InferredTypes(mismatch, False)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
-            # the node does not fit its definition; onnx reports how
+            # the node does not match its definition; onnx reports the error
             return InferredTypes(None, False)
         if answer is None or not all(map(possible, answer)):
             return InferredTypes(None, False)
-        whole = all(k[0] is not None and k[1] is not None and None not in k[1] for k in answer)
-        return InferredTypes(answer, whole and bool(answer))
+        is_complete = all(k[0] is not None and k[1] is not None and None not in k[1] for k in answer)
+        return InferredTypes(answer, is_complete and bool(answer))
 
-    def _refuse(self, node: Node, why: str, table: ShapeTable) -> None:
-        """Notes once that a node cannot run; its outputs stay unknown, and onnx is not asked."""
+    def _refuse(self, node: Node, reason: str, table: ShapeTable) -> None:
+        """Adds a note that a node cannot run.
+
+        Its outputs become unknown, so that onnx does not infer them.
+        """
         if not table.conflicts.keys() >= set(node.outputs):
-            self.impossible.append(f"{node.op} '{node.label}' cannot run: {why}")
+            self.impossible.append(f"{node.op} '{node.label}' cannot run: {reason}")
             self.notes.append(f"{self.impossible[-1]}; behind it sizes are not known")
         for name in node.outputs:
-            table.conflicts[name] = why
+            table.conflicts[name] = reason
             if name:
                 table.types.setdefault(name, (None, None))
 
     def _fresh(self, limit: Dim) -> Dim:
-        """A name for a size that depends on data and is at most `limit`."""
+        """Returns a new name for a size that depends on data and is at most `limit`."""
         name = dims.fresh(len(self._limits) + 1)
         self._limits[name] = limit
         return name
@@ -635,7 +663,7 @@ class Inference:
         if node.op in ("Shape", "Size"):
             shape = table.types.get(node.inputs[0], (None, None))[1] if node.inputs else None
             if shape is not None and any(isinstance(d, str) and "'#" in d for d in shape):
-                # a count that depends on data cannot be computed with: bounds do not subtract
+                # a data-dependent count is only an upper bound, which arithmetic does not preserve
                 shape = tuple(None if isinstance(d, str) and "'#" in d else d for d in shape)
         elif node.op != "Constant":
             for input_name in node.inputs:
@@ -646,7 +674,7 @@ class Inference:
             contents.set(name, content)
 
     def _infer_call_or_branch(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> bool:
-        """Infers a call, a branch or a loop; True if all its outputs are known."""
+        """Infers a call, a branch or a loop. Returns whether all its outputs are known."""
         types = table.types
         if complete_all(node.outputs, types):
             return True
@@ -654,12 +682,12 @@ class Inference:
         answer: Sequence[Type | None] = ()
         if function is not None:
             kinds = [types.get(name) if name else None for name in node.inputs]
-            _, inside = self._function(function, node, kinds, table.contents)
-            answer = [inside.types.get(name) for name in function.outputs]
-            for name, outside in zip(function.outputs, node.outputs, strict=False):
-                content = inside.contents.array(name)
-                if content is not None and outside:
-                    table.contents.set(outside, content)
+            _, body_table = self._function(function, node, kinds, table.contents)
+            answer = [body_table.types.get(name) for name in function.outputs]
+            for name, output_name in zip(function.outputs, node.outputs, strict=False):
+                content = body_table.contents.array(name)
+                if content is not None and output_name:
+                    table.contents.set(output_name, content)
         elif not node.domain and node.op == "If":
             answer = self._infer_branches(node, table, opsets)
         elif not node.domain and node.op == "Loop" and isinstance(node.attributes.get("body"), Graph):
@@ -672,55 +700,59 @@ class Inference:
         return complete_all(node.outputs, types)
 
     def _infer_loop(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
-        """Types of the carried values, then of the stacked outputs: a row for each iteration."""
+        """Infers the types of the carried values, then of the stacked outputs.
+
+        A stacked output has a row for each iteration.
+        """
         body: Graph = node.attributes["body"]
         kinds = [table.types.get(name) if name else None for name in node.inputs[2:]]
         output_types = self._carried_types(node, kinds, table.types, table.contents, opsets)
         if len(node.outputs) <= len(output_types):
             return output_types
-        trips, always = iterations(node, table.contents)
-        inside = self._body(
+        trips, is_exact = iterations(node, table.contents)
+        body_table = self._body(
             body, [("int64", ()), ("bool", ()), *output_types], table.types, table.contents, opsets
         )
         for value in body.outputs[1 + len(output_types) :]:
-            dtype, shape = inside.types.get(value.name, (None, None))
-            output_types.append((dtype, None if shape is None else (trips if always else None, *shape)))
+            dtype, shape = body_table.types.get(value.name, (None, None))
+            output_types.append((dtype, None if shape is None else (trips if is_exact else None, *shape)))
         return output_types
 
     def _infer_scan(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
-        """Types of the states, then of the stacked outputs: a row for each element scanned.
+        """Infers the types of the states, then of the stacked outputs, which have a row for each element.
 
-        onnx infers the body with its declared sizes: a size that the body leaves open stays open outside.
+        onnx infers the body with its declared sizes, so a size that is open in the body is open in the
+        output, too.
         """
         body, count = node.attributes.get("body"), node.attributes.get("num_scan_inputs")
         if not isinstance(body, Graph) or not isinstance(count, int) or not 0 < count <= len(node.inputs):
             return ()
-        states = len(node.inputs) - count
+        state_count = len(node.inputs) - count
         kinds = [table.types.get(name) for name in node.inputs]
-        taken = node.attributes.get("scan_input_axes") or (0,) * count
-        put = node.attributes.get("scan_output_axes") or (0,) * (len(body.outputs) - states)
+        input_axes = node.attributes.get("scan_input_axes") or (0,) * count
+        output_axes = node.attributes.get("scan_output_axes") or (0,) * (len(body.outputs) - state_count)
         trips: Dim = None
-        for at, axis in zip(range(states, len(kinds)), taken, strict=False):
-            dtype, shape = kinds[at] or (None, None)
+        for index, axis in zip(range(state_count, len(kinds)), input_axes, strict=False):
+            dtype, shape = kinds[index] or (None, None)
             if shape is None or not -len(shape) <= axis < len(shape):
                 return ()
             axis %= len(shape)
             trips = shape[axis] if trips is None else trips
-            kinds[at] = dtype, shape[:axis] + shape[axis + 1 :]
-        inside = self._body(body, kinds, table.types, table.contents, opsets).types
-        output_types: list[Type | None] = [*kinds[:states]]
-        for value, axis in zip(body.outputs[states:], put, strict=False):
-            dtype, shape = inside.get(value.name, (None, None))
+            kinds[index] = dtype, shape[:axis] + shape[axis + 1 :]
+        body_types = self._body(body, kinds, table.types, table.contents, opsets).types
+        output_types: list[Type | None] = [*kinds[:state_count]]
+        for value, axis in zip(body.outputs[state_count:], output_axes, strict=False):
+            dtype, shape = body_types.get(value.name, (None, None))
             if shape is not None:
-                place = axis % (len(shape) + 1)
-                shape = (*shape[:place], trips, *shape[place:])
+                position = axis % (len(shape) + 1)
+                shape = (*shape[:position], trips, *shape[position:])
             output_types.append((dtype, shape))
         return output_types
 
     def _infer_branches(
         self, node: Node, table: ShapeTable, opsets: Mapping[str, int]
     ) -> Sequence[Type | None]:
-        """Types on which both branches agree, or those of the branch that is known to run."""
+        """Returns the types on which both branches agree, or the types of the branch that is known to run."""
         condition = table.contents.get(node.inputs[0]) if node.inputs else None
         bodies = dict(subgraphs(node))
         if condition is not None and condition.size == 1 and len(bodies) == 2:
@@ -728,14 +760,14 @@ class Inference:
             bodies = {name: bodies[name]} if name in bodies else bodies
         branch_types: list[list[Type | None]] = []
         for body in bodies.values():
-            inside = self._body(body, (), table.types, table.contents, opsets)
-            branch_types.append([inside.types.get(v.name) for v in body.outputs])
+            body_table = self._body(body, (), table.types, table.contents, opsets)
+            branch_types.append([body_table.types.get(v.name) for v in body.outputs])
         merged: list[Type | None] = []
         for kinds in zip(*branch_types, strict=False):
-            first = kinds[0]
+            merged_type = kinds[0]
             for kind in kinds[1:]:
-                first = common(first, kind)
-            merged.append(first)
+                merged_type = common(merged_type, kind)
+            merged.append(merged_type)
         return merged
 
     # -- facts ----------------------------------------------------------------------------------
@@ -747,7 +779,7 @@ class Inference:
         declared: Mapping[str, Type] | None = None,
         body: Graph | None = None,
     ) -> Shapes:
-        """The shapes of a body, made on demand."""
+        """Returns the shapes of a body, created on demand."""
         if id(table) not in self._finished:
             graph = body or Graph("", tuple(nodes), (), (), {})
             values = ShapeOrigins(graph, table, declared or {}, self._limits, trusted=self._trusted)
@@ -759,7 +791,7 @@ class Inference:
 def _contents_of_inputs(
     node: Node, indices: Sequence[int], kinds: Sequence[Type | None], contents: ConstantContents
 ) -> Iterator[tuple[Any, ...] | None]:
-    """Contents of the inputs at `indices`, which the node's rule reads; None where they are unknown."""
+    """Yields the contents of the inputs at `indices`, which the rule reads, or None if unknown."""
     for index in indices:
         if index < len(kinds) and kinds[index] is not None:
             flat = contents.flat(node.inputs[index])
@@ -767,7 +799,7 @@ def _contents_of_inputs(
 
 
 def _passed_tensor(node: Node, contents: ConstantContents) -> Tensor | None:
-    """The stored tensor that a node passes on unchanged."""
+    """Returns the stored tensor that a node outputs unchanged, or None."""
     if node.op == "Constant":
         value = node.attributes.get("value")
         return value if isinstance(value, Tensor) else None

@@ -1,8 +1,8 @@
-"""onnx.shape_inference for the nodes that the rules here leave open.
+"""Runs onnx.shape_inference on the nodes that Explorer's rules leave open.
 
-It runs on a skeleton of just these nodes, with what is known of their inputs declared; names and
-expressions go through it as opaque names. What a file declares in its `value_info` is never shown to it:
-non-strict inference keeps a stale declaration and hands it on.
+The inference runs on a graph of just these nodes, in which the known types of their inputs are declared.
+Dimension names and expressions are opaque names to onnx. Declarations of the file (`value_info`) are left
+out: non-strict inference would keep a wrong declaration and propagate it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from explorer.engine.shapes.constants import ConstantContents
 from explorer.facts import Dim, Shape
 
 MAX_REFUSED = 8
-"""Nodes that inference refuses before the rest is given up; each takes a dozen runs to find."""
+"""Maximum number of refused nodes before inference is given up; each takes a dozen runs to find."""
 
 
 class OnnxPass(Struct):
-    """Asks onnx, and remembers the nodes that it refuses.
+    """Runs onnx's inference, and remembers the nodes that it refuses.
 
     Attributes:
-        ir_version: Of the model.
-        notes: The refused nodes, in words.
-        died: Whether its process died, perhaps by the machine's fault. It is not asked again.
+        ir_version: IR version of the model.
+        notes: Messages about refused nodes.
+        died: Whether the process of the inference died, for example of a lack of memory. It is not started
+            again.
     """
 
     ir_version: int
@@ -58,19 +59,19 @@ class OnnxPass(Struct):
         opsets: Mapping[str, int],
         containers: Sequence[Container] = (),
     ) -> dict[str, Type]:
-        """Types of the nodes' outputs, as far as onnx knows them.
+        """Infers the types of the nodes' outputs; types that onnx cannot infer are missing.
 
         Args:
-            nodes: In execution order.
-            initializers: Of the graph that they stand in.
-            types: Known types; names and expressions as texts.
+            nodes: Nodes in execution order.
+            initializers: Initializers of the nodes' graph.
+            types: Known types by value name, with dimension names and expressions as text.
             contents: Known contents.
-            opsets: Operator sets; domains that are missing are taken as version 1.
-            containers: Sequences and optionals that come from around the nodes.
+            opsets: Operator sets; a missing domain has version 1.
+            containers: Sequences and optionals that the nodes read from outside.
         """
         graph = _cut_out(nodes, initializers, types, contents, containers)
         domains = {node.domain for inner in graphs(graph) for node in inner.nodes}
-        answer = self._answer(graph, {**dict.fromkeys(sorted(domains), 1), **opsets})
+        answer = self._infer_or_refuse(graph, {**dict.fromkeys(sorted(domains), 1), **opsets})
         if answer is None:
             return {}
         typed: list[Value | Container] = [*graph.inputs, *graph.values, *containers]
@@ -81,35 +82,35 @@ class OnnxPass(Struct):
             output_types[name] = DTYPES[code].name if code in DTYPES else None, shape
         return output_types
 
-    def _answer(self, graph: Graph, opsets: Mapping[str, int]) -> Any:
-        """The answer of onnx's inference for a graph; None if there is none.
+    def _infer_or_refuse(self, graph: Graph, opsets: Mapping[str, int]) -> Any:
+        """Returns the answer of onnx's inference for a graph, or None if onnx gives none.
 
-        It refuses a whole graph for one node that does not fit its definition. That node is found by
-        bisection, and from then on treated as an unknown operator.
+        onnx refuses a graph if a single node does not match its definition. Bisection finds this node, which
+        is then replaced by an unknown operator.
         """
         if self.died:
             return None
         for _ in range(MAX_REFUSED):
             nodes = [self._refused.get(id(n), (n, n))[1] for n in graph.nodes]
-            error = answer = self._try(graph, opsets, nodes)
+            error = answer = self._run_inference(graph, opsets, nodes)
             if not isinstance(answer, Exception):
                 return answer
             low, high = 0, len(nodes)
             while low < high and not self.died:
                 middle = (low + high) // 2
-                tried = self._try(graph, opsets, nodes[:middle])
-                if isinstance(tried, Exception):
-                    high, error = middle, tried
+                result = self._run_inference(graph, opsets, nodes[:middle])
+                if isinstance(result, Exception):
+                    high, error = middle, result
                 else:
                     low = middle + 1
             if self.died or not low or id(graph.nodes[low - 1]) in self._refused:
                 break
-            culprit = graph.nodes[low - 1]
-            stand_in = Node("Refused", culprit.inputs, culprit.outputs, domain="explorer.refused")
-            # keep the node beside its stand-in: its id must not be used again
-            self._refused[id(culprit)] = culprit, stand_in
-            words = " ".join(str(error).split())[:200]
-            self.notes.append(f"shape inference refuses {culprit.op} '{culprit.label}': {words}")
+            refused = graph.nodes[low - 1]
+            replacement = Node("Refused", refused.inputs, refused.outputs, domain="explorer.refused")
+            # the node stays referenced, because its id is the key and must not be reused
+            self._refused[id(refused)] = refused, replacement
+            message = " ".join(str(error).split())[:200]
+            self.notes.append(f"shape inference refuses {refused.op} '{refused.label}': {message}")
         if self.died:
             self.notes.append("shape inference died of a part of this model, and was not asked again")
         elif not self._given_up:
@@ -119,21 +120,21 @@ class OnnxPass(Struct):
             )
         return None
 
-    def _try(self, graph: Graph, opsets: Mapping[str, int], nodes: Sequence[Node]) -> Any:
-        """Inference on some of a graph's nodes: its answer, or the exception that it raised."""
+    def _run_inference(self, graph: Graph, opsets: Mapping[str, int], nodes: Sequence[Node]) -> Any:
+        """Runs inference on some of a graph's nodes. Returns its answer or the raised exception."""
         # the import takes 5 ms, and few models have a node that the rules leave open
         from explorer.engine.shapes import onnx_subprocess
 
-        some = Graph(graph.name, tuple(nodes), graph.inputs, (), graph.initializers, graph.values)
+        part = Graph(graph.name, tuple(nodes), graph.inputs, (), graph.initializers, graph.values)
         opsets = {**opsets, "explorer.refused": 1} if self._refused else opsets
-        model = Model(some, opsets, max(self.ir_version, 10))
+        model = Model(part, opsets, max(self.ir_version, 10))
         try:
             return onnx_subprocess.infer(writer.skeleton(model))
         except onnx_subprocess.InferenceDied as error:
-            # the search for the node that crashes it would take a second for each try
+            # bisection for the crashing node would take a second for each step
             self.died = True
             return error
-        except Exception as error:  # any error: without this node there is an answer
+        except Exception as error:  # onnx may raise any error; bisection finds the node
             return error
 
 
@@ -144,27 +145,27 @@ def _cut_out(
     contents: ConstantContents,
     containers: Sequence[Container],
 ) -> Graph:
-    """A graph of the nodes alone; values from other nodes are its inputs."""
+    """Builds a graph of the nodes alone. Values from other nodes are its inputs."""
     produced = {name for node in nodes for name in node.outputs if name}
-    used: dict[str, None] = {}
+    input_names: dict[str, None] = {}
     for node in nodes:
-        used.update(dict.fromkeys(n for n in node.inputs if n))
+        input_names.update(dict.fromkeys(n for n in node.inputs if n))
         for _, body in subgraphs(node):
-            used.update(dict.fromkeys(sorted(captured_names(body))))
+            input_names.update(dict.fromkeys(sorted(captured_names(body))))
     containers_by_name = {c.name: c for c in containers}
     inputs: list[Value] = []
-    inside: dict[str, Tensor] = {}
+    known_tensors: dict[str, Tensor] = {}
     values: list[Value] = []
-    for name in used:
+    for name in input_names:
         if name in produced:
             continue
         if name in initializers:
-            inside[name] = initializers[name]
+            known_tensors[name] = initializers[name]
             continue
         content = contents.get(name)
         kind = types.get(name)
         if content is not None:
-            inside[name] = tensor_from_array(name, content)
+            known_tensors[name] = tensor_from_array(name, content)
         elif kind is not None and kind[0] is not None:
             inputs.append(Value(name, kind[0], kind[1]))
         elif name in containers_by_name:
@@ -173,11 +174,11 @@ def _cut_out(
         kind = types.get(name)
         if kind is not None and kind[0] is not None and kind[1] is not None:
             values.append(Value(name, kind[0], kind[1]))
-    return Graph("open", tuple(nodes), tuple(inputs), (), inside, tuple(values))
+    return Graph("open", tuple(nodes), tuple(inputs), (), known_tensors, tuple(values))
 
 
 def _dim(dim: int | str | None, symbols: set[str]) -> Dim:
     if isinstance(dim, int):
         return dim if dim >= 0 else None
-    # inference makes up names for unknown sizes; they are no dimensions of the model
+    # onnx invents names for unknown sizes, which are not dimensions of the model
     return dim if dim in symbols else None

@@ -1,11 +1,12 @@
 """Subprocess for onnx.shape_inference.
 
-It is native code, and a graph that nobody would write ends it: an index beyond a list aborts the process,
-a count of 2^62 keeps it busy for good. Neither can be caught, so it runs where its end is only an answer
-that did not come. The process is started when it is first needed, and asked many times; it has a second of
-processor time for each question (more for a large one), a GiB of memory, and no way to the terminal.
+onnx's inference is native code that a malformed graph can crash: an index beyond a list aborts the process,
+and a count of 2^62 makes it run without end. Python cannot catch either, so the inference runs in a process
+of its own. The process starts on first use and answers many requests. Its limits are one second of processor
+time for each request (more for a large one), 1 GiB of memory, and no access to the terminal.
 
-This file is both ends. The child runs it by its path and imports onnx, which the parent then need not do.
+This file contains both ends. The child process runs this file as a script and imports onnx, so the parent
+need not.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from typing import IO, Any
 
 MEMORY = 1 << 30
 SECOND_PER = 1 << 16
-"""Bytes of a graph for which inference may take another second; it needs some ten milliseconds."""
+"""Bytes of a graph for which the limit grows by one second; inference needs some ten milliseconds for them.
+"""
 
 _HEAD = 8
 
 
 class GraphRefused(Exception):
-    """Inference refuses the graph as wrong."""
+    """onnx's inference rejects the graph."""
 
 
 class InferenceDied(Exception):
-    """Inference ended without an answer, or took too long."""
+    """The inference ended without an answer, or took too long."""
 
 
 class _Child:
@@ -54,7 +56,7 @@ class _Child:
             assert self.process.stdout is not None
             try:
                 _send(self.process.stdin, model)
-                answer = _received(self.process.stdout)
+                answer = _receive(self.process.stdout)
             except OSError:
                 answer = None
             if answer is None:
@@ -63,7 +65,7 @@ class _Child:
             return json.loads(answer)
 
     def end(self) -> None:
-        """Ends the process; it holds no data."""
+        """Kills the process, which holds no state."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -80,14 +82,14 @@ atexit.register(_CHILD.end)
 
 
 def infer(model: bytes) -> list[tuple[str, int, list[int | str | None] | None]]:
-    """Inferred types of the values of a model that is encoded without its weights.
+    """Infers the types of the values of an encoded model without weights.
 
     Returns:
-        Name, code of the element type, and shape (None: unknown) of every tensor that it describes.
+        Name, element type code, and shape (or None if unknown) of every tensor that onnx describes.
 
     Raises:
-        Refused: It says that the graph is wrong; the words are onnx's.
-        Died: It gave no answer.
+        GraphRefused: onnx rejects the graph; the message is onnx's.
+        InferenceDied: The process gave no answer.
     """
     answer = _CHILD.ask(model)
     if isinstance(answer, str):
@@ -101,8 +103,8 @@ def _send(pipe: IO[bytes], content: bytes) -> None:
     pipe.flush()
 
 
-def _received(pipe: IO[bytes]) -> bytes | None:
-    """The next message; None at the end of the pipe."""
+def _receive(pipe: IO[bytes]) -> bytes | None:
+    """Reads the next message, or returns None at the end of the pipe."""
     head = pipe.read(_HEAD)
     if len(head) < _HEAD:
         return None
@@ -126,7 +128,7 @@ def _answer(content: bytes) -> list[Any] | str:
 
     try:
         graph = shape_inference.infer_shapes(content, data_prop=True).graph
-    except Exception as error:  # any error: without this node the graph has another answer
+    except Exception as error:  # onnx may raise any error for one bad node
         return str(error)[:2000]
     typed_values = []
     for value in (*graph.value_info, *graph.output):
@@ -143,9 +145,9 @@ def _serve() -> None:
     import resource
     import signal
 
-    # Ctrl+C is for the parent; when it ends, the pipe closes
+    # Ctrl+C stops the parent, and then the pipe closes
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # the pipe is for answers: output of native code goes to stderr
+    # only answers go through the pipe; output of native code goes to stderr
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -153,12 +155,14 @@ def _serve() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     import onnx.shape_inference  # noqa: F401
 
-    while (content := _received(sys.stdin.buffer)) is not None:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        seconds = math.ceil(used.ru_utime + used.ru_stime + 0.5 + len(content) / SECOND_PER)
-        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]  # the user's own, which nobody may raise
-        least = seconds if hard == resource.RLIM_INFINITY else min(seconds, hard)
-        resource.setrlimit(resource.RLIMIT_CPU, (least, hard))
+    while (content := _receive(sys.stdin.buffer)) is not None:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        seconds = math.ceil(usage.ru_utime + usage.ru_stime + 0.5 + len(content) / SECOND_PER)
+        hard_limit = resource.getrlimit(resource.RLIMIT_CPU)[
+            1
+        ]  # the user's hard limit, which cannot be raised
+        limit = seconds if hard_limit == resource.RLIM_INFINITY else min(seconds, hard_limit)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, hard_limit))
         _send(answers, json.dumps(_answer(content)).encode())
 
 

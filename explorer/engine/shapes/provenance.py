@@ -1,4 +1,4 @@
-"""Shape provenance, as facts: the origin of a shape, its upper bound, and what contradicts it."""
+"""Shape provenance: the origin of each shape, its upper bound, and contradictions between sources."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape, TensorInfo
 
 _KEPT = 1 << 14
-"""Facts that are kept once they are made: in a large graph a value is read soon after it is made."""
+"""Maximum number of cached facts; in a large graph a fact is read soon after it is created."""
 
 
 class ShapeOrigins(Mapping[str, TensorInfo]):
-    """Facts of values, each made on demand: origins, bounds in place of sizes that depend on data,
-    conflicts.
+    """Facts of values, created on demand: shapes with their origins and conflicts.
+
+    A size that depends on data is replaced by its upper bound.
 
     Args:
-        graph: Whose values they are.
-        table: The inferred types.
-        declared: The types that the file declares.
+        graph: The graph of the values.
+        table: Inferred types.
+        declared: Types that the file declares.
         limits: Upper bounds of sizes that depend on data.
         trusted: Whether a declared type that differs from the inferred one is a conflict.
 
     Attributes:
-        disputed: Names of values of which somebody else says something, too.
+        disputed: Names of values whose shape the file, a run or a failing node also states.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         return info
 
     def get(self, name: str, default: Any = None) -> Any:
-        """As of any mapping; `Mapping.get` would raise and catch for every missing name."""
+        """Behaves as `Mapping.get`, which would raise and catch an exception for every missing name."""
         info = self._facts.get(name)
         return info if info is not None else self[name] if name in self._table.types else default
 
@@ -89,14 +90,14 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         return TensorInfo(name, dtype, shape, "bound" if is_bound else origin, conflict)
 
     def overruled(self) -> frozenset[str]:
-        """Values that have another shape than inference gives."""
+        """Returns the names of values whose inferred shape a run contradicted."""
         table = self._table
         return frozenset([name for name, shape in table.overruled.items() if shape is not None]) - {
             *table.conflicts
         }
 
     def _conflict(self, name: str, shape: Shape | None, origin: str) -> str:
-        """Sources that contradict the shape of a value, in words."""
+        """Describes the sources that contradict the shape of a value, or returns ''."""
         parts: list[str] = []
         if name in self._table.overruled:
             inferred = self._table.overruled[name]
@@ -110,18 +111,18 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
 
 
 def symbols_of(graph: Graph, declared: Mapping[str, Type]) -> set[str]:
-    """Names of sizes that a graph's inputs define, if the file declares any types."""
+    """Returns the dimension names that a graph's inputs define, or none if the file declares no types."""
     inputs = graph.inputs if declared else ()
     return {n for v in inputs for n in dims.names(canonical_shape(v.shape) or ())}
 
 
 def canonical_shape(shape: Shape | None) -> Shape | None:
-    """A shape from a file or a fact with its names in canonical form."""
+    """Returns a shape from a file or a fact with its dimension names in canonical form."""
     return _renamed(shape, dims.canonical)
 
 
 def shown_shape(shape: Shape | None) -> Shape | None:
-    """A shape with its names as people write them."""
+    """Returns a shape with its dimension names in display form."""
     return _renamed(shape, dims.display)
 
 
@@ -132,7 +133,7 @@ def _renamed(shape: Shape | None, rule: Callable[[str], Dim]) -> Shape | None:
 
 
 def _bounded_shape(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
-    """The shape for people, and whether it is a bound."""
+    """Returns the shape in display form, and whether a size in it is an upper bound."""
     is_bound = False
     result: list[Dim] = []
     for dim in shape:
@@ -144,7 +145,7 @@ def _bounded_shape(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool
 
 
 def _dependents(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
-    """All values that are computed from those in `names`, and these."""
+    """Returns `names` and all values that are computed from them."""
     dependents = set(names)
     for node in nodes:
         if not dependents.isdisjoint(node.inputs):
@@ -153,22 +154,22 @@ def _dependents(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
 
 
 def contradicts(other_shape: Shape | None, shape: Shape | None, symbols: set[str]) -> bool:
-    """Whether two shapes of one value cannot both be right."""
+    """Whether two shapes of one value cannot both be correct."""
     if other_shape is None or shape is None or other_shape == shape:
         return False
     return len(other_shape) != len(shape) or any(
-        _apart(a, b, symbols) for a, b in zip(other_shape, shape, strict=True)
+        _dims_contradict(a, b, symbols) for a, b in zip(other_shape, shape, strict=True)
     )
 
 
-def _apart(a: Dim, b: Dim, symbols: set[str]) -> bool:
-    """Whether two dimensions cannot be the same."""
+def _dims_contradict(a: Dim, b: Dim, symbols: set[str]) -> bool:
+    """Whether two dimensions cannot be equal."""
     if a == b or a is None or b is None:
         return False
     if isinstance(a, int) and isinstance(b, int):
         return True
     if any(isinstance(d, str) and ("'#" in d or not dims.names((d,)) <= symbols) for d in (a, b)):
-        # exporters make up names for the sizes of outputs
+        # exporters invent names for the sizes of outputs
         return False
     if isinstance(a, int) or isinstance(b, int):
         return False

@@ -1,9 +1,9 @@
-"""Observed shapes: onnxruntime runs the model for shapes that inference cannot know.
+"""Observed shapes: runs the model in onnxruntime to get shapes that inference cannot determine.
 
-Beside every value of the main graph a Shape node is exposed, not the value itself, and only as many at a
-time as fit into a bound on memory: the runtime keeps a value alive until its Shape has run. Where the
-model leaves dimensions open it is run twice with different sizes, so that a size which follows one of
-them is told from one that does not.
+For every value of the main graph, a Shape node is added. Its result becomes an output of the model, and not
+the value itself. onnxruntime keeps a value in memory until its Shape node has run, so each run observes only
+as many values as fit a memory limit. A model with open dimensions runs twice with different sizes. A size
+that changes with an open dimension is then reported by that dimension's name.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from explorer.engine.shapes.bodies import captured_names
 from explorer.facts import Dim, Progress, Shape, TensorInfo
 
 LARGEST_CHUNK = 256 << 20
-"""Bytes of values whose shapes are asked for in one run."""
+"""Maximum bytes of the values whose shapes are observed in one run."""
 
 MOST_VALUES = 4096
-"""Values whose shapes are asked for in one run."""
+"""Maximum number of values whose shapes are observed in one run."""
 
 _SIZES = ((2, 3, 5, 7, 11, 13, 17, 19), (23, 29, 31, 37, 41, 43, 47, 53))
-"""What open dimensions are in the first and in the second run: no size that a layer is likely to have."""
+"""Sizes of open dimensions in the first and in the second run: primes, which layers rarely have."""
 
 _PREFIX = "explorer.observed/"
 _RUNTIME_DOMAINS = frozenset(("", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"))
@@ -45,22 +45,23 @@ def observe(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> tuple[dict[str, Type], tuple[str, ...]]:
-    """Types of the main graph's values, as a run on random inputs gave them.
+    """Observes the types of the main graph's values in a run on random inputs.
 
     Args:
         model: The model.
-        values: Their inferred types, to estimate how much memory they take.
-        sizes: Of symbolic dimensions.
-        input_shapes: Of inputs.
-        on_progress: Told how many values have been seen.
-        cancel: Asked between runs.
+        values: Inferred types of the values, for an estimate of their memory.
+        sizes: Sizes of symbolic dimensions by name.
+        input_shapes: Type (or None for the declared type) and shape of inputs by name.
+        on_progress: Function called with the number of observed values.
+        cancel: Function called between runs; True cancels.
 
     Returns:
-        Type and shape by name, a symbolic dimension by its name where the size follows it and None where
-        it follows something else, and notes on what could not be run. Empty if the model cannot be run.
+        Type and shape by name, and notes on nodes that could not be run. A size that changes with a symbolic
+        dimension has its name; a size that changes in another way is None. The mapping is empty if the model
+        cannot be run.
 
     Raises:
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     inputs, _, _ = bind_inputs(model, sizes, input_shapes)
     open_ = list(dict.fromkeys(d for v in inputs for d in v.shape or () if isinstance(d, str)))
@@ -70,8 +71,8 @@ def observe(
     model = replace(model, graph=replace(graph, inputs=inputs))
     runs: list[tuple[dict[str, int], dict[str, Type]]] = []
     names = [o for node in graph.nodes for o in node.outputs if o]
-    for tried in _SIZES if open_ else _SIZES[:1]:
-        dim_sizes = {name: tried[at % len(tried)] for at, name in enumerate(open_)}
+    for run_sizes in _SIZES if open_ else _SIZES[:1]:
+        dim_sizes = {name: run_sizes[index % len(run_sizes)] for index, name in enumerate(open_)}
         types: dict[str, Type] = {}
         nbytes = {name: _bytes(values.get(name), dim_sizes) for name in names}
         for chunk in batches(names, nbytes.__getitem__, LARGEST_CHUNK, count=MOST_VALUES):
@@ -89,37 +90,37 @@ def observe(
     if len(runs) == 1:
         return runs[0][1], notes
     (dim_sizes, first_types), (second_sizes, second_types) = runs
-    meaning: dict[tuple[int, int], str] = {(dim_sizes[n], second_sizes[n]): n for n in open_}
+    dim_by_sizes: dict[tuple[int, int], str] = {(dim_sizes[n], second_sizes[n]): n for n in open_}
     return {
-        name: _common_type(kind, second_types.get(name), meaning) for name, kind in first_types.items()
+        name: _common_type(kind, second_types.get(name), dim_by_sizes) for name, kind in first_types.items()
     }, notes
 
 
-def _common_type(first: Type, second: Type | None, meaning: Mapping[tuple[int, int], str]) -> Type:
-    """The type that fits two runs: a size that differs is the dimension it follows, or None."""
+def _common_type(first: Type, second: Type | None, dim_by_sizes: Mapping[tuple[int, int], str]) -> Type:
+    """Combines the types of two runs. A size that differs is the dimension that it follows, or None."""
     if first[1] is None or second is None or second[1] is None or len(first[1]) != len(second[1]):
         return first[0], None
     dims: list[Dim] = []
     for a, b in zip(first[1], second[1], strict=True):
-        follows = meaning.get((a, b)) if isinstance(a, int) and isinstance(b, int) else None
-        dims.append(a if a == b else follows)
+        dim_name = dim_by_sizes.get((a, b)) if isinstance(a, int) and isinstance(b, int) else None
+        dims.append(a if a == b else dim_name)
     return first[0], tuple(dims)
 
 
 def _runnable(model: Model) -> tuple[Graph, tuple[str, ...]]:
-    """The part of the main graph that the runtime has operators for, and a note on the rest."""
+    """Returns the part of the main graph that onnxruntime can run, and a note on missing operators."""
     graph = model.graph
-    lacking: set[str] = set()
+    unavailable: set[str] = set()
     runnable: list[Node] = []
     missing: dict[str, None] = {}
     for node in graph.nodes:
-        unknown = node.key not in model.functions and node.domain not in _RUNTIME_DOMAINS
-        taken = set(node.inputs)
+        is_unknown = node.key not in model.functions and node.domain not in _RUNTIME_DOMAINS
+        input_names = set(node.inputs)
         for _, body in subgraphs(node):
-            taken |= captured_names(body)
-        if unknown or not lacking.isdisjoint(taken):
-            lacking.update(o for o in node.outputs if o)
-            if unknown:
+            input_names |= captured_names(body)
+        if is_unknown or not unavailable.isdisjoint(input_names):
+            unavailable.update(o for o in node.outputs if o)
+            if is_unknown:
                 missing[f"{node.domain}.{node.op}"] = None
             continue
         runnable.append(node)
@@ -131,7 +132,7 @@ def _runnable(model: Model) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _bytes(info: TensorInfo | None, sizes: Mapping[str, int]) -> int:
-    """Of a value, as far as its sizes are known."""
+    """Estimates the bytes of a value."""
     if info is None or info.shape is None or info.dtype is None:
         return 1 << 20
     count = DTYPES[dtype_code(info.dtype)].bits or 64
@@ -143,16 +144,16 @@ def _bytes(info: TensorInfo | None, sizes: Mapping[str, int]) -> int:
 def _run(
     model: Model, names: Sequence[str], values: Mapping[str, TensorInfo], sizes: Mapping[str, int]
 ) -> dict[str, Type]:
-    """Types and shapes of some values.
+    """Returns the types and shapes of some values.
 
     Raises:
-        ExplorerError: The runtime cannot load or run the model, or no input can be drawn for it.
+        ExplorerError: onnxruntime cannot load or run the model, or no input can be drawn for it.
     """
     types: dict[str, str | None] = {}
     types |= {n: info.dtype for n in names if (info := values.get(n)) is not None and info.dtype is not None}
     unknown = [n for n in names if n not in types]
     if unknown:
-        # a sequence has no shape, and only the runtime knows the types of its own operators
+        # a sequence has no shape; only onnxruntime can type the outputs of its own operators
         types.update(RuntimeSession(expose(model, unknown), what="the model", optimise=False).types())
     shapes = [Node("Shape", [name], [f"{_PREFIX}{name}"]) for name in names if types.get(name)]
     if not shapes:

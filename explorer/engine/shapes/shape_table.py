@@ -1,4 +1,4 @@
-"""Shape table: known types of a graph's values during inference, and how two types are merged."""
+"""Shape table: known types of a graph's values during inference, and functions that merge two types."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class ShapeTable(Struct):
     """Known types and contents of a graph during inference.
 
     Attributes:
-        types: By name; names of dimensions as canonical texts.
-        contents: By name.
-        origins: Values whose type is taken from elsewhere: 'declared' or 'observed'.
-        doubtful: Values that come in as bounds.
-        conflicts: Values of nodes that cannot run, and why.
-        overruled: What had been inferred of values of which a run showed something else.
+        types: Types by value name, with dimension names in canonical form.
+        contents: Known contents by value name.
+        origins: Source of each type that is not inferred: 'declared' or 'observed'.
+        doubtful: Input values whose shapes are upper bounds.
+        conflicts: Reason why a node cannot run, by name of its outputs.
+        overruled: Inferred shapes of values for which a run showed another shape.
     """
 
     types: dict[str, Type]
@@ -33,7 +33,7 @@ class ShapeTable(Struct):
 
 
 def possible(kind: Type) -> bool:
-    """Whether a rule's answer is a valid type: a malformed attribute may have got into it."""
+    """Whether a type is valid. A malformed attribute can make a rule return an invalid one."""
     shape = kind[1]
     if shape is None:
         return True
@@ -41,7 +41,7 @@ def possible(kind: Type) -> bool:
 
 
 def complete_all(names: Sequence[str], types: Mapping[str, Type]) -> bool:
-    """Whether the types and all dimensions of the values are known; a name left out needs none."""
+    """Whether the types and all dimensions of the values are known. An omitted value ('') counts as known."""
     for name in names:
         if name:
             kind = types.get(name)
@@ -51,7 +51,7 @@ def complete_all(names: Sequence[str], types: Mapping[str, Type]) -> bool:
 
 
 def better(old: Type, new: Type) -> Type:
-    """`old`, with its unknown parts taken from `new`."""
+    """Returns `old`, with its unknown parts taken from `new`."""
     dtype = old[0] or new[0]
     if old[1] is None or new[1] is None or len(old[1]) != len(new[1]):
         return dtype, old[1] if old[1] is not None else new[1]
@@ -61,52 +61,61 @@ def better(old: Type, new: Type) -> Type:
 
 
 def common(a: Type | None, b: Type | None) -> Type | None:
-    """The type on which two branches agree."""
+    """Returns the type on which two branches agree, or None."""
     if a is None or b is None:
         return None
     return a[0] if a[0] == b[0] else None, same_sizes(a[1], b[1])
 
 
 def same_sizes(a: Shape | None, b: Shape | None) -> Shape | None:
-    """The sizes that two shapes have in common; None if their ranks differ, or one is not known."""
+    """Returns the sizes that two shapes have in common, or None if a shape is unknown or the ranks differ."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple([x if x == y else None for x, y in zip(a, b, strict=True)])
 
 
 def merge(types: dict[str, Type], answer: Mapping[str, Type]) -> bool:
-    """Adds what is new; True if something was."""
-    gained = False
+    """Adds the types in `answer` to `types`, and returns whether any type became more complete."""
+    is_changed = False
     for name, kind in answer.items():
         old = types.get(name, (None, None))
         new = better(old, kind)
         if new != old:
             types[name] = new
-            gained = True
-    return gained
+            is_changed = True
+    return is_changed
 
 
 def take(nodes: Sequence[Node], table: ShapeTable, candidates: Mapping[str, Type], origin: str) -> bool:
-    """Copies `candidates` to outputs of the first open nodes, those whose inputs are known.
+    """Copies `candidates` to outputs of the first open nodes, whose inputs are known.
 
-    Values further behind are left to the next round: inferred from here they may differ from what the
-    file declares. Behind a node that cannot run, no candidate holds.
+    Later nodes wait for the next round, because types inferred from the first nodes may differ from declared
+    ones. No candidate is copied to nodes that depend on a node that cannot run.
+
+    Args:
+        nodes: Nodes with unknown output types, in execution order.
+        table: The known types, which are changed.
+        candidates: Declared or observed types by value name.
+        origin: Origin of the candidates: 'declared' or 'observed'.
+
+    Returns:
+        Whether any type was copied.
     """
-    gained = False
-    blank: set[str] = set(table.conflicts)
+    is_changed = False
+    unknown_names: set[str] = set(table.conflicts)
     for node in nodes:
-        waiting = any(name in blank for name in node.inputs)
+        is_waiting = any(name in unknown_names for name in node.inputs)
         for name in node.outputs:
             old = table.types.get(name, (None, None))
             if not name or (old[0] is not None and old[1] is not None and None not in old[1]):
                 continue
-            blank.add(name)
+            unknown_names.add(name)
             kind = candidates.get(name)
-            if waiting or kind is None or kind[1] is None or name in table.origins:
+            if is_waiting or kind is None or kind[1] is None or name in table.origins:
                 continue
             new = better(old, kind)
             if new != old:
                 table.types[name] = new
                 table.origins[name] = origin
-                gained = True
-    return gained
+                is_changed = True
+    return is_changed

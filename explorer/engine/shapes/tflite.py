@@ -1,10 +1,9 @@
-"""TensorFlow Lite shapes: those that the file declares, and those that follow where it leaves a size open.
+"""Shapes of a TensorFlow Lite model: declared in the file, or inferred from declared input sizes.
 
-The file declares the shape of every tensor, which is what the interpreter takes, so nothing is inferred of a
-model whose sizes are fixed. Where an input may be resized, the file marks all sizes that come to depend on
-it, and gives them as 1 even where they are not (`batch x heads`). These follow from the operators
-(`tflite_rules`), at the sizes that the file gives the inputs or the user asks for; one that does not follow
-is unknown.
+The file declares the shape of every tensor, and the interpreter uses these shapes. A model with fixed sizes
+therefore needs no inference. If an input can be resized, the file marks all sizes that depend on the input,
+and stores 1 even for sizes that are larger (`batch x heads`). These sizes are inferred from the operators
+(`tflite_rules`), at the input sizes in the file or from the user. A size that cannot be inferred is unknown.
 """
 
 from __future__ import annotations
@@ -32,20 +31,23 @@ if TYPE_CHECKING:
     Constants = Mapping[str, Array]
 
 MAX_BODIES = 20_000
-"""Bodies that are followed, each once per kinds of arguments: calls in calls can ask for billions."""
+"""Maximum number of inferred bodies.
+
+Each is inferred once for equal arguments, but nested calls can need billions.
+"""
 
 
 class FileShapes(Inference):
-    """Shapes of one model, in place of the inference for ONNX.
+    """Shapes of one model, with the interface of the inference for ONNX.
 
     Args:
         read: The model.
-        sizes: Of symbolic dimensions by name; missing ones have the size in the file.
-        input_shapes: Type (None: as declared) and shape of inputs by name.
+        sizes: Sizes of symbolic dimensions by name; missing dimensions have the size in the file.
+        input_shapes: Type (or None for the declared type) and shape of inputs by name.
         notes: Further notes.
 
     Raises:
-        Misuse: No such dimension or input, or a shape of another rank than the input's.
+        Misuse: A dimension or an input does not exist, or a shape has another rank than its input.
     """
 
     def __init__(
@@ -65,22 +67,24 @@ class FileShapes(Inference):
         dim_sizes = {**read.sizes, **dim_sizes}
         self._trusted = not overruled
         # a model without open sizes needs no inference
-        self._follows = overruled or bool(read.sizes)
+        self._needs_inference = overruled or bool(read.sizes)
         types: dict[str, Type] = {v.name: (v.dtype, _bound(v.shape, dim_sizes)) for v in inputs}
         contents = ConstantContents(model.graph.initializers)
-        self._follow(model.graph, types, contents)
+        self._infer_graph(model.graph, types, contents)
         requested = sizes or {}
         unchanged_dims = [
             name for name, size in read.sizes.items() if dim_sizes[name] == size and name not in requested
         ]
-        note = f"sizes that may change are taken as the file has them: {_listed(dim_sizes, unchanged_dims)}"
+        note = (
+            f"sizes that may change are taken as the file has them: {_sizes_text(dim_sizes, unchanged_dims)}"
+        )
         self.main = self._make_shapes(
             types, contents, model.graph, dim_sizes, (*([note] if unchanged_dims else ()), *notes)
         )
 
     @property
     def bounds(self) -> bool:
-        """See `Inference`: a size that depends on data is unknown here."""
+        """Always False, because a size that depends on data is unknown here. See `Inference`."""
         return False
 
     def of_function(
@@ -101,15 +105,15 @@ class FileShapes(Inference):
         for name, value in zip(function.inputs, input_contents, strict=False):
             if value is not None:
                 contents.set(name, value)
-        self._follow(graph, types_by_name, contents)
+        self._infer_graph(graph, types_by_name, contents)
         self._memo[key] = self._make_shapes(types_by_name, contents, graph)
         return function.nodes, self._memo[key]
 
     def _body_key(
         self, types: Sequence[TensorInfo | None], contents: Sequence[Array | None]
     ) -> tuple[Hashable, ...]:
-        """The types and contents that distinguish one call of a body from another."""
-        kinds = [None if t is None else (t.dtype, t.shape) for t in types] if self._follows else ()
+        """Returns the types and contents that distinguish one call of a body from another."""
+        kinds = [None if t is None else (t.dtype, t.shape) for t in types] if self._needs_inference else ()
         content_keys = [None if c is None else (c.dtype.str, c.shape, c.tobytes()) for c in contents]
         return tuple(kinds), tuple(content_keys)
 
@@ -123,10 +127,10 @@ class FileShapes(Inference):
     ) -> Shapes:
         """See `Inference`."""
         captured = sorted(captured_names(body))
-        around = [outer.get(name) for name in captured]
+        captured_infos = [outer.get(name) for name in captured]
         captured_contents = [constants.get(name) for name in captured]
-        # the body stays in memory as long as the model: its id is its own
-        key = id(body), *self._body_key((*types, *around), captured_contents)
+        # the body stays in memory as long as the model, so no other body gets its id
+        key = id(body), *self._body_key((*types, *captured_infos), captured_contents)
         if key in self._memo:
             return self._memo[key]
         types_by_name: dict[str, Type] = {}
@@ -135,33 +139,36 @@ class FileShapes(Inference):
             types_by_name[value.name] = (
                 (value.dtype, value.shape) if info is None else (info.dtype, info.shape)
             )
-        for name, info, content in zip(captured, around, captured_contents, strict=True):
+        for name, info, content in zip(captured, captured_infos, captured_contents, strict=True):
             if info is not None:
                 types_by_name[name] = info.dtype, info.shape
             if content is not None:
                 contents.set(name, content)
-        self._follow(body, types_by_name, contents)
+        self._infer_graph(body, types_by_name, contents)
         self._memo[key] = self._make_shapes(types_by_name, contents, body)
         return self._memo[key]
 
     def loop_types(
         self, node: Node, outer: Mapping[str, TensorInfo], constants: Constants, opsets: Mapping[str, int]
     ) -> list[TensorInfo | None]:
-        """See `Inference`: a carried value has the sizes on which its first value and the body agree."""
+        """Infers the input types of a Loop's body. See `Inference`.
+
+        A carried value has the sizes on which its first value and the body's output agree.
+        """
         body: Graph = node.attributes["body"]
         types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
         for name, value in zip(node.inputs[2:], body.inputs[2:], strict=False):
             info = outer.get(name)
-            if info is None or info.shape is None or not self._follows:
+            if info is None or info.shape is None or not self._needs_inference:
                 types.append(TensorInfo(name, value.dtype, value.shape))
             else:
                 declared = value.shape if self._trusted else None
                 _, shape = better((None, declared), (None, info.shape))
                 types.append(TensorInfo(name, info.dtype, shape))
-        for _ in range(2 if self._follows else 0):
+        for _ in range(2 if self._needs_inference else 0):
             # a change in the first iteration may cause more in the next
-            inside = self.of_body(body, types, outer, constants)
-            ends = [inside.values.get(v.name) for v in body.outputs[1:]]
+            body_shapes = self.of_body(body, types, outer, constants)
+            ends = [body_shapes.values.get(v.name) for v in body.outputs[1:]]
             agreed_types = [
                 info
                 if info is None or end is None
@@ -175,15 +182,15 @@ class FileShapes(Inference):
 
     # -- one graph --------------------------------------------------------------------------------
 
-    def _follow(self, graph: Graph, types: dict[str, Type], contents: ConstantContents) -> None:
-        """Adds the types of a graph's values from those of its inputs."""
+    def _infer_graph(self, graph: Graph, types: dict[str, Type], contents: ConstantContents) -> None:
+        """Adds the types of a graph's values, inferred from the types of its inputs."""
         for name, tensor in graph.initializers.items():
             types[name] = tensor.dtype, tensor.shape
         for value in (*graph.values, *graph.outputs):
             if value.name not in types:
                 shape = value.shape if self._trusted else None
                 types[value.name] = value.dtype, shape
-        if not self._follows or len(self._memo) >= MAX_BODIES:
+        if not self._needs_inference or len(self._memo) >= MAX_BODIES:
             return
         for node in graph.nodes:
             output_shapes = self._output_shapes(node, types, contents)
@@ -191,22 +198,22 @@ class FileShapes(Inference):
                 if name:
                     types[name] = better(types.get(name, (None, None)), (None, shape))
             if len(node.outputs) == 1 and node.op in CONTENTS:
-                self._compute(node, types, contents)
+                self._compute_contents(node, types, contents)
 
     def _output_shapes(
         self, node: Node, types: Mapping[str, Type], contents: ConstantContents
     ) -> Sequence[Shape | None] | None:
-        """Shapes of an operator's outputs, as far as they follow; None if all are known already."""
+        """Infers the shapes of an operator's outputs. Returns None if all are known, or if none follows."""
         if all(_complete(types.get(name)) for name in node.outputs if name):
             return None
         if node.op in ("If", "Loop") and not node.domain:
-            return self._inside(node, types, contents)
+            return self._infer_bodies(node, types, contents)
         function = self.model.functions.get(node.key) if self.model.functions else None
         if function is not None:
             infos = [TensorInfo(n, *types[n]) if n in types else None for n in node.inputs]
-            _, inside = self.of_function(function, node, infos, contents)
+            _, body_shapes = self.of_function(function, node, infos, contents)
             names = [v.name for v in self._read.bodies[function.key].outputs]
-            return [inside.values[n].shape if n in inside.values else None for n in names]
+            return [body_shapes.values[n].shape if n in body_shapes.values else None for n in names]
         rule = RULES.get(node.op) if node.domain == "tflite" else None
         if rule is None:
             return None
@@ -217,35 +224,40 @@ class FileShapes(Inference):
         try:
             output_shapes = rule(call)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            # an input is unknown, or the operator fits no definition
+            # an input is unknown, or the operator does not match its definition
             return None
-        return [_possible(shape) for shape in output_shapes]
+        return [_valid_shape(shape) for shape in output_shapes]
 
-    def _inside(
+    def _infer_bodies(
         self, node: Node, types: Mapping[str, Type], contents: ConstantContents
     ) -> Sequence[Shape | None] | None:
-        """Shapes on which the branches of an If, or the first and last values of a Loop, agree."""
+        """Infers the output shapes of an If or a Loop.
+
+        A size is known if both branches, or all iterations, agree on it.
+        """
         outer = {name: TensorInfo(name, *kind) for name, kind in types.items()}
         if node.op == "Loop":
             carried_types = self.loop_types(node, outer, contents, {})
             body = node.attributes["body"]
-            inside = self.of_body(body, carried_types, outer, contents)
-            ends = [inside.values.get(v.name) for v in body.outputs[1:]]
+            body_shapes = self.of_body(body, carried_types, outer, contents)
+            ends = [body_shapes.values.get(v.name) for v in body.outputs[1:]]
             return [
-                None if a is None or b is None else _agreed(a.shape, b.shape)
+                None if a is None or b is None else _common_shape(a.shape, b.shape)
                 for a, b in zip(carried_types[2:], ends, strict=False)
             ]
         branch_shapes: list[list[Shape | None]] = []
         for body in node.attributes.values():
-            inside = self.of_body(body, (), outer, contents)
+            body_shapes = self.of_body(body, (), outer, contents)
             branch_shapes.append(
-                [v.shape if (v := inside.values.get(o.name)) else None for o in body.outputs]
+                [v.shape if (v := body_shapes.values.get(o.name)) else None for o in body.outputs]
             )
         return (
-            [_agreed(a, b) for a, b in zip(*branch_shapes, strict=False)] if len(branch_shapes) == 2 else None
+            [_common_shape(a, b) for a, b in zip(*branch_shapes, strict=False)]
+            if len(branch_shapes) == 2
+            else None
         )
 
-    def _compute(self, node: Node, types: Mapping[str, Type], contents: ConstantContents) -> None:
+    def _compute_contents(self, node: Node, types: Mapping[str, Type], contents: ConstantContents) -> None:
         """Adds the contents of a small value, if they follow from its inputs."""
         import numpy as np
 
@@ -274,7 +286,7 @@ class FileShapes(Inference):
         dims: Mapping[str, int] | None = None,
         notes: tuple[str, ...] = (),
     ) -> Shapes:
-        """The types and contents as `Shapes`."""
+        """Converts types and contents to `Shapes`."""
         declared_shapes = {v.name: v.shape for v in (*graph.values, *graph.outputs)}
         values: dict[str, TensorInfo] = {}
         kinds: dict[str, Type] = {}
@@ -290,23 +302,23 @@ def _bound(shape: Shape | None, sizes: Mapping[str, int]) -> Shape | None:
     return None if shape is None else tuple([sizes[d] if isinstance(d, str) else d for d in shape])
 
 
-def _listed(dim_sizes: Mapping[str, int], names: Sequence[str]) -> str:
+def _sizes_text(dim_sizes: Mapping[str, int], names: Sequence[str]) -> str:
     return ", ".join(f"{name} = {dim_sizes[name]:,}" for name in names[:8]) + (
         ", ..." if len(names) > 8 else ""
     )
 
 
-def _possible(shape: Shape | None) -> Shape | None:
-    """The shape, if it is valid: a malformed option may have got into it."""
-    whole = shape is not None and all(d is None or (isinstance(d, int) and d >= 0) for d in shape)
-    return shape if whole else None
+def _valid_shape(shape: Shape | None) -> Shape | None:
+    """Returns the shape if it is valid, or None. A malformed option can cause an invalid shape."""
+    is_valid = shape is not None and all(d is None or (isinstance(d, int) and d >= 0) for d in shape)
+    return shape if is_valid else None
 
 
 def _complete(kind: Type | None) -> bool:
     return kind is not None and kind[1] is not None and None not in kind[1]
 
 
-def _agreed(a: Shape | None, b: Shape | None) -> Shape | None:
+def _common_shape(a: Shape | None, b: Shape | None) -> Shape | None:
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple([x if x == y or y is None else y if x is None else None for x, y in zip(a, b, strict=True)])

@@ -1,4 +1,4 @@
-"""Constants of TensorFlow Lite: operators on small values, with which converters compute shapes."""
+"""Contents of small values in TensorFlow Lite models: the operators that converters use to compute shapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 LARGEST = 1 << 10
-"""Elements of a value up to which its contents are followed."""
+"""Maximum number of elements of a value whose contents are computed."""
 
 
 def _np() -> Any:
@@ -21,19 +21,21 @@ def _np() -> Any:
     return np
 
 
-def _cut(at: Mapping[str, Any], source: Array, begins: Array, ends: Array, strides: Array) -> Array:
-    if at.get("ellipsis_mask") or at.get("new_axis_mask") or at.get("offset"):
+def _strided_slice(
+    options: Mapping[str, Any], source: Array, begins: Array, ends: Array, strides: Array
+) -> Array:
+    if options.get("ellipsis_mask") or options.get("new_axis_mask") or options.get("offset"):
         raise ValueError
     index: list[Any] = []
     for axis, (first, last, step) in enumerate(zip(begins, ends, strides, strict=True)):
-        bit = 1 << axis
-        if at.get("shrink_axis_mask", 0) & bit:
+        mask = 1 << axis
+        if options.get("shrink_axis_mask", 0) & mask:
             index.append(int(first))
             continue
         index.append(
             slice(
-                None if at.get("begin_mask", 0) & bit else int(first),
-                None if at.get("end_mask", 0) & bit else int(last),
+                None if options.get("begin_mask", 0) & mask else int(first),
+                None if options.get("end_mask", 0) & mask else int(last),
                 int(step),
             )
         )
@@ -41,29 +43,29 @@ def _cut(at: Mapping[str, Any], source: Array, begins: Array, ends: Array, strid
     return part
 
 
-def _segment_product(_: Mapping[str, Any], source: Array, places: Array, count: Array) -> Array:
+def _segment_product(_: Mapping[str, Any], source: Array, segment_ids: Array, count: Array) -> Array:
     np = _np()
     products: Array = np.ones(int(count.reshape(-1)[0]), source.dtype)
-    np.multiply.at(products, places, source)
+    np.multiply.at(products, segment_ids, source)
     return products
 
 
-def _filled(_: Mapping[str, Any], shape: Array, value: Array) -> Array:
+def _fill(_: Mapping[str, Any], shape: Array, value: Array) -> Array:
     if math.prod(int(d) for d in shape.reshape(-1)) > LARGEST:
         raise ValueError
     array: Array = _np().full(tuple(shape.reshape(-1)), value.reshape(-1)[0])
     return array
 
 
-def _counted(_: Mapping[str, Any], start: Array, stop: Array, step: Array) -> Array:
-    first, last, by = (a.reshape(-1)[0] for a in (start, stop, step))
-    if abs((float(last) - float(first)) / float(by)) > LARGEST:
+def _range(_: Mapping[str, Any], start: Array, stop: Array, step: Array) -> Array:
+    first, last, increment = (a.reshape(-1)[0] for a in (start, stop, step))
+    if abs((float(last) - float(first)) / float(increment)) > LARGEST:
         raise ValueError
-    array: Array = _np().arange(first, last, by)
+    array: Array = _np().arange(first, last, increment)
     return array
 
 
-def _reduced(name: str) -> Callable[..., Any]:
+def _reduction(name: str) -> Callable[..., Any]:
     def fold(at: Mapping[str, Any], source: Array, axes: Array) -> Any:
         axis = tuple(int(n) for n in axes.reshape(-1))
         return getattr(_np(), name)(source, axis=axis, keepdims=bool(at.get("keep_dims")))
@@ -71,31 +73,31 @@ def _reduced(name: str) -> Callable[..., Any]:
     return fold
 
 
-def _of(name: str) -> Callable[..., Any]:
+def _numpy_function(name: str) -> Callable[..., Any]:
     return lambda _, *arrays: getattr(_np(), name)(*arrays)
 
 
 CONTENTS: Mapping[str, Callable[..., Any]] = {
     "SHAPE": lambda _, source: source.shape,
-    "ADD": _of("add"),
-    "SUB": _of("subtract"),
-    "MUL": _of("multiply"),
-    "FLOOR_DIV": _of("floor_divide"),
-    "FLOOR_MOD": _of("mod"),
-    "MAXIMUM": _of("maximum"),
-    "MINIMUM": _of("minimum"),
-    "EQUAL": _of("equal"),
-    "NOT_EQUAL": _of("not_equal"),
-    "LESS": _of("less"),
-    "GREATER": _of("greater"),
-    "SELECT": _of("where"),
-    "SELECT_V2": _of("where"),
-    "NEG": _of("negative"),
+    "ADD": _numpy_function("add"),
+    "SUB": _numpy_function("subtract"),
+    "MUL": _numpy_function("multiply"),
+    "FLOOR_DIV": _numpy_function("floor_divide"),
+    "FLOOR_MOD": _numpy_function("mod"),
+    "MAXIMUM": _numpy_function("maximum"),
+    "MINIMUM": _numpy_function("minimum"),
+    "EQUAL": _numpy_function("equal"),
+    "NOT_EQUAL": _numpy_function("not_equal"),
+    "LESS": _numpy_function("less"),
+    "GREATER": _numpy_function("greater"),
+    "SELECT": _numpy_function("where"),
+    "SELECT_V2": _numpy_function("where"),
+    "NEG": _numpy_function("negative"),
     "CAST": lambda at, source: source.astype(at.get("out_data_type", source.dtype)),
     "PACK": lambda at, *arrays: _np().stack(arrays, at["axis"]),
     "CONCATENATION": lambda at, *arrays: _np().concatenate(arrays, at["axis"]),
-    "GATHER": lambda at, source, places: _np().take(source, places, at.get("axis", 0)),
-    "STRIDED_SLICE": _cut,
+    "GATHER": lambda options, source, indices: _np().take(source, indices, options.get("axis", 0)),
+    "STRIDED_SLICE": _strided_slice,
     "SLICE": lambda _, source, begin, size: source[
         tuple([slice(int(b), None if n == -1 else int(b + n)) for b, n in zip(begin, size, strict=True)])
     ],
@@ -105,13 +107,13 @@ CONTENTS: Mapping[str, Callable[..., Any]] = {
     "SQUEEZE": lambda at, source: source.squeeze(tuple(at.get("squeeze_dims", ())) or None),
     "EXPAND_DIMS": lambda _, source, axis: _np().expand_dims(source, int(axis.reshape(-1)[0])),
     "TRANSPOSE": lambda _, source, order: source.transpose(tuple(order)),
-    "REDUCE_PROD": _reduced("prod"),
-    "SUM": _reduced("sum"),
-    "REDUCE_MAX": _reduced("max"),
-    "REDUCE_MIN": _reduced("min"),
+    "REDUCE_PROD": _reduction("prod"),
+    "SUM": _reduction("sum"),
+    "REDUCE_MAX": _reduction("max"),
+    "REDUCE_MIN": _reduction("min"),
     "UNSORTED_SEGMENT_PROD": _segment_product,
-    "FILL": _filled,
-    "RANGE": _counted,
+    "FILL": _fill,
+    "RANGE": _range,
     "BROADCAST_ARGS": lambda _, a, b: _np().broadcast_shapes(tuple(a), tuple(b)),
 }
-"""What an operator makes of small values: its options, then what its inputs hold."""
+"""Functions that compute the output of an operator from its options and the contents of its inputs."""

@@ -1,9 +1,8 @@
-"""Output shapes of TensorFlow Lite's operators, from the shapes of their inputs: a table by operator name.
+"""Output shapes of TensorFlow Lite's operators from the shapes of their inputs: a table by operator name.
 
-A size is a number, or None where it is not known; there are no names, as the file has none. A rule that
-needs what is not known raises LookupError, and its operator is left as the file declares it.
-
-Definitions are those of the operators' kernels (Prepare).
+A size is a number, or None if unknown; TensorFlow Lite files have no named dimensions. A rule that needs an
+unknown size raises LookupError, and the operator's outputs keep the declared shape. The rules follow the
+`Prepare` functions of the operators' kernels.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from explorer.engine.operators.shape_rules import axis_of
 from explorer.facts import Dim, Shape
 
 
-def _shape(call: Call, at: int) -> tuple[Any, ...]:
-    """Shape of an input: numbers, and None for a size that is not known.
+def _shape(call: Call, index: int) -> tuple[Any, ...]:
+    """Returns the shape of an input, with None for an unknown size.
 
     Raises:
-        LookupError: It is not known.
+        LookupError: The shape is unknown.
     """
-    shape = call.known(at)
+    shape = call.known(index)
     if shape is None:
-        raise LookupError(at)
+        raise LookupError(index)
     return shape
 
 
-def _ints(call: Call, at: int) -> list[int]:
-    """The integers in a small input.
+def _ints(call: Call, index: int) -> list[int]:
+    """Returns the integers in a small input.
 
     Raises:
-        LookupError: It is not known.
+        LookupError: The contents are unknown.
     """
-    content = call.content(at)
+    content = call.content(index)
     if content is None:
-        raise LookupError(at)
+        raise LookupError(index)
     return [int(n) for n in content.reshape(-1)]
 
 
@@ -46,7 +45,7 @@ Rule = Callable[[Call], Sequence[Shape | None]]
 
 
 def _declared(call: Call) -> Shape | None:
-    """The shape that the file declares for the first output."""
+    """Returns the shape that the file declares for the first output."""
     return None if call.outputs[0] is None else call.outputs[0].shape
 
 
@@ -70,28 +69,40 @@ _AXES = ("d", "h", "w")
 
 
 def _windows(call: Call, kernel: Shape, channels: Dim) -> Sequence[Shape | None]:
-    """A window over (N, *spatial, C)."""
-    source, at = _shape(call, 0), call.attributes
+    """Returns the output shape of a window that slides over an input of shape (N, *spatial, C)."""
+    source, attributes = _shape(call, 0), call.attributes
     letters = _AXES[-len(kernel) :]
     sizes = [
-        _window(size, k, at[f"stride_{a}"], at.get(f"dilation_{a}_factor", 1), at["padding"])
+        _window(
+            size,
+            k,
+            attributes[f"stride_{a}"],
+            attributes.get(f"dilation_{a}_factor", 1),
+            attributes["padding"],
+        )
         for size, k, a in zip(source[1:-1], kernel, letters, strict=True)
     ]
     return [(source[0], *sizes, channels)]
 
 
 def _conv(first: int, last: int, channels: int) -> Rule:
-    """A window; axes of the weight, those of the kernel and that of the output's channels."""
+    """Returns the rule of a convolution.
+
+    Args:
+        first: First axis of the weight that is a size of the kernel.
+        last: Axis after the last size of the kernel.
+        channels: Axis of the weight that is the number of output channels.
+    """
     return lambda call: _windows(call, _shape(call, 1)[first:last], _shape(call, 1)[channels])
 
 
 def _pool(call: Call) -> Sequence[Shape | None]:
-    at = call.attributes
-    return _windows(call, (at["filter_height"], at["filter_width"]), _shape(call, 0)[-1])
+    attributes = call.attributes
+    return _windows(call, (attributes["filter_height"], attributes["filter_width"]), _shape(call, 0)[-1])
 
 
 def _sizes_from(index: int) -> Rule:
-    """The output has the shape that an input holds."""
+    """Returns a rule for operators whose output shape is the content of an input."""
 
     def rule(call: Call) -> Sequence[Shape | None]:
         return [tuple(_ints(call, index))]
@@ -133,19 +144,23 @@ def _reshape(call: Call) -> Sequence[Shape | None]:
         if len(call.inputs) < 2 and new_shape is not None:
             target = list(new_shape)
         elif declared is not None and declared.count(None) == 1:
-            # one open size among fixed ones follows from the others
+            # a single open size follows from the fixed ones
             target = [d if isinstance(d, int) else -1 for d in declared]
         else:
             return [None]
     total = None if None in source else math.prod(source)
-    rest = math.prod(d for d in target if d != -1)
-    out: list[Dim] = []
+    fixed_product = math.prod(d for d in target if d != -1)
+    sizes: list[Dim] = []
     for size in target:
         if size == -1:
-            out.append(None if total is None or not rest or total % rest else total // rest)
+            sizes.append(
+                None
+                if total is None or not fixed_product or total % fixed_product
+                else total // fixed_product
+            )
         else:
-            out.append(size)
-    return [tuple(out)]
+            sizes.append(size)
+    return [tuple(sizes)]
 
 
 def _concatenation(call: Call) -> Sequence[Shape | None]:
@@ -179,10 +194,10 @@ def _split(call: Call) -> Sequence[Shape | None]:
 def _split_v(call: Call) -> Sequence[Shape | None]:
     source, sizes = _shape(call, 0), _ints(call, 1)
     axis = axis_of(_ints(call, 2)[0], len(source))
-    whole = source[axis]
+    axis_size = source[axis]
     if -1 in sizes:
-        rest = sum(s for s in sizes if s != -1)
-        sizes = [s if s != -1 else whole - rest for s in sizes]
+        fixed_sum = sum(s for s in sizes if s != -1)
+        sizes = [s if s != -1 else axis_size - fixed_sum for s in sizes]
     return [(*source[:axis], size, *source[axis + 1 :]) for size in sizes]
 
 
@@ -193,8 +208,8 @@ def _transpose(call: Call) -> Sequence[Shape | None]:
 
 def _pad(call: Call) -> Sequence[Shape | None]:
     source, amounts = _shape(call, 0), _ints(call, 1)
-    around = zip(amounts[::2], amounts[1::2], strict=True)
-    return [tuple([None if d is None else d + a + b for d, (a, b) in zip(source, around, strict=True)])]
+    pads = zip(amounts[::2], amounts[1::2], strict=True)
+    return [tuple([None if d is None else d + a + b for d, (a, b) in zip(source, pads, strict=True)])]
 
 
 def _reduce(call: Call) -> Sequence[Shape | None]:
@@ -212,30 +227,30 @@ def _arg(call: Call) -> Sequence[Shape | None]:
 
 
 def _strided(call: Call) -> Sequence[Shape | None]:
-    source, at = _shape(call, 0), call.attributes
-    if at.get("ellipsis_mask") or at.get("new_axis_mask") or at.get("offset"):
+    source, attributes = _shape(call, 0), call.attributes
+    if attributes.get("ellipsis_mask") or attributes.get("new_axis_mask") or attributes.get("offset"):
         return [None]
     begins, ends, strides = _ints(call, 1), _ints(call, 2), _ints(call, 3)
-    out: list[Dim] = []
+    sizes: list[Dim] = []
     for axis, size in enumerate(source):
         if axis >= len(begins):
-            out.append(size)
+            sizes.append(size)
             continue
-        bit = 1 << axis
-        if at.get("shrink_axis_mask", 0) & bit:
+        mask = 1 << axis
+        if attributes.get("shrink_axis_mask", 0) & mask:
             continue
-        free = at.get("begin_mask", 0) & bit and at.get("end_mask", 0) & bit
+        is_full = attributes.get("begin_mask", 0) & mask and attributes.get("end_mask", 0) & mask
         if size is None:
-            out.append(None)
+            sizes.append(None)
             continue
-        if free and strides[axis] == 1:
-            out.append(size)
+        if is_full and strides[axis] == 1:
+            sizes.append(size)
             continue
-        first = None if at.get("begin_mask", 0) & bit else begins[axis]
-        last = None if at.get("end_mask", 0) & bit else ends[axis]
+        first = None if attributes.get("begin_mask", 0) & mask else begins[axis]
+        last = None if attributes.get("end_mask", 0) & mask else ends[axis]
         assert isinstance(size, int)
-        out.append(len(range(*slice(first, last, strides[axis]).indices(size))))
-    return [tuple(out)]
+        sizes.append(len(range(*slice(first, last, strides[axis]).indices(size))))
+    return [tuple(sizes)]
 
 
 def _slice(call: Call) -> Sequence[Shape | None]:
@@ -255,16 +270,16 @@ def _slice(call: Call) -> Sequence[Shape | None]:
 
 
 def _gather(call: Call) -> Sequence[Shape | None]:
-    source, places = _shape(call, 0), _shape(call, 1)
+    source, index_shape = _shape(call, 0), _shape(call, 1)
     axis = axis_of(call.attributes.get("axis", 0), len(source))
-    shared = call.attributes.get("batch_dims", 0)
-    return [(*source[:axis], *places[shared:], *source[axis + 1 :])]
+    batch_dims = call.attributes.get("batch_dims", 0)
+    return [(*source[:axis], *index_shape[batch_dims:], *source[axis + 1 :])]
 
 
 def _gather_nd(call: Call) -> Sequence[Shape | None]:
-    source, places = _shape(call, 0), _shape(call, 1)
-    depth = places[-1]
-    return [(*places[:-1], *source[depth:])] if isinstance(depth, int) else [None]
+    source, index_shape = _shape(call, 0), _shape(call, 1)
+    depth = index_shape[-1]
+    return [(*index_shape[:-1], *source[depth:])] if isinstance(depth, int) else [None]
 
 
 def _expand(call: Call) -> Sequence[Shape | None]:
@@ -292,10 +307,10 @@ def _range(call: Call) -> Sequence[Shape | None]:
 
 
 def _one_hot(call: Call) -> Sequence[Shape | None]:
-    places, depth = _shape(call, 0), _ints(call, 1)[0]
+    index_shape, depth = _shape(call, 0), _ints(call, 1)[0]
     axis = call.attributes.get("axis", -1)
-    at = len(places) if axis == -1 else axis_of(axis, len(places) + 1)
-    return [(*places[:at], depth, *places[at:])]
+    position = len(index_shape) if axis == -1 else axis_of(axis, len(index_shape) + 1)
+    return [(*index_shape[:position], depth, *index_shape[position:])]
 
 
 def _top(call: Call) -> Sequence[Shape | None]:
@@ -307,13 +322,13 @@ def _resize(call: Call) -> Sequence[Shape | None]:
     return [(source[0], *_ints(call, 1), source[3])]
 
 
-def _depth(grows: bool) -> Rule:
+def _depth(to_space: bool) -> Rule:
     def rule(call: Call) -> Sequence[Shape | None]:
         source, block = _shape(call, 0), call.attributes["block_size"]
-        sizes = [None if d is None else d * block if grows else d // block for d in source[1:3]]
+        sizes = [None if d is None else d * block if to_space else d // block for d in source[1:3]]
         depth = source[3]
         if depth is not None:
-            depth = depth // block**2 if grows else depth * block**2
+            depth = depth // block**2 if to_space else depth * block**2
         return [(source[0], *sizes, depth)]
 
     return rule
@@ -348,7 +363,7 @@ def _rank(call: Call) -> Sequence[Shape | None]:
 
 
 def _sequence_lstm(call: Call) -> Sequence[Shape | None]:
-    # with a projection its width, else that of the cells
+    # the output is as wide as the projection, or else as the cells
     width = _shape(call, 16)[0] if call.known(16) is not None else _shape(call, 2)[0]
     return [(*_shape(call, 0)[:2], width)]
 
@@ -411,4 +426,4 @@ RULES: Mapping[str, Rule] = {
     "SHAPE": _rank,
     "UNIDIRECTIONAL_SEQUENCE_LSTM": _sequence_lstm,
 }
-"""Shapes of what an operator makes, by its name."""
+"""Rules for the output shapes, by operator name."""

@@ -1,7 +1,7 @@
-"""Sweep: many tilings of many models. Rows that are not stored yet are computed, and stored at once.
+"""Sweep: many tilings of many models. Missing rows are computed and stored at once.
 
-The key of a row is a digest of everything that its figures depend on. So the same sweep resumes after a kill,
-and another sweep into the same file computes new rows only.
+The key of a row is a digest of all inputs of its figures. A sweep that was killed therefore continues where
+it stopped, and another sweep into the same file computes only new rows.
 """
 
 from __future__ import annotations
@@ -31,28 +31,31 @@ from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, combina
 from explorer.host.output_files import check_target
 
 MOST = 100_000
-"""Rows of one sweep."""
-_SLICE = 0.2
-"""Seconds between two writes of cheap rows: each write waits for the disk."""
-_TOGETHER = 256
-"""Rows without a proof in one task of a worker: opening the model takes longer than a row."""
-_PROOF, _PROVED, _OPENING = 0.15, 1.5e8, 0.3
-"""Approximate costs: a proof takes this many seconds, plus one per this many bytes of the model; opening."""
+"""Maximum number of rows of one sweep."""
+_WRITE_SECONDS = 0.2
+"""Seconds between two writes of rows without a proof, because each write waits for the disk."""
+_ROWS_PER_TASK = 256
+"""Maximum number of rows without a proof in one task of a worker: opening the model takes longer than a row.
+"""
+_PROOF_SECONDS, _PROOF_BYTES_PER_SECOND, _OPENING_SECONDS = 0.15, 1.5e8, 0.3
+"""Approximate seconds of a proof, bytes of a model that add a second to it, and seconds to open a model."""
 
 
 class Subject(Struct, frozen=True):
     """A model of the sweep.
 
     Attributes:
-        name: The user's name for it.
-        door: The session that has it open.
-        files: Returns the absolute paths of its files, the graph first; exports a model that is not ONNX yet.
-        content: Returns a digest of a model that is not read from files; `files` then returns none.
-        opener: For those files, a function without arguments that opens them again: importable by name, so
-            that another process can call it.
-        opening: The options that it is opened with, as far as figures depend on them.
-        words: Those options as they are typed.
-        command: The command that quantizes the model; '' where no command can.
+        name: The user's name of the model.
+        door: Session in which the model is open.
+        files: Function that returns the absolute paths of the model's files, the graph first. It exports a
+            model that is not ONNX.
+        opener: Function that takes these paths and returns a picklable function that opens the model in
+            another process.
+        opening: Options that the model is opened with and that its figures depend on.
+        words: Those options as the user types them.
+        command: Function that returns the command that quantizes the model, or '' if no command can.
+        content: Function that returns a digest of a model that is not read from files, or None. `files` then
+            returns no paths.
     """
 
     name: str
@@ -65,8 +68,16 @@ class Subject(Struct, frozen=True):
     content: Callable[[], str] | None = None
 
 
-class _Work(Struct):
-    """The work for one model: its rows in the order of the combinations, and the indices of open rows."""
+class _ModelState(Struct):
+    """State of one model in the sweep.
+
+    Attributes:
+        subject: The model.
+        files: Paths of the model's files.
+        content: Digest of the model's content.
+        rows: Rows in the order of the combinations.
+        open: Indices of the rows to compute.
+    """
 
     subject: Subject
     files: tuple[str, ...] = ()
@@ -89,28 +100,30 @@ def sweep(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Sweep:
-    """A row for every model and every combination of `spec`.
+    """Computes a row for every model and every combination of `spec`.
 
-    A model that cannot be opened has rows with the error; the other models are computed.
+    A model that cannot be opened gets rows with the error, and the sweep continues with the other models.
 
     Args:
         subjects: The models.
         spec: The combinations.
-        hardware: The machine; without one there are no cycles.
+        hardware: The machine, or None for no cycles.
         order: Order of the loops, as for `cost.plan_cost`.
-        proof: Tile, write and prove each; None for the figures alone.
-        output: A file of results: its rows are not computed again, new rows are added.
-        scheduler: The address of a Dask cluster that does the work.
-        workers: Processes on this machine; 1 means the present process, None one per processor where that
-            saves time.
-        layers: Whether the answer lists the products of the models, too.
-        on_progress: Called with the number of finished rows.
-        cancel: Called now and then; True stops. Finished rows stay in `output`.
+        proof: Settings of the proof of each tiled model, or None for figures without tiling.
+        output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
+            added.
+        scheduler: Address of a Dask cluster that does the work, or None.
+        workers: Number of processes on this machine. 1 means the present process. None means one process for
+            each processor if that saves time.
+        layers: Whether the answer also lists the products of the models.
+        on_progress: Function called with the number of finished rows.
+        cancel: Function called now and then; the sweep stops when it returns True. Finished rows stay in
+            `output`.
 
     Raises:
-        Misuse: There are too many combinations, or `output` is no file of results; or every row fails with
-            the same error, for example because the only model cannot be opened.
-        MissingExtra: A package is not installed that the only model, or `scheduler` or `workers`, needs.
+        Misuse: There are too many combinations, `output` holds no results, or every row fails with the same
+            error.
+        MissingExtra: A package is not installed that the only model, `scheduler` or `workers` needs.
         Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
@@ -120,10 +133,10 @@ def sweep(
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(SweepRow, output)) if output is not None else None
         run = _Run(store, specs, machine, order, proof, on_progress, cancel)
-        works = [run.prepare(subject, alone=len(subjects) == 1) for subject in subjects]
+        works = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]
         count = run.spread(works, scheduler, workers)
         rows = with_front([row for work in works for row in work.rows])
-    complain(rows)
+    raise_common_error(rows)
     return Sweep(
         rows=rows,
         hardware=machine,
@@ -146,10 +159,10 @@ def _check_count(specs: int, subjects: int) -> None:
 
 
 def check_output(path: str, models: Sequence[str]) -> None:
-    """Refuses a file for the results that would cost the user another one, before any work is done.
+    """Refuses a path of results that would overwrite another file, before any work is done.
 
     Raises:
-        Misuse: The file is a model, or another file that holds no results.
+        Misuse: The file is a model, or another file without results.
     """
     check_target(path, overwrite=True, models=models, weights=())
     if os.path.exists(path):
@@ -157,7 +170,7 @@ def check_output(path: str, models: Sequence[str]) -> None:
 
 
 def stored_sweep(path: str) -> Sweep:
-    """Everything that a file of results holds.
+    """Reads all rows of tilings in a file of results.
 
     Raises:
         Misuse: The file holds no results.
@@ -168,7 +181,7 @@ def stored_sweep(path: str) -> Sweep:
 
 
 class _Run:
-    """One sweep on its way."""
+    """State of one run of the sweep."""
 
     def __init__(
         self,
@@ -184,9 +197,14 @@ class _Run:
         self.proof, self.on_progress, self.cancel = proof, on_progress, cancel
         self.made = self.kept = self.proved = self.done = self.total = 0
 
-    def prepare(self, subject: Subject, *, alone: bool) -> _Work:
-        """The rows of a model: stored rows, and blank ones; `alone` says that there is no other model."""
-        work = _Work(subject)
+    def prepare(self, subject: Subject, *, is_only_model: bool) -> _ModelState:
+        """Returns the stored and blank rows of a model.
+
+        Args:
+            subject: The model.
+            is_only_model: Whether the sweep has no other model.
+        """
+        work = _ModelState(subject)
         try:
             work.files = subject.files()
             if self.store is not None:
@@ -195,7 +213,7 @@ class _Run:
         except Cancelled:
             raise
         except ExplorerError as error:
-            if alone and isinstance(error, MissingExtra):
+            if is_only_model and isinstance(error, MissingExtra):
                 raise
             work.rows = [replace(self._blank(work, spec, ""), error=str(error)) for spec in self.specs]
             return work
@@ -205,25 +223,25 @@ class _Run:
             for spec in self.specs
         ]
         rows_by_key = {} if self.store is None else {row.key: row for row in self.store.rows(keys)}
-        for at, (key, spec) in enumerate(zip(keys, self.specs, strict=True)):
+        for index, (key, spec) in enumerate(zip(keys, self.specs, strict=True)):
             row = rows_by_key.get(key)
             # the same content may have another name now
-            named = self._blank(work, spec, key) if row is None else replace(row, model=subject.name)
-            work.rows.append(named)
-            # a row that failed may succeed with the packages installed now, and costs little to try again
-            if row is None or row.error or self._unproved(row):
-                work.open.append(at)
+            current_row = self._blank(work, spec, key) if row is None else replace(row, model=subject.name)
+            work.rows.append(current_row)
+            # a failed row is tried again, because packages may have been installed since
+            if row is None or row.error or self._needs_proof(row):
+                work.open.append(index)
         self.total += len(work.open)
         self.kept += sum(row.products is not None for row in work.rows)
         return work
 
-    def _fingerprint(self, work: _Work) -> None:
+    def _fingerprint(self, work: _ModelState) -> None:
         digest_content = work.subject.content
         work.content = work.content or (
             digest_content() if digest_content is not None else fingerprint(work.files, self.cancel)
         )
 
-    def _blank(self, work: _Work, spec: TileSpec, key: str) -> SweepRow:
+    def _blank(self, work: _ModelState, spec: TileSpec, key: str) -> SweepRow:
         return SweepRow(
             key=key,
             model=work.subject.name,
@@ -233,57 +251,60 @@ class _Run:
             edges=spec.edges,
             form=spec.form,
             grouped=spec.grouped,
-            hardware=_words(self.hardware),
+            hardware=_hardware_text(self.hardware),
         )
 
-    def _unproved(self, row: SweepRow) -> bool:
+    def _needs_proof(self, row: SweepRow) -> bool:
         proof = self.proof
         return proof is not None and (row.draws, row.seed) != (proof.draws, proof.seed)
 
-    def spread(self, works: Sequence[_Work], scheduler: str | None, workers: int | None) -> int:
-        """Computes the open rows, here or elsewhere; returns the number of processes that did."""
-        busy = [work for work in works if work.open]
-        if not busy:
+    def spread(self, works: Sequence[_ModelState], scheduler: str | None, workers: int | None) -> int:
+        """Computes the open rows in this process or in workers. Returns the number of workers."""
+        open_works = [work for work in works if work.open]
+        if not open_works:
             return 0
         if scheduler is None:
-            workers = workers or self._suggested(busy)
+            workers = workers or self._worker_count(open_works)
             if workers == 1:
-                for work in busy:
-                    self._here(work)
+                for work in open_works:
+                    self._compute_in_process(work)
                 return 0
-        tasks, places = self._tasks(busy)
+        tasks, rows_by_task = self._tasks(open_works)
 
-        def done(task: Task, outcome: tuple[Struct, ...] | ExplorerError) -> None:
-            work, indices = places[id(task)]
+        def on_result(task: Task, outcome: tuple[Struct, ...] | ExplorerError) -> None:
+            work, indices = rows_by_task[id(task)]
             if isinstance(outcome, ExplorerError):
                 # not stored: another worker, or a later run, may succeed
-                for at in indices:
-                    work.rows[at] = replace(work.rows[at], error=str(outcome))
+                for index in indices:
+                    work.rows[index] = replace(work.rows[index], error=str(outcome))
             else:
-                self._take(work, indices, [row for row in outcome if isinstance(row, SweepRow)])
+                self._add_rows(work, indices, [row for row in outcome if isinstance(row, SweepRow)])
             self._count(len(indices))
 
         report(self.on_progress, None, "starting workers")
-        return cluster.spread(tasks, done, scheduler, workers or 1, self.cancel)
+        return cluster.spread(tasks, on_result, scheduler, workers or 1, self.cancel)
 
-    def _suggested(self, works: Sequence[_Work]) -> int:
-        """How many processes are worth it here."""
+    def _worker_count(self, works: Sequence[_ModelState]) -> int:
+        """Returns the number of processes on this machine that save time."""
         proofs = sum(len(work.open) for work in works) if self.proof is not None else 0
-        seconds = _OPENING * len(works)
+        seconds = _OPENING_SECONDS * len(works)
         if proofs:
-            seconds += sum(len(work.open) * (_PROOF + size_of(work.files) / _PROVED) for work in works)
+            seconds += sum(
+                len(work.open) * (_PROOF_SECONDS + size_of(work.files) / _PROOF_BYTES_PER_SECOND)
+                for work in works
+            )
         return suggested(seconds, max(proofs, len(works)), max(size_of(work.files) for work in works))
 
-    def _here(self, work: _Work) -> None:
-        """In this process: figures through the session that has the model open, proofs through another."""
+    def _compute_in_process(self, work: _ModelState) -> None:
+        """Computes the rows of a model in this process. Proofs run in a session of their own."""
         with contextlib.ExitStack() as stack:
             prover: SweepSession | None = None
-            waiting: list[int] = []
-            mark = time.perf_counter()
+            finished: list[int] = []
+            last_write = time.perf_counter()
             try:
-                for at in work.open:
+                for index in work.open:
                     stop_if(self.cancel)
-                    row, spec = work.rows[at], self.specs[at]
+                    row, spec = work.rows[index], self.specs[index]
                     if row.products is None:
                         row = plan_row(work.subject.door, row, spec, self.hardware, self.order)
                         self.made += 1
@@ -294,25 +315,27 @@ class _Run:
                             )
                         row = prove_row(prover, row, spec, self.proof, self.on_progress, self.cancel)
                         self.proved += 1
-                    work.rows[at] = row
-                    waiting.append(at)
+                    work.rows[index] = row
+                    finished.append(index)
                     self._count(1)
-                    if self.proof is not None or time.perf_counter() - mark > _SLICE:
-                        self._keep(work, waiting)
-                        mark = time.perf_counter()
+                    if self.proof is not None or time.perf_counter() - last_write > _WRITE_SECONDS:
+                        self._store_rows(work, finished)
+                        last_write = time.perf_counter()
             finally:
-                self._keep(work, waiting)
+                self._store_rows(work, finished)
 
-    def _keep(self, work: _Work, waiting: list[int]) -> None:
-        """Stores the waiting rows."""
-        if waiting and self.store is not None:
-            self.store.add([work.rows[at] for at in waiting])
-        waiting.clear()
+    def _store_rows(self, work: _ModelState, finished: list[int]) -> None:
+        """Stores the rows at the indices in `finished`, and clears the list."""
+        if finished and self.store is not None:
+            self.store.add([work.rows[index] for index in finished])
+        finished.clear()
 
-    def _tasks(self, works: Sequence[_Work]) -> tuple[list[Task], dict[int, tuple[_Work, list[int]]]]:
-        size = _TOGETHER if self.proof is None else 1
+    def _tasks(
+        self, works: Sequence[_ModelState]
+    ) -> tuple[list[Task], dict[int, tuple[_ModelState, list[int]]]]:
+        size = _ROWS_PER_TASK if self.proof is None else 1
         tasks: list[Task] = []
-        places: dict[int, tuple[_Work, list[int]]] = {}
+        rows_by_task: dict[int, tuple[_ModelState, list[int]]] = {}
         for work in works:
             self._fingerprint(work)
             opener = work.subject.opener(work.files)
@@ -323,21 +346,21 @@ class _Run:
                     files=work.files,
                     fingerprint=work.content,
                     opening=work.subject.words,
-                    rows=tuple(work.rows[at] for at in indices),
-                    specs=tuple(self.specs[at] for at in indices),
+                    rows=tuple(work.rows[index] for index in indices),
+                    specs=tuple(self.specs[index] for index in indices),
                     hardware=self.hardware,
                     order=self.order,
                     proof=self.proof,
                 )
                 tasks.append(task)
-                places[id(task)] = work, indices
-        return tasks, places
+                rows_by_task[id(task)] = work, indices
+        return tasks, rows_by_task
 
-    def _take(self, work: _Work, indices: Sequence[int], rows: Sequence[SweepRow]) -> None:
-        for at, row in zip(indices, rows, strict=True):
-            self.made += work.rows[at].products is None
+    def _add_rows(self, work: _ModelState, indices: Sequence[int], rows: Sequence[SweepRow]) -> None:
+        for index, row in zip(indices, rows, strict=True):
+            self.made += work.rows[index].products is None
             self.proved += self.proof is not None and not row.error
-            work.rows[at] = row
+            work.rows[index] = row
         if self.store is not None:
             self.store.add(rows)
 
@@ -346,8 +369,8 @@ class _Run:
         report(self.on_progress, None, "sweeping", self.done, self.total)
 
 
-def _layers(work: _Work, specs: Sequence[TileSpec]) -> Iterator[SweepLayer]:
-    """The products of each model, without models that cannot be tiled in any way."""
+def _layers(work: _ModelState, specs: Sequence[TileSpec]) -> Iterator[SweepLayer]:
+    """Yields the products of each model, except models that no combination can tile."""
     for spec, row in zip(specs, work.rows, strict=True):
         if row.error:
             continue
@@ -356,15 +379,15 @@ def _layers(work: _Work, specs: Sequence[TileSpec]) -> Iterator[SweepLayer]:
         return
 
 
-def complain(rows: Sequence[Row]) -> None:
-    """Raises the common error, if every row failed with the same one."""
+def raise_common_error(rows: Sequence[Row]) -> None:
+    """Raises an error if every row failed with the same error."""
     errors = {row.error for row in rows}
     if len(errors) == 1 and (error := errors.pop()):
         raise Misuse(error)
 
 
-def _words(hardware: Hardware) -> str:
-    """A machine in a few words: its name, and the numbers that count."""
+def _hardware_text(hardware: Hardware) -> str:
+    """Describes a machine by its name and its figures."""
     numbers: dict[str, tuple[Any, Callable[[Any], str]]] = {
         "MACs/cycle": (hardware.macs_per_cycle, "{:,.12g}".format),
         "B/cycle": (hardware.bytes_per_cycle, "{:,.12g}".format),

@@ -1,8 +1,8 @@
 """Dask cluster: runs tasks on other machines.
 
-Dask moves a task whose worker died to another worker, and its scheduler and workers are started anywhere with
+Dask gives the task of a dead worker to another worker. Its scheduler and workers start on any machine with
 two commands. All of them trust each other: anyone who reaches the scheduler can run code on every worker, and
-here, where the answers are unpickled. Imported only when there are tasks to hand out.
+also in this process, which unpickles the answers. This module is imported only if a cluster is used.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from explorer.engine.sweep import processes
 from explorer.engine.sweep.processes import AGAIN, LOOK, Done, Task
 from explorer.host.optional_packages import require
 
-_ANSWER = 10.0
-"""Seconds in which a scheduler answers, if there is one."""
-_FAREWELL = 2.0
-"""Seconds for the scheduler to close the connection; a stopped scheduler never does."""
-_START = 60.0
-"""Seconds for workers to start: they import the packages that the models need."""
-_SILENCE = 1.0
-"""Seconds between two checks of the workers."""
+_ANSWER_SECONDS = 10.0
+"""Maximum seconds to wait for an answer of the scheduler."""
+_CLOSE_SECONDS = 2.0
+"""Maximum seconds to wait until the scheduler closes the connection; a stopped scheduler never does."""
+_START_SECONDS = 60.0
+"""Maximum seconds to wait for workers, which first import the packages that the models need."""
+_CHECK_SECONDS = 1.0
+"""Seconds between two checks of the workers while no result arrives."""
 
 Look = Callable[[], None]
 
@@ -40,30 +40,29 @@ def run(tasks: Sequence[Task], done: Done, *, scheduler: str, cancel: Cancel = N
     """Runs the tasks, and calls `done` for each as soon as it is finished.
 
     Args:
-        tasks: They are pickled, without any weight.
-        done: Called with each task and its records, or with its error; once a task, even if workers died over
-            it.
+        tasks: Tasks, which are pickled and hold no weights.
+        done: Function called once for each task with its records or its error, even if workers die.
         scheduler: Address of a running cluster, 'tcp://host:port'.
-        cancel: Called many times a second; True stops.
+        cancel: Function called many times a second; True cancels.
 
     Returns:
         The number of workers at the start.
 
     Raises:
-        MissingExtra: Dask is not installed here, or a worker lacks a package that a model needs.
-        Misuse: Nobody answers at `scheduler`, or it has no workers.
+        MissingExtra: Dask is not installed on this machine, or a worker lacks a package that a model needs.
+        Misuse: No scheduler answers at the address, or the scheduler has no workers.
         EngineDied: The scheduler ended, or no workers are left.
         Cancelled: `cancel` returned True.
     """
     distributed = require("distributed", scheduler)
     with quiet(), connected(distributed, scheduler, cancel) as (client, look):
         count = len(workers(client, cancel, scheduler, AGAIN))
-        _follow(distributed, client, tasks, done, look, scheduler, cancel)
+        _collect_results(distributed, client, tasks, done, look, scheduler, cancel)
     return count
 
 
 def spread(tasks: Sequence[Task], done: Done, scheduler: str | None, workers: int, cancel: Cancel) -> int:
-    """Runs the tasks as `run` does; without a scheduler, in `workers` processes on this machine."""
+    """Runs the tasks on a cluster, or without a scheduler in `workers` processes on this machine."""
     if scheduler is None:
         return processes.run(tasks, done, workers=workers, cancel=cancel)
     return run(tasks, done, scheduler=scheduler, cancel=cancel)
@@ -71,7 +70,7 @@ def spread(tasks: Sequence[Task], done: Done, scheduler: str | None, workers: in
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silences the log of a worker or scheduler that dies, which would appear in the middle of the answer."""
+    """Silences Dask's log of dying workers and schedulers, which would be printed between the results."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
@@ -88,22 +87,24 @@ def quiet() -> Iterator[None]:
 def connected(
     distributed: Any, scheduler: str, cancel: Cancel, again: str = AGAIN
 ) -> Iterator[tuple[Any, Look]]:
-    """A client of a running cluster, which keeps running, and a function that checks that it has workers.
+    """Connects to a running cluster.
+
+    Yields its client, and a function that checks that the cluster has workers.
 
     Args:
-        distributed: The package.
-        scheduler: Its address.
-        cancel: Called many times a second; True stops.
-        again: The hint to the user once the cluster has ended.
+        distributed: The package `distributed`.
+        scheduler: Address of the scheduler.
+        cancel: Function called many times a second; True cancels.
+        again: Hint for the user if the cluster ends.
 
     Raises:
-        Misuse: Nobody answers, or there are no workers.
+        Misuse: No scheduler answers, or it has no workers.
     """
     hint = "start one with: dask scheduler, and on every machine: dask worker SCHEDULER --nthreads 1"
     try:
-        # a Client fails on a bad address half-built, and reports the error again when it is deleted
+        # checked first: a Client that fails on a bad address reports the error again when it is deleted
         distributed.comm.get_address_host_port(scheduler)
-        client = distributed.Client(scheduler, timeout=_ANSWER, set_as_default=False)
+        client = distributed.Client(scheduler, timeout=_ANSWER_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError, TypeError, ImportError) as error:
         reason = " ".join(str(error).split())
         why = f" ({reason})" if isinstance(error, (ValueError, ImportError)) and reason else ""
@@ -116,22 +117,24 @@ def connected(
             nonlocal last_seen
             if workers(client, cancel, scheduler, again):
                 last_seen = time.monotonic()
-            elif time.monotonic() - last_seen > _START:
+            elif time.monotonic() - last_seen > _START_SECONDS:
                 raise EngineDied("the scheduler has no workers any more", where=scheduler, hint=again)
 
         yield client, look
     finally:
-        with contextlib.suppress(OSError):  # TimeoutError among them
-            client.close(timeout=_FAREWELL)
+        with contextlib.suppress(OSError):  # includes TimeoutError
+            client.close(timeout=_CLOSE_SECONDS)
 
 
 def workers(client: Any, cancel: Cancel, where: str, hint: str = "") -> dict[str, float]:
-    """Addresses of the workers that the scheduler has now, and when it heard of each, by its own clock.
+    """Returns the addresses of the scheduler's workers, each with the time of its last message.
+
+    The time is that of the scheduler's clock.
 
     Raises:
-        EngineDied: The scheduler ended, or answers no more.
+        EngineDied: The scheduler ended, or does not answer.
     """
-    deadline = time.monotonic() + _ANSWER
+    deadline = time.monotonic() + _ANSWER_SECONDS
 
     def look() -> None:
         stop_if(cancel)
@@ -139,31 +142,31 @@ def workers(client: Any, cancel: Cancel, where: str, hint: str = "") -> dict[str
             raise EngineDied("the scheduler answers no more, as if it were stopped", where=where, hint=hint)
 
     try:
-        there = awaited(client, client.scheduler.identity(), look)["workers"]
+        workers_by_address = awaited(client, client.scheduler.identity(), look)["workers"]
     except OSError:
         raise EngineDied("the scheduler ended", where=where, hint=hint) from None
-    return {address: there[address]["last_seen"] for address in sorted(there)}
+    return {address: workers_by_address[address]["last_seen"] for address in sorted(workers_by_address)}
 
 
 def awaited(client: Any, question: Coroutine[Any, Any, Any], look: Look) -> Any:
-    """The cluster's answer to a question. Dask's own call waits forever when nobody answers.
+    """Waits for the cluster's answer to a question. Dask's own call would wait forever if no answer comes.
 
     Args:
-        client: Its event loop runs the question.
-        question: The question.
-        look: Called many times a second; it raises when no answer can come.
+        client: Client whose event loop runs the question.
+        question: Coroutine that asks the cluster.
+        look: Function called many times a second; it raises if no answer can come.
     """
-    coming = asyncio.run_coroutine_threadsafe(question, client.loop.asyncio_loop)
+    answer = asyncio.run_coroutine_threadsafe(question, client.loop.asyncio_loop)
     try:
-        while not wait([coming], LOOK).done:
+        while not wait([answer], LOOK).done:
             look()
-        return coming.result()
+        return answer.result()
     finally:
-        coming.cancel()
+        answer.cancel()
 
 
 def _await_worker(client: Any, where: str, cancel: Cancel) -> None:
-    deadline = time.monotonic() + _START
+    deadline = time.monotonic() + _START_SECONDS
     while not workers(client, cancel, where):
         stop_if(cancel)
         if time.monotonic() > deadline:
@@ -171,46 +174,50 @@ def _await_worker(client: Any, where: str, cancel: Cancel) -> None:
         time.sleep(LOOK)
 
 
-def _follow(
+def _collect_results(
     distributed: Any, client: Any, tasks: Sequence[Task], done: Done, look: Look, where: str, cancel: Cancel
 ) -> None:
     run_id = uuid.uuid4().hex[:12]
     tasks_by_future = {
-        client.submit(task, key=f"explorer-{run_id}-{at}", pure=False): task for at, task in enumerate(tasks)
+        client.submit(task, key=f"explorer-{run_id}-{index}", pure=False): task
+        for index, task in enumerate(tasks)
     }
     try:
-        # a result leaves its worker as soon as it exists: a reported row is never computed again
-        coming = distributed.as_completed(
+        # results are fetched as soon as they exist, so a finished row is never computed again
+        finished = distributed.as_completed(
             tasks_by_future, loop=client.loop, with_results=True, raise_errors=False
         )
-        looked = time.monotonic()
+        last_check = time.monotonic()
         while tasks_by_future:
             stop_if(cancel)
-            batch = coming.next_batch(block=False)
+            batch = finished.next_batch(block=False)
             for future, result in batch:
                 outcome = _outcome(distributed, future, result, where)
                 if outcome is None:
-                    coming.add(future)
+                    finished.add(future)
                     continue
                 done(tasks_by_future.pop(future), outcome)
                 future.release()
             if not batch:
-                if time.monotonic() - looked > _SILENCE:
-                    looked = time.monotonic()
+                if time.monotonic() - last_check > _CHECK_SECONDS:
+                    last_check = time.monotonic()
                     if client.status != "running":
                         raise EngineDied("the scheduler ended", where=where, hint=AGAIN)
                     look()
                 time.sleep(LOOK)
     finally:
-        with contextlib.suppress(Exception):  # a scheduler that ended cannot be reached
+        with contextlib.suppress(Exception):  # an ended scheduler cannot be reached
             client.cancel(list(tasks_by_future), force=True)
 
 
 def _outcome(
     distributed: Any, future: Any, result: Any, where: str
 ) -> tuple[Any, ...] | ExplorerError | None:
-    """The records, or the error in their place; None if they were lost with their worker and run again."""
-    # not the future's status: a worker may have died just after it handed its rows over
+    """Returns the records or the error of a finished task.
+
+    The result is None if the records were lost with their worker, and the task runs again.
+    """
+    # checked before the status: a worker may have died just after it sent its rows
     if isinstance(result, tuple) and all(isinstance(record, Struct) for record in result):
         return result
     if future.status in ("pending", "lost"):

@@ -1,4 +1,4 @@
-"""Fingerprint: a digest of a model's content, independent of its path and name."""
+"""Fingerprint of a model: a digest of its content, independent of its path and name."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ _BLOCK = 1 << 20
 
 
 def files_of(model: Model) -> tuple[str, ...]:
-    """Absolute paths: the file of the model's graph, then the files of its weights in order of name."""
+    """Returns the absolute paths of a model's files: the file of the graph, then the sorted weight files."""
     path = os.path.abspath(model.path)
     bodies = (function.nodes for function in model.functions.values())
-    tensors = (*_tensors(model.graph), *(tensor for nodes in bodies for tensor in _inside(nodes)))
-    beside = {os.path.join(os.path.dirname(path), tensor.external) for tensor in tensors if tensor.external}
-    return path, *sorted(beside - {path})
+    tensors = (*_tensors(model.graph), *(tensor for nodes in bodies for tensor in _node_tensors(nodes)))
+    weight_files = {
+        os.path.join(os.path.dirname(path), tensor.external) for tensor in tensors if tensor.external
+    }
+    return path, *sorted(weight_files - {path})
 
 
 def _tensors(graph: Graph) -> Iterator[Tensor]:
     yield from graph.initializers.values()
-    yield from _inside(graph.nodes)
+    yield from _node_tensors(graph.nodes)
 
 
-def _inside(nodes: Iterable[Node]) -> Iterator[Tensor]:
+def _node_tensors(nodes: Iterable[Node]) -> Iterator[Tensor]:
     for node in nodes:
         if node.op == "Constant":
             yield from (value for value in node.attributes.values() if isinstance(value, Tensor))
@@ -42,20 +44,20 @@ def _inside(nodes: Iterable[Node]) -> Iterator[Tensor]:
 
 
 def fingerprint(files: Sequence[str], cancel: Cancel = None) -> str:
-    """Digest of a model's files: the graph, then the files of its weights by name.
+    """Returns a digest of a model's files: the graph, then the files of its weights by name.
 
-    SHA-256, which processors compute at a gigabyte a second.
+    The digest is SHA-256, which processors compute at one gigabyte per second.
 
     Raises:
         BadModel: A file cannot be read.
         Cancelled: `cancel` returned True.
     """
     digest = hashlib.sha256()
-    for at, path in enumerate(files):
+    for index, path in enumerate(files):
         try:
             with input_files.binary(path) as file:
                 size = os.fstat(file.fileno()).st_size
-                digest.update(f"{os.path.basename(path) if at else ''}\0{size}\0".encode())
+                digest.update(f"{os.path.basename(path) if index else ''}\0{size}\0".encode())
                 while block := file.read(_BLOCK):
                     digest.update(block)
                     stop_if(cancel)
@@ -65,23 +67,23 @@ def fingerprint(files: Sequence[str], cancel: Cancel = None) -> str:
 
 
 def key_of(model: str, opening: Mapping[str, Any], spec: TileSpec, hardware: Hardware) -> str:
-    """Key of a row: a digest of everything that its figures depend on.
+    """Returns the key of a row: a digest of all inputs of its figures.
 
     Args:
-        model: Its fingerprint.
-        opening: The options that it is opened with: sizes, shapes, rules.
-        spec: The tiling; the origins of its settings do not change the key.
-        hardware: The machine; its name and the source of its numbers do not change the key.
+        model: Fingerprint of the model.
+        opening: Options that the model is opened with: sizes, shapes, rules.
+        spec: The tiling. The origins of its settings do not change the key.
+        hardware: The machine. Its name and the source of its figures do not change the key.
     """
     machine = {k: v for k, v in to_json(hardware).items() if k not in ("name", "origin")}
-    aside = ("origins", "config", "accumulator")  # no figure of a row depends on them
-    tiling = {name: value for name, value in to_json(spec).items() if name not in aside}
+    ignored = ("origins", "config", "accumulator")  # figures do not depend on these settings
+    tiling = {name: value for name, value in to_json(spec).items() if name not in ignored}
     for rule in tiling["rules"]:
         rule.pop("origin", None)
     return digest({"model": model, "opening": opening, "tiling": tiling, "machine": machine})
 
 
 def digest(facts: Mapping[str, Any]) -> str:
-    """Digest of the facts that figures depend on, and of the program's version."""
+    """Returns a digest of the facts that figures depend on, and of the program's version."""
     text = json.dumps({"version": __version__, **facts}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

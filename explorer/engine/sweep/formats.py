@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.engine.number_formats import format_of
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.sweep import MOST, Subject, cluster, complain
+from explorer.engine.sweep import MOST, Subject, cluster, raise_common_error
 from explorer.engine.sweep.fingerprint import digest, fingerprint
 from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.mixed_precision import bits_of, next_move, outcome, snr_of
@@ -39,13 +39,20 @@ from explorer.host import input_files
 from explorer.settings.quantize import BY_HAND, as_toml, for_layer, parse_formats
 
 CONFIG = "formats.toml"
-"""Name of the file, in a row's command, of a choice that options cannot express."""
-_TRIAL, _QUANTIZED = 0.1, 5e7
-"""Approximate cost of a trial: seconds, plus one per this many bytes of the model."""
+"""Name of the configuration file in the command of a row whose choice options cannot express."""
+_TRIAL_SECONDS, _BYTES_PER_SECOND = 0.1, 5e7
+"""Approximate seconds of a trial, and bytes of a model that add a second to it."""
 
 
 class FormatTrial(Struct, frozen=True):
-    """A choice of formats that is tried."""
+    """A choice of number formats to measure.
+
+    Attributes:
+        scope: Whether all layers, one layer, or all layers but one get the format.
+        format: The user's text of the format.
+        layer: Name of the layer, or '' for all layers.
+        spec: Settings of the quantization.
+    """
 
     scope: FormatScope
     format: str
@@ -54,28 +61,31 @@ class FormatTrial(Struct, frozen=True):
 
 
 class FormatTask(Task, frozen=True, kw_only=True):
-    """A row of number formats. A worker keeps the model, and the runs of the original, for its next task.
+    """A row of number formats.
+
+    The worker keeps the model and the runs of the original model for its next task.
 
     Attributes:
-        row: Without figures; `request` is its choice.
+        row: Row without figures.
+        request: Settings of the trial, the calibration and the seed.
     """
 
     row: FormatRow
     request: QuantizeRequest
 
-    def made(self, door: SweepSession) -> Iterator[FormatRow]:
-        """The row."""
-        yield measured(door, self.row, self.request)
+    def compute_rows(self, door: SweepSession) -> Iterator[FormatRow]:
+        """Yields the measured row."""
+        yield measure_row(door, self.row, self.request)
 
 
-def measured(
+def measure_row(
     door: SweepSession,
     row: FormatRow,
     request: QuantizeRequest,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> FormatRow:
-    """The row with its figures, or with the error that prevents them."""
+    """Returns the row with its figures, or with the error that prevents them."""
     try:
         trial = door.quantize_trial(
             request.spec,
@@ -90,7 +100,7 @@ def measured(
     except ExplorerError as error:
         return replace(row, error=str(error))
     compared = [output for output in trial.outputs if output.snr_db is not None]
-    worst = min(compared, key=lambda output: output.snr_db or 0.0) if compared else None
+    worst_output = min(compared, key=lambda output: output.snr_db or 0.0) if compared else None
     return replace(
         row,
         changed=sum(not layer.reason for layer in trial.layers),
@@ -100,11 +110,11 @@ def measured(
         weight_bytes=trial.totals.weight_bytes.after,
         bitops_before=trial.totals.bitops.before,
         bitops=trial.totals.bitops.after,
-        output=worst.name if worst else "",
-        snr_db=worst.snr_db if worst else None,
-        cosine=worst.cosine if worst else None,
-        top1=worst.top1 if worst else None,
-        top5=worst.top5 if worst else None,
+        output=worst_output.name if worst_output else "",
+        snr_db=worst_output.snr_db if worst_output else None,
+        cosine=worst_output.cosine if worst_output else None,
+        top1=worst_output.top1 if worst_output else None,
+        top5=worst_output.top5 if worst_output else None,
         calibration=trial.calibration,
         seconds=trial.seconds,
         error="",
@@ -112,18 +122,26 @@ def measured(
 
 
 def _weight_bits(quantization: Quantization) -> float | None:
-    """Average bits of a weight, over all layers that store weights."""
+    """Returns the average bits of a weight over all layers that store weights, or None without weights."""
     bits = count = 0.0
     for layer in quantization.layers:
-        before, after = layer.bits_before.weight, layer.bits.weight
-        if layer.weight_bytes_before and before and after is not None:
-            many = layer.weight_bytes_before * 8 / before
-            bits, count = bits + many * after, count + many
+        bits_before, bits_after = layer.bits_before.weight, layer.bits.weight
+        if layer.weight_bytes_before and bits_before and bits_after is not None:
+            count_of_layer = layer.weight_bytes_before * 8 / bits_before
+            bits, count = bits + count_of_layer * bits_after, count + count_of_layer
     return bits / count if count else None
 
 
-class _Work(Struct):
-    """The work for one model: its files, its trials and their rows."""
+class _ModelState(Struct):
+    """State of one model in the sweep.
+
+    Attributes:
+        subject: The model.
+        files: Paths of the model's files.
+        content: Digest of the model's content.
+        trials: The trials of the model.
+        rows: The row of each trial.
+    """
 
     subject: Subject
     files: tuple[str, ...] = ()
@@ -143,22 +161,26 @@ def sweep_formats(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> FormatSweep:
-    """A row for every model and choice of number formats.
+    """Computes a row for every model and choice of number formats.
 
     Args:
         subjects: The models.
         spec: The trials.
-        output: As for `sweep`, and so are the other arguments.
-        scheduler: The address of a Dask cluster.
-        workers: Processes; a search for a mixed precision runs step by step in the present process.
-        seconds: After this time no row is started, and open rows are left out. Rows in other processes are
-            all started.
-        on_progress: Called with the number of finished rows.
-        cancel: Called now and then; True stops. Finished rows stay in `output`.
+        output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
+            added.
+        scheduler: Address of a Dask cluster, or None.
+        workers: Number of processes on this machine. A search for a mixed precision runs step by step in the
+            present process.
+        seconds: Time limit. No row is started after it, and open rows are left out. Rows in other processes
+            are all started.
+        on_progress: Function called with the number of finished rows.
+        cancel: Function called now and then; the sweep stops when it returns True. Finished rows stay in
+            `output`.
 
     Raises:
         Misuse: A format is unknown, there are too many rows, or every row fails with the same error.
-        MissingExtra, Cancelled: As for `sweep`.
+        MissingExtra: A package is not installed.
+        Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
     parts_by_format = {name: parts_of(name) for name in dict.fromkeys(spec.formats)}
@@ -167,14 +189,14 @@ def sweep_formats(
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(FormatRow, output)) if output is not None else None
         run = _Run(store, spec, parts_by_format, scheduler, workers, seconds, on_progress, cancel)
-        works = [run.prepare(subject, alone=len(subjects) == 1) for subject in subjects]
+        works = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]
         run.fill(works)
-        sought = not run.open and (spec.bits is not None or spec.snr is not None)
-        mixed = [run.mixed(work) for work in works] if sought else []
+        has_search = not run.open and (spec.bits is not None or spec.snr is not None)
+        mixed = [run.mixed(work) for work in works] if has_search else []
     rows = with_format_front(
         [row for work in works for row in work.rows if row.error or row.seconds is not None]
     )
-    complain(rows)
+    raise_common_error(rows)
     return FormatSweep(
         rows,
         tuple(search for search in mixed if search is not None),
@@ -187,15 +209,15 @@ def sweep_formats(
     )
 
 
-def kept_formats(path: str, formats: Sequence[str] = ()) -> FormatSweep:
-    """The rows of number formats in a file of results: all rows, or the rows of some formats."""
+def read_stored_formats(path: str, formats: Sequence[str] = ()) -> FormatSweep:
+    """Reads the rows of number formats in a file of results: all rows, or the rows of some formats."""
     with Store(FormatRow, path, changed=False) as store:
         rows = [row for row in store.rows() if not formats or {*row.format.split(",")} <= {*formats}]
     return FormatSweep(with_format_front(rows), kept=len(rows), output=path)
 
 
 def parts_of(text: str) -> Mapping[str, str]:
-    """The formats of weight, input and bias: 'int8', 'weight=int4+input=int8'.
+    """Parses the formats of weight, input and bias: 'int8', 'weight=int4+input=int8'.
 
     Raises:
         Misuse: A format is unknown.
@@ -208,7 +230,7 @@ def parts_of(text: str) -> Mapping[str, str]:
 
 
 class _Run:
-    """One sweep on its way."""
+    """State of one run of the sweep."""
 
     def __init__(
         self,
@@ -223,25 +245,25 @@ class _Run:
     ) -> None:
         self.store, self.spec, self.parts_by_format = store, spec, parts_by_format
         self.scheduler, self.workers, self.seconds = scheduler, workers, seconds
-        self.late: float | None = None
+        self.deadline: float | None = None
         self.on_progress, self.cancel = on_progress, cancel
         self.samples = _content(spec.calibrate) if spec.calibrate else f"{spec.draws} {spec.seed}"
         self.made = self.kept = self.count = self.done = self.total = self.open = 0
 
-    def prepare(self, subject: Subject, *, alone: bool) -> _Work:
-        """The trials of a model, with stored or blank rows; an unreadable model has rows with the error."""
-        work = _Work(subject, trials=[], rows=[])
-        trials = [FormatTrial("all", name, "", self._as(name)) for name in self.parts_by_format]
+    def prepare(self, subject: Subject, *, is_only_model: bool) -> _ModelState:
+        """Creates the trials of a model. An unreadable model gets rows with the error."""
+        work = _ModelState(subject, trials=[], rows=[])
+        trials = [FormatTrial("all", name, "", self._spec_with(name)) for name in self.parts_by_format]
         try:
             work.files = subject.files()
             report(self.on_progress, None, "reading the model")
             work.content = fingerprint(work.files, self.cancel)
             if self.spec.per_layer or self.spec.bits is not None or self.spec.snr is not None:
-                trials += self._by_layer(subject)
+                trials += self._layer_trials(subject)
         except Cancelled:
             raise
         except ExplorerError as error:
-            if alone:
+            if is_only_model:
                 raise
             work.rows = [replace(self._blank(work, trial), error=str(error)) for trial in trials]
             return work
@@ -250,13 +272,13 @@ class _Run:
         work.trials = trials
         return work
 
-    def _as(self, name: str) -> QuantizeSpec:
+    def _spec_with(self, name: str) -> QuantizeSpec:
         return replace(self.spec.base, **self.parts_by_format[name])
 
-    def _by_layer(self, subject: Subject) -> Iterator[FormatTrial]:
-        """Each layer alone in each format; with `per_layer`, also every layer but that one."""
+    def _layer_trials(self, subject: Subject) -> Iterator[FormatTrial]:
+        """Yields a trial of each layer alone in each format; with `per_layer`, also of all other layers."""
         for name in self.parts_by_format:
-            spec = self._as(name)
+            spec = self._spec_with(name)
             try:
                 choice = subject.door.quantize_choice(
                     spec, as_graph=True, on_progress=self.on_progress
@@ -267,21 +289,24 @@ class _Run:
                 continue  # the row of all layers reports the error
             layers = dict.fromkeys(layer.name for layer in choice if not layer.reason)
             if len(layers) == 1 and self.spec.bits is None and self.spec.snr is None:
-                continue  # a single layer alone equals the row of all layers
+                continue  # a trial of the only layer equals the trial of all layers
             for layer in layers:
                 yield FormatTrial("only", name, layer, replace(spec, sites=(layer,), ops=()))
             if self.spec.per_layer and len(layers) > 1:
-                yield from (FormatTrial("without", name, la, for_layer(spec, la, on=False)) for la in layers)
+                yield from (
+                    FormatTrial("without", name, other_layer, for_layer(spec, other_layer, on=False))
+                    for other_layer in layers
+                )
 
     def _request(self, trial: FormatTrial) -> QuantizeRequest:
         spec = self.spec
         return QuantizeRequest(trial.spec, spec.calibrate, spec.draws, spec.seed)
 
-    def _blank(self, work: _Work, trial: FormatTrial) -> FormatRow:
+    def _blank(self, work: _ModelState, trial: FormatTrial) -> FormatRow:
         subject, request = work.subject, self._request(trial)
-        typed = request
+        typed_request = request
         if trial.spec.rules:
-            typed = replace(request, spec=QuantizeSpec(rules=trial.spec.rules, config=CONFIG))
+            typed_request = replace(request, spec=QuantizeSpec(rules=trial.spec.rules, config=CONFIG))
         return FormatRow(
             key=_key(work.content, subject.opening, trial.spec, self.samples),
             model=subject.name,
@@ -291,56 +316,64 @@ class _Run:
             format=trial.format,
             layer=trial.layer,
             config=as_toml(trial.spec),
-            command=subject.command(typed),
+            command=subject.command(typed_request),
         )
 
-    def fill(self, works: Sequence[_Work]) -> None:
-        """Makes the rows of all trials: takes stored rows, and measures the others here or elsewhere."""
-        waiting: list[tuple[_Work, int]] = []
+    def fill(self, works: Sequence[_ModelState]) -> None:
+        """Adds the rows of all trials.
+
+        Rows that are not stored are measured in this process or in workers.
+        """
+        open_trials: list[tuple[_ModelState, int]] = []
         for work in works:
-            for at, trial in enumerate(work.trials):
+            for index, trial in enumerate(work.trials):
                 row, is_stored = self._stored_row(self._blank(work, trial))
                 work.rows.append(row)
                 if not is_stored:
-                    waiting.append((work, at))
-        self.total += len(waiting)
-        if not waiting:
+                    open_trials.append((work, index))
+        self.total += len(open_trials)
+        if not open_trials:
             return
-        workers = self.workers or (1 if self.scheduler else _suggested(waiting))
+        workers = self.workers or (1 if self.scheduler else _worker_count(open_trials))
         if self.scheduler is None and workers == 1:
-            for begun, (work, at) in enumerate(waiting):
-                if self._late():
-                    self.open += len(waiting) - begun
+            for started_count, (work, index) in enumerate(open_trials):
+                if self._is_late():
+                    self.open += len(open_trials) - started_count
                     break
-                work.rows[at] = self._measure(work, work.rows[at], work.trials[at])
+                work.rows[index] = self._measure(work, work.rows[index], work.trials[index])
             return
-        self._spread(waiting, workers)
+        self._spread(open_trials, workers)
 
     def _stored_row(self, row: FormatRow) -> tuple[FormatRow, bool]:
-        """The stored row, if there is one, under the model's present name."""
+        """Returns the stored row under the model's present name and True, or the passed row and False."""
         stored_row = next(iter(self.store.rows([row.key])), None) if self.store is not None else None
         if stored_row is None or stored_row.error:
             return row, False
         self.kept += 1
-        named = {name: getattr(row, name) for name in ("model", "scope", "format", "layer", "command")}
-        return replace(stored_row, **named), True
+        current_fields = {
+            name: getattr(row, name) for name in ("model", "scope", "format", "layer", "command")
+        }
+        return replace(stored_row, **current_fields), True
 
-    def _measure(self, work: _Work, row: FormatRow, trial: FormatTrial) -> FormatRow:
+    def _measure(self, work: _ModelState, row: FormatRow, trial: FormatTrial) -> FormatRow:
         stop_if(self.cancel)
         # only the runs of the original model, in the first trial, take long enough to show progress
         on_progress = None if self.done else self.on_progress
-        measured_row = measured(
+        measured_row = measure_row(
             work.subject.door, row, self._request(trial), cancel=self.cancel, on_progress=on_progress
         )
         self._store_row(measured_row)
         return measured_row
 
-    def _late(self) -> bool:
-        """Whether time is up; it counts from the first row, so that each slice makes at least one."""
+    def _is_late(self) -> bool:
+        """Whether the time limit has passed.
+
+        It starts with the first row, so each run measures at least one.
+        """
         now = time.perf_counter()
-        if self.late is None and self.seconds is not None:
-            self.late = now + self.seconds
-        return self.late is not None and now >= self.late
+        if self.deadline is None and self.seconds is not None:
+            self.deadline = now + self.seconds
+        return self.deadline is not None and now >= self.deadline
 
     def _store_row(self, row: FormatRow) -> None:
         if self.store is not None:
@@ -349,38 +382,38 @@ class _Run:
         self.done += 1
         report(self.on_progress, None, "sweeping", self.done, self.total)
 
-    def _spread(self, waiting: Sequence[tuple[_Work, int]], workers: int) -> None:
-        """Makes rows in other processes, here or on a cluster."""
+    def _spread(self, open_trials: Sequence[tuple[_ModelState, int]], workers: int) -> None:
+        """Measures rows in other processes, on this machine or on a cluster."""
         tasks: list[Task] = []
-        places: dict[int, tuple[_Work, int]] = {}
-        openers = {id(work): work.subject.opener(work.files) for work, _ in waiting}
-        for work, at in waiting:
+        trial_by_task: dict[int, tuple[_ModelState, int]] = {}
+        openers = {id(work): work.subject.opener(work.files) for work, _ in open_trials}
+        for work, index in open_trials:
             task = FormatTask(
                 opener=openers[id(work)],
                 files=work.files,
                 fingerprint=work.content,
                 opening=work.subject.words,
-                row=work.rows[at],
-                request=self._elsewhere(work.trials[at]),
+                row=work.rows[index],
+                request=self._request_in_worker(work.trials[index]),
             )
             tasks.append(task)
-            places[id(task)] = work, at
+            trial_by_task[id(task)] = work, index
 
-        def done(task: Task, outcome: tuple[Struct, ...] | ExplorerError) -> None:
-            work, at = places[id(task)]
+        def on_result(task: Task, outcome: tuple[Struct, ...] | ExplorerError) -> None:
+            work, index = trial_by_task[id(task)]
             if isinstance(outcome, ExplorerError):
                 # not stored: another worker, or a later run, may succeed
-                work.rows[at] = replace(work.rows[at], error=str(outcome))
+                work.rows[index] = replace(work.rows[index], error=str(outcome))
                 return
             for row in outcome:
                 if isinstance(row, FormatRow):
-                    work.rows[at] = row
+                    work.rows[index] = row
                     self._store_row(row)
 
         report(self.on_progress, None, "starting workers")
-        self.count = cluster.spread(tasks, done, self.scheduler, workers, self.cancel)
+        self.count = cluster.spread(tasks, on_result, self.scheduler, workers, self.cancel)
 
-    def _elsewhere(self, trial: FormatTrial) -> QuantizeRequest:
+    def _request_in_worker(self, trial: FormatTrial) -> QuantizeRequest:
         request = self._request(trial)
         return (
             replace(request, calibrate=os.path.abspath(request.calibrate)) if request.calibrate else request
@@ -388,64 +421,72 @@ class _Run:
 
     # mixed precision
 
-    def mixed(self, work: _Work) -> MixedPrecision | None:
-        """Searches a mixed precision: layer by layer, the format that adds the least noise for its savings.
+    def mixed(self, work: _ModelState) -> MixedPrecision | None:
+        """Searches for a mixed precision layer by layer.
 
-        The noise of each layer alone decides the order in which layers and formats are tried. Every step is
-        run, and a step that falls below the least SNR is rejected.
+        Each step takes the format that adds the least noise for its savings. The noise of each layer alone
+        decides the order in which layers and formats are tried. Every step is measured, and a step that falls
+        below the minimum SNR is rejected.
         """
         spec = self.spec
-        alone = {(row.layer, row.format): row for row in work.rows if row.scope == "only" and not row.error}
-        if not alone:
+        single_layer_rows = {
+            (row.layer, row.format): row for row in work.rows if row.scope == "only" and not row.error
+        }
+        if not single_layer_rows:
             return None
-        if spec.cost == "bitops" and any(row.bitops is None for row in alone.values()):
+        if spec.cost == "bitops" and any(row.bitops is None for row in single_layer_rows.values()):
             reason = "its BitOPs are not known, so there is no order in which they could be saved"
             return MixedPrecision(work.subject.name, spec.bits, spec.snr, False, "", reason, spec.cost)
-        taken: dict[str, str] = {}
-        refused: set[tuple[str, str]] = set()
-        while (move := next_move(alone, taken, refused, spec.cost)) is not None:
+        format_by_layer: dict[str, str] = {}
+        rejected: set[tuple[str, str]] = set()
+        while (move := next_move(single_layer_rows, format_by_layer, rejected, spec.cost)) is not None:
             layer, name = move
-            trial = self._mixed(alone, {**taken, layer: name}, layer)
+            trial = self._mixed_trial(single_layer_rows, {**format_by_layer, layer: name}, layer)
             row, is_stored = self._stored_row(self._blank(work, trial))
             if not is_stored:
-                if self._late():
+                if self._is_late():
                     self.open += 1
                     return None
                 self.total += 1
                 row = self._measure(work, row, trial)
             work.rows.append(row)
             if row.error or (spec.snr is not None and snr_of(row) < spec.snr):
-                refused.add(move)
+                rejected.add(move)
                 continue
-            taken[layer] = name
+            format_by_layer[layer] = name
             if spec.bits is not None and bits_of(row) <= spec.bits:
                 break
         return outcome(work.subject.name, work.rows, spec)
 
-    def _mixed(
-        self, alone: Mapping[tuple[str, str], FormatRow], taken: Mapping[str, str], last: str
+    def _mixed_trial(
+        self,
+        single_layer_rows: Mapping[tuple[str, str], FormatRow],
+        format_by_layer: Mapping[str, str],
+        last: str,
     ) -> FormatTrial:
         rules = []
-        for layer in dict.fromkeys(layer for layer, _ in alone):
+        for layer in dict.fromkeys(layer for layer, _ in single_layer_rows):
             site = glob.escape(layer)
-            if layer in taken:
+            if layer in format_by_layer:
                 rule = QuantizeRule(site=site, origin=BY_HAND)
-                rules.append(replace(rule, **self.parts_by_format[taken[layer]]))
+                rules.append(replace(rule, **self.parts_by_format[format_by_layer[layer]]))
             else:
                 rules.append(QuantizeRule(site=site, on=False, origin=BY_HAND))
-        used = ",".join(name for name in self.parts_by_format if name in taken.values())
+        used_formats = ",".join(name for name in self.parts_by_format if name in format_by_layer.values())
         spec = replace(self.spec.base, rules=(*rules, *self.spec.base.rules))
-        return FormatTrial("mixed", used, last, spec)
+        return FormatTrial("mixed", used_formats, last, spec)
 
 
-def _suggested(waiting: Sequence[tuple[_Work, int]]) -> int:
-    """How many processes are worth it here."""
-    sizes = [size_of(work.files) for work, _ in waiting]
-    return suggested(sum(_TRIAL + size / _QUANTIZED for size in sizes), len(waiting), max(sizes))
+def _worker_count(open_trials: Sequence[tuple[_ModelState, int]]) -> int:
+    """Returns the number of processes on this machine that save time."""
+    sizes = [size_of(work.files) for work, _ in open_trials]
+    return suggested(
+        sum(_TRIAL_SECONDS + size / _BYTES_PER_SECOND for size in sizes), len(open_trials), max(sizes)
+    )
 
 
 def _key(model: str, opening: Mapping[str, Any], spec: QuantizeSpec, samples: str) -> str:
-    """Key of a row: a digest of everything that its figures depend on, without the origins of settings."""
+    """Returns the key of a row: a digest of all inputs of its figures, without the origins of settings."""
     choice = {name: value for name, value in to_json(spec).items() if name not in ("origins", "config")}
     for rule in choice["rules"]:
         rule.pop("origin", None)
@@ -453,7 +494,7 @@ def _key(model: str, opening: Mapping[str, Any], spec: QuantizeSpec, samples: st
 
 
 def _content(path: str) -> str:
-    """Digest of the samples: a file, or all of a folder in the order of their names."""
+    """Returns a digest of the samples: a file, or all files of a folder in the order of their names."""
     if not os.path.exists(path):
         raise Misuse("there is no such file", where=path)
     names = [path]

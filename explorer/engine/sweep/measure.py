@@ -1,6 +1,6 @@
-"""Measurement of the rows of one model, by the process that has it open: this one, or a worker.
+"""Measurement of the rows of one model, in the present process or in a worker.
 
-A task names the model's files and carries no weight: a worker receives a few hundred bytes.
+A task holds the names of the model's files and no weights, so a worker receives only a few hundred bytes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Row = SweepRow | FormatRow | ServingRow
 
 
 class SweepSession(Protocol):
-    """The part of a session that the engine uses to open models."""
+    """The methods of a session that sweeps call."""
 
     def plan(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
-        """The plan of `tile`."""
+        """Returns the plan of `tile`."""
 
     def tile(
         self,
@@ -46,12 +46,12 @@ class SweepSession(Protocol):
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> TileResult:
-        """Tile, prove, write."""
+        """Tiles, proves and writes the model."""
 
     def quantize_choice(
         self, spec: QuantizeSpec, *, as_graph: bool, on_progress: OnProgress = None
     ) -> Quantization:
-        """The layers and formats of `quantize_trial`, without running it."""
+        """Returns the layers and formats of `quantize_trial`, without running the model."""
 
     def quantize_trial(
         self,
@@ -63,39 +63,44 @@ class SweepSession(Protocol):
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Quantization:
-        """Quantize and run, without a state."""
+        """Quantizes and runs the model, without adding a state."""
 
     def module_digest(self) -> str:
-        """Digest of the opened module."""
+        """Returns a digest of the opened module."""
 
     @property
     def train(self) -> Callable[..., TrainingRun]:
         """The method that trains a copy of the module."""
 
     def undo(self) -> History:
-        """One step back."""
+        """Goes back by one state."""
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Closes the model."""
 
 
 class ProofSpec(Struct, frozen=True):
-    """The proof of a tiling: the number of random inputs, and the seed of the first."""
+    """Settings of the proof of a tiling.
+
+    Attributes:
+        draws: Number of random inputs.
+        seed: Seed of the first input.
+    """
 
     draws: int
     seed: int
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """Rows that one worker computes in one go.
+    """Rows that one worker computes together.
 
     Attributes:
-        opener: Opens the model, whose files it names. A function of a module that the worker can import, with
-            its arguments: it is pickled as their names.
-        files: The model's files, to check that the worker has the same; none where `opener` checks.
-        fingerprint: Digest of their content.
-        opening: The options that it is opened with, as they are typed.
-        version: Version of the sending program.
+        opener: Picklable function that opens the model. Its module must be importable in the worker.
+        files: Paths of the model's files, which the worker compares with `fingerprint`. Empty if `opener`
+            checks the model.
+        fingerprint: Digest of the content of the files.
+        opening: Options that the model is opened with, as the user types them.
+        version: Version of the program that sends the task.
     """
 
     opener: Callable[[], SweepSession]
@@ -104,12 +109,12 @@ class Task(Struct, frozen=True, kw_only=True):
     opening: str = ""
     version: str = __version__
 
-    def made(self, door: SweepSession) -> Iterator[Struct]:
-        """The rows, one after the other."""
+    def compute_rows(self, door: SweepSession) -> Iterator[Struct]:
+        """Yields the rows."""
         raise NotImplementedError
 
     def __call__(self) -> tuple[Struct, ...]:
-        """The rows, made in a worker's process."""
+        """Computes the rows in the process of a worker."""
         return measure(self)
 
 
@@ -117,8 +122,11 @@ class TilingTask(Task, frozen=True, kw_only=True):
     """Rows of tilings.
 
     Attributes:
-        rows: Without figures; `specs` are their tilings.
-        proof: None for the figures alone.
+        rows: Rows without figures, or without a proof.
+        specs: Tiling of each row.
+        hardware: The machine.
+        order: Order of the loops, as for `cost.plan_cost`.
+        proof: Settings of the proof, or None for figures without tiling.
     """
 
     rows: tuple[SweepRow, ...]
@@ -127,17 +135,17 @@ class TilingTask(Task, frozen=True, kw_only=True):
     order: str
     proof: ProofSpec | None
 
-    def made(self, door: SweepSession) -> Iterator[SweepRow]:
-        """The rows, one after the other."""
+    def compute_rows(self, door: SweepSession) -> Iterator[SweepRow]:
+        """Yields the rows."""
         for row, spec in zip(self.rows, self.specs, strict=True):
-            # a row that waits for its proof only has its figures
+            # a stored row that lacks only its proof has its figures
             if row.products is None:
                 row = plan_row(door, row, spec, self.hardware, self.order)
             yield row if self.proof is None else prove_row(door, row, spec, self.proof)
 
 
 def plan_row(door: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardware, order: str) -> SweepRow:
-    """The row with the figures of its plan; where there can be none, with the reason."""
+    """Returns the row with the figures of its plan, or with the error that prevents them."""
     try:
         plan = door.plan(spec)
         cost = plan_cost(plan, hardware, order=order)
@@ -177,7 +185,10 @@ def prove_row(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> SweepRow:
-    """The row with the results of tiling, writing and proving; the files are removed on return."""
+    """Tiles, writes and proves the model, and returns the row with the results.
+
+    The written files are removed.
+    """
     if row.error:
         return row
     row = replace(row, draws=proof.draws, seed=proof.seed)
@@ -218,34 +229,34 @@ def prove_row(
         temporary.remove()
 
 
-_ONE = threading.Lock()
-"""A worker may have threads; a model takes the memory of a process."""
+_OPEN_LOCK = threading.Lock()
+"""Lock of the open model: a worker process may have several threads, but has memory for one model only."""
 _open: tuple[str, SweepSession] | None = None
 
 
 def measure(task: Task) -> tuple[Struct, ...]:
-    """The task's rows, made in a worker's process; the model stays open for the next task.
+    """Computes the rows of a task in a worker's process. The model stays open for the next task.
 
     Raises:
         Misuse: The worker runs another version of the program.
-        BadModel: The worker lacks the model, or has a different one of the same name.
+        BadModel: The worker lacks the model, or has a different model of the same name.
         MissingExtra: The worker lacks a package that the model needs.
     """
     if task.version != __version__:
         message = f"the worker runs version {__version__}, this is {task.version}"
         raise Misuse(message, where="--scheduler", hint="install the same everywhere")
-    with _ONE:
-        return tuple(task.made(_opened(task)))
+    with _OPEN_LOCK:
+        return tuple(task.compute_rows(_open_session(task)))
 
 
-def _opened(task: Task) -> SweepSession:
+def _open_session(task: Task) -> SweepSession:
     global _open
-    mark = f"{task.fingerprint} {task.opening} {task.files}"
-    if _open is None or _open[0] != mark:
+    identity = f"{task.fingerprint} {task.opening} {task.files}"
+    if _open is None or _open[0] != identity:
         if _open is not None:
             _open[1].close()
             _open = None
         if task.files and fingerprint(task.files) != task.fingerprint:
             raise BadModel("the worker has another file of this name", where=task.files[0])
-        _open = (mark, task.opener())
+        _open = (identity, task.opener())
     return _open[1]

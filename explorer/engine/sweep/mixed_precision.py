@@ -1,4 +1,4 @@
-"""Greedy search of a mixed precision: the next layer and format to try, and the outcome."""
+"""Greedy search for a mixed precision: selects the next layer and format, and the final choice."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from explorer.facts.quantize.sweep import cost_of, noise
 
 
 def next_move(
-    alone: Mapping[tuple[str, str], FormatRow],
-    taken: Mapping[str, str],
-    refused: set[tuple[str, str]],
+    single_layer_rows: Mapping[tuple[str, str], FormatRow],
+    format_by_layer: Mapping[str, str],
+    rejected: set[tuple[str, str]],
     cost: FormatCost,
 ) -> tuple[str, str] | None:
-    """The layer and format with the least noise for their savings; None where nothing saves any more.
+    """Returns the layer and format that add the least noise for their savings.
+
+    The result is None if no choice saves anything.
 
     Args:
-        alone: Rows of one layer in one format, by layer and format.
-        taken: Formats of layers that have one already.
-        refused: Layers and formats that are not tried again.
+        single_layer_rows: Rows of trials with one layer in one format, by layer and format.
+        format_by_layer: Chosen format of each layer that has one.
+        rejected: Layers and formats that were rejected.
         cost: The cost to save.
     """
     best: tuple[float, tuple[str, str]] | None = None
-    for (layer, name), row in alone.items():
-        now = alone[layer, taken[layer]] if layer in taken else None
-        saved = _saved(row, cost) - (_saved(now, cost) if now else 0)
-        added = noise(row) - (noise(now) if now else 0.0)
-        if (layer, name) in refused or saved <= 0 or not math.isfinite(added):
+    for (layer, name), row in single_layer_rows.items():
+        current_row = single_layer_rows[layer, format_by_layer[layer]] if layer in format_by_layer else None
+        savings = _saved(row, cost) - (_saved(current_row, cost) if current_row else 0)
+        added_noise = noise(row) - (noise(current_row) if current_row else 0.0)
+        if (layer, name) in rejected or savings <= 0 or not math.isfinite(added_noise):
             continue
-        if best is None or added / saved < best[0]:
-            best = added / saved, (layer, name)
+        if best is None or added_noise / savings < best[0]:
+            best = added_noise / savings, (layer, name)
     return best[1] if best else None
 
 
@@ -43,36 +45,36 @@ def _saved(row: FormatRow, cost: FormatCost) -> int:
 
 
 def snr_of(row: FormatRow) -> float:
-    """Decibels of the worst output; minus infinity if unknown."""
+    """Returns the SNR of the worst output in decibels, or minus infinity if unknown."""
     return -math.inf if row.snr_db is None else row.snr_db
 
 
 def bits_of(row: FormatRow) -> float:
-    """Average bits of a weight; infinity if unknown."""
+    """Returns the average bits of a weight, or infinity if unknown."""
     return math.inf if row.weight_bits is None else row.weight_bits
 
 
 def outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec) -> MixedPrecision:
-    """The best row within the limits; where no row is within them, the nearest one."""
+    """Returns the best row within the limits, or the nearest row if none is within them."""
     bits, snr = (math.inf if spec.bits is None else spec.bits), (-math.inf if spec.snr is None else spec.snr)
     measured_rows = [
         row for row in rows if not row.error and row.snr_db is not None and row.weight_bytes is not None
     ]
-    sound = [row for row in measured_rows if snr_of(row) >= snr]
-    good = [row for row in sound if bits_of(row) <= bits]
+    with_enough_snr = [row for row in measured_rows if snr_of(row) >= snr]
+    within_limits = [row for row in with_enough_snr if bits_of(row) <= bits]
     limits = [f"at most {spec.bits:g} bits a weight"] if spec.bits is not None else []
     limits += [f"at least {spec.snr:g} dB"] if spec.snr is not None else []
-    if good:
-        paid = [row for row in good if cost_of(row, spec.cost) is not None]
-        small = spec.snr is not None and paid
+    if within_limits:
+        with_known_cost = [row for row in within_limits if cost_of(row, spec.cost) is not None]
+        minimizes_cost = spec.snr is not None and with_known_cost
         best = (
-            min(paid, key=lambda row: (cost_of(row, spec.cost), -snr_of(row)))
-            if small
-            else min(good, key=lambda row: (-snr_of(row), bits_of(row)))
+            min(with_known_cost, key=lambda row: (cost_of(row, spec.cost), -snr_of(row)))
+            if minimizes_cost
+            else min(within_limits, key=lambda row: (-snr_of(row), bits_of(row)))
         )
         summary = f"{' and '.join(limits)}: {_figures(best, spec.cost)}"
         return MixedPrecision(model, spec.bits, spec.snr, True, best.key, summary, spec.cost)
-    nearest = min(sound, key=bits_of, default=max(measured_rows, key=snr_of, default=None))
+    nearest = min(with_enough_snr, key=bits_of, default=max(measured_rows, key=snr_of, default=None))
     summary = f"no choice that was tried has {' and '.join(limits)}"
     if nearest is not None:
         summary += f"; the nearest has {_figures(nearest, spec.cost)}"

@@ -1,7 +1,7 @@
-"""Worker processes on this machine, started as commands and driven over pipes.
+"""Worker processes on this machine, started as commands and controlled through pipes.
 
-Nobody but this process can reach the pipe of a worker. multiprocessing is not used: it runs the user's script
-again in every process. A worker that dies is replaced, and its task is repeated.
+Only this process can reach the pipes of its workers. multiprocessing is not used, because it runs the user's
+script again in every process. A worker that dies is replaced, and its task is repeated.
 """
 
 from __future__ import annotations
@@ -23,35 +23,41 @@ from explorer.host import child, output_files, processor, scratch
 
 AGAIN = "what was done is kept, with -o: the same command goes on from there"
 LOOK = 0.05
-"""Seconds between two checks of finished tasks, and of whether the user stopped."""
-_DEATHS = 4
-"""Workers that may die over one task."""
-_WORTH = 8.0
-"""Seconds of work from which on other processes pay off, as each one takes three to start."""
-_WORKER = 300 << 20
-"""Bytes that a worker takes before it has a model."""
+"""Seconds between two checks for finished tasks and for cancellation."""
+_MAX_DEATHS = 4
+"""Maximum number of workers that may die during one task."""
+_MIN_SECONDS = 8.0
+"""Seconds of work from which on other processes save time, as each one takes three seconds to start."""
+_WORKER_BYTES = 300 << 20
+"""Bytes of memory of a worker before it opens a model."""
 
 Task = Callable[[], "tuple[Any, ...]"]
-"""Work for a worker: an importable object, called without arguments; it returns records."""
+"""A picklable function without arguments that returns records, run by a worker."""
 Done = Callable[[Any, "tuple[Any, ...] | ExplorerError"], None]
 
 
 def room(nbytes: int) -> int:
-    """The number of workers, with a model of `nbytes` each, that fit in memory; at least one.
+    """Returns the number of workers, each with a model of `nbytes`, that fit in memory; at least 1.
 
-    A proof holds the model twice, original and tiled, and its activations.
+    A proof holds the model twice, as the original and the tiled model, and its activations.
     """
     free = processor.free_bytes()
-    return 1 << 10 if free is None else max(1, free // (_WORKER + 3 * nbytes))
+    return 1 << 10 if free is None else max(1, free // (_WORKER_BYTES + 3 * nbytes))
 
 
 def suggested(seconds: float, tasks: int, nbytes: int) -> int:
-    """The number of processes that pay off for tasks of `seconds` in this one, on models of `nbytes`."""
-    return 1 if seconds < _WORTH else min(tasks, processors(), room(nbytes))
+    """Returns the number of processes that save time.
+
+    Args:
+        seconds: Duration of all tasks in the present process.
+        tasks: Number of tasks.
+        nbytes: Bytes of the model in each process.
+    """
+    return 1 if seconds < _MIN_SECONDS else min(tasks, processors(), room(nbytes))
 
 
 def size_of(files: Sequence[str]) -> int:
-    """Bytes of those of a model's files that exist."""
+    """Returns the total bytes of the existing files of a model."""
     return sum(os.path.getsize(path) for path in files if os.path.exists(path))
 
 
@@ -59,74 +65,81 @@ def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Cancel = Non
     """Runs the tasks, and calls `done` for each as soon as it is finished.
 
     Args:
-        tasks: They are pickled, without any weight.
-        done: Called with each task and its records, or with its error.
+        tasks: Tasks, which are pickled and hold no weights.
+        done: Function called with each task and its records or its error.
         workers: Number of processes.
-        cancel: Called many times a second; True stops.
+        cancel: Function called many times a second; True cancels.
 
     Returns:
         The number of workers that ran.
 
     Raises:
-        MissingExtra, Misuse: An error that the other tasks would meet as well.
+        MissingExtra, Misuse: A task failed with an error that all other tasks would cause as well.
         EngineDied: A worker cannot start.
         Cancelled: `cancel` returned True.
     """
-    waiting = deque((task, 1) for task in tasks)
+    pending = deque((task, 1) for task in tasks)
     with _pool(min(workers, len(tasks))) as pool:
-        while waiting or any(worker.task for worker in pool.workers):
+        while pending or any(worker.task for worker in pool.workers):
             stop_if(cancel)
             ready = wait([worker.answers for worker in pool.workers], LOOK)
-            for at, worker in enumerate(pool.workers):
+            for index, worker in enumerate(pool.workers):
                 if worker.answers in ready:
                     try:
                         worker.take(done)
                     except (EOFError, OSError):
-                        pool.workers[at] = pool.replace(worker)
+                        pool.workers[index] = pool.replace(worker)
                         if worker.task is None:
                             continue
-                        if worker.tries < _DEATHS:
-                            waiting.append((worker.task, worker.tries + 1))
+                        if worker.tries < _MAX_DEATHS:
+                            pending.append((worker.task, worker.tries + 1))
                         else:
-                            why = "the workers that tried it ended, perhaps for want of memory"
-                            done(worker.task, EngineDied(why))
-                elif worker.idle and waiting:
-                    worker.give(*waiting.popleft())
+                            reason = "the workers that tried it ended, perhaps for want of memory"
+                            done(worker.task, EngineDied(reason))
+                elif worker.is_idle and pending:
+                    worker.give(*pending.popleft())
         return len(pool.workers)
 
 
 class _Worker:
-    """A process, its two pipes, and the pipe whose end stops it."""
+    """A process with its pipes for requests and answers. It ends when the pipe `living` is closed.
+
+    Attributes:
+        has_started: Whether the process has sent an answer.
+        is_idle: Whether the process waits for a task.
+        task: The task that the process runs, or None.
+        tries: Number of workers that have tried the task.
+    """
 
     def __init__(
         self, process: subprocess.Popen[bytes], requests: Connection, answers: Connection, living: int
     ) -> None:
         self.process, self.requests, self.answers, self.living = process, requests, answers, living
-        self.begun = self.idle = False
+        self.has_started = self.is_idle = False
         self.task: Task | None = None
         self.tries = 0
 
     def give(self, task: Task, tries: int) -> None:
-        """Sends it a task; that it died shows where its answer is waited for."""
-        self.idle, self.task, self.tries = False, task, tries
+        """Sends the worker a task. A dead worker is detected when its answer is read."""
+        self.is_idle, self.task, self.tries = False, task, tries
         with contextlib.suppress(OSError):
             self.requests.send(task)
 
     def take(self, done: Done) -> None:
-        """Receives the answer, which has arrived.
+        """Reads the answer, which has arrived.
 
         Raises:
-            EOFError, OSError: It died.
+            EOFError, OSError: The worker died.
         """
         answer = self.answers.recv()
-        task, self.task, self.begun, self.idle = self.task, None, True, True
+        task, self.task, self.has_started, self.is_idle = self.task, None, True, True
         if isinstance(answer, (MissingExtra, Misuse)):
             raise answer
         if task is not None:
             done(task, answer)
 
     def end(self) -> None:
-        """Ends it, which has nothing to lose."""
+        """Kills the process."""
         self.process.kill()
         self.process.wait()
         self.requests.close()
@@ -135,7 +148,7 @@ class _Worker:
 
 
 class _Pool:
-    """Workers, with a folder for their temporary files, and a log of their output."""
+    """Worker processes with a folder for their temporary files and a log of their output."""
 
     def __init__(self, folder: str, log: IO[bytes], count: int) -> None:
         threads = str(max(1, processors() // count))
@@ -165,13 +178,13 @@ class _Pool:
         )
 
     def replace(self, worker: _Worker) -> _Worker:
-        """Starts a worker in place of one that died.
+        """Replaces a worker that died by a new one.
 
         Raises:
             EngineDied: The worker died before it received a task.
         """
         worker.end()
-        if worker.begun:
+        if worker.has_started:
             return self.start()
         self.log.seek(0)
         log_lines = [line for line in self.log.read().decode("utf-8", "replace").splitlines() if line.strip()]
@@ -196,7 +209,7 @@ def _pool(count: int) -> Iterator[_Pool]:
 
 
 def main() -> None:
-    """The worker's loop: answers one task after the other until the pipe closes."""
+    """Runs the loop of a worker: answers one task after the other until the pipe closes."""
     request_end, answer_end, alive = map(int, sys.argv[1:4])
     child.end_with(alive)
     requests, answers = Connection(request_end, writable=False), Connection(answer_end, readable=False)

@@ -1,9 +1,9 @@
-"""SQLite store of the rows of a sweep, a file that loses nothing when the program is killed.
+"""SQLite store of the rows of a sweep, in a file that survives a kill of the program.
 
-SQLite, from the standard library, and not Parquet: a row is stored for good as soon as it is computed, and is
-found by its key; a kill during a write leaves the file as it was before that row. Parquet is written as a
-whole, or in parts that must be joined, and needs a library of 40 MB. Table tools read SQLite:
-`sqlite3 results.db 'select * from rows'`, pandas.read_sql.
+A row is durable as soon as it is computed, and can be looked up by its key. A kill during a write leaves the
+file as it was before that row. Parquet offers neither: it is written as a whole or in parts that must be
+joined, and needs a library of 40 MB. Table tools read SQLite files: `sqlite3 results.db 'select * from
+rows'`, pandas.read_sql.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from explorer.facts.sweep import SweepRow
 from explorer.host import input_files
 
 _APPLICATION = 0x58505357
-"""SQLite's application id of our files: 'XPSW'."""
+"""SQLite's application id of result files: 'XPSW'."""
 _VERSION = 1
 _MAGIC = b"SQLite format 3\0"
-_BUSY = 30.0
-"""Seconds to wait for another sweep into the same file, which holds the file for a row at a time."""
+_LOCK_SECONDS = 30.0
+"""Seconds to wait for another sweep that writes to the same file; each write takes the lock for one row."""
 _LARGEST = 1 << 63
 
 
 class TrainedWeights(msgspec.Struct, frozen=True):
-    """The weights of a training's best epoch, as Lightning writes them."""
+    """The weights of a training's best epoch, as the bytes of a Lightning checkpoint."""
 
     key: str
     content: bytes
@@ -51,9 +51,9 @@ _TABLES: dict[type, str] = {
 
 
 class _Layout(Generic[Row]):
-    """The layout of rows of one kind in a table: one column per field.
+    """The table of one type of rows, with one column for each field.
 
-    Whether a row is on the front depends on the other rows, so it is not stored.
+    The field `pareto` is not stored, because it depends on the other rows.
     """
 
     def __init__(self, kind: type[Row]) -> None:
@@ -63,8 +63,7 @@ class _Layout(Generic[Row]):
         self.fields = tuple(name for name in kind.__struct_fields__ if name != "pareto")
         self.nested = tuple(name for name, hint in self.hints.items() if "tuple" in str(hint))
         self.flags = tuple(n for n, hint in self.hints.items() if hint is bool or bool in get_args(hint))
-        # no types: a column of a type of its own would make a float of an integer beyond SQLite's, written
-        # as text
+        # columns have no types: a typed column converts a large integer, stored as text, to a float
         columns = (f"{name}{' TEXT PRIMARY KEY' if name == 'key' else ''}" for name in self.fields)
         self.create = f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)})"
         self.add = (
@@ -74,7 +73,7 @@ class _Layout(Generic[Row]):
         self.query = f"SELECT {', '.join(self.fields)} FROM {table}"
 
     def values(self, row: Row) -> list[Any]:
-        """The values that are stored for a row."""
+        """Returns the values that are stored for a row."""
         values = []
         for name in self.fields:
             value = getattr(row, name)
@@ -86,10 +85,10 @@ class _Layout(Generic[Row]):
         return values
 
     def row(self, values: Sequence[Any]) -> Row:
-        """The row of stored values.
+        """Converts stored values to a row.
 
         Raises:
-            ValueError, TypeError, msgspec.ValidationError: The values are no row.
+            ValueError, TypeError, msgspec.ValidationError: The values do not form a row.
         """
         record = dict(zip(self.fields, values, strict=True))
         for name in self.nested:
@@ -104,7 +103,7 @@ class _Layout(Generic[Row]):
 
 
 def is_store(path: str) -> bool:
-    """Whether this is a file of sweep results."""
+    """Whether a file is a file of sweep results."""
     try:
         with input_files.binary(path) as file:
             head = file.read(100)
@@ -114,17 +113,17 @@ def is_store(path: str) -> bool:
 
 
 class Store(Generic[Row]):
-    """Rows of one kind, by key.
+    """Rows of one type, by key.
 
-    Tilings, number formats, trainings, their weights, and layouts of serving have one table each.
+    Tilings, number formats, trainings, trained weights, and serving layouts have one table each.
 
     Args:
         kind: Type of the rows.
-        path: The file, which is created if it does not exist; None keeps the rows in memory.
-        changed: False opens the file for reading only.
+        path: Path of the file, which is created if it does not exist, or None to keep the rows in memory.
+        changed: Whether the file may be changed. False opens it for reading only.
 
     Raises:
-        Misuse: The file is not from a sweep, or cannot be read or written.
+        Misuse: The file holds no sweep results, or cannot be read or written.
     """
 
     def __init__(self, kind: type[Row], path: str | None, *, changed: bool = True) -> None:
@@ -134,8 +133,8 @@ class Store(Generic[Row]):
             _check(path, changed)
             if os.path.exists(path):
                 _read_check(path)
-        with self._refusing():
-            self._file = sqlite3.connect(path or ":memory:", timeout=_BUSY, isolation_level=None)
+        with self._translated_errors():
+            self._file = sqlite3.connect(path or ":memory:", timeout=_LOCK_SECONDS, isolation_level=None)
             (version,) = self._file.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):
                 self._file.close()
@@ -155,7 +154,7 @@ class Store(Generic[Row]):
         run("COMMIT")
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         self._file.close()
 
     def __enter__(self) -> Store[Row]:
@@ -165,12 +164,12 @@ class Store(Generic[Row]):
         self.close()
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Stores rows, all or none of them; replaces a row with the same key.
+        """Stores all rows or none. A row replaces a stored row with the same key.
 
         Raises:
             Misuse: The file cannot be written.
         """
-        with self._refusing():
+        with self._translated_errors():
             self._file.execute("BEGIN IMMEDIATE")
             try:
                 self._file.executemany(self._layout.add, [self._layout.values(row) for row in rows])
@@ -180,15 +179,17 @@ class Store(Generic[Row]):
             self._file.execute("COMMIT")
 
     def rows(self, keys: Iterable[str] | None = None) -> Iterator[Row]:
-        """The stored rows with these keys, in the order of the keys; None for all, oldest first.
+        """Yields the stored rows with these keys, in the order of the keys.
+
+        None yields all rows, oldest first.
 
         Raises:
-            BadModel: The file holds a row that no sweep writes.
+            BadModel: The file holds an invalid row.
         """
         query, table = self._layout.query, (self._layout.table,)
-        with self._refusing():
+        with self._translated_errors():
             if not self._file.execute("SELECT 1 FROM sqlite_master WHERE name=?", table).fetchone():
-                return  # of a file that is only looked into
+                return  # a file opened for reading may lack the table
             if keys is None:
                 for values in self._file.execute(f"{query} ORDER BY rowid"):
                     yield self._row(values)
@@ -204,16 +205,16 @@ class Store(Generic[Row]):
             raise BadModel(f"a row cannot be read ({error})", where=self.path or "") from None
 
     @contextlib.contextmanager
-    def _refusing(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
             raise _refusal(error, self.path or "") from error
 
 
-def holds(path: str, kind: type[msgspec.Struct]) -> bool:
-    """Whether a file of results has a row of a kind."""
-    with Store(kind, path, changed=False) as store:
+def holds(path: str, row_type: type[msgspec.Struct]) -> bool:
+    """Whether a file of results has a row of the given type."""
+    with Store(row_type, path, changed=False) as store:
         return next(store.rows(), None) is not None
 
 
@@ -235,7 +236,7 @@ def _check(path: str, changed: bool) -> None:
     if os.path.isfile(path) and (is_store(path) or (changed and os.path.getsize(path) == 0)):
         return
     if os.path.isfile(path) and os.path.isfile(f"{path}-journal"):
-        return  # a kill while it was being made: SQLite takes it back
+        return  # a creation was killed: SQLite rolls it back
     raise Misuse("this holds no results of a sweep", where=path, hint="name another file for the results")
 
 

@@ -1,4 +1,4 @@
-"""Sweep of trainings: a stored row for every way to train a module, and its checkpoint."""
+"""Sweep of trainings: a stored row and a checkpoint for each combination of training settings."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.host import input_files, output_files, scratch
 
 Take = tuple[int, str, bool] | None
-"""Number of the row whose checkpoint is written, its path, and whether to overwrite."""
-_HOW = ("seed", "rate", "batch", "epochs", "optimizer")
-_WORTH = 20.0
-"""Seconds of work from which on other processes pay off, as each one imports torch first."""
+"""Number of the row whose checkpoint is written, path of the checkpoint, and whether to overwrite the path.
+"""
+_SETTINGS = ("seed", "rate", "batch", "epochs", "optimizer")
+_MIN_SECONDS = 20.0
+"""Seconds of work from which on other processes save time, as each one imports torch first."""
 
 
 class TrainingTask(Task, frozen=True, kw_only=True):
-    """One training. `how` holds the options that are not in the row; the task's only file is the data.
+    """One training. The only file of the task is the data.
 
     Attributes:
+        row: Row without figures.
+        how: Options of the training that are not in the row.
         module: Digest of the module.
     """
 
@@ -39,13 +42,13 @@ class TrainingTask(Task, frozen=True, kw_only=True):
     how: Mapping[str, Any]
     module: str
 
-    def made(self, door: SweepSession, cancel: Cancel = None) -> Iterator[Struct]:
-        """The checkpoint, then the row with its figures; a failure is a row with its error."""
+    def compute_rows(self, door: SweepSession, cancel: Cancel = None) -> Iterator[Struct]:
+        """Yields the checkpoint and the row with its figures, or a row with the error."""
         stop_if(cancel)
         row = self.row
         if door.module_digest() != self.module:
             raise BadModel("the worker has another module of this name", where=row.model)
-        settings = {name: getattr(row, name) for name in _HOW}
+        settings = {name: getattr(row, name) for name in _SETTINGS}
         try:
             with scratch.folder() as folder:
                 path = os.path.join(folder, "best.ckpt")
@@ -75,22 +78,25 @@ def sweep_trainings(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> TrainingSweep:
-    """Runs the trainings that `output` does not hold yet.
+    """Runs the trainings that `output` does not contain yet.
 
     Args:
-        door: The session of the module.
+        door: Session of the module.
         tasks: The trainings.
-        stay: The module is an object of this process.
-        output: As for `sweep`, and so are the other arguments.
-        take: Number of a row, with the path for its checkpoint and whether the path may be overwritten.
-        scheduler: The address of a Dask cluster.
-        workers: Processes.
-        on_progress: Called with the number of finished trainings.
-        cancel: Called now and then; True stops. Finished rows stay in `output`.
+        stay: Whether the module is an object of this process, which no other process can open.
+        output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
+            added.
+        take: Number of a row, path for its checkpoint, and whether the path may be overwritten; or None.
+        scheduler: Address of a Dask cluster, or None.
+        workers: Number of processes on this machine.
+        on_progress: Function called with the number of finished trainings.
+        cancel: Function called now and then; the sweep stops when it returns True. Finished rows stay in
+            `output`.
 
     Raises:
         Misuse: All trainings fail.
-        MissingExtra, Cancelled: As for `sweep`.
+        MissingExtra: A package is not installed.
+        Cancelled: `cancel` returned True.
     """
     began = time.perf_counter()
     if stay and (scheduler or (workers or 1) > 1):
@@ -102,10 +108,10 @@ def sweep_trainings(
             key: replace(row, model=tasks[0].row.model, data=tasks[0].row.data)
             for key, row in stored_rows.items()
         }
-        waiting = [task for task in tasks if task.row.key not in stored_rows]
-        count = len(waiting)
+        pending = [task for task in tasks if task.row.key not in stored_rows]
+        count = len(pending)
 
-        def done(task: TrainingTask, result: Sequence[Any] | ExplorerError) -> None:
+        def on_result(task: TrainingTask, result: Sequence[Any] | ExplorerError) -> None:
             if isinstance(result, ExplorerError):
                 # not stored: another worker, or a later run, may succeed
                 rows[task.row.key] = replace(task.row, error=str(result))
@@ -116,35 +122,42 @@ def sweep_trainings(
             report(on_progress, None, "training", len(rows) - len(stored_rows), count)
 
         report(on_progress, None, "training", 0, count)
-        here = scheduler is None and (stay or workers in (None, 1))
-        while waiting and here and (stay or workers == 1 or _cheap(rows, stored_rows, len(waiting))):
-            done(waiting[0], list(waiting[0].made(door, cancel)))
-            del waiting[0]
-        at_work = _elsewhere(waiting, done, scheduler, workers, cancel) if waiting else 0
-        sweep = _answer(list(rows.values()), weights, take)
+        in_process = scheduler is None and (stay or workers in (None, 1))
+        while pending and in_process and (stay or workers == 1 or _is_cheap(rows, stored_rows, len(pending))):
+            on_result(pending[0], list(pending[0].compute_rows(door, cancel)))
+            del pending[0]
+        worker_count = _train_in_workers(pending, on_result, scheduler, workers, cancel) if pending else 0
+        sweep = _build_answer(list(rows.values()), weights, take)
     new_count, seconds = (
         sum(not row.error for row in sweep.trials) - len(stored_rows),
         time.perf_counter() - began,
     )
     return replace(
-        sweep, made=new_count, kept=len(stored_rows), output=output or "", workers=at_work, seconds=seconds
+        sweep,
+        made=new_count,
+        kept=len(stored_rows),
+        output=output or "",
+        workers=worker_count,
+        seconds=seconds,
     )
 
 
-def _elsewhere(
+def _train_in_workers(
     tasks: Sequence[TrainingTask], done: Done, scheduler: str | None, workers: int | None, cancel: Cancel
 ) -> int:
-    """Trains in other processes, here or on a cluster; returns their number."""
-    far = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in tasks]
-    most = workers or min(processors(), processes.room(os.path.getsize(far[0].files[0])))
-    return cluster.spread(far, done, scheduler, most, cancel)
+    """Runs trainings in other processes, on this machine or on a cluster. Returns the number of processes."""
+    remote_tasks = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in tasks]
+    max_workers = workers or min(processors(), processes.room(os.path.getsize(remote_tasks[0].files[0])))
+    return cluster.spread(remote_tasks, done, scheduler, max_workers, cancel)
 
 
-def kept_trainings(path: str, trainings: Sequence[Mapping[str, Any]], take: Take = None) -> TrainingSweep:
-    """Those of the trainings that a file of results holds.
+def read_stored_trainings(
+    path: str, trainings: Sequence[Mapping[str, Any]], take: Take = None
+) -> TrainingSweep:
+    """Reads those rows of a file of results that match one of the trainings.
 
     Raises:
-        Misuse: There is no such training, or `take` names no row.
+        Misuse: No row matches, or `take` names no row.
     """
     with (
         Store(TrainingTrial, path, changed=False) as store,
@@ -153,7 +166,7 @@ def kept_trainings(path: str, trainings: Sequence[Mapping[str, Any]], take: Take
         rows = [row for row in store.rows() if any(_has_settings(row, training) for training in trainings)]
         if not rows:
             raise Misuse("it holds no such training", where=path)
-        return replace(_answer(rows, weights, take), kept=len(rows), output=path)
+        return replace(_build_answer(rows, weights, take), kept=len(rows), output=path)
 
 
 def _has_settings(row: TrainingTrial, settings: Mapping[str, Any]) -> bool:
@@ -161,22 +174,24 @@ def _has_settings(row: TrainingTrial, settings: Mapping[str, Any]) -> bool:
 
 
 def key_of(row: TrainingTrial, module: str, samples: str, options: Mapping[str, Any]) -> str:
-    """Key of a row: a digest of the contents of module and data, and of the options of the training."""
-    settings = {name: getattr(row, name) for name in _HOW}
+    """Returns the key of a row: a digest of the module, the data, and the options of the training."""
+    settings = {name: getattr(row, name) for name in _SETTINGS}
     options = {"labels": "", "inputs": (), "task": None, "held": 0.2, **options}
     return digest({"module": module, "samples": samples, "how": settings, "said": options})
 
 
-def _answer(rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take: Take) -> TrainingSweep:
+def _build_answer(rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take: Take) -> TrainingSweep:
     trials = tuple(sorted(rows, key=lambda row: (bool(row.error), row.place)))
     best = trials[0]
     if best.error:
         raise Misuse(best.error)
     if take is not None:
-        at, path, overwrite = take
-        checkpoint = next(weights.rows([row.key for row in trials[at - 1 : at]]), None) if at > 0 else None
+        number, path, overwrite = take
+        checkpoint = (
+            next(weights.rows([row.key for row in trials[number - 1 : number]]), None) if number > 0 else None
+        )
         if checkpoint is None:
-            message, hint = f"there is no row {at} with figures", f"there are {len(trials):,}"
+            message, hint = f"there is no row {number} with figures", f"there are {len(trials):,}"
             raise Misuse(message, where="--take", hint=hint)
         with (
             output_files.atomic_write(path, overwrite=overwrite) as temporary,
@@ -184,12 +199,24 @@ def _answer(rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take:
         ):
             file.write(checkpoint.content)
     names = ("data", "task", "samples", "held", "parameters", "seed", "weights")
-    same = {name: getattr(best, name) for name in names}
-    written = "" if take is None else take[1]
-    return TrainingSweep(source=best.model, loss=best.measure, trials=trials, written=written, **same)
+    fields = {name: getattr(best, name) for name in names}
+    checkpoint_path = "" if take is None else take[1]
+    return TrainingSweep(
+        source=best.model, loss=best.measure, trials=trials, written=checkpoint_path, **fields
+    )
 
 
-def _cheap(rows: Mapping[str, TrainingTrial], stored_rows: Mapping[str, TrainingTrial], count: int) -> bool:
-    """Whether the remaining trainings take less time than starting workers, judged by the finished ones."""
-    took = [row.seconds for key, row in rows.items() if key not in stored_rows]
-    return count < 2 or processors() < 2 or not took or sum(took) / len(took) * count < _WORTH
+def _is_cheap(
+    rows: Mapping[str, TrainingTrial], stored_rows: Mapping[str, TrainingTrial], count: int
+) -> bool:
+    """Whether the remaining trainings take less time than starting workers.
+
+    The durations of the finished trainings give the estimate.
+    """
+    durations = [row.seconds for key, row in rows.items() if key not in stored_rows]
+    return (
+        count < 2
+        or processors() < 2
+        or not durations
+        or sum(durations) / len(durations) * count < _MIN_SECONDS
+    )

@@ -1,5 +1,5 @@
-"""The numbers inside tensors: weights as stored, activations as a run produces them.
+"""The numbers inside tensors: weights as stored, and activations as a run computes them.
 
-Nothing here holds more of a tensor than a slab: a weight is read from its file, an activation is measured
-when it is computed and then discarded.
+At most one slab of a tensor is in memory: a weight is read from its file, and an activation is measured when
+it is computed and then discarded.
 """

@@ -1,7 +1,8 @@
 """Activations: the outputs of a model's layers for one input, measured as they are computed.
 
-Each format runs and watches its models itself (`ActivationRequest` goes in, `ActivationRun` comes out). This
-module holds the parts that all formats share: the file of values, and the facts.
+Each format runs its models with its own code, which takes an `ActivationRequest` and returns an
+`ActivationRun`. This module contains the parts that all formats share: the file of values, and the
+statistics.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from explorer.settings.statistics import EVERYTHING, AskedStatistics, Choice
 
 
 class Backward(Struct, frozen=True):
-    """The start of the gradient that flows back through a model: a loss of its outputs, or a given gradient.
+    """The start of a backward pass: a loss of the model's outputs, or a given gradient.
 
     Attributes:
-        loss: 'sum' of all outputs; 'mse', mean squared distance of the outputs to a target; 'cross-entropy'
-            of the first output, classes on axis 1 (or the only one).
-        target: For 'mse' an array like the first output, for 'cross-entropy' the classes; None draws it.
-        gradient: The gradient at the first output, in place of a loss.
+        loss: 'sum' of all outputs; 'mse', the mean squared difference between the first output and a target;
+            or 'cross-entropy' of the first output, with classes on axis 1 (or on the only axis).
+        target: For 'mse' an array like the first output, for 'cross-entropy' the classes, or None to draw the
+            target.
+        gradient: Gradient of the first output, which replaces the loss, or None.
     """
 
     loss: str = "sum"
@@ -47,22 +49,23 @@ class Backward(Struct, frozen=True):
 
 
 class ActivationRequest(Struct, frozen=True):
-    """The input of a run, and the layers to watch.
+    """The input of a run, and the layers to observe.
 
     Attributes:
-        layers: Globs; empty means every layer.
-        given: The user's values; None for seeded random values.
+        layers: Globs over paths of layers; empty means every layer.
+        given: The user's input values, or None for seeded random values.
         seed: Seed of random values.
-        take: Called with every output of a layer, the number of the layer's call, and a name for files: the
-            path of the layer, with a number if it has several outputs. The numbers are read before it
-            returns.
-        step: Called with the number of finished steps and of all steps; raises `Cancelled` to stop.
-        batch: Samples of `given` that the model runs at a time; None: as many as it takes.
-        begin: Called with the number of runs before the first one; `take` is then called for the same layers
-            in every run.
+        take: Function called with every output of a layer, the index of the layer's call, and a name for
+            files. The name is the path of the layer, with an index if it has several outputs. The function
+            reads the numbers before it returns.
+        step: Function called with the number of finished steps and of all steps. It may raise `Cancelled` to
+            stop.
+        batch: Samples of `given` that the model runs at a time, or None for as many as it takes.
+        begin: Function called with the number of runs before the first run. Each run calls `take` for the
+            same layers.
         kinds: Operators or module types of layers; empty means all.
-        backward: The start of the gradient; then gradients are taken in place of outputs.
-        take_weight: `take` for the gradients of parameters, once a run, by their names.
+        backward: Start of a backward pass, or None. If set, gradients are measured instead of outputs.
+        take_weight: Function called as `take`, with the gradients of parameters, once for each run.
     """
 
     layers: tuple[str, ...]
@@ -81,7 +84,7 @@ class ActivationRun(Struct, frozen=True):
     """The outcome of a run.
 
     Attributes:
-        inputs: The origin of each input, in words.
+        inputs: Descriptions of the inputs and their origins.
         skipped: Layers without output, each with the reason.
         sizes: Types and shapes of inputs that came from a file.
     """
@@ -92,7 +95,7 @@ class ActivationRun(Struct, frozen=True):
 
 
 class ActivationArchive:
-    """An .npz file that is written entry by entry."""
+    """An .npz file that is written one entry at a time."""
 
     def __init__(self, path: str) -> None:
         self._file = output_files.binary(path)
@@ -109,17 +112,17 @@ class ActivationArchive:
     def add(self, name: str, numbers: Numbers) -> None:
         """Writes one tensor, a slab at a time.
 
-        Types that numpy's files have no word for become the nearest that holds every value: bfloat16 and
-        float8 float32, int4 int8.
+        A type that .npy files do not support is replaced by the nearest wider type: float32 for bfloat16 and
+        float8, int8 for int4.
         """
-        free, number = name, 2
-        while free in self._names:
-            free, number = f"{name}#{number}", number + 1
-        self._names.add(free)
+        unique_name, number = name, 2
+        while unique_name in self._names:
+            unique_name, number = f"{name}#{number}", number + 1
+        self._names.add(unique_name)
         kind = file_type(numbers.dtype)
         header = {"descr": kind.str, "fortran_order": False, "shape": numbers.shape}
-        # the date of an entry is fixed: the same values make the same file
-        entry = zipfile.ZipInfo(f"{free}.npy", (1980, 1, 1, 0, 0, 0))
+        # entries have a fixed date, so that equal values give equal files
+        entry = zipfile.ZipInfo(f"{unique_name}.npy", (1980, 1, 1, 0, 0, 0))
         with self._zip.open(entry, "w", force_zip64=True) as file:
             np.lib.format.write_array_header_2_0(file, header)
             for slab in numbers.slabs():
@@ -127,7 +130,23 @@ class ActivationArchive:
 
 
 class _Collector(Struct):
-    """Measures the outputs of layers, and writes them if asked; keeps none."""
+    """Measures the outputs of layers without storing them, and writes them to a file if requested.
+
+    Attributes:
+        options: The kinds of layers, and the additional statistics.
+        choices: The additional statistics.
+        archive: File for the values, or None.
+        cancel: Function called now and then; True cancels.
+        on_progress: Function called with the number of finished layers.
+        runs: Number of runs.
+        measured: Statistics of the outputs of a single run.
+        samples: Statistics of the outputs of several runs, by name and call.
+        held: Bytes of the stored numbers of all outputs.
+        weights: Names of parameters whose gradients were measured.
+        rerun_text: Addition to the progress message of repeated runs.
+        searches: Searches for exact quantiles.
+        open_samples: Outputs whose search needs another run.
+    """
 
     options: AskedStatistics
     choices: Sequence[Choice]
@@ -139,9 +158,9 @@ class _Collector(Struct):
     samples: dict[tuple[str, int], OutputSamples] = field(default_factory=dict)
     held: int = 0
     weights: set[str] = field(default_factory=set)
-    again: str = ""
+    rerun_text: str = ""
     searches: Sequence[RankSearch] = ()
-    searched: dict[tuple[str, int], OutputSamples] = field(default_factory=dict)
+    open_samples: dict[tuple[str, int], OutputSamples] = field(default_factory=dict)
 
     def begin(self, runs: int) -> None:
         self.runs = runs
@@ -168,8 +187,8 @@ class _Collector(Struct):
             samples.add(numbers, KEPT - self.held - samples.held, self.cancel)
             self.held += samples.held
         if self.archive is not None:
-            called = f"{name}#{call + 1}" if call else name
-            self.archive.add(f"{called}@{run + 1}" if self.runs > 1 else called, numbers)
+            entry_name = f"{name}#{call + 1}" if call else name
+            self.archive.add(f"{entry_name}@{run + 1}" if self.runs > 1 else entry_name, numbers)
 
     def take_weight(self, numbers: Numbers, call: int, name: str) -> None:
         self.weights.add(name)
@@ -178,32 +197,32 @@ class _Collector(Struct):
     def step(self, done: int, total: int) -> None:
         stop_if(self.cancel)
         if self.on_progress is not None:
-            self.on_progress(Progress(f"running the layers{self.again}", done, total))
+            self.on_progress(Progress(f"running the layers{self.rerun_text}", done, total))
 
     def search(self, run: Callable[[ActivationRequest], object], request: ActivationRequest) -> None:
-        """Runs the same samples again until the chosen quantiles are exact."""
+        """Runs the same samples again until the requested quantiles are exact."""
         searches = {
             key: search for key, samples in self.samples.items() if (search := samples.search()) is not None
         }
         self.searches = list(searches.values())
         take = self.take_again
-        once_more = replace(request, take=take, take_weight=take, begin=lambda runs: None)
-        self.again = " again, for exact quantiles"
-        while open_ := {key: search for key, search in searches.items() if not search.done}:
-            self.searched = {key: self.samples[key] for key in open_}
-            for search in open_.values():
+        rerun_request = replace(request, take=take, take_weight=take, begin=lambda runs: None)
+        self.rerun_text = " again, for exact quantiles"
+        while unfinished := {key: search for key, search in searches.items() if not search.done}:
+            self.open_samples = {key: self.samples[key] for key in unfinished}
+            for search in unfinished.values():
                 search.begin()
-            run(once_more)
-            for search in open_.values():
+            run(rerun_request)
+            for search in unfinished.values():
                 search.end()
 
     def take_again(self, numbers: Numbers, call: int, name: str) -> None:
-        samples = self.searched.get((name, call))
+        samples = self.open_samples.get((name, call))
         if samples is not None:
             samples.search_in(numbers, self.cancel)
 
-    def found(self) -> tuple[TensorStats, ...]:
-        """The figures of every output, in the order in which they came first."""
+    def all_stats(self) -> tuple[TensorStats, ...]:
+        """Returns the statistics of every output, in the order of the first run."""
         return (
             *self.measured,
             *(
@@ -215,17 +234,17 @@ class _Collector(Struct):
     def rows(
         self, tensor_stats: Sequence[TensorStats], layers: Sequence[Layer], backward: Backward | None
     ) -> Iterator[StatisticsRow]:
-        """One row per figure: first of outputs (or of gradients), then of weights."""
+        """Yields one row for each figure: first those of outputs (or their gradients), then of weights."""
         outputs: list[TensorStats] = []
         weights: list[TensorStats] = []
         for stats in tensor_stats:
             (weights if stats.tensor.name in self.weights else outputs).append(stats)
         role = "activation" if backward is None else "gradient"
-        for name, some in ((role, outputs), ("weight gradient", weights)):
-            yield from statistics_rows(some, layers, name, self.options.axis)
+        for name, stats_of_role in ((role, outputs), ("weight gradient", weights)):
+            yield from statistics_rows(stats_of_role, layers, name, self.options.axis)
 
-    def each_run(self) -> tuple[str, ...]:
-        """A note on gradients of weights, if there are several runs."""
+    def gradient_note(self) -> tuple[str, ...]:
+        """Returns a note on gradients of weights, if there are several runs."""
         if self.runs == 1 or not self.weights:
             return ()
         return (
@@ -249,32 +268,32 @@ def activations(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Activations:
-    """Statistics of the outputs of a model's layers, or of the gradients of outputs and weights.
+    """Computes statistics of the outputs of a model's layers, or of the gradients of outputs and weights.
 
     Args:
-        run: Runs the model; supplied by its format.
-        layers: Globs over paths of layers; empty means every one.
-        source: The user's name for the model.
+        run: Function of the model's format that runs the model.
+        layers: Globs over paths of layers; empty means every layer.
+        source: The user's name of the model.
         options: The kinds of layers, and the additional statistics.
-        rows: The rows of the model's analysis.
-        input: An .npy or .npz file with the input; None draws it. If the file has several times the samples
-            that the model takes, the figures cover all of them.
-        batch: Samples to run at a time; None: as many as the model takes.
+        rows: Rows of the model's analysis.
+        input: Path of an .npy or .npz file with the input, or None to draw the input. If the file has several
+            times the samples that the model takes, the statistics cover all of them.
+        batch: Number of samples to run at a time, or None for as many as the model takes.
         seed: Seed of the drawn input.
-        backward: The start of the gradient; None runs forward only.
-        output: An .npz file for the values; None discards them.
+        backward: Start of a backward pass, or None to run only forward.
+        output: Path of an .npz file for the values, or None to discard them.
         overwrite: Whether an existing file may be replaced.
-        on_progress: Called with the number of layers that have run.
-        cancel: Called at every layer; True stops, and nothing is written.
+        on_progress: Function called with the number of finished layers.
+        cancel: Function called now and then; True cancels.
 
     Raises:
-        Misuse: The input does not fit, a glob or kind matches nothing, or `output` cannot be written.
-        BadModel: The model fails before any of these layers has run.
+        Misuse: The input does not fit, a glob matches nothing, or the output cannot be written.
+        BadModel: The model fails before the first of these layers.
         Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
     input_arrays = None if input is None else read_input(input)
-    with _archive(output, overwrite) as archive:
+    with _open_archive(output, overwrite) as archive:
         collector = _Collector(options, options.choices(), archive, cancel, on_progress)
         hooks = collector.take, collector.step, batch, collector.begin, options.kinds
         request = ActivationRequest(
@@ -282,7 +301,7 @@ def activations(
         )
         ran = run(request)
         collector.search(run, request)
-        tensor_stats = collector.found()
+        tensor_stats = collector.all_stats()
         check_axis(tensor_stats, options.axis)
     return Activations(
         source,
@@ -292,34 +311,39 @@ def activations(
         ran.skipped,
         time.perf_counter() - started,
         ran.sizes,
-        (*_rough(tensor_stats, collector), *collector.each_run()),
+        (*_inexact_note(tensor_stats, collector), *collector.gradient_note()),
         tuple(collector.rows(tensor_stats, rows, backward)),
     )
 
 
-def _rough(tensor_stats: Sequence[TensorStats], collector: _Collector) -> tuple[str, ...]:
-    """A note on the figures that are not exact, if there are any."""
-    rough = sum(not stats.quantiles_exact for stats in tensor_stats)
-    steady = sum(search.steady for search in collector.searches)
-    if not max(rough, steady):
+def _inexact_note(tensor_stats: Sequence[TensorStats], collector: _Collector) -> tuple[str, ...]:
+    """Returns a note on the figures that are not exact, if there are any."""
+    rough_count = sum(not stats.quantiles_exact for stats in tensor_stats)
+    steady_count = sum(search.steady for search in collector.searches)
+    if not max(rough_count, steady_count):
         return ()
     rough_figures = "quantiles and histograms"
-    if steady:
+    if steady_count:
         rough_figures = (
             "histograms" if collector.options.axis is None else "quantiles over all indices, and histograms,"
         )
     note = (
-        f"{rough_figures} of {many_text(max(rough, steady), 'output')} are to 0.4 % of a value, as their"
-        f" numbers over all samples do not fit in {KEPT >> 20} MiB; all else is exact"
+        f"{rough_figures} of {many_text(max(rough_count, steady_count), 'output')} are to 0.4 % of a value,"
+        f" as their numbers over all samples do not fit in {KEPT >> 20} MiB; all else is exact"
     )
-    unsteady = len(collector.searches) - steady
-    if unsteady:
-        note += f"; {many_text(unsteady, 'output')} had other numbers in a further run, which finds quantiles"
-    return (note if steady or unsteady else f"{note}, and chosen quantiles are, by further runs (--stat)",)
+    unsteady_count = len(collector.searches) - steady_count
+    if unsteady_count:
+        outputs = many_text(unsteady_count, "output")
+        note += f"; {outputs} had other numbers in a further run, which finds quantiles"
+    return (
+        note
+        if steady_count or unsteady_count
+        else f"{note}, and chosen quantiles are, by further runs (--stat)",
+    )
 
 
 @contextlib.contextmanager
-def _archive(output: str | None, overwrite: bool) -> Iterator[ActivationArchive | None]:
+def _open_archive(output: str | None, overwrite: bool) -> Iterator[ActivationArchive | None]:
     if output is None:
         yield None
         return

@@ -1,7 +1,7 @@
-"""Agreement of two outputs, fed batch by batch: signal to noise, cosine, top-1 and top-5, in one place.
+"""Agreement of two outputs: signal to noise ratio, cosine, top-1 and top-5, computed batch by batch.
 
-Everything is a sum over elements or a count of rows, so batches of any size give the same figures, and
-nothing is held.
+Every figure is a sum over elements or a count of rows, so the size of the batches does not matter, and no
+batch is stored.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from explorer.base.decibels import decibels
 from explorer.engine.values.numbers import Array
 
 _SLAB = 1 << 14
-"""Elements compared at a time: their float64 intermediates stay in the processor's cache."""
+"""Elements compared at a time, so that the float64 intermediates stay in the processor's cache."""
 
 
 def snr_db(signal: float, noise: float) -> float:
-    """10 log10(signal / noise), both as sums of squares.
+    """Returns 10 log10(signal / noise) for sums of squares.
 
-    Infinite for no noise; minus infinity for infinite noise, or noise without a signal.
+    The result is infinite for no noise, and minus infinity for infinite noise or noise without a signal.
     """
     if not noise:
         return math.inf
@@ -32,9 +32,9 @@ def snr_db(signal: float, noise: float) -> float:
 
 
 def cosine(dot: float, a: float, b: float) -> float | None:
-    """Cosine of the angle between two vectors, from their dot product and their squares.
+    """Returns the cosine of the angle between two vectors, given their dot product and their squared norms.
 
-    None if one of them is zero throughout.
+    The result is None if a vector is zero.
     """
     if not a or not b:
         return None
@@ -42,36 +42,38 @@ def cosine(dot: float, a: float, b: float) -> float | None:
 
 
 def places(scores: Array, classes: Array) -> Array:
-    """The rank of one class in each row of scores: 0 is the best; -1 in a row with a NaN.
+    """Returns the rank of one class in each row of scores: 0 is the best, and -1 marks a row with a NaN.
 
-    Of equal scores the class with the lower number ranks first, as for argmax: in a row of equal scores,
+    Among equal scores the class with the lower number ranks first, as for argmax. In a row of equal scores,
     only class 0 has rank 0.
 
     Args:
-        scores: [rows, classes], in a type of numpy's own.
-        classes: [rows], a class each.
+        scores: Scores of shape [rows, classes], in a type of numpy itself.
+        classes: Class of each row, of shape [rows].
     """
     class_scores = np.take_along_axis(scores, classes[:, None], axis=1)
-    before = np.arange(scores.shape[1])[None, :] < classes[:, None]
-    class_places: Array = ((scores > class_scores) | ((scores == class_scores) & before)).sum(axis=1)
+    has_lower_number = np.arange(scores.shape[1])[None, :] < classes[:, None]
+    class_places: Array = ((scores > class_scores) | ((scores == class_scores) & has_lower_number)).sum(
+        axis=1
+    )
     class_places[unordered(scores)] = -1
     return class_places
 
 
 def unordered(scores: Array) -> Array:
-    """[rows]: which rows of [rows, classes] hold a NaN, and so have no best class."""
+    """Returns for each row of [rows, classes] whether it holds a NaN, and so has no best class."""
     return np.asarray(np.isnan(scores).any(axis=1))
 
 
 class Agreement(Struct):
-    """How far the output `after` is from `before`, over all batches that were added.
+    """Differences between the outputs `before` and `after`, over all batches added so far.
 
     Attributes:
-        elements: That are finite in both.
-        nonfinite: NaN or Inf in one of the two, or not the same one.
+        elements: Number of elements that are finite in both outputs.
+        nonfinite: Number of elements that are NaN or Inf in one output, and not the same in the other.
         max_abs: Largest |after - before|.
-        rows: Rows along the last axis, each the scores of one choice.
-        classes: Length of that axis; 0 as soon as batches differ in it.
+        rows: Number of rows along the last axis; each row holds the scores of one choice.
+        classes: Length of that axis, or 0 if batches differ in it.
     """
 
     elements: int = 0
@@ -83,15 +85,15 @@ class Agreement(Struct):
     _after: float = 0.0
     _noise: float = 0.0
     _dot: float = 0.0
-    _first: int = 0
-    _five: int = 0
+    _top_one: int = 0
+    _top_five: int = 0
 
     def add(self, before: Array, after: Array) -> None:
         """Adds one batch.
 
         Args:
-            before: An array of any shape and any type of real numbers, ml_dtypes' too.
-            after: An array of the same shape.
+            before: Array of any shape and any real type, including types of ml_dtypes.
+            after: Array of the same shape.
 
         Raises:
             ValueError: The shapes differ.
@@ -99,45 +101,45 @@ class Agreement(Struct):
         if before.shape != after.shape:
             raise ValueError(f"{before.shape} beside {after.shape}")
         old, new = before.reshape(-1), after.reshape(-1)
-        for at in range(0, old.size, _SLAB):
-            self._add(_float64(old[at : at + _SLAB]), _float64(new[at : at + _SLAB]))
+        for start in range(0, old.size, _SLAB):
+            self._add(_float64(old[start : start + _SLAB]), _float64(new[start : start + _SLAB]))
         if before.ndim and before.shape[-1] > 1:
             self._rank(before.reshape(-1, before.shape[-1]), after.reshape(-1, before.shape[-1]))
 
     def _add(self, old: Array, new: Array) -> None:
         finite = np.isfinite(old) & np.isfinite(new)
         if not finite.all():
-            same = (old == new) | (np.isnan(old) & np.isnan(new))
-            self.nonfinite += int(np.count_nonzero(~finite & ~same))
+            is_same = (old == new) | (np.isnan(old) & np.isnan(new))
+            self.nonfinite += int(np.count_nonzero(~finite & ~is_same))
             old, new = old[finite], new[finite]
         if not old.size:
             return
-        gap = new - old
+        difference = new - old
         self.elements += old.size
-        self.max_abs = max(self.max_abs, float(np.abs(gap).max()))
+        self.max_abs = max(self.max_abs, float(np.abs(difference).max()))
         with np.errstate(over="ignore"):
             self._signal += _product(old, old)
             self._after += _product(new, new)
-            self._noise += _product(gap, gap)
+            self._noise += _product(difference, difference)
             self._dot += _product(old, new)
 
     def _rank(self, old: Array, new: Array) -> None:
         self.classes = old.shape[1] if not self.rows or self.classes == old.shape[1] else 0
         self.rows += len(old)
         step = max(_SLAB // old.shape[1], 1)
-        for at in range(0, len(old), step):
-            first, second = (_float64(side[at : at + step]) for side in (old, new))
-            place = places(second, first.argmax(axis=1))
-            place[unordered(first)] = -1
-            self._first += int(np.count_nonzero(place == 0))
-            self._five += int(np.count_nonzero((place >= 0) & (place < 5)))
+        for start in range(0, len(old), step):
+            old_scores, new_scores = (_float64(side[start : start + step]) for side in (old, new))
+            class_ranks = places(new_scores, old_scores.argmax(axis=1))
+            class_ranks[unordered(old_scores)] = -1
+            self._top_one += int(np.count_nonzero(class_ranks == 0))
+            self._top_five += int(np.count_nonzero((class_ranks >= 0) & (class_ranks < 5)))
 
     @property
     def snr_db(self) -> float | None:
-        """10 log10(sum before**2 / sum (after - before)**2): infinite if nothing differs.
+        """10 log10(sum before**2 / sum (after - before)**2), or infinity if nothing differs.
 
-        Minus infinity where only one side has a NaN or Inf; None if nothing was compared, or the squares
-        exceed float64.
+        The value is minus infinity if only one side has a NaN or Inf. It is None if nothing was compared, or
+        the squares exceed float64.
         """
         if self.nonfinite:
             return -math.inf
@@ -146,7 +148,7 @@ class Agreement(Struct):
 
     @property
     def cosine(self) -> float | None:
-        """Cosine of the angle between the two; None if one is zero throughout."""
+        """Cosine of the angle between the two outputs, or None if one is zero."""
         return cosine(self._dot, self._signal, self._after)
 
     @property
@@ -156,16 +158,16 @@ class Agreement(Struct):
 
     @property
     def top1(self) -> float | None:
-        """Share of rows with the same best class; None if there is only one class."""
-        return self._first / self.rows if self.rows and self.classes > 1 else None
+        """Share of rows with the same best class, or None if there is only one class."""
+        return self._top_one / self.rows if self.rows and self.classes > 1 else None
 
     @property
     def top5(self) -> float | None:
-        """Share of rows where the best class of `before` is among the five best of `after`.
+        """Share of rows in which the best class of `before` is among the five best classes of `after`.
 
-        None for five classes or fewer, where it would mean nothing.
+        The value is None for five classes or fewer, because it would always be 1.
         """
-        return self._five / self.rows if self.rows and self.classes > 5 else None
+        return self._top_five / self.rows if self.rows and self.classes > 5 else None
 
 
 def _float64(array: Array) -> Array:
@@ -173,5 +175,5 @@ def _float64(array: Array) -> Array:
 
 
 def _product(a: Array, b: Array) -> Any:
-    """The dot product without BLAS, whose threads wait for each other longer than the product takes."""
+    """Returns the dot product without BLAS, whose threads would wait for each other longer than it takes."""
     return float(np.einsum("i,i->", a, b))

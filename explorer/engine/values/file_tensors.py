@@ -1,4 +1,4 @@
-"""Tensors in files: their numbers are mapped, read a slab at a time, and released to the kernel."""
+"""Tensors in files: the numbers are memory-mapped, read a slab at a time, and their pages then released."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from explorer.engine.values.onnx_tensors import part_of_tensor, slabs_of_tensor
 from explorer.host import input_files
 
 _PLAIN = frozenset(d.name for d in DTYPES.values() if d.bits)
-"""Types whose numbers are stored one after the other, unpacked."""
+"""Types whose numbers are stored one by one, unpacked."""
 
 _BLOCKS = (
     "the numbers of quantized tensors are what ggml computes with: each integer times the scale of its block,"
@@ -31,11 +31,11 @@ _BLOCKS = (
 def stored(
     tensors: Sequence[StoredTensor], strides: Mapping[str, tuple[int, ...]]
 ) -> tuple[list[Numbers], tuple[str, ...]]:
-    """The numbers of tensors, unread, and notes about them.
+    """Returns the numbers of tensors, which are read on demand, and notes about them.
 
     Args:
         tensors: The tensors in their files.
-        strides: Strides, in elements, of tensors that do not lie in one piece, by name.
+        strides: Strides, in elements, of tensors that are not contiguous, by name.
     """
     files: dict[str, Source] = {}
 
@@ -50,24 +50,24 @@ def stored(
     unread: Counter[str] = Counter()
     tensor_numbers = []
     for tensor in tensors:
-        why = tensor.unread or _unread_reason(tensor.dtype)
-        if why:
-            unread[why] += 1
-        tensor_numbers.append(_numbers(tensor, source, why, strides.get(tensor.name)))
+        reason = tensor.unread or _unread_reason(tensor.dtype)
+        if reason:
+            unread[reason] += 1
+        tensor_numbers.append(_numbers(tensor, source, reason, strides.get(tensor.name)))
     notes = [_BLOCKS] if any(ggml_blocks.can_dequantize(t.dtype) for t in tensors) else []
-    notes += [f"the numbers of {count:,} tensors are not read: {why}" for why, count in unread.items()]
+    notes += [f"the numbers of {count:,} tensors are not read: {reason}" for reason, count in unread.items()]
     return tensor_numbers, tuple(notes)
 
 
 def _unread_reason(dtype: str) -> str:
-    """Why numbers of this type cannot be read; empty if they can."""
+    """Returns the reason why numbers of this type cannot be read, or '' if they can."""
     if dtype in _PLAIN or ggml_blocks.can_dequantize(dtype):
         return ""
     return f"nobody here knows how {dtype} is packed"
 
 
 def _numbers(
-    tensor: StoredTensor, source: Callable[[str], Source], why: str, stride: Sequence[int] | None
+    tensor: StoredTensor, source: Callable[[str], Source], reason: str, stride: Sequence[int] | None
 ) -> Numbers:
     def span() -> FileSpan:
         mapped = source(tensor.path)
@@ -90,45 +90,45 @@ def _numbers(
         return slabs_of_tensor(Tensor(tensor.name, "uint8", (tensor.nbytes,), span()))
 
     quantized = ggml_blocks.can_dequantize(tensor.dtype)
-    read: Slabs = (lambda: iter(())) if why else blocks if quantized else plain
-    if stride is not None and not why:
-        read = _strided(tensor, stride)
+    slabs: Slabs = (lambda: iter(())) if reason else blocks if quantized else plain
+    if stride is not None and not reason:
+        slabs = _strided(tensor, stride)
     return Numbers(
         tensor.name,
         tensor.dtype,
         tensor.shape,
         tensor.nbytes,
-        read,
+        slabs,
         identity=tensor.identity
         if tensor.identity is not None
         else (tensor.path, tensor.offset, tensor.name),
         trainable=tensor.trainable,
-        raw=raw if quantized or why else None,
-        part=None if why or stride is not None else part,
-        coded=None if why else _coded(tensor, span),
-        uncoded=ggml_codes.why_none(tensor.dtype),
+        raw=raw if quantized or reason else None,
+        part=None if reason or stride is not None else part,
+        coded=None if reason else _coded(tensor, span),
+        uncoded=ggml_codes.missing_codes_reason(tensor.dtype),
     )
 
 
 def _coded(tensor: StoredTensor, span: Callable[[], FileSpan]) -> StoredCodes | None:
-    """The codes of ggml's blocks, unread; None for a type without codes."""
+    """Returns the codes of ggml's blocks, which are read on demand, or None for a type without codes."""
     zero = ggml_codes.zero_point(tensor.dtype)
     if zero is None:
         return None
 
-    def numbers(which: ggml_codes.Part) -> Numbers:
+    def numbers(kind: ggml_codes.Part) -> Numbers:
         def part(start: int, stop: int) -> Iterator[Array]:
-            return ggml_codes.of_part(tensor.dtype, span(), which, start, stop)
+            return ggml_codes.of_part(tensor.dtype, span(), kind, start, stop)
 
         every = partial(part, 0, math.prod(tensor.shape))
         return Numbers(tensor.name, tensor.dtype, tensor.shape, tensor.nbytes, every, part=part)
 
-    code_parts = [numbers(which) for which in ggml_codes.parts(tensor.dtype)]
+    code_parts = [numbers(kind) for kind in ggml_codes.parts(tensor.dtype)]
     return StoredCodes(code_parts[0], code_parts[1], code_parts[2] if len(code_parts) > 2 else None, zero)
 
 
 def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:
-    """The elements of a tensor that does not lie in one piece, in order, in slabs."""
+    """Returns the slabs of a tensor that is not contiguous, with the elements in order."""
 
     def slabs() -> Iterator[Array]:
         kind = numpy_type(tensor.dtype)

@@ -1,4 +1,7 @@
-"""Slabs: the numbers of a tensor in one form, whatever file or object holds them."""
+"""Numbers of a tensor in one form, for every file format and object. They are read in slabs.
+
+A slab is a one-dimensional array with at most `SLAB` bytes of a tensor.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,22 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Slabs = Callable[[], Iterator[Array]]
 
 SLAB = 1 << 24
-"""Bytes of a tensor that are looked at together, at most."""
+"""Maximum bytes of a tensor that are read at a time."""
 
 _CHUNK = 1 << 17
-"""Numbers that are converted to float64 together: 1 MiB, which stays in the processor's cache."""
+"""Numbers that are converted to float64 at a time: 1 MiB, which stays in the processor's cache."""
 
 
 class Scales(Struct, frozen=True):
     """Scales and zero points of integers: number = scale x (integer - zero point).
 
     Attributes:
-        scale: Makes the scales: of one element for the whole tensor; one-dimensional along `axis`; or, with
-            `block`, of the tensor's rank, one for each `block` elements along `axis`.
-        zero: Makes the zero points, of the same shape; None: all are 0.
-        axis: See `scale`; negative from behind.
-        block: See `scale`; 0 for none.
+        scale: Function that returns the scales. They have one element for the whole tensor, or one dimension
+            along `axis`. With `block`, they have the tensor's rank and one scale for each `block` elements
+            along `axis`.
+        zero: Function that returns the zero points, of the same shape, or None if all are 0.
+        axis: Axis of the scales; a negative axis counts from the last one.
+        block: Number of elements along `axis` that share a scale, or 0 for no blocks.
     """
 
     scale: Callable[[], Array]
@@ -39,10 +43,12 @@ class Scales(Struct, frozen=True):
 
 
 class StoredCodes(Struct, frozen=True):
-    """Codes in the places of a tensor's numbers: number = scale x (code - zero point) + offset.
+    """Codes of a tensor's numbers: number = scale x (code - zero point) + offset.
 
     Attributes:
-        codes, scales, offsets: In the order of the numbers; None: every offset is 0.
+        codes: Code of each number, in order.
+        scales: Scale of each number, in order.
+        offsets: Offset of each number, in order, or None if all are 0.
         zero: The zero point, or the zero point of each number in order.
     """
 
@@ -53,28 +59,28 @@ class StoredCodes(Struct, frozen=True):
 
 
 class Numbers(Struct, frozen=True):
-    """The numbers of one tensor, without holding them.
+    """The numbers of one tensor, which are read on demand.
 
     Attributes:
         name: Name of the tensor.
-        dtype: The stored type, in the spelling of numpy (or ml_dtypes).
-        shape: Concrete.
+        dtype: Stored type, in the spelling of numpy or ml_dtypes.
+        shape: Shape of the tensor, without symbolic dimensions.
         nbytes: Stored bytes.
-        slabs: Yields all elements in order, as one-dimensional arrays of at most `SLAB` bytes; can be
-            called again. Packed types come unpacked, one number a byte.
-        layer: Path of the layer that the tensor belongs to; empty if that has to be looked up.
-        identity: The same for all names of one stored tensor; None if the tensor has one name.
-        trainable: Whether it is a parameter with requires_grad; None if the format does not say.
-        zeros: Elements that are zero without being stored (sparse tensors); `slabs` yields the others.
-        raw: Yields the stored bytes, where `slabs` computes other numbers from them (blocks of integers that
-            share a scale); None where they are the same.
-        part: Yields the elements between two places without reading the elements before; None if it cannot.
-        scales: Scales of its integers, if the model gives them; None if the integers are the numbers.
-        coded: Its codes, where `slabs` computes numbers from codes; None if they are unknown.
-        uncoded: The reason why the codes are unknown, in a line for the user; '' for none.
-        opened: Unpacks numbers that are packed together (MatMulNBits) to a tensor, K x N, or N x K on
-            request; None where nothing is packed.
-        by_rows: Whether it is N x K, a row for each output (Gemm with transB).
+        slabs: Function that yields all elements in order, as one-dimensional arrays of at most `SLAB` bytes.
+            It can be called repeatedly. Packed types are unpacked to one number per byte.
+        layer: Path of the layer of the tensor, or '' if it must be looked up.
+        identity: Value that is equal for all names of one stored tensor, or None if the tensor has one name.
+        trainable: Whether the tensor is a parameter with requires_grad, or None if the format does not say.
+        zeros: Number of zeros that are not stored (sparse tensors). `slabs` yields the other elements.
+        raw: Function that yields the stored bytes, or None if `slabs` yields the stored numbers. It is set if
+            `slabs` computes the numbers, as from blocks of integers that share a scale.
+        part: Function that yields the elements `[start, stop)` without reading earlier elements, or None.
+        scales: Scales of the integers, or None if the integers are the numbers.
+        coded: Codes from which `slabs` computes the numbers, or None if they are unknown.
+        uncoded: Reason why the codes are unknown, in one line for the user, or ''.
+        opened: Function that unpacks a packed weight (MatMulNBits) to a tensor of shape [K, N], or [N, K] on
+            request; None if the weight is not packed.
+        by_rows: Whether the weight has shape [N, K], with a row for each output (Gemm with transB).
     """
 
     name: str
@@ -96,12 +102,12 @@ class Numbers(Struct, frozen=True):
 
     @property
     def elements(self) -> int:
-        """The count of all elements."""
+        """Number of all elements."""
         return math.prod(self.shape)
 
 
 def slabs_of(array: Array) -> Slabs:
-    """The slabs of an array that is in memory or mapped; an array in C order is not copied."""
+    """Returns the slabs of an array that is in memory or mapped. An array in C order is not copied."""
     step = max(SLAB // max(array.itemsize, 1), 1)
 
     def slabs() -> Iterator[Array]:
@@ -113,7 +119,7 @@ def slabs_of(array: Array) -> Slabs:
 
 
 def rows_in_slabs(values: Any) -> Iterator[Any]:
-    """An array or a tensor of torch's, which may not lie in one piece, in parts of at most `SLAB` bytes."""
+    """Yields an array or a torch tensor, which may be strided, in parts of at most `SLAB` bytes."""
     size = math.prod(values.shape) * values.itemsize
     if not size:
         return
@@ -124,11 +130,11 @@ def rows_in_slabs(values: Any) -> Iterator[Any]:
         for part in values:
             yield from rows_in_slabs(part)
     else:
-        yield from (values[at : at + rows] for at in range(0, values.shape[0], rows))
+        yield from (values[start : start + rows] for start in range(0, values.shape[0], rows))
 
 
 def file_type(dtype: str) -> np.dtype[Any]:
-    """The type in a file of numpy's: of a type that it has no word for float32, or 8 bits."""
+    """Returns the type in an .npy file. Types without a numpy equivalent become float32 or 8-bit integers."""
     try:
         kind = np.dtype(dtype)  # also finds ml_dtypes' types
         if kind.isbuiltin != 2:
@@ -138,25 +144,25 @@ def file_type(dtype: str) -> np.dtype[Any]:
     return np.dtype({"int": np.int8, "uin": np.uint8}.get(dtype[:3], np.float32))
 
 
-def behind(slabs: Iterator[Array], start: int, stop: int) -> Iterator[Array]:
-    """The elements `[start, stop)` of slabs."""
-    at = 0
+def elements_between(slabs: Iterator[Array], start: int, stop: int) -> Iterator[Array]:
+    """Yields the elements `[start, stop)` of slabs."""
+    position = 0
     for slab in slabs:
-        if at >= stop:
+        if position >= stop:
             return
-        piece = slab[max(start - at, 0) : stop - at]
-        at += slab.size
+        piece = slab[max(start - position, 0) : stop - position]
+        position += slab.size
         if piece.size:
             yield piece
 
 
 def chunks(numbers: Numbers, cancel: Cancel = None) -> Iterator[Array]:
-    """The elements of a tensor, in pieces that fit the processor's cache.
+    """Yields the elements of a tensor, in pieces that fit in the processor's cache.
 
     Raises:
-        Cancelled: `cancel`, called at every slab, returned True.
+        Cancelled: `cancel`, which is called at every slab, returned True.
     """
     for slab in numbers.slabs():
         stop_if(cancel)
-        for at in range(0, slab.size, _CHUNK):
-            yield slab[at : at + _CHUNK]
+        for start in range(0, slab.size, _CHUNK):
+            yield slab[start : start + _CHUNK]

@@ -1,4 +1,4 @@
-"""Activations of an ONNX graph: every node's outputs, observed as the graph runs in onnxruntime."""
+"""Activations of an ONNX graph: every node's outputs, observed as onnxruntime runs the graph."""
 
 from __future__ import annotations
 
@@ -26,11 +26,17 @@ _MODULES = "torchvision's name of a model, or package.module:callable"
 
 
 class _NoOutput(BadModel):
-    """No node of the model has given anything."""
+    """The model failed before any node returned an output."""
 
 
 class _Output(Struct, frozen=True):
-    """A value to watch, its layer, and its name in a file."""
+    """A value to observe.
+
+    Attributes:
+        layer: Path of its layer.
+        info: Name, type and shape of the value.
+        file: Name of the value in a file.
+    """
 
     layer: str
     info: TensorInfo
@@ -45,44 +51,42 @@ def run(
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
 ) -> ActivationRun:
-    """Runs the model and hands every output of the requested layers to `request.take`.
+    """Runs the model and passes every output of the requested layers to `request.take`.
 
     Args:
         model: The model.
-        layers: Its rows, from the analysis: globs match their paths.
-        request: The input, and the layers to watch.
+        layers: Rows of the model's analysis. Globs match their paths.
+        request: The input, and the layers to observe.
         dims: Sizes of symbolic dimensions; a missing size is 1.
-        input_shapes: Shapes of inputs that the user chose.
+        input_shapes: Type and shape of inputs that the user chose.
 
     Raises:
         Misuse: The input does not fit, or a glob matches nothing.
-        BadModel: onnxruntime cannot load the model, or run it as far as the first of these layers.
-        Cancelled: From `request.step`.
+        BadModel: onnxruntime cannot load the model, or it fails before the first requested layer.
+        Cancelled: `request.step` raised it.
     """
     if request.backward is not None:
         raise Misuse("what flows back is known of modules only", where="--backward", hint=_MODULES)
-    runs, texts = _feeds(model, request, dims, input_shapes)
+    runs, texts = _run_inputs(model, request, dims, input_shapes)
     request.begin(len(runs))
     feeds = runs[0]
     observed, skipped = _select_outputs(model, layers, request.layers, request.kinds)
     observed = _with_shapes(model, observed, feeds)
     try:
-        _hand_over(model, observed, runs, request, skipped)
+        _observe_outputs(model, observed, runs, request, skipped)
     except _NoOutput as error:
-        path, head = _as_far_as_it_runs(
-            model, layers, feeds, functools.partial(request.step, 0, len(observed))
-        )
+        path, head = _runnable_part(model, layers, feeds, functools.partial(request.step, 0, len(observed)))
         head_values = {name for node in head.graph.nodes for name in node.outputs}
-        early = [output for output in observed if output.info.name in head_values]
-        if not early:
+        reached = [output for output in observed if output.info.name in head_values]
+        if not reached:
             raise
-        _hand_over(head, early, runs, request, skipped)
-        skipped[:0] = _after(path, error.what, observed[len(early) :])
+        _observe_outputs(head, reached, runs, request, skipped)
+        skipped[:0] = _unreached(path, error.what, observed[len(reached) :])
     sizes = {} if request.given is None else {n: (element_type(a), tuple(a.shape)) for n, a in feeds.items()}
     return ActivationRun(texts, tuple(skipped), sizes)
 
 
-def _hand_over(
+def _observe_outputs(
     model: Model,
     outputs: Sequence[_Output],
     runs: Sequence[Mapping[str, Array]],
@@ -91,29 +95,34 @@ def _hand_over(
 ) -> None:
     """Runs the model for these outputs, in several passes if they do not fit in memory together.
 
-    `runs` are the inputs of each run; outputs that are no tensors of numbers are added to `skipped`.
+    Args:
+        model: The model.
+        outputs: The outputs to observe.
+        runs: Inputs of each run.
+        request: The functions that take the outputs.
+        skipped: List to which outputs that are not numeric tensors are added, each with the reason.
 
     Raises:
         _NoOutput: The model does not run.
         BadModel: The model ran, but later failed to return an output.
     """
-    done, total = 0, len(outputs) * len(runs)
+    finished, total = 0, len(outputs) * len(runs)
     for chunk in batches(outputs, lambda output: nbytes(output.info), BUDGET):
-        request.step(done, total)
+        request.step(finished, total)
         try:
             observer = Observer(model, [output.info for output in chunk])
         except BadModel as error:
-            raise error if done else _NoOutput(error.what) from error
+            raise error if finished else _NoOutput(error.what) from error
         for number, feeds in enumerate(runs):
             try:
                 values = observer.run(feeds)
             except BadModel as error:
-                # onnxruntime runs the whole model for any output: once it has returned some, no node is at
-                # fault
-                raise error if done else _NoOutput(error.what) from error
+                # onnxruntime runs the whole model for any output, so after the first outputs no node
+                # can be at fault
+                raise error if finished else _NoOutput(error.what) from error
             for output in chunk:
-                request.step(done, total)
-                done += 1
+                request.step(finished, total)
+                finished += 1
                 value = values.pop(output.info.name)
                 if isinstance(value, np.ndarray) and value.dtype.kind in "biufcV":
                     request.take(_numbers(output, value), 0, output.file)
@@ -124,46 +133,49 @@ def _hand_over(
                     )
 
 
-def _as_far_as_it_runs(
+def _runnable_part(
     model: Model, layers: Sequence[Layer], feeds: Mapping[str, Array], step: Callable[[], None]
 ) -> tuple[str, Model]:
-    """The first layer at which a model fails, and the model in front of it.
+    """Returns the first layer at which a model fails, and the part of the model before it.
 
-    A bisection over the nodes finds the layer: the model is cut behind a node, and runs or fails. It also
+    Bisection over the nodes finds the layer: the model is cut after a node, and then runs or fails. This also
     works for models that onnxruntime cannot load.
     """
     nodes = model.graph.nodes
     outputs_by_name = {output.info.name: output for output in _select_outputs(model, layers, ())[0]}
-    works, fails = 0, len(nodes)
-    while fails - works > 1:
+    running_count, failing_count = 0, len(nodes)
+    while failing_count - running_count > 1:
         step()
-        middle = (works + fails) // 2
-        part = _up_to(model, middle)
-        used = {name for node in part.graph.nodes for name in node.inputs}
-        # the outputs are the values that no node of this part uses: so every node runs
-        ends = [
-            n for node in part.graph.nodes for n in node.outputs if n in outputs_by_name and n not in used
+        middle = (running_count + failing_count) // 2
+        part = _first_nodes(model, middle)
+        input_names = {name for node in part.graph.nodes for name in node.inputs}
+        # values that no node of the part reads become outputs, so that every node runs
+        output_names = [
+            n
+            for node in part.graph.nodes
+            for n in node.outputs
+            if n in outputs_by_name and n not in input_names
         ]
         try:
-            Observer(part, [outputs_by_name[name].info for name in ends]).run(feeds)
+            Observer(part, [outputs_by_name[name].info for name in output_names]).run(feeds)
         except BadModel:
-            fails = middle
+            failing_count = middle
         else:
-            works = middle
+            running_count = middle
     path = next(
-        (outputs_by_name[name].layer for name in nodes[works].outputs if name in outputs_by_name),
-        nodes[works].label,
+        (outputs_by_name[name].layer for name in nodes[running_count].outputs if name in outputs_by_name),
+        nodes[running_count].label,
     )
-    return path, _up_to(model, works)
+    return path, _first_nodes(model, running_count)
 
 
-def _up_to(model: Model, count: int) -> Model:
-    """The model with its first nodes only."""
+def _first_nodes(model: Model, count: int) -> Model:
+    """Returns the model with its first `count` nodes only."""
     return replace(model, graph=replace(model.graph, nodes=model.graph.nodes[:count]))
 
 
-def _after(path: str, reason: str, outputs: Sequence[_Output]) -> list[tuple[str, str]]:
-    """The layer that failed and the layers that were not reached, in the words of the analysis."""
+def _unreached(path: str, reason: str, outputs: Sequence[_Output]) -> list[tuple[str, str]]:
+    """Returns the layer that failed and the layers that were not reached, each with a reason."""
     others = dict.fromkeys(output.layer for output in outputs if output.layer != path)
     return [
         (path, f"failed here: {reason}"),
@@ -171,15 +183,13 @@ def _after(path: str, reason: str, outputs: Sequence[_Output]) -> list[tuple[str
     ]
 
 
-def _feeds(
+def _run_inputs(
     model: Model, request: ActivationRequest, dims: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
-    """The inputs of each run, and texts that say where they come from."""
+    """Returns the inputs of each run, and descriptions of their origins."""
     if request.given is None:
-        planned = plan_inputs(model, dims, input_shapes)
-        return [draw(planned, request.seed)], tuple(
-            f"{planned_input.text()}, seed {request.seed}" for planned_input in planned
-        )
+        rules = plan_inputs(model, dims, input_shapes)
+        return [draw(rules, request.seed)], tuple(f"{rule.text()}, seed {request.seed}" for rule in rules)
     sizes = dims or {}
     specs = [
         InputSpec(
@@ -194,38 +204,38 @@ def _feeds(
 def _select_outputs(
     model: Model, layers: Sequence[Layer], globs: Sequence[str], kinds: Sequence[str] = ()
 ) -> tuple[list[_Output], list[tuple[str, str]]]:
-    """The outputs to watch, in execution order; and the layers that cannot be watched, each with a reason."""
+    """Returns the outputs to observe, in execution order, and the layers that cannot be observed."""
     nodes = [n for n in model.graph.nodes if n.op != "Constant" or n.domain]
-    paths = _paths(nodes, layers)
+    paths = _row_of_outputs(nodes, layers)
     outputs = []
     for node in nodes:
         names = [name for name in node.outputs if name]
-        for at, name in enumerate(names):
+        for index, name in enumerate(names):
             layer, info = paths.get(name, (node.label, TensorInfo(name, None, None)))
-            outputs.append(_Output(layer, info, f"{layer}.{at}" if len(names) > 1 else layer))
+            outputs.append(_Output(layer, info, f"{layer}.{index}" if len(names) > 1 else layer))
     seen_paths = {output.layer for output in outputs}
     inner = [
         layer
         for layer in layers
         if not layer.group and layer.kind != "Constant" and layer.path not in seen_paths
     ]
-    around = GroupPaths(layers)
-    entries = [(o.info.name, around.around(o.layer)) for o in outputs]
-    entries += [(layer.path, around.around(layer.path)) for layer in inner]
-    picked = select(globs, entries, "layer", layers)
+    groups = GroupPaths(layers)
+    entries = [(o.info.name, groups.enclosing_paths(o.layer)) for o in outputs]
+    entries += [(layer.path, groups.enclosing_paths(layer.path)) for layer in inner]
+    is_selected = select(globs, entries, "layer", layers)
     of_kind = paths_of_kinds(kinds, layers)
     owners = [*(o.layer for o in outputs), *(layer.path for layer in inner)]
-    picked = [hit and of_kind(path) for hit, path in zip(picked, owners, strict=True)]
+    is_selected = [is_hit and of_kind(path) for is_hit, path in zip(is_selected, owners, strict=True)]
     skipped = [
         (layer.path, "it lies in the body of a function, branch or loop, whose values stay inside")
-        for layer, is_picked in zip(inner, picked[len(outputs) :], strict=True)
+        for layer, is_picked in zip(inner, is_selected[len(outputs) :], strict=True)
         if is_picked
     ]
-    return [o for o, is_picked in zip(outputs, picked, strict=False) if is_picked], skipped
+    return [o for o, is_picked in zip(outputs, is_selected, strict=False) if is_picked], skipped
 
 
-def _paths(nodes: Sequence[Node], layers: Sequence[Layer]) -> dict[str, tuple[str, TensorInfo]]:
-    """The row that makes each output of the main graph, and the output's type and shape from the analysis.
+def _row_of_outputs(nodes: Sequence[Node], layers: Sequence[Layer]) -> dict[str, tuple[str, TensorInfo]]:
+    """Returns the path of the row, the type and the shape of each output of the main graph.
 
     Values inside the body of a function may have the same names; their rows have other paths.
     """
@@ -239,7 +249,7 @@ def _paths(nodes: Sequence[Node], layers: Sequence[Layer]) -> dict[str, tuple[st
 
 
 def _with_shapes(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Array]) -> list[_Output]:
-    """The outputs with their shapes at these inputs, as far as inference goes."""
+    """Returns the outputs with their inferred shapes for these inputs."""
     if all(o.info.shape is not None and all(isinstance(d, int) for d in o.info.shape) for o in outputs):
         return list(outputs)
     info_by_name = shapes.infer(model, None, {n: (element_type(a), a.shape) for n, a in feeds.items()}).values
@@ -247,7 +257,7 @@ def _with_shapes(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, A
 
 
 def _numbers(output: _Output, array: Array) -> Numbers:
-    """An array from onnxruntime, with the type that it has in the graph."""
+    """Returns an array from onnxruntime as `Numbers`, with its type in the graph."""
     name = output.info.dtype or element_type(array)
     size = array.nbytes
     if name in WIDER:

@@ -1,7 +1,7 @@
-"""Stored tensors of an ONNX model, one by one, with the values left where they lie.
+"""Stored tensors of an ONNX model, whose values are left in the file.
 
-Initializers of the graph and of the bodies in it, Constant nodes, sparse tensors. A slab is cut out of the
-mapped file, looked at, and given back to the kernel.
+The tensors are initializers of the graph and of its bodies, values of Constant nodes, and sparse tensors. A
+slab is read from the memory-mapped file, and its pages are then released.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from explorer.engine.graph.model import (
     dtype_code,
     subgraphs,
 )
-from explorer.engine.values.numbers import SLAB, Array, Numbers, behind
+from explorer.engine.values.numbers import SLAB, Array, Numbers, elements_between
 from explorer.engine.values.slices.packed_weights import opened_weights
 from explorer.engine.values.slices.scales import scales_of
 
 _UNPACKED = 4
-"""How much longer a slab gets when packed numbers get a byte each, at most."""
+"""Maximum growth of a slab when packed numbers are unpacked to one byte each."""
 
 
 def stored(model: Model) -> list[Numbers]:
-    """Every tensor that the model stores, in the order of the file: initializers, then constants.
+    """Returns every tensor that the model stores, in the order of the file: initializers, then constants.
 
-    The name of a tensor in a branch or body starts with the path of its node, in a local function with the
-    function's name.
+    The name of a tensor in a branch or body starts with the path of its node. In a local function it starts
+    with the function's name.
     """
-    tensor_numbers = list(_of_graph(model.graph, ""))
+    tensor_numbers = list(_graph_tensors(model.graph, ""))
     for function in model.functions.values():
-        tensor_numbers += _of_nodes(function.nodes, f"{function.name}/")
+        tensor_numbers += _node_tensors(function.nodes, f"{function.name}/")
     return tensor_numbers
 
 
-def _of_graph(graph: Graph, prefix: str) -> Iterator[Numbers]:
+def _graph_tensors(graph: Graph, prefix: str) -> Iterator[Numbers]:
     users: dict[str, str] = {}
     for node in graph.nodes:
         for name in node.inputs:
@@ -64,7 +64,7 @@ def _of_graph(graph: Graph, prefix: str) -> Iterator[Numbers]:
         yield replace(numbers, scales=scales.get(name), opened=opened, by_rows=name in by_rows)
     for span in tensors.sparse_spans(graph):
         yield _sparse(span, prefix, "", users)
-    yield from _of_nodes(graph.nodes, prefix, users)
+    yield from _node_tensors(graph.nodes, prefix, users)
 
 
 def _constants(nodes: Sequence[Node]) -> dict[str, Tensor]:
@@ -77,14 +77,14 @@ def _constants(nodes: Sequence[Node]) -> dict[str, Tensor]:
     }
 
 
-def _of_nodes(
+def _node_tensors(
     nodes: Sequence[Node], prefix: str, users: Mapping[str, str] | None = None
 ) -> Iterator[Numbers]:
     for node in nodes:
         if node.op == "Constant" and not node.domain and node.outputs:
             yield from _constant(node, prefix, users or {})
         for name, body in subgraphs(node):
-            yield from _of_graph(body, f"{prefix}{node.label}/{name}/")
+            yield from _graph_tensors(body, f"{prefix}{node.label}/{name}/")
 
 
 def _constant(node: Node, prefix: str, users: Mapping[str, str]) -> Iterator[Numbers]:
@@ -116,10 +116,10 @@ def _numbers(tensor: Tensor, name: str, layer: str) -> Numbers:
 
 
 def _sparse(span: FileSpan, prefix: str, output: str, users: Mapping[str, str]) -> Numbers:
-    """A SparseTensorProto: the numbers that it does not hold are zero.
+    """Returns the numbers of a SparseTensorProto. Its missing elements are zero.
 
     Raises:
-        BadModel: It holds more values than its shape has places.
+        BadModel: The tensor holds more values than its shape has elements.
     """
     tensor, shape, indices = tensors.sparse(span)
     name = output or tensor.name
@@ -137,56 +137,59 @@ def _sparse(span: FileSpan, prefix: str, output: str, users: Mapping[str, str]) 
 
 
 def slabs_of_tensor(tensor: Tensor) -> Iterator[Array]:
-    """The elements of a tensor in order, in arrays of at most `SLAB` bytes."""
+    """Yields the elements of a tensor in order, in arrays of at most `SLAB` bytes."""
     payload = tensor.payload
     bits = DTYPES[dtype_code(tensor.dtype)].bits
     if payload is None or not bits or not tensor.elements:
         return
     remaining = tensor.elements
-    # numbers of 6 bits fill whole bytes in fours only
-    for piece in _whole(payload.pieces(), 3 if bits == 6 else max(bits // 8, 1)):
+    # four numbers of 6 bits fill three whole bytes
+    for piece in _whole_elements(payload.pieces(), 3 if bits == 6 else max(bits // 8, 1)):
         if bits >= 8:
             yield np.frombuffer(piece, numpy_type(tensor.dtype))
             continue
         step = SLAB // _UNPACKED // 3 * 3
-        for at in range(0, len(piece), step):
-            part = unpacked(piece[at : at + step], bits, tensor.dtype)[:remaining]
+        for start in range(0, len(piece), step):
+            part = unpacked(piece[start : start + step], bits, tensor.dtype)[:remaining]
             remaining -= part.size
             yield part
 
 
 def part_of_tensor(tensor: Tensor, start: int, stop: int) -> Iterator[Array]:
-    """The elements of a tensor from `start` to before `stop`; of a file no other bytes are read."""
+    """Yields the elements `[start, stop)` of a tensor, reading no other bytes of its file."""
     payload = tensor.payload
     bits = DTYPES[dtype_code(tensor.dtype)].bits
     if payload is None or not bits or tensor.held is not None:
         return
-    together = 8 // math.gcd(bits, 8)
-    first = start // together * together
+    numbers_per_group = 8 // math.gcd(bits, 8)
+    first = start // numbers_per_group * numbers_per_group
     offset, end = first * bits // 8, min(-(-stop * bits // 8), payload.size)
     span: Payload = (
         FileSpan(payload.source, payload.offset + offset, end - offset)
         if isinstance(payload, FileSpan)
         else Inline(bytes(payload.view()[offset:end]))
     )
-    cut = replace(tensor, shape=(stop - first,), payload=span, record=None)
-    yield from behind(slabs_of_tensor(cut), start - first, stop - first)
+    part = replace(tensor, shape=(stop - first,), payload=span, record=None)
+    yield from elements_between(slabs_of_tensor(part), start - first, stop - first)
 
 
-def _whole(pieces: Iterator[memoryview], unit: int) -> Iterator[memoryview]:
-    """The bytes of `pieces` in pieces of whole elements, small ones joined, none above `SLAB` bytes."""
+def _whole_elements(pieces: Iterator[memoryview], unit: int) -> Iterator[memoryview]:
+    """Yields the bytes of `pieces` in pieces of whole elements and at most `SLAB` bytes.
+
+    Small pieces are joined.
+    """
     step = SLAB // unit * unit
-    waiting = bytearray()
+    pending = bytearray()
     for piece in pieces:
-        if not waiting and len(piece) > SLAB // 16 and not len(piece) % unit:
-            for at in range(0, len(piece), step):
-                yield piece[at : at + step]
+        if not pending and len(piece) > SLAB // 16 and not len(piece) % unit:
+            for start in range(0, len(piece), step):
+                yield piece[start : start + step]
             continue
-        waiting += piece
-        if len(waiting) > SLAB // 16:
-            ready = len(waiting) // unit * unit
-            for at in range(0, ready, step):
-                yield memoryview(bytes(waiting[at : min(at + step, ready)]))
-            del waiting[:ready]
-    if waiting:
-        yield memoryview(bytes(waiting))
+        pending += piece
+        if len(pending) > SLAB // 16:
+            ready_bytes = len(pending) // unit * unit
+            for start in range(0, ready_bytes, step):
+                yield memoryview(bytes(pending[start : min(start + step, ready_bytes)]))
+            del pending[:ready_bytes]
+    if pending:
+        yield memoryview(bytes(pending))

@@ -1,7 +1,8 @@
 """Statistics of a tensor that is read a slab at a time.
 
-Everything is exact, quantiles too, for a tensor of any size. A type of at most 16 bits has at most 65,536
-values: one pass counts them, and the counts give every figure. Wider types take several passes (`quantiles`).
+All figures are exact, including quantiles, for a tensor of any size. A type of at most 16 bits has at most
+65,536 values: one pass counts them, and the counts give every figure. Wider types take several passes
+(`quantiles`).
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ def measure(
     axis: int | None = None,
     cancel: Cancel = None,
 ) -> TensorStats:
-    """The statistics of one tensor.
+    """Computes the statistics of one tensor.
 
     Args:
         numbers: The tensor.
-        bins: Intervals of the histogram.
-        call: The number of the layer's call that computed it.
-        origin: The origin of type and shape, for `TensorInfo`.
+        bins: Number of intervals of the histogram.
+        call: Index of the layer's call that computed the tensor.
+        origin: Origin of type and shape, for `TensorInfo`.
         choices: Additional statistics.
-        axis: The axis with an additional statistic per index, negative from behind; None for one over all. A
-            tensor without the axis has no additional statistics.
-        cancel: Called at every slab; True stops.
+        axis: Axis whose indices get one additional statistic each (negative: from the last), or None for one
+            over all numbers. A tensor without the axis has no additional statistics.
+        cancel: Function called at every slab; True cancels.
 
     Raises:
         Cancelled: `cancel` returned True.
@@ -58,26 +59,28 @@ def measure(
         numbers.nbytes,
         call=call,
         trainable=numbers.trainable,
-        quantiles=usual(quantiles),
+        quantiles=reported_quantiles(quantiles),
         chosen=_chosen_statistics(numbers, choices, axis, quantiles, shares, cancel) if choices else {},
         **stats_fields,
     )
 
 
 def shares_of(choices: Iterable[Choice]) -> list[float]:
-    """Which quantiles are among chosen statistics."""
+    """Returns the shares of the quantiles among the requested statistics, ascending."""
     return sorted({choice.argument for choice in choices if STATISTICS[choice.name].of is None})
 
 
-def usual(quantiles: Mapping[float, float]) -> tuple[tuple[float, float], ...]:
-    """The quantiles that are reported for every tensor."""
+def reported_quantiles(quantiles: Mapping[float, float]) -> tuple[tuple[float, float], ...]:
+    """Returns the quantiles that are reported for every tensor."""
     return tuple((q, quantiles[q]) for q in QUANTILES if q in quantiles)
 
 
 def figures_of(
     numbers: Numbers, bins: int, shares: Collection[float] = (), cancel: Cancel = None
 ) -> dict[str, Any]:
-    """The figures of a tensor by the names of `TensorStats`; `shares` are additional quantiles.
+    """Computes the figures of a tensor by the names of `TensorStats`.
+
+    `shares` are those of additional quantiles.
 
     Raises:
         Cancelled: `cancel` returned True.
@@ -89,7 +92,7 @@ def figures_of(
         return dict(NOTHING)
     del first
     if numbers.dtype == "string" or kind.kind in "cOUSM":
-        return dict(_counted_only(numbers, kind, cancel))
+        return dict(_unordered_figures(numbers, kind, cancel))
     all_shares = sorted({*QUANTILES, *shares})
     if kind.itemsize <= 2:
         return of_codes(numbers, kind, bins, all_shares, cancel)
@@ -104,49 +107,52 @@ def _chosen_statistics(
     shares: Sequence[float],
     cancel: Cancel,
 ) -> dict[str, tuple[float | None, ...]]:
-    """The chosen statistics of a tensor, or of each index of an axis."""
+    """Computes the requested statistics of a tensor, or of each index of an axis."""
     rank = len(numbers.shape)
     if axis is not None and not -rank <= axis < rank:
         return {}
-    at = None if axis is None else axis % rank
-    sums = moments(numbers, at, cancel)
+    positive_axis = None if axis is None else axis % rank
+    sums = moments(numbers, positive_axis, cancel)
     if sums is None or int(sums.elements.sum()) != numbers.elements:
-        return {}  # text, complex numbers, numbers that cannot be read
-    if at is None:
+        return {}  # text, complex numbers, or numbers that cannot be read
+    if positive_axis is None:
         return figures(sums, choices, {q: (value,) for q, value in quantiles.items()})
-    return figures(sums, choices, quantiles_along([numbers], at, shares) if shares else {})
+    return figures(sums, choices, quantiles_along([numbers], positive_axis, shares) if shares else {})
 
 
 def quantiles_along(
     runs: Sequence[Numbers], axis: int, shares: Sequence[float]
 ) -> dict[float, tuple[float | None, ...]]:
-    """Quantiles of each index of an axis, over tensors in which the axis has the same length.
+    """Computes the quantiles of each index of an axis, over tensors in which the axis has the same length.
 
     The tensors are held in memory, in their stored type.
     """
-    parts = [np.moveaxis(_whole(numbers), axis, 0) for numbers in runs]
+    parts = [np.moveaxis(_in_memory(numbers), axis, 0) for numbers in runs]
     rows: list[list[float | None]] = []
-    for at in range(parts[0].shape[0]):
-        values = np.concatenate([part[at].astype(np.float64).reshape(-1) for part in parts])
+    for index in range(parts[0].shape[0]):
+        values = np.concatenate([part[index].astype(np.float64).reshape(-1) for part in parts])
         values = values[np.isfinite(values)]
         rows.append(np.quantile(values, shares).tolist() if values.size else [None] * len(shares))
-    return {q: tuple(row[at] for row in rows) for at, q in enumerate(shares)}
+    return {q: tuple(row[index] for row in rows) for index, q in enumerate(shares)}
 
 
-def _whole(numbers: Numbers) -> Array:
+def _in_memory(numbers: Numbers) -> Array:
     slabs = list(numbers.slabs())
     return (np.concatenate(slabs) if slabs else np.zeros(0)).reshape(numbers.shape)
 
 
-def _counted_only(numbers: Numbers, kind: np.dtype[Any], cancel: Cancel) -> Mapping[str, Any]:
-    """Figures of strings (none) and of complex numbers, which have no order: counts of zero, NaN and Inf."""
+def _unordered_figures(numbers: Numbers, kind: np.dtype[Any], cancel: Cancel) -> Mapping[str, Any]:
+    """Returns figures of types without an order: counts of zero, NaN and Inf for complex numbers.
+
+    Strings have no figures.
+    """
     if kind.kind != "c":
         return NOTHING
     nan = inf = 0
     zeros = numbers.zeros
     for chunk in chunks(numbers, cancel):
-        bad = np.isnan(chunk)
-        nan += int(bad.sum())
-        inf += int((np.isinf(chunk) & ~bad).sum())
+        is_nan = np.isnan(chunk)
+        nan += int(is_nan.sum())
+        inf += int((np.isinf(chunk) & ~is_nan).sum())
         zeros += int((chunk == 0).sum())
     return {**NOTHING, "zeros": zeros / numbers.elements, "nan": nan, "inf": inf}

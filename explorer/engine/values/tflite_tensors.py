@@ -1,4 +1,4 @@
-"""Stored tensors of a TensorFlow Lite file, as the graph holds them, with the scales that the file gives."""
+"""Stored tensors of a TensorFlow Lite file, with the scales in the file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from explorer.engine.values.slices.scales import file_scales
 
 
 def stored(read: Tflite) -> list[Numbers]:
-    """Every tensor that the file stores, without those that the reader added."""
+    """Returns every tensor that the file stores, without those that the reader added."""
     tensors = read.model.graph.initializers
     tensor_numbers = []
     for numbers in onnx_tensors.stored(read.model):
         tensor = tensors.get(numbers.name)
         if tensor is not None and tensor.held is not None:
-            # the numbers that a sparse tensor leaves out are zero
+            # the missing numbers of a sparse tensor are zero
             numbers = replace(numbers, zeros=numbers.elements - tensor.held)
         scales = read.scales.get(numbers.name)
         if scales is not None:

@@ -1,6 +1,6 @@
-"""Activations of an nn.Module: forward hooks on its modules, while it runs on real weights.
+"""Activations of an nn.Module: forward hooks on its modules, while the module runs on real weights.
 
-A value is measured inside the hook, before a later module can overwrite it in place, and forgotten there.
+A value is measured inside the hook, before a later module can overwrite it in place, and is not stored.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ def run(
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
 ) -> ActivationRun:
-    """Runs a model on its weights and hands the outputs of its modules to `request.take`.
+    """Runs a model on its weights and passes the outputs of its modules to `request.take`.
 
     Args:
         loaded: The model.
-        layers: Its rows, from the analysis: some of them are no modules.
-        request: The input, and the layers to watch.
-        dims: {'batch': n}.
-        input_shapes: Shapes of inputs that the user chose.
+        layers: Rows of the model's analysis. Some rows are not modules.
+        request: The input, and the layers to observe.
+        dims: Sizes of symbolic dimensions: {'batch': n}.
+        input_shapes: Type and shape of inputs that the user chose.
 
     Raises:
         Misuse: The input does not fit, a glob matches nothing, or there is no memory for the weights.
         BadModel: The model cannot be built, or fails on this input before any layer has run.
-        Cancelled: From `request.step`.
+        Cancelled: `request.step` raised it.
     """
     shapes = dict(input_shapes or {})
     if request.given is None:
@@ -74,17 +74,17 @@ def run(
     else:
         bound_inputs, inputs, texts, sizes = read_inputs(loaded, request.given, shapes, dims or {})
     module = materialised(loaded, lambda: bound_inputs)
-    home = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-    runs = [inputs] if request.given is None else _cut(inputs, request.batch, request.given.path)
-    calls = [bound_inputs.call([tensor.to(home) for tensor in run]) for run in runs]
+    device = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
+    runs = [inputs] if request.given is None else _into_batches(inputs, request.batch, request.given.path)
+    calls = [bound_inputs.call([tensor.to(device) for tensor in run]) for run in runs]
     with loaded.quiet():
         skipped = record(module, calls, request, layers=layers, source=loaded.source)
-    many = f", in {len(runs):,} runs" if len(runs) > 1 else ""
-    return ActivationRun(tuple(f"{text}{many}" for text in texts), skipped, sizes)
+    runs_text = f", in {len(runs):,} runs" if len(runs) > 1 else ""
+    return ActivationRun(tuple(f"{text}{runs_text}" for text in texts), skipped, sizes)
 
 
-def _cut(inputs: Sequence[torch.Tensor], batch: int | None, path: str) -> list[list[torch.Tensor]]:
-    """The inputs of a file in batches of `batch` samples.
+def _into_batches(inputs: Sequence[torch.Tensor], batch: int | None, path: str) -> list[list[torch.Tensor]]:
+    """Divides the inputs of a file into batches of `batch` samples.
 
     Raises:
         Misuse: The inputs have different numbers of samples.
@@ -95,41 +95,54 @@ def _cut(inputs: Sequence[torch.Tensor], batch: int | None, path: str) -> list[l
     if len(counts) != 1 or 0 in counts:
         message = "its arrays hold different numbers of samples"
         raise Misuse(message, where=path, hint="leave --batch out", code="drop_option")
-    return [[tensor[at : at + batch] for tensor in inputs] for at in range(0, counts.pop(), batch)]
+    return [[tensor[start : start + batch] for tensor in inputs] for start in range(0, counts.pop(), batch)]
 
 
 def drawn_inputs(
     loaded: LoadedModule, bound_inputs: BoundInputs, seed: int
 ) -> tuple[list[torch.Tensor], list[str]]:
-    """The inputs that came with the module, where they have the requested size; else drawn inputs."""
-    heights = _heights(loaded, bound_inputs)
-    drawn = [_random_input(info, heights.get(info.name, 0)) for info in bound_inputs.inputs]
-    arrays = draw(tuple(drawn), seed)
+    """Returns the inputs of a run, and a description of each.
+
+    Example inputs of the module are used if they have the requested size. Otherwise inputs are drawn.
+    """
+    heights = _table_rows(loaded, bound_inputs)
+    rules = [_random_input(info, heights.get(info.name, 0)) for info in bound_inputs.inputs]
+    arrays = draw(tuple(rules), seed)
     example_tensors = (
-        bound_inputs.example.tensors() if bound_inputs.example is not None else [None] * len(drawn)
+        bound_inputs.example.tensors() if bound_inputs.example is not None else [None] * len(rules)
     )
     inputs: list[torch.Tensor] = []
     texts: list[str] = []
-    for info, drawn_input, mine in zip(bound_inputs.inputs, drawn, example_tensors, strict=True):
-        if mine is not None and shape_of(mine) == info.shape and dtype_name(mine.dtype) == info.dtype:
-            inputs.append(mine.detach())
+    for info, rule, example in zip(bound_inputs.inputs, rules, example_tensors, strict=True):
+        if (
+            example is not None
+            and shape_of(example) == info.shape
+            and dtype_name(example.dtype) == info.dtype
+        ):
+            inputs.append(example.detach())
             texts.append(f"{printable(info.name)}: {info.dtype} {shape_text(info.shape)}, as given")
         else:
             inputs.append(torch.from_numpy(arrays[info.name]).to(_kind(info)))
-            texts.append(f"{replace(drawn_input, dtype=info.dtype or drawn_input.dtype).text()}, seed {seed}")
+            texts.append(f"{replace(rule, dtype=info.dtype or rule.dtype).text()}, seed {seed}")
     return inputs, texts
 
 
 def read_inputs(
     loaded: LoadedModule, arrays_of_file: InputArrays, shapes: InputShapes, dims: Mapping[str, int]
 ) -> tuple[BoundInputs, list[torch.Tensor], list[str], dict[str, tuple[str | None, tuple[int, ...]]]]:
-    """The inputs in a file, with the file's sizes: a module takes any size that its layers can."""
+    """Reads the inputs in a file, with the sizes in the file.
+
+    The sizes may differ from the requested ones, because a module takes any size that its layers support.
+
+    Returns:
+        The bound inputs, their tensors, a description of each input, and the type and shape of each input.
+    """
     try:
         bound_inputs = bind(loaded, shapes, dims)
     except Misuse:
-        # for a module that declares no inputs, the file declares them
+        # the module declares no input sizes, so those of the file are used
         bound_inputs = bind(loaded, {**shapes, **_types_and_shapes(loaded, arrays_of_file)}, {})
-    # numpy's files have no bfloat16: torch rounds values of another type
+    # .npy files have no bfloat16, so torch rounds values of another type
     specs = [
         InputSpec(i.name, i.dtype if dtype_name(_kind(i)) in NUMPY_TYPES else None, None)
         for i in bound_inputs.inputs
@@ -154,11 +167,11 @@ def _kind(info: TensorInfo) -> torch.dtype:
 
 
 def _random_input(info: TensorInfo, height: int) -> RandomInput:
-    """How an input is drawn: as for ONNX, so the same seed gives both the same values.
+    """Returns the rule to draw an input: that of ONNX models, so the same seed gives the same values.
 
     Args:
         info: The input.
-        height: Rows of the table that it indexes; 0 if it indexes none.
+        height: Number of rows of the table that the input indexes, or 0 for no table.
     """
     dtype = dtype_name(_kind(info))
     shape = tuple(int(d) for d in info.shape or () if isinstance(d, int))
@@ -173,15 +186,15 @@ def _types_and_shapes(
     parameters = inspect.signature(loaded.meta().forward).parameters
     names = list(parameters)
     if list(arrays_of_file.arrays) == [""] and sum(p.default is p.empty for p in parameters.values()) > 1:
-        return {}  # an array without a name does not identify one of several inputs
+        return {}  # an unnamed array does not identify one of several inputs
     if len(arrays_of_file.arrays) == 1 and names:
         array = next(iter(arrays_of_file.arrays.values()))
         return {names[0]: (str(array.dtype), array.shape)}
     return {name: (str(array.dtype), array.shape) for name, array in arrays_of_file.arrays.items()}
 
 
-def _heights(loaded: LoadedModule, bound_inputs: BoundInputs) -> dict[str, int]:
-    """For inputs that go into an embedding unchanged: the fewest rows of any such table."""
+def _table_rows(loaded: LoadedModule, bound_inputs: BoundInputs) -> dict[str, int]:
+    """Returns the minimum number of rows over all embedding tables that each input indexes directly."""
     if all(_kind(info).is_floating_point for info in bound_inputs.inputs):
         return {}
     args, kwargs = bound_inputs.arguments(device="meta")
@@ -208,20 +221,31 @@ def _heights(loaded: LoadedModule, bound_inputs: BoundInputs) -> dict[str, int]:
             with loaded.quiet(), torch.no_grad():
                 model(*args, **kwargs)
         except Exception:
-            # keep the tables that were reached; the real run reports the failure
+            # only the tables reached so far count; the real run reports the failure
             return fewest_rows
     return fewest_rows
 
 
-class _Watch:
-    """The state that the hooks share: the watched modules, their calls, the place of a failure."""
+class _HookState:
+    """The state that the hooks share.
+
+    Attributes:
+        paths_by_id: Paths of the observed modules, by their ids.
+        request: The input and the layers to observe.
+        total: Expected number of outputs of all runs.
+        calls: Number of calls of each module in the present run, by path.
+        reason_by_path: Reason why a layer or parameter has no output or gradient, by path or name.
+        failed: Path of the innermost module that raised an exception, and the exception.
+        before: Exception that was being handled when the observation started.
+        done: Number of outputs or gradients so far.
+    """
 
     def __init__(self, paths_by_id: Mapping[int, str], request: ActivationRequest, runs: int) -> None:
         self.paths_by_id = paths_by_id
         self.request = request
         self.total = len(paths_by_id) * runs
         self.calls: Counter[str] = Counter()
-        self.barren: dict[str, str] = {}
+        self.reason_by_path: dict[str, str] = {}
         self.failed: tuple[str, BaseException] | None = None
         self.before = sys.exc_info()[1]
         self.done = 0
@@ -232,50 +256,54 @@ class _Watch:
         call = self.calls[path]
         self.calls[path] += 1
         has_tensor = False
-        for place, tensor in tensors(result):
+        for output_index, tensor in tensors(result):
             has_tensor = True
-            name = f"{path}.{place}" if place else path
+            name = f"{path}.{output_index}" if output_index else path
             self.see(tensor, name, path, call)
         if not has_tensor:
-            self.barren[path] = f"its output is no tensor ({type(result).__name__})"
+            self.reason_by_path[path] = f"its output is no tensor ({type(result).__name__})"
 
     def see(self, tensor: torch.Tensor, name: str, path: str, call: int) -> None:
-        """Hands on an output of a module, or registers for its gradient."""
+        """Passes on an output of a module, or registers a hook for its gradient."""
         if self.request.backward is None:
             self.done += 1
             self.request.take(numbers_of(tensor, name, layer=path), call, name)
             return
         if not tensor.requires_grad:
-            self.barren[path] = "nothing flows back to it: its output depends on no parameter and no input"
+            self.reason_by_path[path] = (
+                "nothing flows back to it: its output depends on no parameter and no input"
+            )
             return
-        self.barren.setdefault(path, "nothing flows back to it: the loss does not depend on its output")
+        self.reason_by_path.setdefault(
+            path, "nothing flows back to it: the loss does not depend on its output"
+        )
 
         def back(gradient: torch.Tensor) -> None:
             self.done += 1
-            self.barren.pop(path, None)
+            self.reason_by_path.pop(path, None)
             self.request.take(numbers_of(gradient, name, layer=path), call, name)
 
         tensor.register_hook(back)  # type: ignore[no-untyped-call]
 
-    def parameters(self, module: nn.Module, every: bool) -> None:
-        """Hands on the gradients of the parameters of watched modules, or of all modules."""
+    def parameters(self, module: nn.Module, takes_all: bool) -> None:
+        """Passes on the gradients of the parameters of observed modules, or of all modules."""
         paths = set(self.paths_by_id.values())
         for name, parameter in module.named_parameters():
             owner = name.rpartition(".")[0]
             scopes = accumulate(owner.split("."), "{}.{}".format) if owner else [type(module).__name__]
-            if not every and paths.isdisjoint(scopes):
+            if not takes_all and paths.isdisjoint(scopes):
                 continue
             if parameter.grad is not None:
                 gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
                 numbers = numbers_of(gradient, name, layer=owner or type(module).__name__)
                 self.request.take_weight(numbers, 0, name)
             elif not parameter.requires_grad:
-                self.barren[name] = "it is frozen: no gradient of it is asked for"
+                self.reason_by_path[name] = "it is frozen: no gradient of it is asked for"
             else:
-                self.barren[name] = "nothing flows back to it: the loss does not depend on it"
+                self.reason_by_path[name] = "nothing flows back to it: the loss does not depend on it"
 
     def fail(self, path: str) -> Any:
-        """A hook that notes the innermost module in which an exception was raised."""
+        """Returns a hook that stores the innermost module in which an exception was raised."""
 
         def hook(module: nn.Module, args: Any, result: Any) -> None:
             error = sys.exc_info()[1]
@@ -295,38 +323,38 @@ def record(
     layers: Sequence[Layer] = (),
     source: str = "",
 ) -> tuple[tuple[str, str], ...]:
-    """Runs `module` in evaluation mode, and hands the outputs of its modules to `request.take`.
+    """Runs `module` in evaluation mode, and passes the outputs of its modules to `request.take`.
 
-    The module is unchanged afterwards: no hooks, no gradients, the same train or eval state.
+    The module is unchanged afterwards: it has no new hooks or gradients, and the same train or eval mode.
 
     Args:
         module: A module with real weights.
-        calls: Positional and keyword arguments of its forward, run by run.
-        request: The modules to watch: by default every module without children.
-        layers: Rows of its analysis: a requested row that is no module is reported.
-        source: The user's name for the module.
+        calls: Positional and keyword arguments of the module's forward, for each run.
+        request: The modules to observe: by default every module without children.
+        layers: Rows of the module's analysis. A requested row that is not a module is reported.
+        source: The user's name of the module.
 
     Returns:
         The requested layers without output, each with a reason.
 
     Raises:
-        Misuse: A glob or kind matches nothing, or nothing can flow back.
-        BadModel: The module fails before any output was taken; the message names the failing submodule.
+        Misuse: A glob or kind matches nothing, or no output has a gradient.
+        BadModel: The module fails before any output was measured. The message names the failing submodule.
     """
-    named = {path or type(module).__name__: part for path, part in module.named_modules()}
-    watched, skipped = _select_paths(named, request, layers)
+    module_by_path = {path or type(module).__name__: part for path, part in module.named_modules()}
+    observed_paths, skipped = _select_paths(module_by_path, request, layers)
     request.begin(len(calls))
-    watch = _Watch({id(named[path]): path for path in watched}, request, len(calls))
+    watch = _HookState({id(module_by_path[path]): path for path in observed_paths}, request, len(calls))
     with ExitStack() as stack:
         stack.enter_context(restoring_modes(module.modules()))
         module.eval()
-        for path, part in named.items():
+        for path, part in module_by_path.items():
             if isinstance(part, torch.jit.ScriptModule):
                 continue
             if id(part) in watch.paths_by_id:
                 stack.callback(part.register_forward_hook(watch.leave).remove)
             stack.callback(part.register_forward_hook(watch.fail(path), always_call=True).remove)
-        before = 0
+        previous_samples = 0
         for args, kwargs in calls:
             watch.calls.clear()
             try:
@@ -334,22 +362,29 @@ def record(
                     with torch.no_grad():
                         module(*args, **kwargs)
                 else:
-                    every = not (request.layers or request.kinds)
-                    look = partial(watch.parameters, module, every)
-                    flow_back(module, args, kwargs, request.backward, request.seed, before, look)
+                    takes_all = not (request.layers or request.kinds)
+                    take_gradients = partial(watch.parameters, module, takes_all)
+                    flow_back(
+                        module, args, kwargs, request.backward, request.seed, previous_samples, take_gradients
+                    )
             except ExplorerError:
                 raise
             except Exception as error:
-                again = partial(module, *args, **kwargs)
-                return (*skipped, *_failed(error, watched, watch, source, partial(failure, module, again)))
-            before += next((len(t) for _, t in tensors([list(args), dict(kwargs)]) if t.dim()), 0)
-    return (*skipped, *_not_run(named, watched, watch), *watch.barren.items())
+                run_again = partial(module, *args, **kwargs)
+                return (
+                    *skipped,
+                    *_explain_failure(
+                        error, observed_paths, watch, source, partial(failure, module, run_again)
+                    ),
+                )
+            previous_samples += next((len(t) for _, t in tensors([list(args), dict(kwargs)]) if t.dim()), 0)
+    return (*skipped, *_not_run(module_by_path, observed_paths, watch), *watch.reason_by_path.items())
 
 
 def _not_run(
-    named: Mapping[str, nn.Module], paths: Sequence[str], watch: _Watch
+    named: Mapping[str, nn.Module], paths: Sequence[str], watch: _HookState
 ) -> Iterator[tuple[str, str]]:
-    """The watched paths without output in a complete run, each with a reason."""
+    """Yields the observed paths without output in a complete run, each with a reason."""
     for path in paths:
         if isinstance(named[path], torch.jit.ScriptModule):
             yield path, "it is compiled, and what compiled code calls cannot be watched"
@@ -357,47 +392,60 @@ def _not_run(
             yield path, "it does not run on these inputs in evaluation mode"
 
 
-def _failed(
-    error: Exception, paths: Sequence[str], watch: _Watch, source: str, why: Callable[..., str]
+def _explain_failure(
+    error: Exception, paths: Sequence[str], watch: _HookState, source: str, describe_error: Callable[..., str]
 ) -> Iterator[tuple[str, str]]:
-    """The watched paths without output in a failed run, each with a reason; `why` describes the error.
+    """Returns the observed paths without output in a failed run, each with a reason.
+
+    Args:
+        error: The exception.
+        paths: Paths of the observed modules.
+        watch: State of the hooks.
+        source: The user's name of the module.
+        describe_error: Function that describes the error.
 
     Raises:
         BadModel: The module failed before any output.
     """
-    where = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
-    if where and watch.done:
-        return _after(where, error_line(error), paths, watch)
-    raise BadModel(why(error, place=f" in {where}" if where else ""), where=source) from error
+    failed_path = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
+    if failed_path and watch.done:
+        return _unreached(failed_path, error_line(error), paths, watch)
+    raise BadModel(
+        describe_error(error, place=f" in {failed_path}" if failed_path else ""), where=source
+    ) from error
 
 
-def _after(where: str, reason: str, paths: Sequence[str], watch: _Watch) -> Iterator[tuple[str, str]]:
-    """The module that failed and the modules that were not reached, in the words of the analysis."""
-    yield where, f"failed here: {reason}"
+def _unreached(
+    failed_path: str, reason: str, paths: Sequence[str], watch: _HookState
+) -> Iterator[tuple[str, str]]:
+    """Yields the module that failed and the modules that were not reached, each with a reason."""
+    yield failed_path, f"failed here: {reason}"
     for path in paths:
-        if path in watch.barren:
-            yield path, watch.barren[path]
-        elif path != where and not watch.calls[path]:
-            yield path, f"not reached: the model failed in {where}"
+        if path in watch.reason_by_path:
+            yield path, watch.reason_by_path[path]
+        elif path != failed_path and not watch.calls[path]:
+            yield path, f"not reached: the model failed in {failed_path}"
 
 
 def _select_paths(
-    named: Mapping[str, nn.Module], request: ActivationRequest, layers: Sequence[Layer]
+    module_by_path: Mapping[str, nn.Module], request: ActivationRequest, layers: Sequence[Layer]
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Paths of the modules to watch; and of layers that cannot be watched, each with a reason."""
-    # a leaf computes as a whole and never calls its submodules
-    whole = tuple(f"{path}." for path, part in named.items() if is_leaf(part))
+    """Returns the paths of the modules to observe, and the layers that cannot be observed, with reasons."""
+    # a leaf module never calls its submodules
+    leaf_prefixes = tuple(f"{path}." for path, part in module_by_path.items() if is_leaf(part))
     of_kind = paths_of_kinds(request.kinds, layers)
     if not request.layers:
-        leaves = (p for p, m in named.items() if is_leaf(m) and not p.startswith(whole))
+        leaves = (p for p, m in module_by_path.items() if is_leaf(m) and not p.startswith(leaf_prefixes))
         return [path for path in leaves if of_kind(path)], []
-    others = [layer.path for layer in layers if layer.path not in named]
-    picked = select(request.layers, [(path, ()) for path in (*named, *others)], "layer", layers)
-    hit = [
-        path for path, is_picked in zip((*named, *others), picked, strict=True) if is_picked and of_kind(path)
+    other_rows = [layer.path for layer in layers if layer.path not in module_by_path]
+    picked = select(request.layers, [(path, ()) for path in (*module_by_path, *other_rows)], "layer", layers)
+    selected = [
+        path
+        for path, is_picked in zip((*module_by_path, *other_rows), picked, strict=True)
+        if is_picked and of_kind(path)
     ]
-    return [path for path in hit if path in named], [
+    return [path for path in selected if path in module_by_path], [
         (path, "it is an operator that its module calls, and only modules can be watched")
-        for path in hit
-        if path not in named
+        for path in selected
+        if path not in module_by_path
     ]

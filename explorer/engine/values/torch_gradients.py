@@ -1,4 +1,4 @@
-"""Backward pass of an nn.Module: the loss that it begins at, and how it leaves the module."""
+"""Backward pass of an nn.Module, and the losses that it starts from."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ def flow_back(
     at: int,
     look: Callable[[], None],
 ) -> None:
-    """Runs a module forward and backward; afterwards its parameters have their earlier gradients again.
+    """Runs a module forward and backward, and then restores the earlier gradients of its parameters.
 
     Args:
-        module: The module, in the mode in which it is to run.
-        args: Positional arguments of its forward.
+        module: The module, in the mode in which it runs.
+        args: Positional arguments of the module's forward.
         kwargs: Keyword arguments.
-        backward: The start of the gradient.
+        backward: Start of the backward pass.
         seed: Seed of a drawn target.
-        at: Number of samples in earlier runs: it selects the target of this run's samples.
-        look: Called while the parameters have the gradients of this run.
+        at: Number of samples in earlier runs, which selects the target of this run's samples.
+        look: Function called while the parameters have the gradients of this run.
 
     Raises:
         Misuse: The outputs have no gradient, or do not fit the loss.
     """
     # the inputs get gradients, too, so that gradients reach layers without parameters
     inputs = [t for _, t in tensors([list(args), dict(kwargs)]) if t.is_floating_point()]
-    before = [(t, t.requires_grad, t.grad) for t in (*inputs, *module.parameters())]
+    previous_states = [(t, t.requires_grad, t.grad) for t in (*inputs, *module.parameters())]
     try:
-        for tensor, _, _ in before:
+        for tensor, _, _ in previous_states:
             tensor.grad = None
         for tensor in inputs:
             tensor.requires_grad_()
         with torch.enable_grad():
-            # a module may change its inputs in place, which a leaf with a gradient forbids
-            result = module(*_again(args), **_again(kwargs))
+            # cloned, because torch forbids in-place changes of leaves with a gradient
+            result = module(*_cloned(args), **_cloned(kwargs))
             outputs = [t for _, t in tensors(result) if t.is_floating_point() and t.requires_grad]
             if not outputs:
                 message = "no output of it has a gradient"
@@ -57,52 +57,52 @@ def flow_back(
             start.backward(gradient)  # type: ignore[no-untyped-call]
         look()
     finally:
-        for tensor, had_gradient, gradient in before:
+        for tensor, had_gradient, gradient in previous_states:
             tensor.grad = gradient
             if tensor.requires_grad != had_gradient:
                 tensor.requires_grad_(had_gradient)
 
 
-def _again(arguments: Any) -> Any:
-    """Arguments with every tensor behind an operation that leaves it as it is."""
+def _cloned(arguments: Any) -> Any:
+    """Returns the arguments with a copy of every float tensor."""
     if isinstance(arguments, torch.Tensor):
         return arguments.clone() if arguments.is_floating_point() else arguments
     if isinstance(arguments, Mapping):
-        return {key: _again(value) for key, value in arguments.items()}
+        return {key: _cloned(value) for key, value in arguments.items()}
     if isinstance(arguments, (list, tuple)) and not hasattr(arguments, "_fields"):
-        return type(arguments)(_again(value) for value in arguments)
+        return type(arguments)(_cloned(value) for value in arguments)
     return arguments
 
 
 def _start(
     outputs: Sequence[torch.Tensor], backward: Backward, seed: int, at: int
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The tensor from which the gradient flows back, and its gradient; None for a number, whose is 1."""
+    """Returns the tensor that the backward pass starts from, and its gradient (None: 1)."""
     first = outputs[0]
     if backward.gradient is not None:
-        return first, _like(first, backward.gradient, at, "--loss")
+        return first, _tensor_like(first, backward.gradient, at, "--loss")
     if backward.loss == "sum":
         return torch.stack([t.sum() for t in outputs]).sum(), None
-    drawn = torch.Generator().manual_seed(seed + at)
+    generator = torch.Generator().manual_seed(seed + at)
     if backward.loss == "mse":
         if backward.target is None:
-            target = torch.randn(first.shape, generator=drawn).to(first)
+            target = torch.randn(first.shape, generator=generator).to(first)
         else:
-            target = _like(first, backward.target, at, "--target")
+            target = _tensor_like(first, backward.target, at, "--target")
         return functional.mse_loss(first, target), None
     if first.dim() == 0:
         raise Misuse("a cross entropy needs an output with an axis of classes", where="--loss")
     axis = 1 if first.dim() > 1 else 0
-    classes, places = first.shape[axis], (*first.shape[:axis], *first.shape[axis + 1 :])
+    classes, class_shape = first.shape[axis], (*first.shape[:axis], *first.shape[axis + 1 :])
     if backward.target is None:
-        target = torch.randint(classes, places, generator=drawn).to(first.device)
+        target = torch.randint(classes, class_shape, generator=generator).to(first.device)
     else:
-        target_classes = torch.as_tensor(_part(backward.target, len(first), at))
+        target_classes = torch.as_tensor(_part_of_run(backward.target, len(first), at))
         shape, kind = tuple(target_classes.shape), target_classes.dtype
-        if shape != places or kind.is_floating_point:
+        if shape != class_shape or kind.is_floating_point:
             raise Misuse(
-                f"the classes are {str(kind)[6:]} {shape_text(shape)} there, and int64 {shape_text(places)}"
-                " are needed",
+                f"the classes are {str(kind)[6:]} {shape_text(shape)} there, and int64"
+                f" {shape_text(class_shape)} are needed",
                 where="--target",
             )
         target = target_classes.long().to(first.device)
@@ -111,13 +111,13 @@ def _start(
     return functional.cross_entropy(first, target), None
 
 
-def _part(array: Any, size: int, at: int) -> Any:
-    """The part of an array over all samples for a run of `size` samples, behind `at` others."""
+def _part_of_run(array: Any, size: int, at: int) -> Any:
+    """Returns the part of an array over all samples for a run of `size` samples after `at` others."""
     return array[at : at + size] if array.ndim and len(array) > size else array
 
 
-def _like(first: torch.Tensor, array: Any, at: int, where: str) -> torch.Tensor:
-    part = torch.as_tensor(_part(array, len(first) if first.dim() else 1, at))
+def _tensor_like(first: torch.Tensor, array: Any, at: int, where: str) -> torch.Tensor:
+    part = torch.as_tensor(_part_of_run(array, len(first) if first.dim() else 1, at))
     if part.shape != first.shape:
         texts = shape_text(tuple(part.shape)), shape_text(tuple(first.shape))
         raise Misuse(f"it is {texts[0]} and the first output is {texts[1]}", where=where)

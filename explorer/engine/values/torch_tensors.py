@@ -1,7 +1,7 @@
 """Stored tensors of an nn.Module, and torch's tensors as numpy slabs.
 
-torch has types that numpy has not, and tensors that do not lie in one piece: both are dealt with here, a
-slab at a time, so that statistics and files see plain arrays.
+torch has types that numpy lacks, and tensors that are not contiguous. This module converts both, a slab at a
+time, so that statistics and files only handle plain arrays.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 def materialised(loaded: LoadedModule, bind: Callable[[], BoundInputs]) -> nn.Module:
-    """The model with real weights.
+    """Returns the model with real weights.
 
-    For layers that create their weights at the first input, a copy of the model is run on an input.
+    If layers create their weights at the first input, a copy of the model is run on an input.
 
     Args:
         loaded: The model.
-        bind: Returns its inputs; only called for a model with such layers.
+        bind: Function that returns the model's inputs. It is only called for a model with such layers.
 
     Raises:
         Misuse: The weights would take more memory than the machine has left, or have no values.
@@ -67,10 +67,10 @@ def materialised(loaded: LoadedModule, bind: Callable[[], BoundInputs]) -> nn.Mo
 
 
 def _after_first_input(module: nn.Module, bound_inputs: BoundInputs, loaded: LoadedModule) -> nn.Module:
-    """A copy of a module that has run on an input."""
+    """Returns a copy of a module that has run on an input."""
     # torch can copy uninitialized parameters, but not uninitialized buffers
-    waiting: Any = UninitializedBuffer
-    memo = {id(b): waiting(dtype=b.dtype, device=b.device) for b in module.buffers() if is_lazy(b)}
+    uninitialized: Any = UninitializedBuffer
+    memo = {id(b): uninitialized(dtype=b.dtype, device=b.device) for b in module.buffers() if is_lazy(b)}
     module = copy.deepcopy(module, memo)
     args, kwargs = bound_inputs.arguments(device="cpu", seed=loaded.seed)
     try:
@@ -85,7 +85,7 @@ def _after_first_input(module: nn.Module, bound_inputs: BoundInputs, loaded: Loa
 
 
 def stored(module: nn.Module) -> list[Numbers]:
-    """Every parameter and buffer of a module, parameters first, under every name that it has.
+    """Returns every parameter and buffer of a module, parameters first, under every name that it has.
 
     The packed weights of quantized layers are unpacked to their stored integers.
     """
@@ -93,12 +93,12 @@ def stored(module: nn.Module) -> list[Numbers]:
     row = None
     for path, part in module.named_modules():
         if is_packed(part):
-            # the outermost module is the layer, the others are its pieces
+            # the outermost module is the layer, and the inner modules are its parts
             row = row if row is not None and path.startswith(f"{row}.") else path
             for name, tensor in unpacked(part):
-                whole = f"{path}.{name}" if path else name
-                numbers = numbers_of(tensor, whole, layer=row, trainable=False)
-                # unpacking makes a new tensor each time
+                full_name = f"{path}.{name}" if path else name
+                numbers = numbers_of(tensor, full_name, layer=row, trainable=False)
+                # unpacking creates a new tensor each time, so the storage does not identify it
                 tensor_numbers.append(replace(numbers, identity=(path, name)))
     tensor_numbers += [numbers_of(b, n, trainable=False) for n, b in _named(module.named_buffers)]
     return tensor_numbers
@@ -111,13 +111,13 @@ def _named(listing: Any) -> list[tuple[str, torch.Tensor]]:
 def numbers_of(
     tensor: torch.Tensor, name: str, *, layer: str | None = None, trainable: bool | None = None
 ) -> Numbers:
-    """A tensor's numbers; `layer` is by default the part of `name` before its last dot."""
+    """Returns a tensor's numbers. The default of `layer` is the part of `name` before its last dot."""
     source = tensor.detach()
     zeros = 0
     if source.layout is not torch.strided:
-        whole = source.numel()
+        elements = source.numel()
         source = source.coalesce().values() if source.layout is torch.sparse_coo else source.values()
-        zeros = whole - source.numel()
+        zeros = elements - source.numel()
     scales = None
     if source.is_quantized:
         scales = _scales(source)
@@ -143,18 +143,18 @@ def numbers_of(
 
 
 def _scales(tensor: torch.Tensor) -> Scales:
-    """The scales and zero points of a quantized tensor."""
+    """Returns the scales and zero points of a quantized tensor."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         steps, zeros, axis = torch.tensor(tensor.q_scale()), torch.tensor(tensor.q_zero_point()), 0
     else:
         steps, zeros = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
         axis = tensor.q_per_channel_axis()
-    # torch multiplies in float32, whatever the type of the stored scales
+    # torch multiplies in float32, although scales may be stored as float64
     scale_arrays = steps.float().numpy(), zeros.to(torch.int64).numpy()
     return Scales(lambda: scale_arrays[0], lambda: scale_arrays[1], axis)
 
 
 def slabs(tensor: torch.Tensor) -> Iterator[Array]:
-    """The elements of a strided tensor in order, in flat numpy arrays of at most `SLAB` bytes."""
+    """Yields the elements of a strided tensor in order, in flat numpy arrays of at most `SLAB` bytes."""
     for part in rows_in_slabs(tensor):
         yield as_array(part.resolve_conj().resolve_neg().contiguous().reshape(-1))

@@ -1,8 +1,8 @@
-"""Weight statistics: of the tensors that a model stores, and which of them are equal.
+"""Weight statistics of the tensors that a model stores, and which of them are equal.
 
-Two names of one stored tensor are tied: training one changes the other. Two tensors that happen to hold the
-same bytes are duplicates: one of them could be left out of the file. Both have equal numbers; this module
-tells them apart.
+Two names of one stored tensor are tied: training one changes the other. Two tensors with equal bytes are
+duplicates: one of them could be left out of the file. Tied tensors also have equal bytes; this module
+distinguishes both cases.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from explorer.settings.statistics import EVERYTHING, AskedStatistics
 
 
 class GroupPaths:
-    """The groups around a layer: with them a glob on a block also matches the layers in it."""
+    """The enclosing groups of each layer, so that a glob on a block also matches the layers in it."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = layers
-        self._at = {layer.path: layer.id for layer in layers}
+        self._row_by_path = {layer.path: layer.id for layer in layers}
         self._paths_of: dict[str, tuple[str, ...]] = {}
 
-    def around(self, path: str) -> tuple[str, ...]:
-        """`path` and the paths of all groups that it lies in."""
+    def enclosing_paths(self, path: str) -> tuple[str, ...]:
+        """Returns `path` and the paths of all groups that contain it."""
         paths = self._paths_of.get(path)
         if paths is None:
             names = dict.fromkeys([path])
-            at: int | None = self._at.get(path)
-            while at is not None:
-                names[self._layers[at].path] = None
-                at = self._layers[at].parent
-            for cut, letter in enumerate(path):
-                if letter == "." and cut:
-                    names[path[:cut]] = None
+            row: int | None = self._row_by_path.get(path)
+            while row is not None:
+                names[self._layers[row].path] = None
+                row = self._layers[row].parent
+            for length, letter in enumerate(path):
+                if letter == "." and length:
+                    names[path[:length]] = None
             paths = self._paths_of[path] = tuple(n for n in names if n)
         return paths
 
@@ -52,12 +52,12 @@ class GroupPaths:
 def select(
     globs: Sequence[str], named: Iterable[tuple[str, Sequence[str]]], noun: str, layers: Sequence[Layer]
 ) -> list[bool]:
-    """For each entry of `named`, whether a user's globs match it; all match if there are no globs.
+    """Returns for each entry of `named` whether a user's globs match it. Without globs, all entries match.
 
     Args:
-        globs: Plain names and patterns; one without a match may be a filter, which finds layers.
-        named: A name, with the paths that a glob may match instead.
-        noun: The noun for the entries in messages.
+        globs: Plain names and patterns. A glob without a match may be a filter, which selects layers.
+        named: Names, each with further paths that a glob may match.
+        noun: Noun for the entries in messages.
         layers: Rows of the tree, for a filter.
 
     Raises:
@@ -66,50 +66,50 @@ def select(
     entries = list(named)
     if not globs:
         return [True] * len(entries)
-    picked = [False] * len(entries)
+    is_selected = [False] * len(entries)
     for glob in globs:
-        hit = False
-        for at, (name, paths) in enumerate(entries):
+        has_match = False
+        for index, (name, paths) in enumerate(entries):
             for text in (name, *paths):
                 if text == glob or fnmatch.fnmatchcase(text, glob):
-                    picked[at] = hit = True
+                    is_selected[index] = has_match = True
                     break
-        if not hit and is_query(glob):
+        if not has_match and is_query(glob):
             paths_found = {layer.path for layer in layers_found(layers, glob)}
-            for at, (name, paths) in enumerate(entries):
+            for index, (name, paths) in enumerate(entries):
                 if name in paths_found or not paths_found.isdisjoint(paths):
-                    picked[at] = hit = True
-        if not hit:
+                    is_selected[index] = has_match = True
+        if not has_match:
             candidates = dict.fromkeys(text for name, paths in entries for text in (name, *paths))
             raise Misuse(f"no {noun} matches '{glob}'", hint=nearest(glob, candidates))
-    return picked
+    return is_selected
 
 
 def paths_of_kinds(kinds: Sequence[str], layers: Sequence[Layer]) -> Callable[[str], bool]:
-    """A test of a path: whether its layer is of one of these operators or module types, ignoring case.
+    """Returns a test whether the layer of a path is of one of these operators or module types, ignoring case.
 
     Without kinds, every path passes.
 
     Raises:
-        Misuse: No layer is of a kind.
+        Misuse: No layer is of one of the kinds.
     """
     if not kinds:
         return lambda path: True
     paths: set[str] = set()
     known_kinds = dict.fromkeys(layer.kind for layer in layers if not layer.group)
     for kind in kinds:
-        alike = {name for name in known_kinds if fnmatch.fnmatchcase(name.lower(), kind.lower())}
-        if not alike:
+        matching_kinds = {name for name in known_kinds if fnmatch.fnmatchcase(name.lower(), kind.lower())}
+        if not matching_kinds:
             raise Misuse(f"no layer is a '{kind}'", where="--op", hint=nearest(kind, known_kinds))
-        paths.update(layer.path for layer in layers if layer.kind in alike and not layer.group)
+        paths.update(layer.path for layer in layers if layer.kind in matching_kinds and not layer.group)
     return paths.__contains__
 
 
 def check_axis(tensors: Sequence[TensorStats], axis: int | None) -> None:
-    """Checks that one of the tensors has the axis of additional statistics.
+    """Checks that at least one of the tensors has the axis of additional statistics.
 
     Raises:
-        Misuse: No tensor has it.
+        Misuse: No tensor has the axis.
     """
     most = max((len(stats.tensor.shape or ()) for stats in tensors), default=0)
     if tensors and axis is not None and not -most <= axis < most:
@@ -120,13 +120,13 @@ def check_axis(tensors: Sequence[TensorStats], axis: int | None) -> None:
 def statistics_rows(
     tensors: Iterable[TensorStats], layers: Sequence[Layer], role: str, axis: int | None
 ) -> tuple[StatisticsRow, ...]:
-    """Additional statistics of tensors, one row for each number, with the figures of their layers."""
-    at = {layer.path: layer for layer in layers}
+    """Returns the additional statistics of tensors: one row for each tensor or index of its axis."""
+    layer_by_path = {layer.path: layer for layer in layers}
     rows = []
     for stats in tensors:
-        layer = at.get(stats.layer)
-        many = max((len(values) for values in stats.chosen.values()), default=0)
-        about = (
+        layer = layer_by_path.get(stats.layer)
+        row_count = max((len(values) for values in stats.chosen.values()), default=0)
+        shared_fields = (
             stats.layer,
             "" if layer is None else layer.kind,
             role,
@@ -137,9 +137,9 @@ def statistics_rows(
             () if layer is None else tuple(t.shape for t in layer.outputs),
             stats.call,
         )
-        for index in range(many):
+        for index in range(row_count):
             values = {label: numbers[index] for label, numbers in stats.chosen.items()}
-            rows.append(StatisticsRow(*about, None if axis is None else index, values))
+            rows.append(StatisticsRow(*shared_fields, None if axis is None else index, values))
     return tuple(rows)
 
 
@@ -155,18 +155,18 @@ def weights(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Weights:
-    """Statistics of stored tensors, read a slab at a time.
+    """Computes statistics of stored tensors, which are read a slab at a time.
 
     Args:
         tensors: The stored tensors, in the model's order.
-        names: Globs over the names of tensors and the paths of layers and groups; empty means all.
+        names: Globs over the names of tensors and the paths of layers and groups; empty means all tensors.
         options: The kinds of layers, and the additional statistics.
-        source: The user's name for the model.
-        layers: Its rows: they name the layer of a tensor that does not name it itself.
+        source: The user's name of the model.
+        layers: Rows of the model. They name the layer of a tensor whose name does not contain it.
         notes: Notes about the values.
-        real: Returns the numbers that a tensor's codes stand for; these are measured.
-        on_progress: Called with the number of finished tensors.
-        cancel: Called at every slab; True stops.
+        real: Function that dequantizes a tensor. The dequantized numbers are measured.
+        on_progress: Function called with the number of finished tensors.
+        cancel: Function called at every slab; True cancels.
 
     Returns:
         Each stored tensor once, under the first of its selected names. Duplicates are searched among these
@@ -176,35 +176,35 @@ def weights(
         Misuse: A glob or a kind matches nothing.
         Cancelled: `cancel` returned True.
     """
-    selected, aliases = _select_tensors(_owned(tensors, layers), names, options.kinds, layers)
-    tensor_stats, quantized = _measured(list(selected.values()), options, real, on_progress, cancel)
+    selected, aliases = _select_tensors(_with_layers(tensors, layers), names, options.kinds, layers)
+    tensor_stats, quantized = _measure_tensors(list(selected.values()), options, real, on_progress, cancel)
     check_axis(tensor_stats, options.axis)
     tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in selected]
     if on_progress is not None:
         on_progress(Progress("looking for duplicates"))
-    stands_note = (f"of {many_text(quantized, 'quantized tensor')} the numbers that they stand for",)
+    dequantized_note = (f"of {many_text(quantized, 'quantized tensor')} the numbers that they stand for",)
     return Weights(
         source,
         tuple(tensor_stats),
         tuple(tied),
         _duplicates(list(selected.values()), cancel),
-        (*notes, *(stands_note if quantized else ())),
+        (*notes, *(dequantized_note if quantized else ())),
         statistics_rows(tensor_stats, layers, "weight", options.axis),
     )
 
 
-def _measured(
+def _measure_tensors(
     tensors: Sequence[Numbers],
     options: AskedStatistics,
     real: Callable[[Numbers], Numbers],
     on_progress: OnProgress,
     cancel: Cancel,
 ) -> tuple[list[TensorStats], int]:
-    """The statistics of each tensor, and the number of tensors that were dequantized for them."""
+    """Returns the statistics of each tensor, and the number of tensors that were dequantized."""
     choices, tensor_stats, quantized = options.choices(), list[TensorStats](), 0
-    for done, tensor in enumerate(tensors):
+    for index, tensor in enumerate(tensors):
         if on_progress is not None:
-            on_progress(Progress("reading weights", done, len(tensors)))
+            on_progress(Progress("reading weights", index, len(tensors)))
         numbers = real(tensor)
         quantized += numbers is not tensor
         tensor_stats.append(
@@ -223,40 +223,40 @@ def _measured(
 def _select_tensors(
     tensors: Sequence[Numbers], names: Sequence[str], kinds: Sequence[str], layers: Sequence[Layer]
 ) -> tuple[dict[Hashable, Numbers], dict[Hashable, list[str]]]:
-    """The selected tensors, each once, and the names of every shared tensor."""
+    """Returns the selected tensors, each once, and the names of every shared tensor."""
     paths = GroupPaths(layers)
-    picked = select(
-        names, ((t.name, paths.around(t.layer)) for t in tensors), "stored tensor or layer", layers
+    is_selected = select(
+        names, ((t.name, paths.enclosing_paths(t.layer)) for t in tensors), "stored tensor or layer", layers
     )
     of_kind = paths_of_kinds(kinds, layers)
-    picked = [hit and of_kind(t.layer) for hit, t in zip(picked, tensors, strict=True)]
+    is_selected = [is_hit and of_kind(t.layer) for is_hit, t in zip(is_selected, tensors, strict=True)]
     aliases: dict[Hashable, list[str]] = {}
     for tensor in tensors:
         if tensor.identity is not None and tensor.elements:
             aliases.setdefault(tensor.identity, []).append(tensor.name)
     selected: dict[Hashable, Numbers] = {}
-    for tensor, hit in zip(tensors, picked, strict=True):
-        if hit:
+    for tensor, is_hit in zip(tensors, is_selected, strict=True):
+        if is_hit:
             is_shared = tensor.identity is not None and tensor.elements
             selected.setdefault(tensor.identity if is_shared else ("alone", tensor.name), tensor)
     return selected, aliases
 
 
-def _owned(tensors: Sequence[Numbers], layers: Sequence[Layer]) -> list[Numbers]:
-    """Tensors with the layer that uses them first."""
+def _with_layers(tensors: Sequence[Numbers], layers: Sequence[Layer]) -> list[Numbers]:
+    """Returns the tensors, each with the layer that uses it first."""
     owners: dict[str, str] = {}
     for layer in layers:
         if not layer.group:
             for weight in layer.weights:
                 owners.setdefault(weight.name, layer.path)
-    # tensors of a module know their layer: rows call a weight 'weight', which is no name in the model
+    # tensors of a module have their layer already, and their rows use short names such as 'weight'
     return [t if t.trainable is not None else replace(t, layer=owners.get(t.name, t.layer)) for t in tensors]
 
 
 def _duplicates(tensors: Sequence[Numbers], cancel: Cancel) -> tuple[tuple[str, ...], ...]:
-    """Groups of tensors of one type and shape that hold the same bytes.
+    """Groups the tensors with equal type, shape and bytes.
 
-    Only tensors that agree in type, shape and their first slab are read to the end.
+    Only tensors with the same type, shape and first slab are read to the end.
     """
 
     def rest(tensor: Numbers) -> Hashable:
@@ -264,16 +264,18 @@ def _duplicates(tensors: Sequence[Numbers], cancel: Cancel) -> tuple[tuple[str, 
 
     return tuple(
         tuple(t.name for t in group)
-        for alike in _grouped(tensors, lambda t: (t.dtype, t.shape) if t.elements and not t.zeros else None)
-        for similar in _grouped(alike, lambda t: _digest(t, 1, cancel))
-        for group in _grouped(similar, rest)
+        for same_type in _group_by(
+            tensors, lambda t: (t.dtype, t.shape) if t.elements and not t.zeros else None
+        )
+        for similar in _group_by(same_type, lambda t: _digest(t, 1, cancel))
+        for group in _group_by(similar, rest)
     )
 
 
-def _grouped(
+def _group_by(
     tensors: Iterable[Numbers], key: Callable[[Numbers], Hashable | None]
 ) -> Iterable[Sequence[Numbers]]:
-    """Groups of at least two tensors with the same key; a tensor with the key None is in no group."""
+    """Groups tensors with the same key. A tensor with the key None and groups of one tensor are left out."""
     groups: dict[Hashable, list[Numbers]] = {}
     for tensor in tensors:
         group_key = key(tensor)
@@ -283,7 +285,7 @@ def _grouped(
 
 
 def _digest(tensor: Numbers, most: int | None, cancel: Cancel) -> bytes | None:
-    """A digest of the bytes of the first `most` slabs; None for a tensor without data."""
+    """Returns a digest of the bytes of the first `most` slabs, or None for a tensor without data."""
     digest = hashlib.blake2b(digest_size=16)
     has_data = False
     for number, slab in enumerate((tensor.raw or tensor.slabs)()):

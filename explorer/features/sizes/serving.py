@@ -12,7 +12,7 @@ from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.progress import report
 from explorer.engine.serving.fingerprint import module_content
 from explorer.engine.serving.passes import Passes
-from explorer.engine.serving.serving import check, passes_of, served, stored_types
+from explorer.engine.serving.serving import check, compute_serving, create_passes, stored_types
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.serving import Serving
 from explorer.facts.serving.spec import ServingSpec
@@ -43,10 +43,13 @@ class Server:
         key = loaded.source, self._models.at(index), stored_types(spec).compute, spec.prompt
         with loaded.quiet():
             if self._last_passes is None or self._last_passes[0] != key:
-                self._last_passes = key, passes_of(module_cache.of_module(loaded.meta(), loaded.source), spec)
+                self._last_passes = (
+                    key,
+                    create_passes(module_cache.of_module(loaded.meta(), loaded.source), spec),
+                )
             passes = self._last_passes[1]
-            passes.told = lambda done: report(on_progress, cancel, "running on shapes", done)
-            fact = served(passes, on_machine(spec, machine), machine, measured_of(machine))
+            passes.on_pass = lambda done: report(on_progress, cancel, "running on shapes", done)
+            fact = compute_serving(passes, on_machine(spec, machine), machine, measured_of(machine))
         return replace(fact, notes=(*loaded.notes, *fact.notes))
 
     def content(self, index: int | None, on_progress: OnProgress) -> str:

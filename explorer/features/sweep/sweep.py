@@ -201,7 +201,7 @@ def training_results(
         check_target(take[1], overwrite=overwrite, models=[path], weights=())
         convert.check_name(take[1], "checkpoint")
     combinations = parse_trials(over) if over else ({},)
-    return trainings.kept_trainings(path, combinations, None if take is None else (*take, overwrite))
+    return trainings.read_stored_trainings(path, combinations, None if take is None else (*take, overwrite))
 
 
 def is_results(path: str) -> bool:
@@ -216,7 +216,7 @@ def results(path: str) -> Sweep:
 
 def format_results(path: str, names: Sequence[str] = ()) -> FormatSweep:
     """Read the rows of number formats of a file of results: all, or those of some formats."""
-    return formats.kept_formats(path, names)
+    return formats.read_stored_formats(path, names)
 
 
 def serving_results(path: str) -> ServingSweep:

@@ -72,7 +72,7 @@ def module_inputs(opened: Any, data: DataFile, named: Sequence[str]) -> tuple[An
     free = [part for part in data.parts if part != data.labels and (not named or part in named)]
     kinds = {part: "float32" if data.table else str(data.parts[part].dtype) for part in free}
     described = {part: (kinds[part], (2, *data.parts[part].shape)) for part in free}
-    bound_module = opened.taken(described)
+    bound_module = opened.bind_arrays(described)
     # a module accepts any shape that its layers accept; rows of a table are reshaped to the input
     specs = [
         InputSpec(info.name, info.dtype, ("batch", *info.shape[1:]) if data.table and info.shape else None)

@@ -18,7 +18,7 @@ from transformers import (
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import module_cache, module_step
 from explorer.engine.formats.torch_module.cache_tensors import tensors_of
-from explorer.engine.serving.serving import passes_of, served
+from explorer.engine.serving.serving import compute_serving, create_passes
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.spec import ServingSpec
 from tests.torch_counter import torch_counter
@@ -169,8 +169,8 @@ def test_batches_of_code_that_mixes_sequences_are_told_as_sequences_run_apart() 
         own = module_cache.of_module(AutoModelForCausalLM.from_config(rwkv()).eval())
     spec = ServingSpec(PROMPT, (30,), (1, 2))
     chip = Machine("chip", 1e6, 1e15)
-    passes = passes_of(own, spec)
-    found = served(passes, spec, chip)
+    passes = create_passes(own, spec)
+    found = compute_serving(passes, spec, chip)
     blocks, head = 2 * (5 * 64 * 64 + 2 * 64 * 96), 64 * 128
     assert (found.prefill.macs, found.decode.macs) == (blocks * PROMPT + head, blocks + head)
     assert [one.token for one in found.times] == [(blocks + head) / 1e6, 2 * (blocks + head) / 1e6]
@@ -212,7 +212,7 @@ def test_a_prompt_that_is_read_in_pieces_is_counted_as_torch_does_wherever_it_en
     with torch.device("meta"):
         own = module_cache.of_module(AutoModelForCausalLM.from_config(config).eval())
     spec = ServingSpec(prompt, (30,))
-    found = served(passes_of(own, spec), spec)
+    found = compute_serving(create_passes(own, spec), spec)
     assert (found.prefill.macs, found.prefill.status) == (text, "exact")
 
 
@@ -257,8 +257,8 @@ def test_a_text_of_a_model_that_sees_is_counted_as_torch_does(name: str) -> None
     behind = module_step.step_behind(own, own.step(PROMPT), PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
     assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
-    found = served(
-        passes_of(own, ServingSpec(prompt=20, contexts=(30,))), ServingSpec(prompt=20, contexts=(30,))
+    found = compute_serving(
+        create_passes(own, ServingSpec(prompt=20, contexts=(30,))), ServingSpec(prompt=20, contexts=(30,))
     )
     seeing = sum(p.numel() for path, p in model.named_parameters() if "vis" in path)
     assert found.active <= found.params - seeing

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from explorer import Misuse
 from explorer.base.errors import BadModel
 from explorer.engine.costs.decode import module_cache
-from explorer.engine.serving.serving import passes_of, served
+from explorer.engine.serving.serving import compute_serving, create_passes
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.serving import Serving
 from explorer.facts.serving.spec import ServingSpec
@@ -40,7 +40,7 @@ def serve(
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **config)).eval()
     spec = spec or ServingSpec(dtype="bf16")
-    return served(passes_of(module_cache.of_module(model), spec), spec, machine)
+    return compute_serving(create_passes(module_cache.of_module(model), spec), spec, machine)
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_an_encoder_is_held_and_not_read_by_a_step() -> None:
     with torch.device("meta"):
         model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model("t5", **small)).eval()
     spec = ServingSpec(prompt=20, contexts=(30,), batches=(1,))
-    found = served(passes_of(module_cache.of_module(model), spec), spec, CHIP)
+    found = compute_serving(create_passes(module_cache.of_module(model), spec), spec, CHIP)
     encoder = sum(p.numel() for p in model.encoder.block.parameters())
     assert found.active <= found.params - encoder
     assert found.decode.weight_bytes < found.weight_bytes - 4 * encoder
@@ -314,15 +314,15 @@ def test_layouts_of_many_contexts_are_those_of_each_alone() -> None:
         config = AutoConfig.for_model("gemma3_text", **sizes, **more, intermediate_size=96)
         model = AutoModelForCausalLM.from_config(config).eval()
     spec = ServingSpec(prompt=32, contexts=(20, 50, 63, 64, 100, 300, 1001), devices=(2,), links=1e9)
-    passes = passes_of(module_cache.of_module(model), spec)
-    together = served(passes, spec, CHIP).layouts
-    alone = [served(passes, replace(spec, contexts=(one,)), CHIP).layouts for one in spec.contexts]
+    passes = create_passes(module_cache.of_module(model), spec)
+    together = compute_serving(passes, spec, CHIP).layouts
+    alone = [compute_serving(passes, replace(spec, contexts=(one,)), CHIP).layouts for one in spec.contexts]
     assert together == tuple(one for layouts in alone for one in layouts)
     for context, found in zip(spec.contexts, alone, strict=True):
-        fresh = passes_of(module_cache.of_module(model), spec)
+        fresh = create_passes(module_cache.of_module(model), spec)
         assert fresh.holders
         fresh.attention(context)  # counted there, and not between two others
-        assert served(fresh, replace(spec, contexts=(context,)), CHIP).layouts == found
+        assert compute_serving(fresh, replace(spec, contexts=(context,)), CHIP).layouts == found
     assert len({one.cache_bytes for one in together if one.tensor == 2 and one.batch == 1}) == 7
 
 
@@ -330,13 +330,13 @@ def test_layouts_of_many_contexts_are_those_of_each_alone() -> None:
 def test_other_batches_and_devices_need_no_other_pass() -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **TWO_LAYERS)).eval()
-    passes = passes_of(module_cache.of_module(model), ServingSpec())
+    passes = create_passes(module_cache.of_module(model), ServingSpec())
     made: list[int] = []
-    passes.told = made.append
-    served(passes, ServingSpec(prompt=64, contexts=(512,)), CHIP)
+    passes.on_pass = made.append
+    compute_serving(passes, ServingSpec(prompt=64, contexts=(512,)), CHIP)
     before = len(made)
     many = ServingSpec(prompt=64, contexts=(512,), batches=tuple(range(1, 50)), devices=(1, 2, 4, 8))
-    found = served(passes, many, CHIP)
+    found = compute_serving(passes, many, CHIP)
     assert len(made) == before
     assert (len(found.times), len(found.layouts) >= 200) == (49, True)
 
@@ -345,11 +345,13 @@ def test_other_batches_and_devices_need_no_other_pass() -> None:
 def test_layouts_at_other_contexts_need_one_step_for_the_rows_that_are_shown() -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **TWO_LAYERS)).eval()
-    passes = passes_of(module_cache.of_module(model), ServingSpec())
+    passes = create_passes(module_cache.of_module(model), ServingSpec())
     made: list[int] = []
-    served(passes, ServingSpec(prompt=64, contexts=(512,)), CHIP)
-    passes.told = made.append
-    served(passes, ServingSpec(prompt=64, contexts=tuple(range(600, 1100)), devices=(1, 2, 4, 8)), CHIP)
+    compute_serving(passes, ServingSpec(prompt=64, contexts=(512,)), CHIP)
+    passes.on_pass = made.append
+    compute_serving(
+        passes, ServingSpec(prompt=64, contexts=tuple(range(600, 1100)), devices=(1, 2, 4, 8)), CHIP
+    )
     assert len(made) == 1
 
 

@@ -229,7 +229,7 @@ def test_an_address_where_nobody_is_is_one_line(
     sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr(cluster, "_ANSWER", 1.0)
+    monkeypatch.setattr(cluster, "_ANSWER_SECONDS", 1.0)
     for address in ("tcp://127.0.0.1:1", "nonsense://x:1", "nowhere"):
         with pytest.raises(Misuse, match="dask scheduler"):
             sweep_files(sample("lenet"), spec=SweepSpec(((64, 64, 64),)), scheduler=address)
@@ -288,7 +288,7 @@ def test_a_tiling_that_no_worker_survives_is_a_row_that_says_so(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(processes, "_DEATHS", 2)
+    monkeypatch.setattr(processes, "_MAX_DEATHS", 2)
     monkeypatch.setattr("explorer.features.sweep.sweep._opener", lambda *_: partial(os._exit, 9))
     kept = str(tmp_path / "results.db")
     spec = SweepSpec(((16, 16, 16),))

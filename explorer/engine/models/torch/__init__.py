@@ -1,1 +1,1 @@
-"""Opened models of PyTorch, by kind."""
+"""Opened models of PyTorch, by source."""

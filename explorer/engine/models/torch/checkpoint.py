@@ -1,8 +1,9 @@
-"""Checkpoints of torch.save: a state_dict, a dictionary of many things, a whole pickled module.
+"""Checkpoints of torch.save: a state_dict, a dictionary with further objects, or a pickled module.
 
-This format is tried after torch's other formats, so it also reports files that have a checkpoint's name and
-are none. A checkpoint is opened by its description, without torch, and none of its code runs. With `--trust`,
-torch and the classes of a pickled module, torch loads the module and it is analyzed like any other.
+This format is tried after torch's other formats, so it also reports files that have the name of a checkpoint
+but are none. A checkpoint is opened by its description, without torch, and none of its code runs. With
+`--trust`, torch and the classes of a pickled module, torch loads the module and it is analyzed like any
+other.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ def _recognise(probe: SourceProbe) -> bool:
 
 
 def _is_pickle(head: bytes) -> bool:
-    """Whether a file begins as a pickle of protocol 2 or later does."""
+    """Whether a file starts like a pickle of protocol 2 or later."""
     if len(head) < 3 or head[0] != 0x80 or not 2 <= head[1] <= 5:
         return False
-    # opcodes that a model's pickle begins with: a frame, a container, a name of code, a number, text
+    # first opcodes of a model's pickle: a frame, a container, a global, a number, text
     return head[2] in b"\x95}](c\x8a\x8cXq)\x94NKMJ"
 
 
@@ -50,14 +51,14 @@ def _check(source: str) -> None:
 
 def _open(source: str, options: OpenOptions) -> OpenedModel:
     _check(source)
-    from explorer.engine.models.torch.described_file import open_checkpoint  # formats are listed without
+    from explorer.engine.models.torch.described_file import open_checkpoint  # not needed to list formats
 
     return open_checkpoint(source, options)
 
 
 def _outline(source: str) -> Outline:
     _check(source)
-    from explorer.engine.formats.torch_files.checkpoint_modules import outline  # neither this
+    from explorer.engine.formats.torch_files.checkpoint_modules import outline  # not needed to list formats
 
     return outline(source)
 

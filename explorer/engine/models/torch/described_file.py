@@ -1,8 +1,8 @@
-"""Description of a model in its file, without building it: modules, tensors, operators.
+"""Description of a model in its file, without building the model: modules, tensors, operators.
 
-It serves a pickled module whose code may not run, and a TorchScript file or exported program on a machine
-without torch. The tree, parameters, bytes, types and values are available. What needs a run of the model is
-unknown, with the reason.
+It is used for a pickled module whose code may not run, and for a TorchScript file or exported program on a
+machine without torch. Tree, parameters, bytes, types and values are available. Figures that need a run of the
+model are unknown, with the reason.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ if TYPE_CHECKING:
 
 
 class DescribedFile(TensorFile):
-    """A model that is known by its description.
+    """A model that is known only by the description in its file.
 
     Args:
-        contents: Its tensors, and the other facts in the file.
-        options: How it is opened.
-        grow: Builds the leaves of its tree.
+        contents: The model's tensors, and other facts in the file.
+        options: Options that the model is opened with.
+        grow: Function that builds the leaves of the layer tree.
         strides: Strides of the tensors that are not contiguous, in elements.
-        hint: The next step for a user who needs more.
-        inputs: Inputs of the model, as far as the file gives them; `outputs` likewise.
-        counted: If the leaves have costs: where those come from.
+        hint: Next step for a user who needs more.
+        inputs: Inputs of the model, as far as the file declares them.
+        outputs: Outputs of the model, as far as the file declares them.
+        counted: Note on the source of the leaves' costs, or '' if the leaves have none.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class DescribedFile(TensorFile):
         counted: str = "",
     ) -> None:
         super().__init__(contents, options)
-        self._grow = grow
+        self._build_leaves = grow
         self.strides = strides or {}
         self._hint = hint
         self._inputs = inputs
@@ -71,16 +72,16 @@ class DescribedFile(TensorFile):
         """See `OpenedModel`."""
         examined = super().examine(on_progress=on_progress, cancel=cancel)
         with gc_pause():
-            leaves, groups = self._grow()
+            leaves, groups = self._build_leaves()
             trained = self._requiring_grad(leaves)
             layers = layer_rows.build(leaves, groups, trained=trained)
-        each = {
+        elements_by_parameter = {
             identity: elements
             for leaf in leaves
             for identity, elements, _ in leaf.stored
             if trained is not None and identity in trained
         }
-        trainable = None if trained is None else sum(each.values())
+        trainable = None if trained is None else sum(elements_by_parameter.values())
         totals = layer_tree.totals(leaves, trainable_params=trainable)
         totals = replace(totals, stored_status=examined.info.totals.stored_status)
         model = replace(examined.info.model, inputs=self._inputs, outputs=self._outputs)
@@ -90,12 +91,12 @@ class DescribedFile(TensorFile):
         else:
             totals = replace(totals, nodes=0, coverage=0.0, status="unknown")
         info = replace(examined.info, totals=totals, model=model)
-        why = f"{self.contents.why}: the order of execution is not known"
-        order = liveness.Schedule((), (), (), why, self._hint)
+        reason = f"{self.contents.why}: the order of execution is not known"
+        order = liveness.Schedule((), (), (), reason, self._hint)
         return liveness.AnalysisResult(info, lambda: (layers, lambda: order, lambda: None))
 
     def _activations(self, leaves: Sequence[LayerLeaf]) -> dict[str, int | None]:
-        """Bytes of the outputs of modules, and separately of operators outside modules."""
+        """Returns the output bytes of modules, and separately of operators outside modules."""
         sums: dict[bool, list[int | None]] = {True: [], False: []}
         for leaf in leaves:
             sums[leaf.layer.path in self.contents.kinds].append(leaf.layer.activation_bytes)
@@ -106,18 +107,18 @@ class DescribedFile(TensorFile):
         }
 
     def _requiring_grad(self, leaves: Sequence[LayerLeaf]) -> set[Hashable] | None:
-        """Parameters with requires_grad, by their identities; None if the file does not say."""
+        """Returns the identities of parameters with requires_grad, or None if the file does not say."""
         trainable = {key: t.trainable for t in self.contents.tensors for key, _, _ in t.counted}
-        used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
-        if any(trainable.get(identity) is None for identity in used):
+        parameter_ids = {identity for leaf in leaves for identity, _, _ in leaf.stored}
+        if any(trainable.get(identity) is None for identity in parameter_ids):
             return None
-        return {identity for identity in used if trainable[identity]}
+        return {identity for identity in parameter_ids if trainable[identity]}
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
         tensors, notes = super().tensors()
         unread = {tensor.name for tensor in self.contents.tensors if tensor.unread}
-        # the bytes at its place in the file, if it has one, are not its numbers
+        # the bytes in the file, if any, are not the tensor's numbers
         tensors = [replace(n, raw=None) if n.name in unread else n for n in tensors]
         return [replace(n, layer=n.name.rpartition(".")[0]) for n in tensors], notes
 
@@ -127,10 +128,10 @@ class DescribedFile(TensorFile):
 
 
 def refuse_sizes(options: OpenOptions, hint: str) -> None:
-    """Refuses options that need torch for a model that is known by its description.
+    """Refuses options that need torch for a model that is known only by its description.
 
     Raises:
-        Misuse: The options ask for other sizes than those in the file, or for a decode step.
+        Misuse: The options request other sizes than those in the file, or a decode step.
     """
     values = {"--dim": options.dims, "--input-shape": options.input_shapes, "--past": options.past}
     for option, value in values.items():
@@ -141,20 +142,22 @@ def refuse_sizes(options: OpenOptions, hint: str) -> None:
 
 
 def declared(values: Sequence[tuple[str, str | None, Shape | None]]) -> tuple[TensorInfo, ...]:
-    """Inputs or outputs as a file declares them: name, type, shape."""
+    """Returns the inputs or outputs that a file declares, given as name, type and shape."""
     return tuple(TensorInfo(name, dtype, shape, "declared") for name, dtype, shape in values)
 
 
-# -- the tree of a description
+# -- layer tree of a description
 
 
 def leaves_of(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
-    """Leaves: one for every module without submodules, every tensor outside modules, and every object outside
-    the model, whose tensors are no parameters.
+    """Returns the leaves of a layer tree.
+
+    There is a leaf for every module without submodules, for every tensor outside modules, and for every
+    object outside the model. Tensors of such objects are not parameters.
 
     Args:
-        parts: In pre-order.
-        why: Why nothing is known of their work.
+        parts: Parts of the file, in pre-order.
+        why: Reason why the costs are unknown.
     """
     leaves: list[LayerLeaf] = []
     groups: dict[str, GroupFacts] = {}
@@ -162,9 +165,9 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
     for part in parts:
         scopes = scopes[: part.depth]
         if not part.kind:
-            loose, around = tree_of(part.parameters, why, {}, part.role)
-            leaves += loose
-            groups |= {path: facts for path, facts in around.items() if path not in groups}
+            loose_leaves, loose_groups = tree_of(part.parameters, why, {}, part.role)
+            leaves += loose_leaves
+            groups |= {path: facts for path, facts in loose_groups.items() if path not in groups}
             continue
         buffers = [tensor.last for tensor in part.buffers]
         attributes = {**part.settings, **({"buffers": buffers} if buffers else {})}
@@ -191,17 +194,17 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
     return leaves, groups
 
 
-# -- files that torch rebuilds if it is installed, and that are described if not
+# -- files that torch rebuilds if it is installed; otherwise they are described
 
 _NO_TORCH = "its code is analysed with torch, which cannot be had here"
 
 
 def open_script(source: str, options: OpenOptions) -> OpenedModel:
-    """A TorchScript file.
+    """Opens a TorchScript file, with torch or by its description.
 
     Raises:
-        BadModel: It is broken.
-        Misuse: Without torch, other sizes are asked for than those in the file.
+        BadModel: The file is broken.
+        Misuse: torch is not installed, and the options request other sizes than those in the file.
     """
     try:
         require("torch", source)
@@ -221,11 +224,11 @@ def open_script(source: str, options: OpenOptions) -> OpenedModel:
 
 
 def open_checkpoint(source: str, options: OpenOptions) -> OpenedModel:
-    """A checkpoint; with `options.trust` a module in it is loaded, and whatever code is in the file runs.
+    """Opens a checkpoint. With `options.trust`, torch loads a module in it and runs any code in the file.
 
     Raises:
-        BadModel: It is broken, or holds no tensors; or a class of a trusted module cannot be imported here.
-        MissingExtra: It is trusted, and torch is not installed.
+        BadModel: The file is broken, or holds no tensors, or a class of a trusted module cannot be imported.
+        MissingExtra: The file is trusted, and torch is not installed.
     """
     checkpoint = read_checkpoint(source, "checkpoint")
     if options.trust and checkpoint.whole:

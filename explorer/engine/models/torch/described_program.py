@@ -1,7 +1,7 @@
-"""Exported program on a machine without torch: its layer tree from the shapes in its file.
+"""Exported programs on a machine without torch: the layer tree from the shapes in the file.
 
 A module without submodules is a row with the sums of its operators. Other operators have rows of their own,
-as with torch. What needs a run of the program is unknown.
+as with torch. Figures that need a run of the program are unknown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COUNTED = (
 
 
 def open_program(source: str, options: OpenOptions) -> OpenedModel:
-    """Opens an exported program: rebuilt with torch, or by its description if torch is not installed."""
+    """Opens an exported program, with torch or, if torch is not installed, by its description."""
     try:
         require("torch", source)
     except MissingExtra:
@@ -48,11 +48,11 @@ def open_program(source: str, options: OpenOptions) -> OpenedModel:
 
 
 def open_described(source: str, options: OpenOptions) -> OpenedModel:
-    """An exported program by its description.
+    """Opens an exported program by its description.
 
     Raises:
-        BadModel: There is no program in it, or it cannot be read.
-        Misuse: Other sizes are asked for than those in the file.
+        BadModel: The file holds no program, or cannot be read.
+        Misuse: The options request other sizes than those in the file.
     """
     refuse_sizes(options, f"type: {install_command()}")
     program = described(source, _WHY, exported=True)
@@ -69,63 +69,65 @@ def open_described(source: str, options: OpenOptions) -> OpenedModel:
 
 
 def described_nodes(source: str) -> dict[str, dict[str, int | None]]:
-    """Figures of the nodes of a program, by their names in its graph, at the sizes it was exported with.
+    """Returns figures of the nodes of a program, by their names in its graph.
+
+    The figures are those at the sizes that the program was exported with.
 
     Raises:
-        BadModel: There is no program in it, or it cannot be read.
+        BadModel: The file holds no program, or cannot be read.
     """
     program = described(source, _WHY, exported=True, places=False)
     parameters = {
         tensor.name: tensor for tensor in program.contents.tensors if tensor.name in program.parameters
     }
     figures: dict[str, dict[str, int | None]] = {}
-    for at in (ran.operator for ran in program.nodes):
-        cost = exported_cost(at.kind, at.inputs, at.outputs, at.settings)
-        names = dict.fromkeys(program.values[name] for name in at.uses if name in program.values)
-        used = [parameters[name] for name in names if name in parameters]
-        figures[at.name] = {
+    for operator in (call.operator for call in program.nodes):
+        cost = exported_cost(operator.kind, operator.inputs, operator.outputs, operator.settings)
+        names = dict.fromkeys(program.values[name] for name in operator.uses if name in program.values)
+        used_parameters = [parameters[name] for name in names if name in parameters]
+        figures[operator.name] = {
             "macs": cost.macs,
             "ops": cost.elementwise_ops,
-            "params": sum(math.prod(tensor.shape) for tensor in used),
-            "weights": sum(tensor.nbytes for tensor in used),
-            "activations": _bytes(at.outputs),
+            "params": sum(math.prod(tensor.shape) for tensor in used_parameters),
+            "weights": sum(tensor.nbytes for tensor in used_parameters),
+            "activations": _bytes(operator.outputs),
         }
-        # in the graph, a node picks each of several results
-        picked = [name for name, _, _ in at.outputs if name != at.name]
-        figures.update((name, dict.fromkeys(figures[at.name], 0)) for name in picked)
+        # each of several results is a node of its own, without costs
+        result_names = [name for name, _, _ in operator.outputs if name != operator.name]
+        figures.update((name, dict.fromkeys(figures[operator.name], 0)) for name in result_names)
     return figures
 
 
 def _leaves(program: ProgramDescription) -> DescribedLeaves:
-    """Leaves in the order of their first operator."""
-    inner = {path.rpartition(".")[0] for ran in program.nodes for _, path, _ in ran.stack if path}
-    runs: dict[int | str, list[ProgramCall]] = {}  # by path of a module, or place of an operator
-    for at, ran in enumerate(program.nodes):
-        path = ran.stack[-1][1] if ran.stack else ""
-        alone = not path or path in inner
-        runs.setdefault(at if alone else path, []).append(ran)
+    """Returns the leaves in the order of their first operator."""
+    inner = {path.rpartition(".")[0] for call in program.nodes for _, path, _ in call.stack if path}
+    runs: dict[int | str, list[ProgramCall]] = {}  # by path of a module, or index of an operator
+    for index, call in enumerate(program.nodes):
+        path = call.stack[-1][1] if call.stack else ""
+        is_single = not path or path in inner
+        runs.setdefault(index if is_single else path, []).append(call)
     parameters = {
         tensor.name: tensor for tensor in program.contents.tensors if tensor.name in program.parameters
     }
-    unused = {tensor.key: tensor for tensor in parameters.values()}
+    unused_parameters = {tensor.key: tensor for tensor in parameters.values()}
     leaves: list[LayerLeaf] = []
     groups: dict[str, GroupFacts] = {}
     for key, nodes in runs.items():
-        layer, used = _row(program, nodes, isinstance(key, str), parameters)
-        for tensor in used:
-            unused.pop(tensor.key, None)
+        layer, used_parameters = _row(program, nodes, isinstance(key, str), parameters)
+        for tensor in used_parameters:
+            unused_parameters.pop(tensor.key, None)
         scopes = _scopes(nodes[0], isinstance(key, str))
-        leaves.append(LayerLeaf(scopes, layer, weights_of(used), nodes=len(nodes)))
-    for tensor in unused.values():
+        leaves.append(LayerLeaf(scopes, layer, weights_of(used_parameters), nodes=len(nodes)))
+    for tensor in unused_parameters.values():
         leaves.append(LayerLeaf((), _unused(tensor), weights_of([tensor]), nodes=0))
     return leaves, groups
 
 
-def _scopes(ran: ProgramCall, merged: bool) -> tuple[Scope, ...]:
-    around = [(path, kind) for _, path, kind in ran.stack if path]
+def _scopes(call: ProgramCall, merged: bool) -> tuple[Scope, ...]:
+    modules = [(path, kind) for _, path, kind in call.stack if path]
     if merged:
-        around = around[:-1]
-    return tuple(Scope(path, path.rpartition(".")[2], kind.rpartition(".")[2]) for path, kind in around)
+        modules = modules[:-1]
+    return tuple(Scope(path, path.rpartition(".")[2], kind.rpartition(".")[2]) for path, kind in modules)
 
 
 def _row(
@@ -134,12 +136,12 @@ def _row(
     merged: bool,
     parameters: Mapping[str, StoredTensor],
 ) -> tuple[Layer, list[StoredTensor]]:
-    """The row of a module with all its operators, or of one operator; and the parameters that it uses."""
+    """Returns the row of a module with all its operators, or of one operator, and its parameters."""
     costs = [
         exported_cost(r.operator.kind, r.operator.inputs, r.operator.outputs, r.operator.settings)
         for r in nodes
     ]
-    whole = (
+    total_cost = (
         cost_formulas.total([c for c in costs if c.formula != cost_formulas.FREE.formula])
         if len(costs) > 1
         else costs[0]
@@ -148,7 +150,7 @@ def _row(
     path = first.stack[-1][1] if first.stack else ""
     operator_name = first.operator.name or first.operator.kind
     names = dict.fromkeys(program.values[n] for r in nodes for n in r.operator.uses if n in program.values)
-    used = [parameters[name] for name in names if name in parameters]
+    used_parameters = [parameters[name] for name in names if name in parameters]
     outputs = list(nodes[-1].operator.outputs)
     op = first.operator.kind
     op = op.split(".")[1] if op.startswith("aten.") else op
@@ -161,37 +163,37 @@ def _row(
         calls=len({r.stack[-1][0] for r in nodes}) if merged else 1,
         inputs=declared(_outside_inputs(nodes, program)),
         outputs=declared(outputs),
-        weights=tuple(TensorInfo(t.last, t.dtype, t.shape, "declared") for t in used),
-        macs=whole.macs,
-        formula=whole.formula or next((c.formula for c in costs if c.formula), ""),
-        elementwise_ops=whole.elementwise_ops,
+        weights=tuple(TensorInfo(t.last, t.dtype, t.shape, "declared") for t in used_parameters),
+        macs=total_cost.macs,
+        formula=total_cost.formula or next((c.formula for c in costs if c.formula), ""),
+        elementwise_ops=total_cost.elementwise_ops,
         bytes_read=None,
         bytes_written=None,
         activation_bytes=_bytes(_results(nodes) if merged else outputs),
         weight_bytes_read=None,
         attributes=_attributes(nodes),
-        status=whole.status,
-        reason=whole.reason,
+        status=total_cost.status,
+        reason=total_cost.reason,
     )
-    return layer, used
+    return layer, used_parameters
 
 
 def _outside_inputs(nodes: Sequence[ProgramCall], program: ProgramDescription) -> list[Tensor]:
-    """Input tensors from outside the module that are not stored."""
+    """Returns the input tensors from outside the module that are not stored."""
     inner_values = {name for r in nodes for name, _, _ in r.operator.outputs}
-    taken: dict[str, Tensor] = {}
-    for ran in nodes:
-        shaped = [value for value in ran.operator.inputs if value[2] is not None]
-        for name, value in zip(ran.operator.uses, shaped, strict=False):
+    outside_inputs: dict[str, Tensor] = {}
+    for call in nodes:
+        input_tensors = [value for value in call.operator.inputs if value[2] is not None]
+        for name, value in zip(call.operator.uses, input_tensors, strict=False):
             if name not in inner_values and name not in program.values:
-                taken.setdefault(name, value)
-    return list(taken.values())
+                outside_inputs.setdefault(name, value)
+    return list(outside_inputs.values())
 
 
 def _results(nodes: Sequence[ProgramCall]) -> list[Tensor]:
-    """The outputs of every call of a module."""
-    last = {ran.stack[-1][0]: ran.operator.outputs for ran in nodes}
-    return [value for outputs in last.values() for value in outputs]
+    """Returns the outputs of every call of a module."""
+    outputs_by_call = {call.stack[-1][0]: call.operator.outputs for call in nodes}
+    return [value for outputs in outputs_by_call.values() for value in outputs]
 
 
 def _bytes(values: Sequence[Tensor]) -> int | None:
@@ -209,7 +211,7 @@ def _bytes(values: Sequence[Tensor]) -> int | None:
 
 
 def _attributes(nodes: Sequence[ProgramCall]) -> dict[str, object]:
-    """The arguments of the operator, and where in the source it stands."""
+    """Returns the arguments of the operator, and its line in the source code."""
     attributes = dict(nodes[0].operator.settings) if len(nodes) == 1 else {}
     if len(nodes) > 1:
         attributes["operators"] = [ran.operator.kind for ran in nodes[:16]]
@@ -219,7 +221,7 @@ def _attributes(nodes: Sequence[ProgramCall]) -> dict[str, object]:
 
 
 def _unused(tensor: StoredTensor) -> Layer:
-    """A parameter that no operator uses."""
+    """Returns the row of a parameter that no operator uses."""
     return Layer(
         **UNPLACED,
         path=tensor.name,

@@ -1,7 +1,7 @@
 """torch.export programs: rebuilt as an nn.Module from their graph, which is read as data.
 
-Without torch, the file is known by its description: operators, shapes, modules, and the costs of multiplying
-operators by our own rules.
+Without torch, the file is known by its description: operators, shapes, modules, and the costs of operators
+with products by Explorer's own rules.
 """
 
 from __future__ import annotations

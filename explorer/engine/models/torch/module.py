@@ -1,7 +1,7 @@
-"""PyTorch module as an opened model: by its name, from a file, or as an object of a Python program.
+"""PyTorch module as an opened model, given by its name, from a file, or as an object of a Python program.
 
-Modules that not every question needs (onnx, values) are imported on first use: the import takes longer than
-counting a small model.
+Modules that only some questions need (onnx, values) are imported on first use, because the import takes
+longer than the analysis of a small model.
 """
 
 from __future__ import annotations
@@ -44,13 +44,16 @@ if TYPE_CHECKING:
 
 
 class TorchModel:
-    """A torchvision model by name, or what `package.module:callable` returns."""
+    """A torchvision model by name, or the return value of `package.module:callable`."""
 
     format = "torch"
     takes_weights = True
     is_graph = False
     planned_as_traced = False
-    """Tilings are planned on a run on shapes, whatever the size, so no exporter has to know the operators."""
+    """Whether tilings are planned in a run on the meta device for any size.
+
+    No exporter then has to support the operators.
+    """
 
     def __init__(self, source: str, options: OpenOptions) -> None:
         self.source = source
@@ -60,7 +63,7 @@ class TorchModel:
         self._graph: Model | None = None
 
     def names(self) -> tuple[list[str], list[str]] | None:
-        """See `OpenedModel`; a module checks the names itself when it is given its inputs."""
+        """Returns None, because a module checks names when its inputs are bound. See `OpenedModel`."""
         return None
 
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
@@ -73,12 +76,12 @@ class TorchModel:
         return examine(dims=dims, input_shapes=shapes, on_progress=on_progress, cancel=cancel)
 
     def stored(self) -> Info:
-        """Facts about the stored tensors only, which need no input."""
+        """Returns facts about the stored tensors only, which need no input."""
         info = analyse.stored(self.loaded.meta(), source=self.source)
-        about = replace(info.model, format=self.format)
+        model_info = replace(info.model, format=self.format)
         assumptions = {**info.assumptions, "weights": self.loaded.weights_text}
-        random = self.loaded.weights_from == "random"
-        return replace(info, model=about, assumptions=assumptions, random_weights=random)
+        is_random = self.loaded.weights_from == "random"
+        return replace(info, model=model_info, assumptions=assumptions, random_weights=is_random)
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
         """See `OpenedModel`."""
@@ -99,11 +102,11 @@ class TorchModel:
         """See `OpenedModel`."""
         return lambda arrays: run(self.loaded, self.loaded.bound or self._bound(), list(arrays))
 
-    def taken(self, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> BoundInputs:
-        """The inputs; if the module does not say what it takes, the types and shapes of the given arrays.
+    def bind_arrays(self, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> BoundInputs:
+        """Binds the inputs. If the module declares none, the types and shapes of the arrays are used.
 
         Args:
-            shapes: Types and shapes of the arrays by name; the name of a single array does not matter.
+            shapes: Types and shapes of the arrays by name. The name of a single array does not matter.
         """
         try:
             return self._bound()
@@ -115,7 +118,7 @@ class TorchModel:
 
     @property
     def weights_note(self) -> str:
-        """Where the weights come from: 'random weights, seed 0'."""
+        """Origin of the weights: 'random weights, seed 0'."""
         text = self.loaded.weights_text
         if self.loaded.weights_from == "file":
             return f"weights {text}"
@@ -123,13 +126,13 @@ class TorchModel:
 
     @property
     def weights_notes(self) -> tuple[str, ...]:
-        """`weights_note`, and what a file of weights lacks or has in excess, once the model is built."""
+        """The note `weights_note`, and notes on missing or unexpected tensors once the model is built."""
         of_file = self.loaded.notes if self.options.weights_file is not None else ()
         return self.weights_note, *of_file
 
     @property
     def replaced_weights(self) -> tuple[str, ...]:
-        """`weights_notes` where the weights are random or from a file; () where they are the model's own."""
+        """The notes `weights_notes` for random weights or weights from a file, and () for the model's own."""
         return () if self.loaded.weights_from == "model" else self.weights_notes
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
@@ -165,22 +168,22 @@ class TorchModel:
         return fact, paths, notes
 
     def holding(self, loaded: LoadedModule) -> TorchModel:
-        """The same opened model with a changed module; inputs and options stay."""
-        twin = copy.copy(self)
-        twin.loaded, twin._graph = loaded, None
-        return twin
+        """Returns the opened model with a changed module and the same inputs and options."""
+        copied_model = copy.copy(self)
+        copied_model.loaded, copied_model._graph = loaded, None
+        return copied_model
 
     def node_figures(self) -> Mapping[str, Mapping[str, int | None]]:
-        """Figures of the nodes that torch.export makes of the module, by their names."""
+        """Returns figures of the nodes of the module's torch.export program, by their names."""
         return program_nodes(self.loaded, self.options)
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
-        """See `OpenedModel`; a user's callable may do anything."""
+        """Returns () for torchvision models, and None for a user's callable, which may do anything."""
         return () if self.loaded.torchvision and self.options.weights_file is None else None
 
 
 class ModuleObject(TorchModel):
-    """An nn.Module object of a Python program, which is not changed."""
+    """An nn.Module object of a Python program. It is not changed."""
 
     def __init__(self, module: nn.Module, inputs: Any, options: OpenOptions) -> None:
         if not isinstance(module, nn.Module):
@@ -195,7 +198,7 @@ class ModuleObject(TorchModel):
 
 
 def _with_file(loaded: LoadedModule, options: OpenOptions) -> LoadedModule:
-    """The model with the weights of the user's file, if one is given."""
+    """Returns the model with the weights of the user's file, if there is one."""
     if options.weights_file is None:
         return loaded
     if options.weights is not None:

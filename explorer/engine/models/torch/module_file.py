@@ -1,4 +1,4 @@
-"""Files of torch opened as nn.Modules, with torch: TorchScript, exported programs, trusted pickles."""
+"""Files opened as nn.Modules with torch installed: TorchScript, exported programs, trusted pickles."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from explorer.host.optional_packages import error_line, search_here, silence
 
 
 class RebuiltModule(TorchModel):
-    """A module that was rebuilt from a file of torch's.
+    """A module that was rebuilt from a file of torch.
 
     Args:
-        format: What kind of file.
-        source: Its path.
-        options: How it was opened.
-        loaded: What was made of it.
+        format: Format of the file.
+        source: Path of the file.
+        options: Options that the file was opened with.
+        loaded: The rebuilt module.
     """
 
     takes_weights = False
@@ -55,20 +55,20 @@ class RebuiltModule(TorchModel):
 
 
 def open_script(source: str, options: OpenOptions) -> OpenedModel:
-    """Opens a TorchScript file: its code is read as data and runs only as far as `options.trust` allows."""
+    """Opens a TorchScript file. Its code is read as data, and runs only if `options.trust` allows it."""
     return RebuiltModule("torchscript", source, options, torchscript.load(source, trust=options.trust))
 
 
 def open_program(source: str, options: OpenOptions) -> OpenedModel:
-    """An exported program: its graph is read as data."""
+    """Opens an exported program. Its graph is read as data."""
     return RebuiltModule("torch.export", source, options, exported_program.load(source))
 
 
 def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> OpenedModel:
-    """The module in a checkpoint, loaded as torch loads it: whatever code is in the file runs.
+    """Opens the module in a checkpoint with torch.load, which runs any code in the file.
 
     Raises:
-        BadModel: A class of the module cannot be imported here, or loading fails.
+        BadModel: A class of the module cannot be imported, or loading fails.
     """
     input_files.check(source)
     search_here()
@@ -86,7 +86,7 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
         ) from error
     except (Exception, SystemExit) as error:
         raise BadModel(f"torch cannot load it ({error_line(error)})", where=source) from error
-    module = _at(loaded, path)
+    module = _module_at(loaded, path)
     if module is None:
         raise BadModel(f"there is no nn.Module at '{path}' once it is loaded", where=source)
     model = of(module, source=source)
@@ -95,8 +95,8 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
     return RebuiltModule("checkpoint", source, options, model)
 
 
-def _at(loaded: Any, path: str) -> torch.nn.Module | None:
-    """The module at a path in the loaded object: keys of dictionaries, indices of lists."""
+def _module_at(loaded: Any, path: str) -> torch.nn.Module | None:
+    """Returns the module at a path in the loaded object: keys of dictionaries, indices of lists."""
     while path and not isinstance(loaded, torch.nn.Module):
         if isinstance(loaded, dict):
             key = next((k for k in loaded if path == str(k) or path.startswith(f"{k}.")), None)

@@ -1,4 +1,4 @@
-"""torchvision models by name, and nn.Modules by `package.module:callable`."""
+"""Names of PyTorch models: torchvision models by name, and nn.Modules by `package.module:callable`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def _recognise(probe: SourceProbe) -> bool:
 
 
 def _open(source: str, options: OpenOptions) -> OpenedModel:
-    from explorer.host.optional_packages import require  # the list of formats reads this file
+    from explorer.host.optional_packages import require  # not needed to list formats
 
     require("torch", source)
-    from explorer.engine.models.torch.module import TorchModel  # torch: seconds
+    from explorer.engine.models.torch.module import TorchModel  # imports torch, which takes seconds
 
     return TorchModel(source, options)
 

@@ -1,13 +1,13 @@
 """ONNX export of an nn.Module by torch's exporters, with the module's own names in the file.
 
-torch has two exporters. The TorchScript one comes first: node names carry the module tree
-(`/features/features.0/Conv`), weights keep their state_dict names, detection models work, and AlexNet
-takes 2 s where the newer one takes several times that. The newer exporter (torch.export) takes over when the
-first fails, or when its file branches on values.
+torch has two exporters. The TorchScript exporter is tried first. Its node names contain the module tree
+(`/features/features.0/Conv`), and weights keep their state_dict names. It exports detection models, and
+AlexNet takes 2 s, while the newer exporter takes several times as long. The newer exporter (torch.export) is
+tried if the first fails, or if its file branches on values.
 
-Two things that happen to names on the way are undone here: parameters that merely have the same values
-(every fresh bias of zeros) are not merged into one, and a transposed weight that became
-`onnx::MatMul_2064` gets its name back. Batch norms stay themselves, so that parameters can be compared.
+Two changes of names are reverted. Parameters with equal values (such as new biases of zeros) are not merged
+into one parameter. A transposed weight that the exporter named `onnx::MatMul_2064` gets its state_dict name
+back. Batch norms are not folded, so that parameters can be compared.
 """
 
 from __future__ import annotations
@@ -42,39 +42,39 @@ from explorer.facts import Progress
 from explorer.host.optional_packages import error_line
 
 _INVENTED = ("onnx::", "val_")
-"""Prefixes of the names that the two exporters make up."""
+"""Prefixes of the names that the two exporters invent."""
 
 OPSET = 17
-"""The lowest opset with LayerNormalization as one operator, which every current runtime supports."""
+"""Lowest opset with LayerNormalization as one operator; every current runtime supports it."""
 _LEAST_OPSET = 7
-"""The lowest opset of the TorchScript exporter."""
+"""Lowest opset of the TorchScript exporter."""
 _LATER_OPSET = 20
-"""The highest opset of the TorchScript exporter, for operators that 17 lacks, such as affine_grid."""
+"""Highest opset of the TorchScript exporter, for operators that opset 17 lacks, such as affine_grid."""
 _NEWER_OPSET = 18
-"""The opset that the torch.export-based exporter writes without conversion."""
+"""Opset that the torch.export exporter writes without conversion."""
 
 
 EXPORTERS = {"torchscript": "the TorchScript exporter", "dynamo": "the torch.export exporter"}
-"""torch's two exporters, by their names in torch's own option."""
+"""torch's two exporters, by their names in the options."""
 
-_WAYS = (("torchscript", OPSET), ("torchscript", _LATER_OPSET), ("dynamo", _NEWER_OPSET))
+_ATTEMPTS = (("torchscript", OPSET), ("torchscript", _LATER_OPSET), ("dynamo", _NEWER_OPSET))
 """Exporter and opset of each attempt, in order, if the request leaves them open."""
 
 _MANY_BYTES = 1 << 30
-"""Weights above this size go into a file beside the model: protobuf ends at 2 GiB, graph included."""
+"""Bytes of weights above which they are written to a separate file: protobuf allows 2 GiB, graph included."""
 
 
 class ExportRequest(Struct, frozen=True):
     """Options of an export.
 
     Attributes:
-        exporter: One of `EXPORTERS`; None takes the first that works.
-        opset: Version of the ONNX operator set; None takes the exporter's best.
-        inputs: Names in the file, one for each input; empty for the model's own.
-        outputs: The same of the outputs.
+        exporter: One of `EXPORTERS`, or None for the first that succeeds.
+        opset: Version of the ONNX operator set, or None for the exporter's best.
+        inputs: Name in the file of each input; empty for the model's own names.
+        outputs: Name in the file of each output; empty for the model's own names.
         axes: Dynamic axes of each input and their names; empty if all sizes are fixed.
-        output_axes: The same of the outputs.
-        shapes: The `dynamic_shapes` of torch.export.
+        output_axes: Dynamic axes of each output and their names.
+        shapes: The `dynamic_shapes` argument of torch.export.
     """
 
     exporter: str | None = None
@@ -100,71 +100,71 @@ def export(
     on_progress: OnProgress = None,
     request: ExportRequest | None = None,
 ) -> ExportResult:
-    """Writes the model to `path`; weights above 1 GiB may go into files beside it.
+    """Writes the model to `path`. Weights above 1 GiB may be written to files next to it.
 
     Args:
-        loaded: The model; its weights are made now if they are not there yet.
-        bound_inputs: The inputs. Their shapes become the file's, except for the axes in the request.
-        path: Overwritten if it exists.
-        on_progress: Told the phase.
+        loaded: The model. Its weights are created if they do not exist yet.
+        bound_inputs: The inputs. The file has their shapes, except for the dynamic axes in the request.
+        path: Path of the file, which is overwritten.
+        on_progress: Function called with the phase.
         request: Options of the export.
 
     Raises:
-        BadModel: No requested exporter can write this model; the reason is that of the first.
-        Misuse: The exporter does not know the opset.
+        BadModel: No requested exporter can write this model. The reason is that of the first exporter.
+        Misuse: No exporter supports the opset.
     """
-    tell, request = on_progress or (lambda progress: None), request or ExportRequest()
-    ways = _attempts(request)
-    tell(Progress("making the weights"))
+    report, request = on_progress or (lambda progress: None), request or ExportRequest()
+    attempts = _attempts(request)
+    report(Progress("making the weights"))
     model = loaded.materialise()
     device = next((p.device for p in model.parameters()), None)
     args, kwargs = moved(bound_inputs.arguments(device="cpu"), device)
     request = _with_names(request, loaded, bound_inputs)
     errors: list[BaseException] = []
-    made_by: ExportResult | None = None
-    for number, (exporter, opset) in enumerate(ways):
-        # only the other exporter can replace a file that branches
-        if made_by is not None and exporter == made_by.exporter:
+    result: ExportResult | None = None
+    for attempt_index, (exporter, opset) in enumerate(attempts):
+        # a file that branches is replaced only by the other exporter's file
+        if result is not None and exporter == result.exporter:
             continue
-        tell(Progress(f"exporting to ONNX ({EXPORTERS[exporter]})", number, len(ways)))
-        target = f"{path}.part" if made_by is not None else path
+        report(Progress(f"exporting to ONNX ({EXPORTERS[exporter]})", attempt_index, len(attempts)))
+        target = f"{path}.part" if result is not None else path
         try:
             with loaded.quiet(), _silence_output():
                 _EXPORT[exporter](model, args, kwargs, target, replace(request, opset=opset))
         except ExplorerError:
             raise
         except Exception as error:
-            if isinstance(full := export_cause(error), OSError) and full.errno in (
+            if isinstance(disk_error := export_cause(error), OSError) and disk_error.errno in (
                 errno.ENOSPC,
                 errno.EDQUOT,
             ):
-                raise full from None
+                raise disk_error from None
             errors.append(export_cause(error))
             with contextlib.suppress(OSError):
                 os.unlink(target)
             continue
-        doubted, made_by = made_by is not None, ExportResult(exporter, opset)
-        if doubted:
+        replaces_first, result = result is not None, ExportResult(exporter, opset)
+        if replaces_first:
             os.replace(target, path)
             break
         if bound_inputs.images or not _branches(path):
             break
-    if made_by is None:
-        # that a trace cannot follow the model says nothing about the other exporter, which came next
-        first = next((error for error in errors if not _is_untraceable(error)), errors[0])
-        raise BadModel(f"it cannot be exported to ONNX ({error_line(first)})", where=loaded.source)
-    tell(Progress("naming the weights"))
+    if result is None:
+        # a failed trace says nothing about the other exporter, so its reason is not reported first
+        reported_error = next((error for error in errors if not _is_untraceable(error)), errors[0])
+        raise BadModel(f"it cannot be exported to ONNX ({error_line(reported_error)})", where=loaded.source)
+    report(Progress("naming the weights"))
     _restore_names(path, model)
-    return made_by
+    return result
 
 
 def _is_untraceable(error: BaseException) -> bool:
-    """Whether a trace could not follow the model, whatever torch wrapped the error in."""
+    """Whether the error, or an error that caused it, says that the trace could not follow the model."""
     return any(isinstance(cause, NotTraceable) for cause in error_chain(error))
 
 
 def _with_names(request: ExportRequest, loaded: LoadedModule, bound_inputs: BoundInputs) -> ExportRequest:
-    """The request with the model's own names where it gives none."""
+    """Returns the request with the model's own names for all names that it leaves open."""
     if not request.inputs:
         request = replace(request, inputs=tuple(info.name for info in bound_inputs.inputs))
     if not request.outputs:
@@ -176,36 +176,36 @@ def _with_names(request: ExportRequest, loaded: LoadedModule, bound_inputs: Boun
 def exported_graph(
     loaded: LoadedModule, bound_inputs: BoundInputs, path: str, on_progress: OnProgress = None
 ) -> Model:
-    """The model as an ONNX graph, which is written to `path`; see `export`."""
+    """Returns the model as an ONNX graph, which is written to `path`. See `export`."""
     export(loaded, bound_inputs, path, on_progress)
     return validate(reader.read(path))
 
 
 def _attempts(request: ExportRequest) -> tuple[tuple[str, int], ...]:
-    """The attempts in order: exporter and opset.
+    """Returns the exporter and opset of each attempt, in order.
 
     Raises:
-        Misuse: No remaining exporter supports the opset.
+        Misuse: None of the exporters supports the opset.
     """
     if request.opset is None:
-        return tuple(way for way in _WAYS if request.exporter in (None, way[0]))
+        return tuple(way for way in _ATTEMPTS if request.exporter in (None, way[0]))
     names = [request.exporter] if request.exporter else list(EXPORTERS)
-    ways = tuple((name, request.opset) for name in names if request.opset in _opsets(name))
-    if not ways:
+    attempts = tuple((name, request.opset) for name in names if request.opset in _opsets(name))
+    if not attempts:
         ranges = [span for span in map(_opsets, names) if span]
         first, last = min(span[0] for span in ranges), max(span[-1] for span in ranges)
-        who = EXPORTERS[request.exporter] if request.exporter else "torch"
-        advice = "--exporter dynamo writes later ones" if request.exporter == "torchscript" else ""
+        exporter_text = EXPORTERS[request.exporter] if request.exporter else "torch"
+        hint = "--exporter dynamo writes later ones" if request.exporter == "torchscript" else ""
         raise Misuse(
-            f"{who} writes opset {first} to {last}",
+            f"{exporter_text} writes opset {first} to {last}",
             where=f"--opset {request.opset}",
-            hint=advice if request.opset > last else "",
+            hint=hint if request.opset > last else "",
         )
-    return ways
+    return attempts
 
 
 def _opsets(exporter: str) -> range:
-    """The opsets that an exporter of the installed torch writes."""
+    """Returns the opsets that an exporter of the installed torch writes."""
     if exporter == "torchscript":
         return range(_LEAST_OPSET, _LATER_OPSET + 1)
     return range(_NEWER_OPSET, onnx.defs.onnx_opset_version() + 1)
@@ -214,15 +214,15 @@ def _opsets(exporter: str) -> range:
 def _branches(path: str) -> bool:
     """Whether the file branches or loops on values.
 
-    A trace with fixed shapes has no reason to. If the TorchScript exporter lost a shape, it writes both
-    branches, and the runtime may refuse the one that never runs (seen on MViT). Detection models are the
-    exception: they do depend on values.
+    A trace with fixed shapes needs no branch. If the TorchScript exporter lost a shape, it writes both
+    branches, and the runtime may refuse the branch that never runs (seen with MViT). Detection models are the
+    exception, because they do depend on values.
     """
     graph = onnx.load(path, load_external_data=False).graph
     return any(node.op_type in ("If", "Loop") for node in graph.node)
 
 
-def _by_trace(
+def _export_torchscript(
     model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, request: ExportRequest
 ) -> None:
     axes = {
@@ -244,7 +244,7 @@ def _by_trace(
         )
 
 
-def _by_graph(
+def _export_dynamo(
     model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, request: ExportRequest
 ) -> None:
     nbytes = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
@@ -264,18 +264,18 @@ def _by_graph(
         )
 
 
-_EXPORT = {"torchscript": _by_trace, "dynamo": _by_graph}
+_EXPORT = {"torchscript": _export_torchscript, "dynamo": _export_dynamo}
 
 
 @contextlib.contextmanager
 def _silence_output() -> Iterator[None]:
-    """Discards everything that is written to the process's standard output and error.
+    """Discards all output of the process to standard output and standard error.
 
-    When it fails, the exporter prints whole graphs from C++, which Python cannot catch.
+    When the exporter fails, it prints whole graphs from C++, which Python cannot redirect.
     """
     with contextlib.ExitStack() as stack:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        stack.callback(os.close, nowhere)
+        null_device = os.open(os.devnull, os.O_WRONLY)
+        stack.callback(os.close, null_device)
         for stream in (1, 2):
             try:
                 saved = os.dup(stream)
@@ -284,7 +284,7 @@ def _silence_output() -> Iterator[None]:
                 continue
             stack.callback(os.close, saved)
             stack.callback(os.dup2, saved, stream)
-            os.dup2(nowhere, stream)
+            os.dup2(null_device, stream)
         yield
 
 
@@ -294,7 +294,7 @@ def _restore_names(path: str, model: nn.Module) -> None:
     The weights are recognized by value. If all names are right, the file is not rewritten.
     """
     graph = onnx.load(path, load_external_data=False)
-    renamed = _renamed(graph, path, model)
+    renamed = _original_names(graph, path, model)
     if not renamed:
         return
     for tensor in graph.graph.initializer:
@@ -304,34 +304,34 @@ def _restore_names(path: str, model: nn.Module) -> None:
 
 
 def _rename_inputs(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
-    """Renames the values that nodes read, also in the bodies of branches and loops."""
+    """Renames the inputs of nodes, including nodes in the bodies of branches and loops."""
     for node in graph.node:
-        for at, value in enumerate(node.input):
+        for index, value in enumerate(node.input):
             if value in renamed:
-                node.input[at] = renamed[value]
+                node.input[index] = renamed[value]
         for attribute in node.attribute:
             for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
                 _rename_inputs(body, renamed)
 
 
-def _renamed(graph: onnx.ModelProto, path: str, model: nn.Module) -> dict[str, str]:
-    """Maps names that the exporter made up to names in the state_dict."""
-    taken = {tensor.name for tensor in graph.graph.initializer}
-    lost: dict[tuple[int, ...], list[tuple[str, torch.Tensor]]] = {}
+def _original_names(graph: onnx.ModelProto, path: str, model: nn.Module) -> dict[str, str]:
+    """Maps names that the exporter invented to names in the state_dict."""
+    used_names = {tensor.name for tensor in graph.graph.initializer}
+    weights_by_shape: dict[tuple[int, ...], list[tuple[str, torch.Tensor]]] = {}
     for name, weight in model.state_dict().items():
-        if name not in taken and weight.dim() == 2:
-            lost.setdefault(tuple(weight.shape[::-1]), []).append((name, weight.t()))
+        if name not in used_names and weight.dim() == 2:
+            weights_by_shape.setdefault(tuple(weight.shape[::-1]), []).append((name, weight.t()))
     renamed: dict[str, str] = {}
     for tensor in graph.graph.initializer:
-        candidates = lost.get(tuple(tensor.dims), [])
+        candidates = weights_by_shape.get(tuple(tensor.dims), [])
         if not tensor.name.startswith(_INVENTED) or not candidates:
             continue
         array = numpy_helper.to_array(tensor, os.path.dirname(os.path.abspath(path)))
-        for at, (name, weight) in enumerate(candidates):
+        for index, (name, weight) in enumerate(candidates):
             values = as_array(weight)
-            # the first row distinguishes almost all weights without reading the rest
+            # comparing the first row first avoids reading almost all other weights
             if (array[:1] == values[:1]).all() and (array == values).all():
                 renamed[tensor.name] = name
-                del candidates[at]
+                del candidates[index]
                 break
     return renamed

@@ -1,7 +1,7 @@
 """Figures of the nodes of an nn.Module's exported program (torch.export), by their names in its graph.
 
-Model Explorer shows a PyTorch model as that program. Its names come from the operators that run, so the same
-module and inputs always give the same names. Here torch.export gets the module without its weights.
+Model Explorer shows a PyTorch model as this program. Its node names come from the operators that run, so the
+same module and inputs always give the same names. The module is exported on the meta device if possible.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Figures = Mapping[str, int | None]
 
 
 def program_nodes(loaded: LoadedModule, options: OpenOptions) -> dict[str, Figures]:
-    """Figures by the name of the node, each as `facts.graph.drawing.FIGURES` calls it.
+    """Returns figures by the name of the node, with the names in `facts.graph.drawing.FIGURES`.
 
     Raises:
-        BadModel: torch.export cannot take the module.
+        BadModel: torch.export does not support the module.
     """
     program = _exported(loaded, options)
     parameters = program.graph_signature.inputs_to_parameters
@@ -39,7 +39,7 @@ def program_nodes(loaded: LoadedModule, options: OpenOptions) -> dict[str, Figur
 
 def _exported(loaded: LoadedModule, options: OpenOptions) -> Any:
     bound_inputs = bind(loaded, options.input_shapes, options.dims)
-    # a module that reads values has none on the meta device
+    # on the meta device, a module cannot read values
     for device, module in (("meta", loaded.meta), ("cpu", loaded.materialise)):
         args, kwargs = bound_inputs.arguments(device=device)
         try:
@@ -54,7 +54,7 @@ def _exported(loaded: LoadedModule, options: OpenOptions) -> Any:
 
 
 def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
-    """Costs of a node of the graph; None where no rule gives one."""
+    """Returns the costs of a node of the graph, or None for a figure without a rule."""
     out = node.meta.get("val")
     read = {parameters[at.name]: at.meta["val"] for at in node.all_input_nodes if at.name in parameters}
     figures: dict[str, int | None] = {
@@ -70,13 +70,13 @@ def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
         )
         cost = dispatch.cost(node.target, args, kwargs, out)
         figures |= {"macs": cost.macs, "ops": cost.elementwise_ops, "activations": _bytes(out)}
-    elif getattr(node.target, "__name__", "") == "getitem":  # picks one of several results: no work
+    elif getattr(node.target, "__name__", "") == "getitem":  # selecting one of several results has no cost
         figures |= {"macs": 0, "ops": 0, "activations": 0}
     return figures
 
 
 def _bytes(out: Any) -> int | None:
-    """Bytes of the outputs; None if a size depends on values."""
+    """Returns the bytes of the outputs, or None if a size depends on values."""
     total = 0
     for tensor in flat([out]):
         size = tensor.numel()

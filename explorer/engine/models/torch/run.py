@@ -1,4 +1,4 @@
-"""An nn.Module run on numpy arrays, in torch itself: the model's own outputs."""
+"""Runs an nn.Module on numpy arrays in torch, to get the model's own outputs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from explorer.engine.runtime.torch_arrays import as_tensor
 
 
 def run(loaded: LoadedModule, bound_inputs: BoundInputs, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The model's own outputs in evaluation mode, in the order of its ONNX export.
+    """Returns the model's outputs in evaluation mode, in the order of its ONNX export.
 
     Args:
         loaded: The model.
-        bound_inputs: Its inputs.
-        inputs: One array per input, in the order of `bound_inputs.inputs`.
+        bound_inputs: Inputs of the model.
+        inputs: One array for each input, in the order of `bound_inputs.inputs`.
 
     Raises:
         BadModel: The model fails on these inputs.
@@ -37,6 +37,6 @@ def run(loaded: LoadedModule, bound_inputs: BoundInputs, inputs: Sequence[np.nda
         with loaded.quiet():
             reason = failure(model, lambda: model(*args, **kwargs), error)
         raise BadModel(reason, where=loaded.source) from error
-    # numpy has no bfloat16
+    # numpy has no bfloat16, so such outputs become float32
     outputs = (t.detach().cpu() for _, t in tensors(result))
     return [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in outputs]

@@ -1,4 +1,4 @@
-"""TorchScript files: rebuilt as an nn.Module from their code, which is read as data and never run.
+"""TorchScript files: rebuilt as an nn.Module from their code, which is read as data and not run.
 
 Without torch, the file is known by its description: modules, tensors, types and calls.
 """

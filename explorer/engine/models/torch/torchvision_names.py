@@ -1,7 +1,7 @@
-"""torchvision's models by name, read from its source: importing it takes seconds and needs torch.
+"""torchvision's models by name, read from its source code: an import would take seconds and need torch.
 
-Each builder is a function with the decorator `register_model`. Its name is the function's own or the one
-passed to the decorator. The enumeration of its trained weights gives torchvision's number of parameters.
+Each builder is a function with the decorator `register_model`. Its name is the function's name or the one
+passed to the decorator. The enumeration of its trained weights contains torchvision's number of parameters.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from explorer.host import input_files
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_LONGEST = 4 << 20
-"""Most bytes read of one source file."""
+_MAX_SOURCE_BYTES = 4 << 20
+"""Maximum number of bytes that are read of one source file."""
 
 
 def torchvision_models() -> tuple[NamedModel, ...] | None:
-    """The models that torchvision registers, in alphabetical order; None if it is not installed."""
+    """Returns the models that torchvision registers, sorted by name, or None if it is not installed."""
     try:
         spec = importlib.util.find_spec("torchvision")
     except (ImportError, ValueError):
@@ -33,15 +33,15 @@ def torchvision_models() -> tuple[NamedModel, ...] | None:
     for folder, _, files in os.walk(os.path.join(spec.submodule_search_locations[0], "models")):
         for file in sorted(files):
             if file.endswith(".py"):
-                params_by_name.update(_in_file(os.path.join(folder, file)))
+                params_by_name.update(_models_in_file(os.path.join(folder, file)))
     return tuple(NamedModel(name, params_by_name[name]) for name in sorted(params_by_name))
 
 
-def _in_file(path: str) -> Iterator[tuple[str, int | None]]:
-    """The names that a source file registers, with their numbers of parameters."""
+def _models_in_file(path: str) -> Iterator[tuple[str, int | None]]:
+    """Yields the names that a source file registers, with their numbers of parameters."""
     try:
         with input_files.text(path, internal=True) as file:
-            tree = ast.parse(file.read(_LONGEST))
+            tree = ast.parse(file.read(_MAX_SOURCE_BYTES))
     except (OSError, ValueError, SyntaxError):
         return
     shared = {
@@ -53,14 +53,14 @@ def _in_file(path: str) -> Iterator[tuple[str, int | None]]:
     }
     counts = {node.name: _params(node, shared) for node in tree.body if isinstance(node, ast.ClassDef)}
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and (name := _registered(node)):
+        if isinstance(node, ast.FunctionDef) and (name := _registered_name(node)):
             weights = next((a.annotation for a in node.args.kwonlyargs if a.arg == "weights"), None)
             kinds = [n.id for n in ast.walk(weights) if isinstance(n, ast.Name)] if weights else []
             yield name, next((counts[kind] for kind in kinds if kind in counts), None)
 
 
-def _registered(node: ast.FunctionDef) -> str:
-    """The name under which a function is registered; empty if it is not."""
+def _registered_name(node: ast.FunctionDef) -> str:
+    """Returns the name under which a function is registered, or '' if it is not."""
     for call in node.decorator_list:
         if (
             isinstance(call, ast.Call)
@@ -76,7 +76,7 @@ def _registered(node: ast.FunctionDef) -> str:
 
 
 def _params(weights: ast.AST, shared: Mapping[str, int | None] | None = None) -> int | None:
-    """Number of parameters in the first weights of an enumeration, or in a dictionary in it."""
+    """Returns the number of parameters in the first weights of an enumeration, or of a dictionary in it."""
     for node in ast.walk(weights):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):

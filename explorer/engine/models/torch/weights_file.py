@@ -1,8 +1,8 @@
-"""State dict of a file put into an nn.Module: safetensors, torch.save's files, a trainer's checkpoint.
+"""Weights of a file in an nn.Module: safetensors, files of torch.save, or a trainer's checkpoint.
 
-The file is read by our own readers, so nothing in it runs, and its tensors come one at a time. Trainers put
-words in front of the names ('state_dict.', 'model.', 'module.', '_orig_mod.'): those in front of the most
-tensors are taken off, and said.
+Explorer's own readers read the file one tensor at a time, so no code in it runs. Trainers add prefixes to the
+names ('state_dict.', 'model.', 'module.', '_orig_mod.'). The prefix that makes the most names match is
+removed, and reported.
 """
 
 from __future__ import annotations
@@ -28,27 +28,29 @@ from explorer.engine.models.tensors import TensorFile
 from explorer.engine.values.numbers import Numbers
 
 _WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-"""Pieces that torch's wrappers put anywhere into a name; no module of anybody's is called so."""
+"""Components that torch's wrappers insert anywhere in a name. No user module has such a name."""
 
 _HINT = "explorer layers FILE lists what it holds"
 
 
 def with_file(loaded: LoadedModule, path: str) -> LoadedModule:
-    """The model, built with the weights of a file; what the file lacks is as the callable makes it.
+    """Returns the model with the weights of a file.
+
+    Tensors that the file lacks keep the values from the callable.
 
     Raises:
-        Misuse: The file holds no tensors with names.
-        BadModel: It cannot be read.
+        Misuse: The file holds no named tensors.
+        BadModel: The file cannot be read.
     """
     opened = open_tensors(path)
     if not isinstance(opened, TensorFile):
         reason = "this is a model and no file of weights"
         raise Misuse(reason, where=path, hint="give a state_dict (.pt, .pth, .ckpt) or .safetensors")
-    build, shares, notes = loaded.build, loaded.trained, loaded.notes
+    build, is_shared, notes = loaded.build, loaded.trained, loaded.notes
 
     def filled() -> nn.Module:
         module = build()
-        if shares:  # the tensors are a module's that exists already, and stays as it is
+        if is_shared:  # the user's module must stay unchanged
             module = copy.deepcopy(module)
         fit, fill_notes = _fill(module, opened.tensors()[0], path)
         loaded.weights_text, loaded.notes = fit, (*notes, *fill_notes)
@@ -60,13 +62,15 @@ def with_file(loaded: LoadedModule, path: str) -> LoadedModule:
 
 
 class Match(Struct, frozen=True):
-    """Which tensor of a file belongs to which of a module.
+    """The tensors of a file for those of a module.
 
     Attributes:
-        found: Names in the module, and in the file.
-        taken_off: In front of the file's names; `put_on`: in front of the module's.
-        missing: Of the module, in no file; `unexpected`: in the file, and not of the module.
-        others: Other words in front under which as many would fit.
+        found: Name in the file of each matched name in the module.
+        taken_off: Prefix removed from the file's names.
+        put_on: Prefix added to the file's names.
+        missing: Names in the module that the file lacks.
+        unexpected: Names in the file that the module lacks.
+        others: Other prefixes with which as many tensors would match.
     """
 
     found: Mapping[str, str]
@@ -78,54 +82,68 @@ class Match(Struct, frozen=True):
 
 
 def match(module_names: Iterable[str], file_names: Iterable[str]) -> Match:
-    """Finds the words in front of names that fit the most tensors; of equal ones the first in the file.
+    """Finds the prefix with which the most names match. Among equal ones, the first in the file is taken.
 
-    Averaged copies and what an optimizer keeps come last.
+    Prefixes of averaged copies and of optimizer states come last.
 
     Args:
         module_names: Names of the module's tensors.
-        file_names: Names of the file's, in its order.
+        file_names: Names of the file's tensors, in their order.
     """
-    ours, theirs = _without_wrappers(module_names), _without_wrappers(file_names)
-    off = Counter(front for name in theirs for front, rest in _splits(name) if rest in ours)
-    on = Counter(front for name in ours for front, rest in _splits(name) if front and rest in theirs)
-    ranked = sorted(off, key=lambda front: (-off[front], front.partition(".")[0].lower() in ROLES))
-    reverse = sorted(on, key=lambda front: (-on[front], len(front)))
-    taken_off = ranked[0] if ranked else ""
+    module_by_bare, file_by_bare = _without_wrappers(module_names), _without_wrappers(file_names)
+    removed_counts = Counter(
+        prefix for name in file_by_bare for prefix, suffix in _splits(name) if suffix in module_by_bare
+    )
+    added_counts = Counter(
+        prefix
+        for name in module_by_bare
+        for prefix, suffix in _splits(name)
+        if prefix and suffix in file_by_bare
+    )
+    removed_prefixes = sorted(
+        removed_counts,
+        key=lambda prefix: (-removed_counts[prefix], prefix.partition(".")[0].lower() in ROLES),
+    )
+    added_prefixes = sorted(added_counts, key=lambda prefix: (-added_counts[prefix], len(prefix)))
+    taken_off = removed_prefixes[0] if removed_prefixes else ""
     put_on = ""
-    if reverse and on[reverse[0]] > off[taken_off]:
-        taken_off, put_on = "", reverse[0]
+    if added_prefixes and added_counts[added_prefixes[0]] > removed_counts[taken_off]:
+        taken_off, put_on = "", added_prefixes[0]
     matched = {}
-    for name, real in theirs.items():
-        inner = put_on + name.removeprefix(taken_off)
-        if name.startswith(taken_off) and inner in ours:
-            matched[ours[inner]] = real
-    used = set(matched.values())
+    for name, file_name in file_by_bare.items():
+        module_name = put_on + name.removeprefix(taken_off)
+        if name.startswith(taken_off) and module_name in module_by_bare:
+            matched[module_by_bare[module_name]] = file_name
+    used_names = set(matched.values())
     return Match(
         matched,
         taken_off,
         put_on,
-        [name for name in ours.values() if name not in matched],
-        [name for name in theirs.values() if name not in used],
-        [front for front in ranked if front != taken_off and matched and off[front] == len(matched)],
+        [name for name in module_by_bare.values() if name not in matched],
+        [name for name in file_by_bare.values() if name not in used_names],
+        [
+            prefix
+            for prefix in removed_prefixes
+            if prefix != taken_off and matched and removed_counts[prefix] == len(matched)
+        ],
     )
 
 
 def _splits(name: str) -> Iterator[tuple[str, str]]:
-    """A name cut at each of its dots: ('', 'a.b'), ('a.', 'b')."""
-    at = 0
+    """Yields a name cut at each of its dots: ('', 'a.b'), ('a.', 'b')."""
+    position = 0
     while True:
-        yield name[:at], name[at:]
-        at = name.find(".", at) + 1
-        if not at:
+        yield name[:position], name[position:]
+        position = name.find(".", position) + 1
+        if not position:
             return
 
 
 def _without_wrappers(names: Iterable[str]) -> dict[str, str]:
-    """Names without the pieces of torch's wrappers, and as they are."""
-    every = list(names)
-    bare = {".".join(p for p in name.split(".") if p not in _WRAPPERS): name for name in every}
-    return bare if len(bare) == len(every) else {name: name for name in every}
+    """Maps names without the components of torch's wrappers to the original names."""
+    all_names = list(names)
+    name_by_bare = {".".join(p for p in name.split(".") if p not in _WRAPPERS): name for name in all_names}
+    return name_by_bare if len(name_by_bare) == len(all_names) else {name: name for name in all_names}
 
 
 def _wrappers(name: str) -> list[str]:
@@ -133,10 +151,10 @@ def _wrappers(name: str) -> list[str]:
 
 
 def _fill(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tuple[str, Sequence[str]]:
-    """Copies the tensors of a file into a module; says where its weights come from, and what to know of it.
+    """Copies the tensors of a file into a module. Returns the origin of the weights, and notes.
 
     Raises:
-        Misuse: Few of them are the module's, or one has another shape or values that cannot be read.
+        Misuse: Few of the tensors match, or a tensor has another shape or values that cannot be read.
     """
     module_tensors = {
         name: t for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)
@@ -144,24 +162,24 @@ def _fill(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tuple[str
     by_name = {numbers.name: numbers for numbers in tensors}
     fit = match(module_tensors, by_name)
     if 2 * len(fit.found) < min(len(module_tensors), len(by_name)) or not fit.found:
-        theirs, ours = next(iter(fit.unexpected), "none"), next(iter(fit.missing), "none")
+        file_name, module_name = next(iter(fit.unexpected), "none"), next(iter(fit.missing), "none")
         few = (
             f"only {len(fit.found):,} of its {len(by_name):,} tensors are"
             if fit.found
             else "none of its tensors is"
         )
-        reason = f"{few} the model's: '{printable(theirs)}' there, '{printable(ours)}' here"
+        reason = f"{few} the model's: '{printable(file_name)}' there, '{printable(module_name)}' here"
         raise Misuse(reason, where=path, hint=_HINT)
-    pairs = [(name, module_tensors[name], by_name[theirs]) for name, theirs in fit.found.items()]
-    others = [
+    pairs = [(name, module_tensors[name], by_name[file_name]) for name, file_name in fit.found.items()]
+    mismatches = [
         (n, tuple(t.shape), k.shape) for n, t, k in pairs if not is_lazy(t) and tuple(t.shape) != k.shape
     ]
-    if others:
-        name, *shapes = others[0]
-        here, there = (shape_text(shape) for shape in shapes)
-        reason = f"'{printable(name)}' is {there} there and {here} in the model"
-        more = f", and {len(others) - 1:,} more differ" if len(others) > 1 else ""
-        raise Misuse(reason + more, where=path, hint=_HINT)
+    if mismatches:
+        name, *shapes = mismatches[0]
+        module_shape, file_shape = (shape_text(shape) for shape in shapes)
+        reason = f"'{printable(name)}' is {file_shape} there and {module_shape} in the model"
+        suffix = f", and {len(mismatches) - 1:,} more differ" if len(mismatches) > 1 else ""
+        raise Misuse(reason + suffix, where=path, hint=_HINT)
     for name, target, numbers in pairs:
         if numbers.dtype.startswith("complex") and not target.is_complex():
             reason = f"'{printable(name)}' is {numbers.dtype} there and {target.dtype} in the model"
@@ -172,11 +190,11 @@ def _fill(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tuple[str
 
 
 def _copy(module: nn.Module, name: str, target: torch.Tensor, numbers: Numbers, path: str) -> None:
-    """One tensor, a slab at a time."""
+    """Copies one tensor, a slab at a time."""
     if is_lazy(target):
         copy_of_file = torch.empty(numbers.shape, dtype=target.dtype)
         _write(copy_of_file, numbers, path)
-        # a layer that waits for its first input takes its shape from what is loaded
+        # a lazy layer takes its shape from the loaded tensor
         module.load_state_dict({name: copy_of_file}, strict=False)
         return
     if target.is_contiguous():
@@ -188,21 +206,26 @@ def _copy(module: nn.Module, name: str, target: torch.Tensor, numbers: Numbers, 
 
 
 def _write(target: torch.Tensor, numbers: Numbers, path: str) -> None:
-    flat, at = target.view(-1), 0
+    flat, position = target.view(-1), 0
     for slab in numbers.slabs():
         native = slab if slab.dtype.kind in "biufc" else slab.astype(np.float32)
-        flat[at : at + slab.size].copy_(torch.from_numpy(np.array(native)))
-        at += slab.size
-    if at != flat.numel():
+        flat[position : position + slab.size].copy_(torch.from_numpy(np.array(native)))
+        position += slab.size
+    if position != flat.numel():
         raise Misuse(f"the values of '{printable(numbers.name)}' cannot be read", where=path, hint=_HINT)
 
 
 def _origin(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> str:
-    """Where the weights come from: "of best.ckpt: 7 tensors, 528 B; 'model.' taken off their names"."""
+    """Describes the origin of the weights: "of best.ckpt: 7 tensors, 528 B"."""
     size = sum(numbers.nbytes for _, _, numbers in pairs)
     text = f"of {path}: {many_text(len(pairs), 'tensor')}, {bytes_text(size)}"
-    gone = {p: None for ours, name in fit.found.items() for p in _wrappers(name) if p not in _wrappers(ours)}
-    words = [*filter(None, (fit.taken_off,)), *(f"{piece}." for piece in gone)]
+    removed_components = {
+        p: None
+        for module_name, name in fit.found.items()
+        for p in _wrappers(name)
+        if p not in _wrappers(module_name)
+    }
+    words = [*filter(None, (fit.taken_off,)), *(f"{piece}." for piece in removed_components)]
     if words:
         text += f"; {' and '.join(printable(repr(word)) for word in words)} taken off their names"
     if fit.put_on:
@@ -211,14 +234,14 @@ def _origin(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) ->
 
 
 def _match_notes(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> Iterator[str]:
-    """What does not fit, or fits in another way, too."""
+    """Yields notes on tensors that do not match, and on other possible matches."""
     if fit.missing:
         yield f"not in {path}, and as the callable makes them: {named_few(fit.missing)}"
     if fit.unexpected:
         yield f"in {path} and not the model's: {named_few(fit.unexpected)}"
     if fit.others:
         yield f"as many fit under {named_few(fit.others)}, which were not taken"
-    cast = Counter(n.dtype for _, t, n in pairs if dtype_name(t.dtype) != n.dtype)
-    for dtype, count in cast.items():
-        were = "was" if count == 1 else "were"
-        yield f"{many_text(count, 'tensor')} of {dtype} there {were} converted"
+    converted = Counter(n.dtype for _, t, n in pairs if dtype_name(t.dtype) != n.dtype)
+    for dtype, count in converted.items():
+        verb = "was" if count == 1 else "were"
+        yield f"{many_text(count, 'tensor')} of {dtype} there {verb} converted"

@@ -29,7 +29,7 @@ from explorer.engine.proof.sites.task import SiteSubject, SiteTask, both, site_e
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array
-from explorer.engine.runtime.parallel import ThreadShare, ended, streamed
+from explorer.engine.runtime.parallel import ThreadShare, streamed, wait_until_done
 from explorer.engine.runtime.random_inputs import RandomInput, any_values, draw
 from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import SubgraphView, places, view
@@ -201,7 +201,7 @@ class SiteProof:
                 self._places(drawn)  # once for all sites of the group
             if any(key_of(site) in large for site in group):
                 if ahead is not None:
-                    ended(ahead, self.cancel)
+                    wait_until_done(ahead, self.cancel)
                 give_back()
             # the longest site first: the last one to end would keep the others waiting
             for site in sorted(group, key=lambda s: -s.products):

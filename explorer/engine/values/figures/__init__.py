@@ -1,1 +1,1 @@
-"""Figures of numbers that come in slabs: moments, histogram, quantiles."""
+"""Figures of numbers that arrive in slabs: moments, histogram, quantiles."""

@@ -1,4 +1,4 @@
-"""Figures from the count of each number."""
+"""Figures of a tensor, computed from the number of occurrences of each value."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from explorer.facts.values import Histogram
 def of_codes(
     numbers: Numbers, kind: np.dtype[Any], bins: int, shares: Sequence[float], cancel: Cancel
 ) -> dict[str, Any]:
-    """Figures of a type of one or two bytes, by the names of `TensorStats`: it has at most 65,536 values."""
+    """Computes the figures of a tensor with elements of one or two bytes, by the names of `TensorStats`.
+
+    Such elements have at most 65,536 different values.
+    """
     counts = CodeCounts(kind)
     for chunk in chunks(numbers, cancel):
         counts.add(chunk)
-    return of_counts(*counts.told(), numbers.zeros, numbers.elements, bins, shares)
+    return of_counts(*counts.occurring_values(), numbers.zeros, numbers.elements, bins, shares)
 
 
 class CodeCounts:
-    """How often each value of a type of one or two bytes occurs."""
+    """Number of occurrences of each value of a type of one or two bytes."""
 
     def __init__(self, kind: np.dtype[Any]) -> None:
         self.kind = kind
@@ -34,12 +37,12 @@ class CodeCounts:
         self._counts = np.zeros(1 << (8 * kind.itemsize), np.int64)
 
     def add(self, values: Array) -> None:
-        """Count more of them, a flat array."""
+        """Counts the values of a flat array."""
         codes = np.ascontiguousarray(values).view(self._code)
         self._counts += np.bincount(codes, minlength=self._counts.size)
 
-    def told(self) -> tuple[Array, Array]:
-        """The values that occur, as float64, and how often."""
+    def occurring_values(self) -> tuple[Array, Array]:
+        """Returns the values that occur, as float64, and their numbers of occurrences."""
         codes = np.flatnonzero(self._counts)
         with np.errstate(invalid="ignore"):
             values = codes.astype(self._code).view(np.bool_ if self.kind.kind == "b" else self.kind)
@@ -49,22 +52,22 @@ class CodeCounts:
 def of_counts(
     values: Array, counts: Array, zeros: int, elements: int, bins: int, shares: Sequence[float]
 ) -> dict[str, Any]:
-    """Figures, by the names of `TensorStats`.
+    """Computes figures by the names of `TensorStats`.
 
     Args:
-        values: Numbers, including NaN and infinite ones, in any order.
-        counts: How often each occurs.
-        zeros: Additional zeros.
-        elements: All elements.
-        bins: Intervals of the histogram.
+        values: Numbers, including NaN and infinite numbers, in any order.
+        counts: Number of occurrences of each number.
+        zeros: Number of additional zeros.
+        elements: Number of all elements.
+        bins: Number of intervals of the histogram.
         shares: Shares of the quantiles.
     """
     nan, inf = int(counts[np.isnan(values)].sum()), int(counts[np.isinf(values)].sum())
     finite = np.isfinite(values)
-    # -0.0 and 0.0 are two codes and one value
-    numeric, where = np.unique(values[finite], return_inverse=True)
+    # -0.0 and 0.0 have two codes but are one value
+    numeric, value_index = np.unique(values[finite], return_inverse=True)
     merged = np.zeros(numeric.size, np.int64)
-    np.add.at(merged, where, counts[finite])
+    np.add.at(merged, value_index, counts[finite])
     if zeros:
         numeric, merged = _with_zeros(numeric, merged, zeros)
     total = int(merged.sum())
@@ -93,9 +96,9 @@ def of_counts(
 
 
 def _with_zeros(values: Array, counts: Array, zeros: int) -> tuple[Array, Array]:
-    """The counts of sorted values with `zeros` more zeros."""
-    at = int(np.searchsorted(values, 0.0))
-    if at == values.size or values[at] != 0:
-        values, counts = np.insert(values, at, 0.0), np.insert(counts, at, 0)
-    counts[at] += zeros
+    """Returns sorted values and their counts after adding `zeros` zeros."""
+    zero_index = int(np.searchsorted(values, 0.0))
+    if zero_index == values.size or values[zero_index] != 0:
+        values, counts = np.insert(values, zero_index, 0.0), np.insert(counts, zero_index, 0)
+    counts[zero_index] += zeros
     return values, counts

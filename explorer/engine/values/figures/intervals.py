@@ -1,4 +1,4 @@
-"""Histogram and quantiles: the interval of a number, and the rank of a quantile."""
+"""Intervals of a histogram, and ranks of quantiles."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ _LARGEST = sys.float_info.max
 
 
 def ranks(total: int, shares: Sequence[float]) -> Iterator[tuple[float, int, int, float]]:
-    """Each quantile with the ranks of the two numbers between which it lies, and how far from the first
-    (as numpy's default, method 7 of Hyndman and Fan).
+    """Yields each share with the ranks of the two numbers around its quantile, and the fraction between them.
+
+    The interpolation is numpy's default (method 7 of Hyndman and Fan).
     """
     for q in shares:
-        place = q * (total - 1)
-        low = min(int(place), total - 1)
-        yield q, low, min(low + 1, total - 1), place - low
+        position = q * (total - 1)
+        low = min(int(position), total - 1)
+        yield q, low, min(low + 1, total - 1), position - low
 
 
 def quantiles(
     total: int, number: Callable[[int], float], shares: Sequence[float]
 ) -> tuple[tuple[float, float], ...]:
-    """The quantiles of `total` numbers; `number` returns the number of a rank."""
+    """Returns the quantiles of `total` numbers. `number` returns the number at a rank."""
     pairs = []
-    for q, low, high, part in ranks(total, shares):
+    for q, low, high, fraction in ranks(total, shares):
         a, b = number(low), number(high)
-        pairs.append((q, a if a == b else a * (1 - part) + b * part))
+        pairs.append((q, a if a == b else a * (1 - fraction) + b * fraction))
     return tuple(pairs)
 
 
 def ordered(values: Array) -> Array:
-    """Unsigned integers in the order of the numbers.
+    """Converts numbers to unsigned integers in the same order.
 
-    The bits of floats are in the order of their size: negative ones are turned round, positive ones put above
-    them.
+    The bits of positive floats are in the order of their size. All bits of negative numbers are inverted, and
+    the top bit of positive numbers is set.
     """
     width, kind = 8 * values.itemsize, values.dtype.kind
     unsigned = np.dtype(f"u{values.itemsize}")
@@ -51,12 +52,12 @@ def ordered(values: Array) -> Array:
         return bits
     if kind == "f":
         top = (bits.view(f"i{values.itemsize}") >> (width - 1)).view(unsigned) | top
-    turned: Array = bits ^ top
-    return turned
+    keys: Array = bits ^ top
+    return keys
 
 
 def from_ordered(keys: Array, kind: np.dtype[Any]) -> Array:
-    """The numbers of a type whose integers in order these are."""
+    """Converts ordered integers back to numbers of a type."""
     top = keys.dtype.type(1 << (8 * kind.itemsize - 1))
     bits: Array = keys
     if kind.kind == "i":
@@ -67,23 +68,26 @@ def from_ordered(keys: Array, kind: np.dtype[Any]) -> Array:
 
 
 def edges_of(low: float, high: float, bins: int) -> Array:
-    """Edges of equal intervals; a single value gets an interval of 1 around it, as numpy does."""
+    """Returns the edges of equal intervals.
+
+    A range of a single value is widened to 1, as numpy does, or to more for large values.
+    """
     if low == high:
-        around = max(0.5, abs(low) * 2.0**-40)
-        low, high = max(low - around, -_LARGEST), min(high + around, _LARGEST)
+        half_width = max(0.5, abs(low) * 2.0**-40)
+        low, high = max(low - half_width, -_LARGEST), min(high + half_width, _LARGEST)
     if math.isfinite(high - low):
         return np.linspace(low, high, bins + 1)
     return np.linspace(low / 2, high / 2, bins + 1) * 2
 
 
 def places(values: Array, edges: Array) -> Array:
-    """The interval of each value, the last one closed."""
+    """Returns the index of the interval of each value. The last interval is closed."""
     bins = edges.size - 1
     low, high = float(edges[0]), float(edges[-1])
     span = high / 2 - low / 2
     if not span or not math.isfinite(bins / span):
         return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, bins - 1)
-    # by division, then corrected where rounding crossed an edge
+    # computed by division, then corrected if rounding crossed an edge
     bin_index = ((values / 2 - low / 2) * (bins / span)).astype(np.intp)
     np.clip(bin_index, 0, bins - 1, out=bin_index)
     bin_index -= values < edges[bin_index]

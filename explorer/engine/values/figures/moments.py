@@ -1,7 +1,8 @@
-"""Moments of numbers that come in pieces: count, mean, spread, range, of a whole tensor or along an axis.
+"""Moments of numbers that arrive in pieces: count, mean, spread and range.
 
-Pieces are merged in float64 by the update of Chan, Golub and LeVeque (1983), applied to the root of the
-squared deviations. A piece whose squares exceed float64 is scaled by a power of two first.
+The moments cover a whole tensor, or each index of an axis. Pieces are merged in float64 with the update of
+Chan, Golub and LeVeque (1983), applied to the root of the squared deviations. A piece whose squares exceed
+float64 is first scaled by a power of two.
 """
 
 from __future__ import annotations
@@ -17,19 +18,25 @@ from explorer.engine.values.numbers import Array, Numbers, chunks
 from explorer.settings.statistics import STATISTICS, Choice
 
 _LARGE, _SMALL = 2.0**500, 2.0**-400
-"""Beyond these the square of a number, or the sum of some, is no longer a float64 with all its digits."""
+"""Magnitudes beyond which a square, or a sum of squares, overflows or loses digits in float64."""
 
 
 class Moments:
-    """Moments of the numbers added so far; every field is an array with a number for each group.
+    """Moments of the numbers added so far. Every field is an array with one number for each group.
 
     Args:
-        groups: Number of groups: 1 for a tensor, else the size of an axis.
+        groups: Number of groups: 1 for a whole tensor, or the size of an axis.
 
     Attributes:
-        elements: Count of all elements; `count` of them are finite, `zeros` are 0.
-        mean, absolute: Means of x and of |x|.
-        least, greatest: The least and the largest finite number.
+        elements: Number of all elements.
+        count: Number of finite elements.
+        nan: Number of NaN elements.
+        inf: Number of infinite elements.
+        zeros: Number of elements that are 0.
+        mean: Mean of the finite numbers.
+        absolute: Mean of their absolute values.
+        least: Smallest finite number.
+        greatest: Largest finite number.
     """
 
     def __init__(self, groups: int = 1) -> None:
@@ -54,7 +61,7 @@ class Moments:
 
     @property
     def farthest(self) -> Array:
-        """The greatest magnitude."""
+        """Largest magnitude of the finite numbers."""
         size: Array = np.maximum(np.abs(self.least), np.abs(self.greatest))
         return size
 
@@ -62,46 +69,46 @@ class Moments:
         """Adds numbers.
 
         Args:
-            values: One-dimensional, of any real type.
-            group: The group of each; None if there is one group.
+            values: One-dimensional array of any real type.
+            group: Group of each number, or None if there is one group.
         """
         numbers = values.astype(np.float64)
         group = np.zeros(numbers.size, np.intp) if group is None else group
-        self.elements += self._counted(group)
-        good = np.isfinite(numbers)
-        if not good.all():
+        self.elements += self._count_by_group(group)
+        is_finite = np.isfinite(numbers)
+        if not is_finite.all():
             nan = np.isnan(numbers)
-            self.nan += self._counted(group[nan])
-            self.inf += self._counted(group[~good & ~nan])
-            numbers, group = numbers[good], group[good]
-        self.zeros += self._counted(group[numbers == 0])
+            self.nan += self._count_by_group(group[nan])
+            self.inf += self._count_by_group(group[~is_finite & ~nan])
+            numbers, group = numbers[is_finite], group[is_finite]
+        self.zeros += self._count_by_group(group[numbers == 0])
         if numbers.size:
             self._merge(numbers, group)
 
-    def add_zeros(self, many: int) -> None:
-        """Take in zeros that are not stored; there must be one group."""
-        if not many:
+    def add_zeros(self, count: int) -> None:
+        """Adds zeros that are not stored. There must be one group."""
+        if not count:
             return
-        self.elements += many
-        self.zeros += many
+        self.elements += count
+        self.zeros += count
         self.least, self.greatest = np.minimum(self.least, 0.0), np.maximum(self.greatest, 0.0)
-        none = np.zeros(1)
-        self._join(np.array([many]), none, none, none)
+        zero = np.zeros(1)
+        self._join(np.array([count]), zero, zero, zero)
 
     def join(self, other: Moments) -> None:
-        """Adds other moments with the same number of groups."""
+        """Merges the moments of other numbers with the same number of groups."""
         for name in ("elements", "nan", "inf", "zeros"):
             getattr(self, name)[:] += getattr(other, name)
         self.least = np.minimum(self.least, other.least)
         self.greatest = np.maximum(self.greatest, other.greatest)
         self._join(other.count, other.mean, other._root, other.absolute)
 
-    def _counted(self, group: Array) -> Array:
+    def _count_by_group(self, group: Array) -> Array:
         if self.groups == 1:
             return np.array([group.size])
         return np.bincount(group, minlength=self.groups)
 
-    def _summed(self, values: Array, group: Array) -> Array:
+    def _sum_by_group(self, values: Array, group: Array) -> Array:
         if self.groups == 1:
             return np.array([values.sum()])
         sums: Array = np.bincount(group, values, self.groups)
@@ -117,36 +124,38 @@ class Moments:
         self.least = np.minimum(self.least, least)
         self.greatest = np.maximum(self.greatest, greatest)
         size = np.maximum(np.abs(least), np.abs(greatest))
-        far = np.where(size > _LARGE, 2.0**-560, np.where((size < _SMALL) & (size > 0), 2.0**500, 1.0))
-        if (far != 1).any():
-            values = values * far[group]
-        count = self._counted(group)
-        some = np.maximum(count, 1)
-        mean = self._summed(values, group) / some
-        rest = values - (mean if self.groups == 1 else mean[group])
-        root = np.sqrt(self._summed(rest * rest, group))
-        absolute = self._summed(np.abs(values), group) / some
-        self._join(count, mean / far, root / far, absolute / far)
+        factors = np.where(size > _LARGE, 2.0**-560, np.where((size < _SMALL) & (size > 0), 2.0**500, 1.0))
+        if (factors != 1).any():
+            values = values * factors[group]
+        count = self._count_by_group(group)
+        divisor = np.maximum(count, 1)
+        mean = self._sum_by_group(values, group) / divisor
+        deviations = values - (mean if self.groups == 1 else mean[group])
+        root = np.sqrt(self._sum_by_group(deviations * deviations, group))
+        absolute = self._sum_by_group(np.abs(values), group) / divisor
+        self._join(count, mean / factors, root / factors, absolute / factors)
 
     def _join(self, count: Array, mean: Array, root: Array, absolute: Array) -> None:
-        whole = self.count + count
-        part = count / np.maximum(whole, 1)
-        gap = mean - self.mean
-        weight = np.sqrt(self.count * part)
-        self._root = np.hypot(np.hypot(self._root, root), gap * weight)
-        # a mean of means, so that no sum outgrows float64
-        self.mean = np.where(self.count == 0, mean, self.mean + gap * part)
-        self.absolute = self.absolute + (absolute - self.absolute) * part
-        self.count = whole
+        total = self.count + count
+        share = count / np.maximum(total, 1)
+        difference = mean - self.mean
+        weight = np.sqrt(self.count * share)
+        self._root = np.hypot(np.hypot(self._root, root), difference * weight)
+        # a mean of means, so that no sum exceeds float64
+        self.mean = np.where(self.count == 0, mean, self.mean + difference * share)
+        self.absolute = self.absolute + (absolute - self.absolute) * share
+        self.count = total
 
 
 def moments(numbers: Numbers, axis: int | None = None, cancel: Cancel = None) -> Moments | None:
-    """The moments of a tensor; None for text, complex numbers, or zeros without a place on the axis.
+    """Computes the moments of a tensor.
+
+    The result is None for text, for complex numbers, and for sparse tensors along an axis.
 
     Args:
         numbers: The tensor.
-        axis: The axis, from 0, whose indices are the groups; None makes one group.
-        cancel: Called at every slab.
+        axis: Non-negative axis whose indices are the groups, or None for one group.
+        cancel: Function called at every slab; True cancels.
 
     Raises:
         Cancelled: `cancel` returned True.
@@ -155,31 +164,33 @@ def moments(numbers: Numbers, axis: int | None = None, cancel: Cancel = None) ->
         return None
     sums = Moments(1 if axis is None else numbers.shape[axis])
     inner = 1 if axis is None else math.prod(numbers.shape[axis + 1 :])
-    at = 0
+    position = 0
     for chunk in chunks(numbers, cancel):
         if chunk.dtype.kind in "cOUSM":
             return None
-        sums.add(chunk, None if axis is None else groups_of(at, chunk.size, inner, numbers.shape[axis]))
-        at += chunk.size
+        sums.add(chunk, None if axis is None else groups_of(position, chunk.size, inner, numbers.shape[axis]))
+        position += chunk.size
     sums.add_zeros(numbers.zeros)
     return sums
 
 
 def groups_of(start: int, size: int, inner: int, groups: int) -> Array:
-    """The index on an axis of elements that lie one after the other."""
-    place: Array = np.arange(start, start + size)
-    return place // inner % groups
+    """Returns the index on an axis of consecutive elements."""
+    positions: Array = np.arange(start, start + size)
+    return positions // inner % groups
 
 
 def figures(
     sums: Moments, choices: Sequence[Choice], quantiles: Mapping[float, Sequence[float | None]]
 ) -> dict[str, tuple[float | None, ...]]:
-    """The chosen statistics by label, a number for each group; None where there is no finite number.
+    """Computes the requested statistics by label, with a number for each group.
+
+    A group without finite numbers has None.
 
     Args:
         sums: The moments.
         choices: The statistics.
-        quantiles: By share, a number for each group; a missing share is unknown.
+        quantiles: Quantiles of each group by share. A missing share is unknown.
     """
     values_by_label: dict[str, tuple[float | None, ...]] = {}
     empty = (None,) * sums.groups
@@ -195,6 +206,6 @@ def figures(
             continue
         counts = sums.elements if choice.name == "zeros" else sums.count
         values_by_label[choice.label] = tuple(
-            float(n) if some else None for n, some in zip(values, counts, strict=True)
+            float(n) if group_count else None for n, group_count in zip(values, counts, strict=True)
         )
     return values_by_label

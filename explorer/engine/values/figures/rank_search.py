@@ -1,7 +1,7 @@
-"""Exact quantiles of numbers that are passed several times and never held.
+"""Exact quantiles of numbers that arrive several times and are never stored.
 
-The search is digit by digit, as for quantiles of one tensor: each pass counts the next bits of the numbers
-that can still be at a rank.
+The search goes digit by digit, as for the quantiles of one tensor: each pass counts the next bits of the
+numbers that can still be at a rank.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from explorer.engine.values.figures.intervals import from_ordered, ordered, rank
 from explorer.engine.values.numbers import Array
 
 _MANY = 256
-"""Groups up to which eight bits are counted at a time, of more of them four."""
+"""Maximum number of groups for which eight bits are counted per pass; four bits for more groups."""
 
 
 class RankSearch:
     """The numbers at the ranks of quantiles, in each group of the numbers.
 
+    A pass consists of `begin`, `add` for all numbers, and `end`.
+
     Args:
-        kind: The type of the numbers; 64-bit keys unless it is a float of at most 4 bytes.
-        totals: Finite numbers of each group.
+        kind: Type of the numbers. Keys have 32 bits for floats of at most 4 bytes, and 64 bits for other
+            types.
+        totals: Number of finite numbers in each group.
         shares: Shares of the quantiles.
 
     Attributes:
@@ -30,62 +33,68 @@ class RankSearch:
     """
 
     def __init__(self, kind: np.dtype[np.generic], totals: Array, shares: Sequence[float]) -> None:
-        narrow = kind.kind in "fV" and kind.itemsize <= 4
-        self._kind = np.dtype(np.float32 if narrow else np.float64)
+        is_narrow = kind.kind in "fV" and kind.itemsize <= 4
+        self._kind = np.dtype(np.float32 if is_narrow else np.float64)
         self._totals, self._shares = totals, tuple(shares)
         self._bits = 8 if totals.size <= _MANY else 4
         self._shift = 8 * self._kind.itemsize
-        places = [[r for _, a, b, _ in ranks(max(int(n), 1), shares) for r in (a, b)] for n in totals]
-        self._below = np.array(places, np.int64)
-        self._expected = np.repeat(totals[:, None], self._below.shape[1], axis=1)
-        self._prefix = np.zeros(self._below.shape, np.uint64)
+        target_ranks = [[r for _, a, b, _ in ranks(max(int(n), 1), shares) for r in (a, b)] for n in totals]
+        self._rank_in_prefix = np.array(target_ranks, np.int64)
+        self._expected = np.repeat(totals[:, None], self._rank_in_prefix.shape[1], axis=1)
+        self._prefix = np.zeros(self._rank_in_prefix.shape, np.uint64)
         self._counts: Array = np.zeros(0, np.int64)
         self.steady = True
 
     @property
     def done(self) -> bool:
-        """Whether the numbers need not come by again."""
+        """Whether no further pass is needed."""
         return not self._shift or not self.steady
 
     def begin(self) -> None:
-        """All numbers come by."""
+        """Starts a pass."""
         self._shift -= self._bits
-        self._counts = np.zeros((*self._below.shape, 1 << self._bits), np.int64)
+        self._counts = np.zeros((*self._rank_in_prefix.shape, 1 << self._bits), np.int64)
 
     def add(self, values: Array, group: Array | None) -> None:
-        """Adds some of the numbers, a flat array, and the group of each; None if there is one group."""
+        """Adds a flat array of numbers, with the group of each, or None if there is one group."""
         numbers = values.astype(self._kind)
-        good = np.isfinite(numbers)
-        keys = ordered(numbers[good] + 0).astype(np.uint64)  # both zeros are one
-        group = np.zeros(keys.size, np.intp) if group is None else group[good]
+        is_finite = np.isfinite(numbers)
+        keys = ordered(numbers[is_finite] + 0).astype(np.uint64)  # adding 0 makes -0.0 equal to 0.0
+        group = np.zeros(keys.size, np.intp) if group is None else group[is_finite]
         digits = ((keys >> np.uint64(self._shift)) & np.uint64((1 << self._bits) - 1)).astype(np.intp)
         cells = group * (1 << self._bits) + digits
-        above = self._shift + self._bits
-        # a shift by all bits of a number gives 0; processors shift by less
-        upper = keys >> np.uint64(above) if above < 64 else np.zeros_like(keys)
-        groups, many, size = self._counts.shape
-        for rank in range(many):
-            near = upper == self._prefix[group, rank]
-            self._counts[:, rank] += np.bincount(cells[near], minlength=groups * size).reshape(groups, size)
+        upper_shift = self._shift + self._bits
+        # processors cannot shift by all 64 bits, which would give 0
+        upper = keys >> np.uint64(upper_shift) if upper_shift < 64 else np.zeros_like(keys)
+        groups, rank_count, size = self._counts.shape
+        for rank in range(rank_count):
+            matches = upper == self._prefix[group, rank]
+            self._counts[:, rank] += np.bincount(cells[matches], minlength=groups * size).reshape(
+                groups, size
+            )
 
     def end(self) -> None:
-        """All came by."""
+        """Ends a pass."""
         self.steady &= bool((self._counts.sum(axis=2) == self._expected).all())
         if not self.steady:
             return
-        reached = self._counts.cumsum(axis=2)
-        digit = np.minimum((reached <= self._below[:, :, None]).sum(axis=2), self._counts.shape[2] - 1)
-        here = digit[:, :, None]
-        self._expected = np.take_along_axis(self._counts, here, 2)[:, :, 0]
-        self._below -= np.take_along_axis(reached, here, 2)[:, :, 0] - self._expected
+        cumulative = self._counts.cumsum(axis=2)
+        digit = np.minimum(
+            (cumulative <= self._rank_in_prefix[:, :, None]).sum(axis=2), self._counts.shape[2] - 1
+        )
+        digit_index = digit[:, :, None]
+        self._expected = np.take_along_axis(self._counts, digit_index, 2)[:, :, 0]
+        self._rank_in_prefix -= np.take_along_axis(cumulative, digit_index, 2)[:, :, 0] - self._expected
         self._prefix = (self._prefix << np.uint64(self._bits)) | digit.astype(np.uint64)
 
     def quantiles(self) -> dict[float, tuple[float | None, ...]]:
-        """Quantiles of each group, by share; None for a group without numbers."""
+        """Returns the quantiles of each group by share, or None for a group without numbers."""
         numbers = from_ordered(self._prefix.astype(f"u{self._kind.itemsize}"), self._kind)
         values_by_share: dict[float, list[float | None]] = {q: [] for q in self._shares}
         for row, total in zip(numbers, self._totals.tolist(), strict=True):
-            for at, (q, _, _, part) in enumerate(ranks(max(total, 1), self._shares)):
-                a, b = float(row[2 * at]), float(row[2 * at + 1])
-                values_by_share[q].append((a if a == b else a * (1 - part) + b * part) if total else None)
+            for index, (q, _, _, fraction) in enumerate(ranks(max(total, 1), self._shares)):
+                a, b = float(row[2 * index]), float(row[2 * index + 1])
+                values_by_share[q].append(
+                    (a if a == b else a * (1 - fraction) + b * fraction) if total else None
+                )
         return {q: tuple(values) for q, values in values_by_share.items()}

@@ -1,7 +1,8 @@
 """Codes, scales and offsets of ggml's blocks: number = scale x (code - zero point) + offset.
 
-The package of ggml's authors computes the numbers of a block, but not its parts. So it is given blocks whose
-other parts are one or zero: scales of 1 leave the codes, codes of 1 leave the scales.
+The package of ggml's authors computes the numbers of a block, but not their codes or scales. This module
+changes the bytes of a block before the package computes it. With scales of 1 the result is the codes, and
+with codes of 1 it is the scales.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _Role = Literal["scale", "share", "offset", "code"]
 
 
 class _Piece(NamedTuple):
-    """Bytes of a block.
+    """A range of bytes in a block.
 
     Attributes:
-        role: 'scale' and 'offset' of the whole block, the 'share' that neighboring numbers have of both, or
+        role: 'scale' or 'offset' of the block, 'share' (the factors of a group of numbers for both), or
             'code'.
-        one: Bytes for which the part is 1 (an offset 0), so that only the other parts show.
+        one: Bytes that set the part to 1 (an offset to 0), so that only the other parts remain.
     """
 
     role: _Role
@@ -38,20 +39,23 @@ class _Piece(NamedTuple):
 class _Layout(NamedTuple):
     pieces: tuple[_Piece, ...]
     zero: int = 0
-    is_whole: bool = True
+    has_integer_codes: bool = True
 
 
-def _layout(text: str, zero: int = 0, is_whole: bool = True) -> _Layout:
-    """A layout from words such as 'scale:003c code:99*16': a role, bytes and their count."""
+def _layout(text: str, zero: int = 0, has_integer_codes: bool = True) -> _Layout:
+    """Parses a layout from words such as 'scale:003c code:99*16'.
+
+    Each word has a role, and bytes in hexadecimal with their count.
+    """
     pieces = []
     for word in text.split():
-        role, _, rest = word.partition(":")
+        role, _, byte_runs = word.partition(":")
         pattern = b""
-        for run in rest.split("+"):
-            byte, _, many = run.partition("*")
-            pattern += bytes.fromhex(byte) * int(many or 1)
+        for run in byte_runs.split("+"):
+            byte, _, count = run.partition("*")
+            pattern += bytes.fromhex(byte) * int(count or 1)
         pieces.append(_Piece(role, pattern))  # type: ignore[arg-type]
-    return _Layout(tuple(pieces), zero, is_whole)
+    return _Layout(tuple(pieces), zero, has_integer_codes)
 
 
 _LAYOUTS: Mapping[str, _Layout] = {
@@ -71,13 +75,16 @@ _LAYOUTS: Mapping[str, _Layout] = {
     "TQ2_0": _layout("code:aa*64 scale:003c", 1),
     "IQ4_NL": _layout("scale:003c code:88*16"),
     "IQ4_XS": _layout("scale:003c share:aa*2+11*4 code:88*128"),
-    "MXFP4": _layout("scale:7f code:22*16", is_whole=False),
-    "NVFP4": _layout("scale:38*4 code:22*32", is_whole=False),
+    "MXFP4": _layout("scale:7f code:22*16", has_integer_codes=False),
+    "NVFP4": _layout("scale:38*4 code:22*32", has_integer_codes=False),
 }
-"""Layouts of types whose numbers have a code each (block_* in ggml-common.h). Codes of IQ4 and of floats of
-4 bits are indices of a small table: here they are the table's entries."""
+"""Layouts of the types in which each number has a code (block_* in ggml-common.h).
 
-_KEPT: Mapping[Part, frozenset[_Role]] = {
+The codes of IQ4 and of 4-bit floats are indices of a small table. For these types, this module returns the
+table's entries.
+"""
+
+_KEPT_ROLES: Mapping[Part, frozenset[_Role]] = {
     "codes": frozenset(("code",)),
     "scales": frozenset(("scale", "share")),
     "offsets": frozenset(("share", "offset")),
@@ -85,48 +92,50 @@ _KEPT: Mapping[Part, frozenset[_Role]] = {
 
 
 def zero_point(dtype: str) -> int | None:
-    """The number subtracted from a code before it is scaled; None if the type's numbers have no codes."""
+    """Returns the number subtracted from a code before it is scaled, or None for a type without codes."""
     layout = _LAYOUTS.get(dtype)
     return None if layout is None else layout.zero
 
 
 def parts(dtype: str) -> tuple[Part, ...]:
-    """The parts of a type that has codes."""
-    is_any = any(piece.role == "offset" for piece in _LAYOUTS[dtype].pieces)
-    return ("codes", "scales", "offsets") if is_any else ("codes", "scales")
+    """Returns the parts of a type that has codes."""
+    has_offset = any(piece.role == "offset" for piece in _LAYOUTS[dtype].pieces)
+    return ("codes", "scales", "offsets") if has_offset else ("codes", "scales")
 
 
-def why_none(dtype: str) -> str:
-    """Why the numbers of a type have no codes to tell; '' where they have."""
+def missing_codes_reason(dtype: str) -> str:
+    """Returns the reason why the numbers of a type have no codes, or '' if they have."""
     is_codebook = ggml_blocks.can_dequantize(dtype) and dtype not in _LAYOUTS
     return f"no codes: {dtype} stores places in a codebook, several numbers each" if is_codebook else ""
 
 
 def of_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> Iterator[Array]:
-    """Codes, scales or offsets of the numbers in `[start, stop)`; only their blocks are read.
+    """Yields codes, scales or offsets of the numbers `[start, stop)`.
+
+    Only the blocks of these numbers are read.
 
     Args:
-        dtype: One that has a `zero_point`.
-        span: The tensor's bytes.
+        dtype: A type with a `zero_point`.
+        span: Bytes of the tensor.
         part: One of `parts`.
-        start: First number.
-        stop: Number behind the last.
+        start: Index of the first number.
+        stop: Index after the last number.
     """
     layout = _LAYOUTS[dtype]
 
     def patched(blocks: Array) -> Array:
-        patched_blocks, at = blocks.copy(), 0
+        patched_blocks, offset = blocks.copy(), 0
         for role, pattern in layout.pieces:
-            if role not in _KEPT[part]:
+            if role not in _KEPT_ROLES[part]:
                 bytes_ = np.frombuffer(pattern, np.uint8)
-                patched_blocks[:, at : at + len(pattern)] = (
+                patched_blocks[:, offset : offset + len(pattern)] = (
                     0 if (role, part) == ("code", "offsets") else bytes_
                 )
-            at += len(pattern)
+            offset += len(pattern)
         return patched_blocks
 
     for slab in ggml_blocks.part(dtype, span, start, stop, patched):
-        yield (slab + layout.zero).astype(np.int16) if part == "codes" and layout.is_whole else slab
+        yield (slab + layout.zero).astype(np.int16) if part == "codes" and layout.has_integer_codes else slab
 
 
 assert all(

@@ -1,7 +1,7 @@
-"""ggml's blocks: the numbers of a quantized tensor of llama.cpp, a slab at a time.
+"""ggml's blocks: dequantizes the tensors of llama.cpp, a slab at a time.
 
-A block of integers shares a scale. gguf, the package of ggml's authors, computes in float32 and in ggml's
-order, so the numbers are exactly ggml's. Two types that gguf does not compute yet are computed here, after
+The integers of a block share a scale. gguf, the package of ggml's authors, computes in float32 and in ggml's
+order, so the numbers are exactly ggml's. This module computes two types that gguf does not support, after
 ggml's dequantize_row_* (ggml-quants.c).
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from explorer.engine.formats.weights.gguf import TYPES
-from explorer.engine.values.numbers import SLAB, Array, behind
+from explorer.engine.values.numbers import SLAB, Array, elements_between
 
 if TYPE_CHECKING:
     from explorer.engine.graph.model import FileSpan
@@ -22,49 +22,49 @@ _Blocks = np.ndarray[Any, np.dtype[np.uint8]]
 Patch = Callable[[_Blocks], _Blocks]
 
 _SIZES = {name: (numbers, size) for name, numbers, size in TYPES.values() if numbers > 1}
-"""Numbers of a block, and its bytes."""
+"""Number of elements and bytes of a block, by type."""
 
-_UNKNOWN = frozenset(("Q8_1", *(name for name in _SIZES if name.count("_") > 2)))
-"""Types that ggml computes with but does not store, and blocks in the order of a certain processor."""
+_UNSUPPORTED = frozenset(("Q8_1", *(name for name in _SIZES if name.count("_") > 2)))
+"""Types that ggml computes with but does not store, and types whose blocks are ordered for one processor."""
 
 
 def can_dequantize(dtype: str) -> bool:
     """Whether the numbers of a ggml type can be computed."""
-    return dtype in _SIZES and dtype not in _UNKNOWN
+    return dtype in _SIZES and dtype not in _UNSUPPORTED
 
 
 def slabs(dtype: str, span: FileSpan, patched: Patch | None = None) -> Iterator[Array]:
-    """The numbers of a tensor in order, as float32, in arrays of at most `SLAB` bytes.
+    """Yields the numbers of a tensor in order, as float32, in arrays of at most `SLAB` bytes.
 
     Args:
-        dtype: One that is `known`.
-        span: Whole blocks.
-        patched: Replaces rows of bytes, one block each, before their numbers are computed.
+        dtype: A type that `can_dequantize` accepts.
+        span: Bytes of whole blocks.
+        patched: Function that changes the bytes of blocks (one row each) before they are computed, or None.
     """
-    make = _OWN.get(dtype) or _by_gguf(dtype)
+    dequantize = _OWN_FUNCTIONS.get(dtype) or _gguf_function(dtype)
     numbers, size = _SIZES[dtype]
-    # gguf makes several 32-bit arrays at once, so a slab counts 4 bytes a number
+    # gguf creates 32-bit arrays, so a slab counts 4 bytes for each number
     step = max(SLAB // (4 * numbers), 1) * size
     view = span.view()
-    for at in range(0, span.size, step):
-        stop = min(at + step, span.size)
+    for start in range(0, span.size, step):
+        stop = min(start + step, span.size)
         with np.errstate(all="ignore"):
-            blocks = np.frombuffer(view[at:stop], np.uint8).reshape(-1, size)
-            numbers_of_slab = make(blocks if patched is None else patched(blocks))
-        span.release(at, stop)
+            blocks = np.frombuffer(view[start:stop], np.uint8).reshape(-1, size)
+            numbers_of_slab = dequantize(blocks if patched is None else patched(blocks))
+        span.release(start, stop)
         yield numbers_of_slab.reshape(-1)
 
 
 def part(dtype: str, span: FileSpan, start: int, stop: int, patched: Patch | None = None) -> Iterator[Array]:
-    """The numbers from `start` to before `stop`; only their blocks are read."""
+    """Yields the numbers `[start, stop)`. Only the blocks of these numbers are read."""
     numbers, size = _SIZES[dtype]
     first, last = start // numbers, -(-stop // numbers)
     blocks = type(span)(span.source, span.offset + first * size, (last - first) * size)
-    return behind(slabs(dtype, blocks, patched), start - first * numbers, stop - first * numbers)
+    return elements_between(slabs(dtype, blocks, patched), start - first * numbers, stop - first * numbers)
 
 
-def _by_gguf(dtype: str) -> Callable[[_Blocks], Array]:
-    # it takes a tenth of a second to import, and few models are quantized so
+def _gguf_function(dtype: str) -> Callable[[_Blocks], Array]:
+    # the import takes a tenth of a second, and few models have such types
     from gguf import GGMLQuantizationType, quants
 
     kind = GGMLQuantizationType[dtype]
@@ -82,4 +82,4 @@ def _q8_k(blocks: _Blocks) -> Array:
     return scaled
 
 
-_OWN: dict[str, Callable[[_Blocks], Array]] = {"Q1_0": _q1_0, "Q8_K": _q8_k}
+_OWN_FUNCTIONS: dict[str, Callable[[_Blocks], Array]] = {"Q1_0": _q1_0, "Q8_K": _q8_k}

@@ -1,1 +1,1 @@
-"""Slices of a tensor: the numbers of a part, read without the rest, and the whole drawn small."""
+"""Slices of a tensor: the numbers of a part, read without the remaining numbers, and heat maps."""

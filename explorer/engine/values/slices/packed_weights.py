@@ -12,22 +12,22 @@ from explorer.engine.values.numbers import SLAB, Array, Numbers, Scales
 
 
 def opened_weights(nodes: Sequence[Node], tensors: Mapping[str, Tensor]) -> dict[str, Callable[..., Numbers]]:
-    """For each packed weight, by name, a function that unpacks it.
+    """Returns for each packed weight, by name, a function that unpacks it.
 
-    The function returns K x N integers, laid out as the weight of a MatMul, with their scales.
+    The function returns integers of shape [K, N], laid out as the weight of a MatMul, with their scales.
 
     Args:
         nodes: The nodes of the graph.
-        tensors: Its stored tensors.
+        tensors: Stored tensors of the graph.
     """
     return {
-        node.inputs[1]: maker
+        node.inputs[1]: unpack
         for node in nodes
-        if node.op == "MatMulNBits" and len(node.inputs) > 2 and (maker := _maker(node, tensors))
+        if node.op == "MatMulNBits" and len(node.inputs) > 2 and (unpack := _unpacker(node, tensors))
     }
 
 
-def _maker(node: Node, tensors: Mapping[str, Tensor]) -> Callable[..., Numbers] | None:
+def _unpacker(node: Node, tensors: Mapping[str, Tensor]) -> Callable[..., Numbers] | None:
     bits, block, depth, rows = (
         int(node.attributes.get(*key)) for key in (("bits", 4), ("block_size", 0), ("K", 0), ("N", 0))
     )
@@ -43,28 +43,30 @@ def _maker(node: Node, tensors: Mapping[str, Tensor]) -> Callable[..., Numbers] 
     if name and (zero is None or zero.dtype != "uint8" or zero.elements != rows * -(-blocks * bits // 8)):
         return None
 
-    packed_weight, together = weight, 8 // bits
+    packed_weight, numbers_per_byte = weight, 8 // bits
 
     def columns(first: int, end: int) -> Array:
-        """The integers at depths `[first, end)`: (end - first) x N."""
-        packed = packed_weight.array().reshape(rows, row)[:, first // together : -(-end // together)]
-        return _apart(np.ascontiguousarray(packed), bits)[:, : end - first].T
+        """Returns the integers at depths `[first, end)`, of shape [end - first, N]."""
+        packed = packed_weight.array().reshape(rows, row)[
+            :, first // numbers_per_byte : -(-end // numbers_per_byte)
+        ]
+        return _unpack_bits(np.ascontiguousarray(packed), bits)[:, : end - first].T
 
     def outputs(first: int, end: int) -> Array:
-        """The integers of outputs `[first, end)`: (end - first) x K."""
-        return _apart(packed_weight.array().reshape(rows, row)[first:end], bits)[:, :depth]
+        """Returns the integers of outputs `[first, end)`, of shape [end - first, K]."""
+        return _unpack_bits(packed_weight.array().reshape(rows, row)[first:end], bits)[:, :depth]
 
     def read(by_rows: bool, start: int, stop: int) -> Iterator[Array]:
-        some, many, width = (outputs, rows, depth) if by_rows else (columns, depth, rows)
-        step = max(SLAB // 4 // max(width, 1) // together, 1) * together
-        for first in range(start // width // together * together, -(-stop // width), step):
-            flat = some(first, min(first + step, many)).reshape(-1)
+        unpack_rows, row_count, width = (outputs, rows, depth) if by_rows else (columns, depth, rows)
+        step = max(SLAB // 4 // max(width, 1) // numbers_per_byte, 1) * numbers_per_byte
+        for first in range(start // width // numbers_per_byte * numbers_per_byte, -(-stop // width), step):
+            flat = unpack_rows(first, min(first + step, row_count)).reshape(-1)
             yield flat[max(start - first * width, 0) : max(stop - first * width, 0)]
 
     def zeros() -> Array:
         if zero is None:
             return np.full((rows, blocks), 1 << (bits - 1))
-        return _apart(zero.array().reshape(rows, -1), bits)[:, :blocks]
+        return _unpack_bits(zero.array().reshape(rows, -1), bits)[:, :blocks]
 
     def opened(numbers: Numbers, by_rows: bool = False) -> Numbers:
         of_row = Scales(lambda: scale.array().reshape(rows, blocks), zeros, 1, block)
@@ -84,8 +86,8 @@ def _maker(node: Node, tensors: Mapping[str, Tensor]) -> Callable[..., Numbers] 
     return opened
 
 
-def _apart(packed: Array, bits: int) -> Array:
-    """Rows of bytes as rows of numbers, those in the lower bits first."""
+def _unpack_bits(packed: Array, bits: int) -> Array:
+    """Unpacks rows of bytes to rows of numbers, the lower bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    apart: Array = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
-    return apart.reshape(packed.shape[0], -1)
+    unpacked: Array = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return unpacked.reshape(packed.shape[0], -1)

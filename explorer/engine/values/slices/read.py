@@ -1,4 +1,4 @@
-"""Slices of a tensor: from a file, only the bytes of the slice and a few around them are read."""
+"""Slices of a tensor. From a file, only the bytes of the slice and small gaps between them are read."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterator
 import numpy as np
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.engine.values.numbers import Array, Numbers, Scales, behind
+from explorer.engine.values.numbers import Array, Numbers, Scales, elements_between
 from explorer.settings.slices import Selection
 
 PIECE = 1 << 20
-"""Numbers that are gathered together, at most."""
+"""Maximum count of numbers that are read at a time."""
 
 _GAP = 1024
-"""Numbers between two that are read together, at most: some pages of a file."""
+"""Maximum gap, in numbers, between two numbers that are read together: some pages of a file."""
 
 
 def read(numbers: Numbers, selection: Selection) -> Array:
-    """The selected numbers as stored, in an array with the sizes of the selection.
+    """Returns the selected numbers as stored, in an array with the sizes of the selection.
 
     Raises:
-        Misuse: The tensor has no numbers that can be read one by one.
+        Misuse: The tensor's numbers cannot be read one by one.
     """
     if numbers.zeros:
         raise Misuse(f"'{numbers.name}' is stored without its zeros", where="NAME")
@@ -30,29 +30,29 @@ def read(numbers: Numbers, selection: Selection) -> Array:
     flat = np.zeros(1, np.int64)
     for axis, stride in zip(selection.indices, strides, strict=True):
         flat = (flat[:, None] + np.asarray(axis, np.int64) * stride).reshape(-1)
-    gathered = _gathered(numbers, flat) if flat.size else np.zeros(0, np.float32)
+    gathered = _gather(numbers, flat) if flat.size else np.zeros(0, np.float32)
     if gathered.size != flat.size:
         raise Misuse(f"the numbers of '{numbers.name}', {numbers.dtype}, are not read", where="NAME")
     return gathered.reshape(selection.sizes)
 
 
 def parts(selection: Selection) -> Iterator[Selection]:
-    """A selection in parts of about `PIECE` numbers, one after the other in the order of the numbers."""
+    """Yields a selection in parts of about `PIECE` numbers, in the order of the numbers."""
     indices = selection.indices
     if math.prod(selection.sizes) <= PIECE:
         yield selection
         return
-    at = next(at for at, axis in enumerate(indices) if len(axis) > 1)
-    rest = math.prod(selection.sizes[at + 1 :])
-    step = max(PIECE // max(rest, 1), 1)
-    axis = indices[at]
+    split_axis = next(split_axis for split_axis, axis in enumerate(indices) if len(axis) > 1)
+    inner_count = math.prod(selection.sizes[split_axis + 1 :])
+    step = max(PIECE // max(inner_count, 1), 1)
+    axis = indices[split_axis]
     for start in range(0, len(axis), step):
-        cut = (*indices[:at], axis[start : start + step], *indices[at + 1 :])
-        yield from parts(selection._replace(indices=cut))
+        part_indices = (*indices[:split_axis], axis[start : start + step], *indices[split_axis + 1 :])
+        yield from parts(selection._replace(indices=part_indices))
 
 
-def _gathered(numbers: Numbers, flat: Array) -> Array:
-    """The numbers at these places."""
+def _gather(numbers: Numbers, flat: Array) -> Array:
+    """Returns the numbers at these flat indices."""
     order = np.argsort(flat, kind="stable")
     places = flat[order]
     ends = [*(np.flatnonzero(np.diff(places) > _GAP) + 1).tolist(), places.size]
@@ -60,13 +60,17 @@ def _gathered(numbers: Numbers, flat: Array) -> Array:
     first = 0
     for end in ends:
         start, stop = int(places[first]), int(places[end - 1]) + 1
-        slabs = behind(numbers.slabs(), start, stop) if numbers.part is None else numbers.part(start, stop)
-        at = start
+        slabs = (
+            elements_between(numbers.slabs(), start, stop)
+            if numbers.part is None
+            else numbers.part(start, stop)
+        )
+        position = start
         for slab in slabs:
-            low, high = np.searchsorted(places[first:end], (at, at + slab.size))
+            low, high = np.searchsorted(places[first:end], (position, position + slab.size))
             if high > low:
-                pieces.append(slab[places[first + low : first + high] - at])
-            at += slab.size
+                pieces.append(slab[places[first + low : first + high] - position])
+            position += slab.size
         first = end
     sorted_ = np.concatenate(pieces) if pieces else np.zeros(0)
     if sorted_.size != flat.size:
@@ -77,10 +81,10 @@ def _gathered(numbers: Numbers, flat: Array) -> Array:
 
 
 def dequantized(codes: Array, scales: Scales, selection: Selection) -> tuple[Array, Array, Array]:
-    """The numbers that selected integers stand for, and the scale and zero point of each.
+    """Dequantizes selected integers, and returns the numbers with the scale and zero point of each.
 
-    As in DequantizeLinear: integer minus zero point, times the scale, in the scale's type. The zero point of
-    floats of 8 or 4 bits is 0.
+    As in DequantizeLinear, a number is the integer minus its zero point, times the scale, in the scale's
+    type. The zero point of floats of 8 or 4 bits is 0.
 
     Raises:
         BadModel: There are too few scales or zero points.
@@ -88,17 +92,19 @@ def dequantized(codes: Array, scales: Scales, selection: Selection) -> tuple[Arr
     scale = scales.scale()
     zero = np.zeros(scale.shape) if scales.zero is None else scales.zero()
     try:
-        steps, zeros = (_along(values, scales, selection) for values in (scale, zero.astype(np.int64)))
+        steps, zeros = (
+            _broadcast_scales(values, scales, selection) for values in (scale, zero.astype(np.int64))
+        )
     except IndexError:
         raise BadModel(f"it has {scale.size:,} scales, which are not one for each of its parts") from None
-    whole = codes.astype(np.int64) - zeros if codes.dtype.name.startswith(("int", "uint")) else codes
+    centered = codes.astype(np.int64) - zeros if codes.dtype.name.startswith(("int", "uint")) else codes
     with np.errstate(over="ignore", invalid="ignore"):
-        numbers: Array = whole.astype(scale.dtype) * steps
+        numbers: Array = centered.astype(scale.dtype) * steps
     return numbers, steps, zeros
 
 
-def _along(values: Array, scales: Scales, selection: Selection) -> Array:
-    """The scale or zero point of each selected number."""
+def _broadcast_scales(values: Array, scales: Scales, selection: Selection) -> Array:
+    """Returns the scale or zero point of each selected number."""
     sizes = selection.sizes
     if values.size == 1:
         return np.broadcast_to(values.reshape(()), sizes)
@@ -107,7 +113,7 @@ def _along(values: Array, scales: Scales, selection: Selection) -> Array:
     if values.ndim == 1:
         shape = [-1 if at == axis else 1 for at in range(len(sizes))]
         return np.broadcast_to(values[index].reshape(shape), sizes)
-    places = [np.asarray(axis_indices, np.int64) for axis_indices in selection.indices]
-    places[axis] = index // max(scales.block, 1)
-    picked: Array = values[np.ix_(*places)]
+    grid_indices = [np.asarray(axis_indices, np.int64) for axis_indices in selection.indices]
+    grid_indices[axis] = index // max(scales.block, 1)
+    picked: Array = values[np.ix_(*grid_indices)]
     return picked

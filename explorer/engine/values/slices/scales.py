@@ -1,4 +1,4 @@
-"""Scales of the stored integers of an ONNX graph, from the nodes that read them."""
+"""Scales of the stored integers of an ONNX graph, taken from the nodes that read the integers."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ _INPUTS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "QLinearConv": ((3, 0),),
     "QLinearMatMul": ((0, -2), (3, -1)),
 }
-"""Operators whose inputs are integers, each followed by scale and zero point: their places, and the axis of
-several scales (DequantizeLinear has it as an attribute)."""
+"""Operators whose inputs are integers, each followed by its scale and zero point.
+
+The values are the index of each such input, and the axis of its scales. DequantizeLinear has the axis as an
+attribute.
+"""
 
 
 def scales_of(nodes: Sequence[Node], tensors: Mapping[str, Tensor]) -> dict[str, Scales]:
-    """The scales of the stored integers that these nodes read, by the integers' name."""
+    """Returns the scales of the stored integers that these nodes read, by the name of the integers."""
     scales_by_name: dict[str, Scales] = {}
     for node in nodes:
-        for name, scales in _of_node(node, tensors):
+        for name, scales in _node_scales(node, tensors):
             scales_by_name.setdefault(name, scales)
     return scales_by_name
 
 
-def _of_node(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Scales]]:
-    for at, axis in _INPUTS.get(node.op, ()):
-        name, scale, zero = (*node.inputs[at : at + 3], "", "", "")[:3]
+def _node_scales(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Scales]]:
+    for index, axis in _INPUTS.get(node.op, ()):
+        name, scale, zero = (*node.inputs[index : index + 3], "", "", "")[:3]
         if name not in tensors or scale not in tensors or (zero and zero not in tensors):
             continue
         block = 0
@@ -39,6 +42,9 @@ def _of_node(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, S
 
 
 def file_scales(scales: Sequence[float], zeros: Sequence[int], axis: int) -> Scales:
-    """The scales of a tensor from scales and zero points in its file; without zero points, these are 0."""
+    """Returns the scales of a tensor from scales and zero points in its file.
+
+    Without zero points in the file, all are 0.
+    """
     scale_arrays = np.array(scales, np.float32), np.array(zeros or (0,) * len(scales), np.int64)
     return Scales(lambda: scale_arrays[0], lambda: scale_arrays[1], axis)

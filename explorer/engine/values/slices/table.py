@@ -1,4 +1,4 @@
-"""Numbers of a slice: printed, written to a file, and compared with those of another model."""
+"""Numbers of a slice: returned for display, written to a file, and compared with those of another model."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from explorer.host import output_files
 from explorer.settings.slices import Selection, edges
 
 MOST = 10_000
-"""The most numbers that are printed one by one."""
+"""Maximum number of numbers that are returned."""
 
-_FEW = 1_000
-"""Numbers up to which a tensor is printed in full when no slice is chosen."""
+_MAX_UNCHOSEN = 1_000
+"""Maximum number of numbers of a tensor that is returned in full without a chosen slice."""
 
 
 class SlicedTensor(Struct, frozen=True):
@@ -31,9 +31,9 @@ class SlicedTensor(Struct, frozen=True):
 
     Attributes:
         numbers: The tensor.
-        source: The user's name for the model.
+        source: The user's name of the model.
         role: 'weight' or 'activation'.
-        inputs, calls, notes: As in `TensorValues`.
+        inputs, calls, notes: Fields of `TensorValues`.
     """
 
     numbers: Numbers
@@ -45,24 +45,24 @@ class SlicedTensor(Struct, frozen=True):
 
     @property
     def tensor(self) -> TensorInfo:
-        """Its name, dtype and shape."""
+        """Name, dtype and shape of the tensor."""
         origin = "declared" if self.role == "weight" else "observed"
         return TensorInfo(self.numbers.name, self.numbers.dtype, self.numbers.shape, origin)
 
     @property
     def dtype(self) -> str:
-        """Type of the numbers: that of the scales if the tensor is quantized."""
+        """Type of the numbers. A quantized tensor has the type of its scales."""
         if self.numbers.scales is not None:
             return str(self.numbers.scales.scale().dtype)
         return "float32" if self.numbers.coded is not None else self.numbers.dtype
 
     def reals(self, selection: Selection) -> Array:
-        """The selected numbers as float64; magnitudes of complex numbers."""
+        """Returns the selected numbers as float64, or the magnitudes of complex numbers."""
         numbers = self.values(selection)
         return np.abs(numbers) if numbers.dtype.kind == "c" else numbers.astype(np.float64)
 
     def values(self, selection: Selection) -> Array:
-        """The selected numbers, dequantized if the tensor is quantized."""
+        """Returns the selected numbers, dequantized if the tensor is quantized."""
         stored_values = read(self.numbers, selection)
         if self.numbers.scales is None:
             return stored_values
@@ -79,20 +79,21 @@ def table(
     overwrite: bool = False,
     cancel: Cancel = None,
 ) -> TensorValues:
-    """The numbers of a slice.
+    """Returns the numbers of a slice.
 
     Args:
         sliced: The tensor.
         selection: The slice.
-        slice_text: The slice as the user wrote it; with '' a large tensor shows its edges only.
-        before: The tensor of another model to compare with.
-        output: An .npy file that takes the whole slice.
+        slice_text: The slice as the user wrote it. If it is '', only the edges of a large tensor are
+            returned.
+        before: The tensor of another model to compare with, or None.
+        output: Path of an .npy file for the full slice, or None.
         overwrite: Whether an existing file may be replaced.
-        cancel: Called at every piece.
+        cancel: Function called at every part; True cancels.
 
     Raises:
-        Misuse: The slice has too many numbers to show, the other tensor has another shape, or the tensor's
-            numbers cannot be read.
+        Misuse: The slice has too many numbers, the other tensor has another shape, or the tensor's numbers
+            cannot be read.
         Cancelled: `cancel` returned True.
     """
     shown_part = _shown_part(selection, slice_text, output)
@@ -112,7 +113,7 @@ def table(
         tuple(tuple(axis) for axis in shown_part.indices),
         sliced.dtype,
         _python_numbers(values),
-        before=None if before is None else _beside(sliced, before, selection, shown_part, values, cancel),
+        before=None if before is None else _compare(sliced, before, selection, shown_part, values, cancel),
         inputs=sliced.inputs,
         calls=sliced.calls,
         output=output or "",
@@ -122,7 +123,10 @@ def table(
 
 
 def with_codes(numbers: Numbers, selection: Selection) -> tuple[Array, dict[str, tuple[Any, ...] | None]]:
-    """The numbers of a slice; if quantized, also their codes and scales, by the names of `TensorValues`."""
+    """Returns the numbers of a slice and, if it is quantized, fields with its codes and scales.
+
+    The fields are those of `TensorValues`.
+    """
     stored_values, coded = read(numbers, selection), numbers.coded
     if numbers.scales is not None:
         values, scales, zeros = dequantized(stored_values, numbers.scales, selection)
@@ -133,7 +137,7 @@ def with_codes(numbers: Numbers, selection: Selection) -> tuple[Array, dict[str,
         }
     if coded is None:
         return stored_values, {}
-    each = (
+    zero_points = (
         (coded.zero,) * stored_values.size
         if isinstance(coded.zero, int)
         else _python_numbers(read(coded.zero, selection))
@@ -141,19 +145,26 @@ def with_codes(numbers: Numbers, selection: Selection) -> tuple[Array, dict[str,
     return stored_values, {
         "codes": _python_numbers(read(coded.codes, selection)),
         "scales": _python_numbers(read(coded.scales, selection)),
-        "zero_points": each,
+        "zero_points": zero_points,
         "offsets": None if coded.offsets is None else _python_numbers(read(coded.offsets, selection)),
     }
 
 
 def _shown_part(selection: Selection, slice_text: str, output: str | None) -> Selection:
-    """The part of a slice to show: all of it, or its edges if it is written to a file or was not chosen."""
-    many = math.prod(selection.sizes)
-    if many > _FEW and (output is not None or not slice_text):
+    """Returns the part of a slice to show.
+
+    It is the full slice, or its edges if the slice is large and was written to a file or not chosen by the
+    user.
+
+    Raises:
+        Misuse: The slice has too many numbers.
+    """
+    count = math.prod(selection.sizes)
+    if count > _MAX_UNCHOSEN and (output is not None or not slice_text):
         return edges(selection, 8, 2)
-    if many > MOST:
+    if count > MOST:
         raise Misuse(
-            f"these are {many:,} numbers, and {MOST:,} at most are shown",
+            f"these are {count:,} numbers, and {MOST:,} at most are shown",
             where="--slice",
             hint="-o OUT.npy takes all of them",
         )
@@ -161,7 +172,7 @@ def _shown_part(selection: Selection, slice_text: str, output: str | None) -> Se
 
 
 def _python_numbers(values: Array) -> tuple[Any, ...]:
-    """Numbers as Python has them."""
+    """Converts numbers to Python objects."""
     if values.dtype.kind in "fV":
         values = values.astype(np.float64)
     return tuple(values.reshape(-1).tolist())
@@ -175,7 +186,7 @@ def _write(
     overwrite: bool,
     cancel: Cancel,
 ) -> None:
-    """All numbers of a slice into an .npy file, a piece at a time."""
+    """Writes all numbers of a slice to an .npy file, a part at a time."""
     with (
         output_files.atomic_write(output, overwrite=overwrite) as temporary,
         output_files.binary(temporary) as file,
@@ -187,7 +198,7 @@ def _write(
             file.write(np.ascontiguousarray(sliced.values(part).astype(kind, copy=False)).data)
 
 
-def _beside(
+def _compare(
     sliced: SlicedTensor,
     before: SlicedTensor,
     selection: Selection,
@@ -196,29 +207,29 @@ def _beside(
     cancel: Cancel,
 ) -> ValuesBefore:
     old_values = before.values(shown_part)
-    apart = ulps(old_values, values)
+    ulps_apart = ulps(old_values, values)
     equal = elements = finite = 0
     largest, squares, steps = 0.0, 0.0, -1
     for part in parts(selection):
         stop_if(cancel)
         old, new = before.values(part).reshape(-1), sliced.values(part).reshape(-1)
         elements += old.size
-        gap = _gap(old, new)
-        equal += int(np.count_nonzero((gap == 0) | (np.isnan(_wide(old)) & np.isnan(_wide(new)))))
-        good = gap[np.isfinite(gap)]
-        if good.size:
-            finite += good.size
-            largest = max(largest, float(np.abs(good).max()))
-            squares += float(np.vdot(good, good).real)
-        if (some := ulps(old, new)) is not None and some.size:
-            steps = max(steps, int(some.max()))
+        gap = _difference(old, new)
+        equal += int(np.count_nonzero((gap == 0) | (np.isnan(_widened(old)) & np.isnan(_widened(new)))))
+        finite_gap = gap[np.isfinite(gap)]
+        if finite_gap.size:
+            finite += finite_gap.size
+            largest = max(largest, float(np.abs(finite_gap).max()))
+            squares += float(np.vdot(finite_gap, finite_gap).real)
+        if (part_ulps := ulps(old, new)) is not None and part_ulps.size:
+            steps = max(steps, int(part_ulps.max()))
     return ValuesBefore(
         before.source,
         before.tensor,
         before.dtype,
         _python_numbers(old_values),
-        _python_numbers(_gap(old_values, values)),
-        None if apart is None else tuple(None if n < 0 else n for n in apart.reshape(-1).tolist()),
+        _python_numbers(_difference(old_values, values)),
+        None if ulps_apart is None else tuple(None if n < 0 else n for n in ulps_apart.reshape(-1).tolist()),
         equal,
         elements,
         largest if finite else None,
@@ -227,16 +238,16 @@ def _beside(
     )
 
 
-def _wide(values: Array) -> Array:
+def _widened(values: Array) -> Array:
     return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
-def _gap(old: Array, new: Array) -> Array:
-    """New - old in float64 (or two of them); equal infinities are 0 apart."""
-    a, b = _wide(old), _wide(new)
+def _difference(old: Array, new: Array) -> Array:
+    """Returns `new - old` in float64 or complex128. The difference of equal infinities is 0."""
+    a, b = _widened(old), _widened(new)
     kinds = old.dtype.kind + new.dtype.kind
     if set(kinds) <= set("iu") and max(np.abs(a).max(initial=0), np.abs(b).max(initial=0)) >= 2**53:
-        # float64 takes neighbours for one
+        # neighboring integers are equal in float64
         exact: Array = (new.astype(object) - old.astype(object)).astype(np.float64)
         return exact
     with np.errstate(invalid="ignore", over="ignore"):

@@ -1,1 +1,1 @@
-"""torch.fx: an nn.Module as the graph of nodes that its tracer sees."""
+"""torch.fx: an nn.Module as the graph of nodes that its tracer records."""

@@ -1,4 +1,4 @@
-"""Nodes of a torch.fx graph as facts: kind, target, type, shapes, and statistics of what came out."""
+"""Nodes of a torch.fx graph as facts: kind, target, type, shapes, and statistics of their outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import described, tensors
 from explorer.engine.models.opened_model import OpenOptions
-from explorer.engine.models.torch.fx.trace import TracedGraph, traced
+from explorer.engine.models.torch.fx.trace import TracedGraph, trace_module
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values.statistics import measure
@@ -39,21 +39,21 @@ def fx_graph(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> FxGraph:
-    """The graph of a module.
+    """Returns the graph of a module.
 
     Args:
         loaded: The module.
-        options: How it was opened.
-        choices: Statistics to compute of every node's output; if there are any, the module runs on values.
-        input: An .npy or .npz with the inputs for these; None draws them.
-        seed: Of the drawn inputs.
-        on_progress: Told how many nodes have run.
-        cancel: Asked at every node; True stops.
+        options: Options that the module was opened with.
+        choices: Statistics of every node's output. If there are any, the module runs on values.
+        input: Path of an .npy or .npz file with the inputs for the statistics, or None to draw them.
+        seed: Seed of the drawn inputs.
+        on_progress: Function called with the number of nodes that have run.
+        cancel: Function called at every node; True cancels.
 
     Raises:
-        Misuse: The inputs do not fit, or have to be given.
-        BadModel: Neither torch.fx nor torch.export can take the module, or it fails.
-        Cancelled: `cancel` said so.
+        Misuse: The inputs do not fit, or are required.
+        BadModel: Neither torch.fx nor torch.export supports the module, or it fails.
+        Cancelled: `cancel` returned True.
     """
     notes: Sequence[str] = ()
     if not choices:
@@ -67,11 +67,11 @@ def fx_graph(
             loaded, read_input(input), options.input_shapes, options.dims
         )
     if choices:
-        materialised(loaded, lambda: bound_inputs)  # raises if there are no values, or no room for them
+        materialised(loaded, lambda: bound_inputs)  # raises if there are no values, or not enough memory
         args, kwargs = bound_inputs.call(values)
-    graph = traced(loaded, bound_inputs, args, kwargs, real=bool(choices))
+    graph = trace_module(loaded, bound_inputs, args, kwargs, real=bool(choices))
     run = _Run(graph.module, choices, on_progress, cancel)
-    run.through(graph, loaded)
+    run.run_all(graph, loaded)
     nodes = tuple(_node(node, graph, run) for node in graph.module.graph.nodes)
     kinds = Counter(node.kind for node in nodes)
     modules = Counter(node.type for node in nodes if node.kind == "call_module")
@@ -86,18 +86,18 @@ def fx_graph(
 
 
 class _Run(fx.Interpreter):
-    """Runs a graph node by node, notes shapes, and computes statistics before a value is dropped."""
+    """Runs a graph node by node, stores shapes, and computes statistics before a value is freed."""
 
     def __init__(
         self, module: fx.GraphModule, choices: Sequence[Choice], on_progress: OnProgress, cancel: Cancel
     ) -> None:
         super().__init__(module)
         self.choices, self.on_progress, self.cancel = choices, on_progress, cancel
-        self.made: dict[str, tuple[TensorInfo, ...]] = {}
+        self.infos_by_node: dict[str, tuple[TensorInfo, ...]] = {}
         self.values: dict[str, Mapping[str, float | None]] = {}
-        self.at = ""
+        self.current_node = ""
 
-    def through(self, graph: TracedGraph, loaded: LoadedModule) -> None:
+    def run_all(self, graph: TracedGraph, loaded: LoadedModule) -> None:
         """Runs all nodes. Without statistics, a failure only leaves later shapes unknown."""
         try:
             with loaded.quiet(), torch.no_grad():
@@ -106,28 +106,29 @@ class _Run(fx.Interpreter):
             raise
         except Exception as error:
             if self.choices:
-                reason = f"the model failed at {self.at}: {error_line(error)}"
+                reason = f"the model failed at {self.current_node}: {error_line(error)}"
                 raise BadModel(reason, where=loaded.source) from error
 
     def run_node(self, n: fx.Node) -> Any:
-        """As fx does."""
+        """Runs one node, as `fx.Interpreter` does, and stores the facts about its output."""
         stop_if(self.cancel)
-        self.at = n.name
+        self.current_node = n.name
         if self.on_progress is not None:
-            self.on_progress(Progress("running the graph", len(self.made), len(self.module.graph.nodes)))  # type: ignore[union-attr,arg-type]
+            total = len(self.module.graph.nodes)  # type: ignore[union-attr,arg-type]
+            self.on_progress(Progress("running the graph", len(self.infos_by_node), total))
         result = super().run_node(n)
-        self.made[n.name] = described(result, n.name)
+        self.infos_by_node[n.name] = described(result, n.name)
         first = next((tensor for _, tensor in tensors(result)), None)
         if self.choices and first is not None and n.op != "output":
             measured = measure(numbers_of(first, n.name), choices=self.choices, cancel=self.cancel)
-            self.values[n.name] = {label: some[0] for label, some in measured.chosen.items()}
+            self.values[n.name] = {label: values[0] for label, values in measured.chosen.items()}
         return result
 
 
 def _node(node: fx.Node, graph: TracedGraph, run: _Run) -> FxNode:
-    outputs = run.made.get(node.name) or described(node.meta.get("val"), node.name)
+    outputs = run.infos_by_node.get(node.name) or described(node.meta.get("val"), node.name)
     target, kind = _target(node, graph.module)
-    inputs = [run.made.get(before.name, ()) for before in node.all_input_nodes]
+    inputs = [run.infos_by_node.get(producer.name, ()) for producer in node.all_input_nodes]
     stack = node.meta.get("nn_module_stack") or {}
     paths = [str(path) for path, _ in stack.values()]
     return FxNode(
@@ -137,14 +138,14 @@ def _node(node: fx.Node, graph: TracedGraph, run: _Run) -> FxNode:
         kind,
         paths[-1].removeprefix("L['self'].") if paths else "",
         next((info.dtype for info in outputs), None),
-        tuple(info.shape for some in inputs for info in some[:1]),
+        tuple(info.shape for infos in inputs for info in infos[:1]),
         outputs,
         run.values.get(node.name, {}),
     )
 
 
 def _target(node: fx.Node, module: fx.GraphModule) -> tuple[str, str]:
-    """What a node calls or gets, and of what type that is."""
+    """Returns what a node calls or gets, and the type of that object."""
     target = node.target
     if node.op == "call_module":
         return str(target), type(module.get_submodule(str(target))).__name__

@@ -1,6 +1,6 @@
-"""torch.fx's symbolic trace of an nn.Module, or torch.export's program where fx cannot follow.
+"""torch.fx's symbolic trace of an nn.Module, or torch.export's program if fx cannot trace the module.
 
-The tracer keeps the stack of modules that it is in, to name the module in which it fails.
+The tracer keeps a stack of the modules that it is in, to name the module in which it fails.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LAYERS = os.path.join(_TORCH, "nn", "modules", "")
 
 
 class TracedGraph(Struct, frozen=True):
-    """A graph that runs.
+    """A graph that can run.
 
     Attributes:
-        module: The graph, and what it gets and calls.
-        by: 'torch.fx' or 'torch.export'.
-        reason: Why torch.fx could not trace it; '' if it could.
+        module: The graph, with the modules and tensors that it uses.
+        by: Tracer of the graph: 'torch.fx' or 'torch.export'.
+        reason: Reason why torch.fx could not trace the module, or '' if it could.
         values: Values for the placeholders, in order.
     """
 
@@ -42,7 +42,7 @@ class TracedGraph(Struct, frozen=True):
 
 
 class _Tracer(fx.Tracer):
-    """A tracer that notes the modules that it is in."""
+    """A tracer that records the modules that it is in."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _Tracer(fx.Tracer):
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """As fx does."""
+        """Traces a module, as `fx.Tracer` does, and records a failure."""
         self.inside.append(self.path_of_module(m))
         try:
             return super().call_module(m, forward, args, kwargs)
@@ -63,7 +63,7 @@ class _Tracer(fx.Tracer):
             self.inside.pop()
 
 
-def traced(
+def trace_module(
     loaded: LoadedModule,
     bound_inputs: BoundInputs,
     args: Sequence[Any],
@@ -71,17 +71,17 @@ def traced(
     *,
     real: bool,
 ) -> TracedGraph:
-    """The graph of a module, and what to run it on.
+    """Returns the graph of a module, and the values to run it on.
 
     Args:
         loaded: The module.
-        bound_inputs: Its inputs.
-        args: Positional arguments of its forward: on the meta device, or with `real` on the CPU.
+        bound_inputs: Inputs of the module.
+        args: Positional arguments of the module's forward, on the meta device, or with `real` on the CPU.
         kwargs: Keyword arguments.
-        real: It is to be run on values.
+        real: Whether the graph will run on values.
 
     Raises:
-        BadModel: Neither can take it.
+        BadModel: Neither torch.fx nor torch.export supports the module.
     """
     module = loaded.materialise() if real else loaded.meta()
     tracer = _Tracer()
@@ -98,7 +98,7 @@ def traced(
 def _placeholders(
     module: nn.Module, graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """Arguments in the order of the placeholders, which are those of forward."""
+    """Returns the arguments in the order of the placeholders, which is that of forward's parameters."""
     call = signature(module.forward).bind(*args, **kwargs)
     call.apply_defaults()
     names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
@@ -114,7 +114,7 @@ def _exported(
     real: bool,
 ) -> TracedGraph:
     failed: Exception | None = None
-    # a module that reads values has none on the meta device
+    # on the meta device, a module cannot read values
     for device in ("cpu",) if real else ("meta", "cpu"):
         module = loaded.meta() if device == "meta" else loaded.materialise()
         arguments = (list(args), dict(kwargs)) if real else bound_inputs.arguments(device=device)
@@ -134,14 +134,17 @@ def _exported(
 
 
 def _failure_place(error: Exception, module: str | None) -> str:
-    """Where tracing failed (module and line of the user's code, or of torch's layers), and the error."""
+    """Describes where tracing failed, and the error.
+
+    The place is a module, and a line of the user's code or of torch's layers.
+    """
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "<" not in f.filename]
     user_frames = [f for f in frames if not f.filename.startswith((_TORCH, _HERE))]
-    # torch calls every layer through the same method
+    # frames in nn/modules/module.py are left out: every layer is called through them
     layers = [f for f in frames if f.filename.startswith(_LAYERS) and not f.filename.endswith("/module.py")]
-    at = next(
+    line_text = next(
         (f"at {os.path.basename(f.filename)}:{f.lineno}" for f in (*user_frames[-1:], *layers[-1:])), ""
     )
-    where = " ".join(filter(None, (f"in {module}" if module else "", at)))
-    # the place comes first: torch's text is long, and a long line is cut
-    return f"{where}: {error_line(error)}" if where else error_line(error)
+    place = " ".join(filter(None, (f"in {module}" if module else "", line_text)))
+    # the place comes first, because the end of torch's long text may be cut off
+    return f"{place}: {error_line(error)}" if place else error_line(error)

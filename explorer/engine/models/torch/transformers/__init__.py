@@ -1,7 +1,7 @@
-"""Weights whose architecture is told beside them: config.json, the metadata of a GGUF file.
+"""Weights whose architecture is described next to them, in config.json or in the metadata of a GGUF file.
 
-Where transformers can be had, and knows the architecture, the module is built from that without its weights
-and answers like any other; where not, the tensors are looked at, and it is said why nothing more is known.
+If torch and transformers are installed and transformers supports the architecture, the module is built on the
+meta device and analyzed like any other. Otherwise only the tensors are known, and a note gives the reason.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from explorer.host.gc_pause import gc_pause
 
 
 def open_folder(source: str, options: OpenOptions) -> OpenedModel:
-    """A Hugging Face folder, or the index of its shards.
+    """Opens a Hugging Face folder, or the index of its shards.
 
     Raises:
-        BadModel: It is broken, or its configuration asks for what no model has; or there are no weights, and
-            no module either.
+        BadModel: The folder is broken, or its configuration asks for larger sizes than any model has; or it
+            has no weights, and no module can be built.
     """
     opened = _folder(source, options)
     if isinstance(opened, TensorFile) and not opened.contents.files:
@@ -32,45 +32,47 @@ def open_folder(source: str, options: OpenOptions) -> OpenedModel:
 
 def _folder(source: str, options: OpenOptions) -> OpenedModel:
     contents = huggingface.contents(source)
-    adapts = isinstance(contents.config.get("base_model_name_or_path"), str)
-    if not adapts and not isinstance(contents.config.get("model_type"), str):
-        _tell_broken(contents, source if os.path.isdir(source) else os.path.dirname(source))
+    is_adapter = isinstance(contents.config.get("base_model_name_or_path"), str)
+    if not is_adapter and not isinstance(contents.config.get("model_type"), str):
+        _set_reason(contents, source if os.path.isdir(source) else os.path.dirname(source))
         return TensorFile(contents, options)
     if _lacks_packages(contents):
         return TensorFile(contents, options)
-    return _built(contents, options, adapts=adapts)
+    return _build_module(contents, options, is_adapter=is_adapter)
 
 
 def open_safetensors(source: str, options: OpenOptions) -> OpenedModel:
-    """A safetensors file; with a config.json beside it the module whose weights it holds.
+    """Opens a safetensors file. With a config.json next to it, the result is the module of its weights.
 
     Raises:
-        BadModel: It is broken, or the configuration asks for what no model has.
+        BadModel: The file is broken, or the configuration asks for larger sizes than any model has.
     """
     contents = safetensors.contents(source)
     return with_config_beside(source, contents, options) or TensorFile(contents, options)
 
 
 def with_config_beside(source: str, contents: TensorIndex, options: OpenOptions) -> OpenedModel | None:
-    """The module of a file of weights, by the config.json of its folder; None if there is none for it.
+    """Builds the module of a file of weights from the config.json in its folder.
+
+    Returns None if none can be built.
 
     Args:
-        source: The file, which holds all weights of its model.
-        contents: Its tensors, which are told why where the module cannot be built.
-        options: How it is opened.
+        source: Path of the file, which holds all weights of the model.
+        contents: The file's tensors. If no module can be built, they get the reason.
+        options: Options that the file is opened with.
 
     Raises:
-        BadModel: The configuration asks for what no model has.
+        BadModel: The configuration asks for larger sizes than any model has.
     """
     folder, name = os.path.split(source)
     if not isinstance(huggingface.configuration(folder)[1].get("model_type"), str):
-        _tell_broken(contents, folder)
+        _set_reason(contents, folder)
         return None
     if part_of(name) or _lacks_packages(contents):
         return None
     folder_contents = huggingface.contents(source)
     folder_contents.format = contents.format
-    opened = _built(folder_contents, options)
+    opened = _build_module(folder_contents, options)
     if isinstance(opened, TensorFile):
         contents.why = folder_contents.why
         return None
@@ -78,31 +80,31 @@ def with_config_beside(source: str, contents: TensorIndex, options: OpenOptions)
 
 
 def open_gguf(source: str, options: OpenOptions) -> OpenedModel:
-    """A GGUF file, with the others of its model.
+    """Opens a GGUF file, with the other files of its model.
 
     Raises:
-        BadModel: It is broken, or its metadata asks for what no model has.
+        BadModel: The file is broken, or its metadata asks for larger sizes than any model has.
     """
     contents = gguf.contents(source)
     if not isinstance(contents.config.get("general.architecture"), str) or _lacks_packages(contents):
         return TensorFile(contents, options)
-    return _built(contents, options)
+    return _build_module(contents, options)
 
 
-def _tell_broken(contents: TensorIndex, folder: str) -> None:
-    """Says that a configuration is broken as why nothing more is known, and not once more beside."""
-    wrong = huggingface.configuration(folder)[2]
-    if wrong:
-        contents.why = f"{contents.why}, and {wrong}"
-        contents.notes = [note for note in contents.notes if note != wrong]
+def _set_reason(contents: TensorIndex, folder: str) -> None:
+    """Adds the error of a broken configuration to the reason, and removes the equal note."""
+    error = huggingface.configuration(folder)[2]
+    if error:
+        contents.why = f"{contents.why}, and {error}"
+        contents.notes = [note for note in contents.notes if note != error]
 
 
 @gc_pause()
-def _built(contents: TensorIndex, options: OpenOptions, *, adapts: bool = False) -> OpenedModel:
-    """The module that an adapter, the metadata of a GGUF file or a config.json describes."""
+def _build_module(contents: TensorIndex, options: OpenOptions, *, is_adapter: bool = False) -> OpenedModel:
+    """Builds the module that an adapter, the metadata of a GGUF file or a config.json describes."""
     from explorer.engine.models.torch.transformers import adapter, module  # torch and transformers: seconds
 
-    if adapts:
+    if is_adapter:
         return adapter.open_adapter(contents, options)
     if contents.format == "gguf":
         return module.open_gguf(contents, options)
@@ -110,7 +112,7 @@ def _built(contents: TensorIndex, options: OpenOptions, *, adapts: bool = False)
 
 
 def _lacks_packages(contents: TensorIndex) -> bool:
-    """Whether no module can be built here; then it is said what is missing."""
+    """Whether a needed package is missing. If so, `contents` gets the reason."""
     missing = [package for package in ("torch", "transformers") if find_spec(package) is None]
     if missing:
         command = install_command("transformers")

@@ -1,7 +1,7 @@
-"""Adapter (LoRA, DoRA, IA3) as a model: merged into the base that it names, where that lies on this machine.
+"""Adapter (LoRA, DoRA, IA3) as a model: merged into its base model, if the base is on this machine.
 
-Merged it multiplies as its base does; its own share of the parameters, and what it adds where it is not
-merged, are said. Nothing is fetched: a base is a folder, or in Hugging Face's cache.
+The merged model has the same products as its base. Notes give the adapter's share of the parameters, and its
+cost if it is not merged. Nothing is downloaded: a base is a folder, or is in Hugging Face's cache.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ _FITS: Mapping[str, Callable[[_Sizes, _Sizes], bool]] = {
     ".lora_magnitude_vector.weight": lambda own, base: prod(own) == base[0],
     ".ia3_l": lambda own, base: prod(own) in base,
 }
-"""Endings of the tensors that stand beside a weight, and whether their sizes are those of one."""
+"""Endings of adapter tensors that belong to a weight, and tests whether their sizes fit the weight."""
 _PRODUCTS = (".lora_A.weight", ".lora_B.weight")
-"""Those of them that a token is multiplied with."""
+"""Endings of the tensors that a token is multiplied with."""
 
 
 class AdaptedModule(ConfiguredModule):
-    """A base with an adapter merged into it; its tensors are those of both."""
+    """A base model with an adapter merged into it. Its tensors are those of both."""
 
     adapter: TensorFile
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
         base, notes = super().tensors()
-        adapter_tensors, more = self.adapter.tensors()
-        return [*base, *adapter_tensors], (*notes, *more)
+        adapter_tensors, adapter_notes = self.adapter.tensors()
+        return [*base, *adapter_tensors], (*notes, *adapter_notes)
 
     def rests_on(self, info: Info) -> None:
-        """See `OpenedModel`; its base lies elsewhere, and may change there."""
+        """Returns None, because the base is in another folder and may change there. See `OpenedModel`."""
         return None
 
 
 def open_adapter(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
-    """An adapter on its base; its tensors alone, and why, where there is no base for it.
+    """Opens an adapter on its base, or as its tensors with a reason if its base is missing.
 
     Raises:
-        BadModel: The base is broken, or asks for what no model has.
+        BadModel: The base is broken, or its configuration asks for larger sizes than any model has.
     """
     file = TensorFile(contents, options)
     try:
@@ -86,10 +86,13 @@ def _no_values(source: str) -> NoReturn:
 
 
 def _base(contents: TensorIndex) -> str:
-    """The folder of the base: by its path, from here or beside the adapter, or in Hugging Face's cache.
+    """Returns the folder of the base model.
+
+    The base is searched by its path, relative to the current folder and to the adapter, and in Hugging Face's
+    cache.
 
     Raises:
-        BuildError: It is not on this machine.
+        BuildError: The base is not on this machine.
     """
     name = str(contents.config["base_model_name_or_path"])
     folder = contents.source if os.path.isdir(contents.source) else os.path.dirname(contents.source)
@@ -100,7 +103,9 @@ def _base(contents: TensorIndex) -> str:
     ):
         if name and "\0" not in path and os.path.isfile(os.path.join(path, "config.json")):
             return path
-    from huggingface_hub import try_to_load_from_cache  # torch and transformers came before it
+    from huggingface_hub import (
+        try_to_load_from_cache,
+    )  # imported late, because transformers has already imported it
     from huggingface_hub.errors import HFValidationError
 
     try:
@@ -113,29 +118,31 @@ def _base(contents: TensorIndex) -> str:
 
 
 def _notes(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterator[str]:
-    """What the adapter is to its base.
+    """Yields notes on the adapter and its base.
 
     Raises:
-        BuildError: It is of another base.
+        BuildError: The adapter belongs to another base.
     """
     base_shapes = {name: tuple(p.shape) for name, p in base.loaded.meta().named_parameters()}
     read = products = replaced = 0
-    wrong, others = [], []
+    misfitting, unmatched = [], []
     for tensor in contents.tensors:
         ending = next((ending for ending in _FITS if tensor.name.endswith(ending)), "")
         path = tensor.name.removeprefix(_FRONT).removesuffix(ending).replace(_SAVED, ".")
         shape = base_shapes.get(f"{path}.weight" if ending else path)
         if shape is None or (ending and len(shape) != 2):
-            others.append(tensor.name)
+            unmatched.append(tensor.name)
         elif not (_FITS[ending](tensor.shape, shape) if ending else tensor.shape == shape):
-            wrong.append(f"{printable(tensor.name)} is {shape_text(tensor.shape)} for {shape_text(shape)}")
+            misfitting.append(
+                f"{printable(tensor.name)} is {shape_text(tensor.shape)} for {shape_text(shape)}"
+            )
         elif ending:
             read += tensor.elements
             products += tensor.elements if ending in _PRODUCTS else 0
         else:
             replaced += tensor.elements
-    if wrong or len(others) == len(contents.tensors):
-        misfits = named_few(wrong or [printable(name) for name in others], 2)
+    if misfitting or len(unmatched) == len(contents.tensors):
+        misfits = named_few(misfitting or [printable(name) for name in unmatched], 2)
         raise BuildError(f"this adapter is not of its base, {printable(folder)}: {misfits}")
     params, config = distinct_elements(contents.tensors), contents.config
     total = base.stored().totals.params
@@ -145,12 +152,12 @@ def _notes(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterat
         f" {count_text(total)}; figures are those of both merged"
     )
     if read:
-        many = "as many" if read == products else f"{products:,}"
-        yield f"not merged, it adds {read:,} parameters to read and {many} MACs for each token"
+        macs_text = "as many" if read == products else f"{products:,}"
+        yield f"not merged, it adds {read:,} parameters to read and {macs_text} MACs for each token"
     if replaced:
         yield f"{replaced:,} of its parameters take the place of the base's own"
-    if others:
-        yield f"tensors of the adapter that belong to no layer of the base: {named_few(others)}"
+    if unmatched:
+        yield f"tensors of the adapter that belong to no layer of the base: {named_few(unmatched)}"
 
 
 def _rank(config: Mapping[str, Any]) -> str:

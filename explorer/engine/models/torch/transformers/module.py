@@ -1,7 +1,7 @@
-"""transformers model with its weights in files: the module that its configuration describes, built on shapes.
+"""transformers models with weights in files: the module of the configuration, built on the meta device.
 
-What it computes is the module's, the bytes of its layers are those of the files. Weights are read when their
-values are asked for, and only then.
+The module's code determines the computation, and the files determine the bytes of the layers. Weights are
+read only when their values are needed.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class ConfiguredModule(TorchModel):
     """A module built from a configuration, and the files that hold its weights.
 
     Args:
-        file: The tensors of the files.
-        options: How it was opened.
+        file: Tensors of the files.
+        options: Options that the model was opened with.
         loaded: The module.
-        match: Which tensors are which of its parameters.
+        match: Tensors of the files for each parameter of the module.
     """
 
     takes_weights = False
@@ -76,11 +76,11 @@ class ConfiguredModule(TorchModel):
         return AnalysisResult(self._about(examined.info), rows, examined.bounds)
 
     def _with_stored_names(self, layer: Layer) -> Layer:
-        """A row that says what the files call its tensors, where that is something else."""
+        """Returns a row with the names of its tensors in the files, if they differ."""
         if layer.group or not layer.weights:
             return layer
         weight_names = [f"{layer.path}.{weight.name}" for weight in layer.weights]
-        names = [name for each in weight_names for name in self.match.names.get(each, ())]
+        names = [name for weight_name in weight_names for name in self.match.names.get(weight_name, ())]
         if not names or names == weight_names:
             return layer
         return replace(layer, attributes={**layer.attributes, "stored as": named_few(names)})
@@ -90,12 +90,12 @@ class ConfiguredModule(TorchModel):
         return self._about(super().stored())
 
     def _about(self, info: Info) -> Info:
-        """What is said of the module, and of its files."""
+        """Adds facts about the files to those about the module."""
         contents = self.file.contents
-        # the module has the parameters of missing files, too, and those that integers stand for
+        # plain notes, because the module also counts parameters in missing files and quantized parameters
         file_notes = map(plain_note, contents.notes)
         notes = tuple(dict.fromkeys((*info.model.notes, *file_notes, *fact_notes(contents.facts))))
-        about = replace(
+        model_info = replace(
             info.model,
             source=self.source,
             format=self.format,
@@ -103,18 +103,23 @@ class ConfiguredModule(TorchModel):
             file_bytes=contents.file_bytes,
             notes=notes,
         )
-        return replace(info, model=about)
+        return replace(info, model=model_info)
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
-        """See `OpenedModel`; as the files hold them, each of the layer whose parameter it is."""
+        """Returns the tensors as stored in the files, each with the layer of its parameter.
+
+        See `OpenedModel`.
+        """
         tensors, notes = self.file.tensors()
         owners = {name: path.rpartition(".")[0] for path, names in self.match.names.items() for name in names}
         return [replace(tensor, layer=owners.get(tensor.name, tensor.layer)) for tensor in tensors], notes
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
-        """See `OpenedModel`: of a folder its configuration, its index and the headers of its shards.
+        """See `OpenedModel`.
 
-        Which version of transformers built it matters, too, and is no file of the model's.
+        A folder's analysis depends on its configuration, its index and the headers of its shards.
+
+        It also depends on the version of transformers, which is not a file of the model.
         """
         files = self.file.contents.files
         if not os.path.isdir(self.source) or not all(name.endswith(".safetensors") for name in files):
@@ -123,17 +128,17 @@ class ConfiguredModule(TorchModel):
             json_names = [
                 name for name in os.listdir(self.source) if name.endswith(("config.json", ".index.json"))
             ]
-            read = [whole(os.path.join(self.source, name)) for name in sorted(json_names)]
-            return (*read, *map(_header, files))
+            reads = [whole(os.path.join(self.source, name)) for name in sorted(json_names)]
+            return (*reads, *map(_header, files))
         except OSError:
             return None
 
 
 def _header(path: str) -> FileRead:
-    """The header of a shard.
+    """Returns the location of the header of a shard.
 
     Raises:
-        OSError: It is gone.
+        OSError: The file does not exist.
     """
     with input_files.binary(path) as file:
         length = int.from_bytes(file.read(8), "little")
@@ -141,15 +146,17 @@ def _header(path: str) -> FileRead:
 
 
 def _method(packed: Mapping[str, Any]) -> str:
-    """What packs weights so: MLX names itself nowhere."""
+    """Returns the name of the packing method of weights. MLX does not store its name."""
     return printable(str(packed.get("quant_method") or "mlx"))
 
 
 def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
-    """The module of a folder; its tensors alone, and why, where it cannot be built.
+    """Opens a folder as the module of its configuration, or as its tensors with a reason.
+
+    The tensors are returned if no module can be built.
 
     Raises:
-        BadModel: The configuration asks for more than any model has.
+        BadModel: The configuration asks for larger sizes than any model has.
         MissingExtra: transformers is broken.
     """
     folder = contents.source if os.path.isdir(contents.source) else os.path.dirname(contents.source) or "."
@@ -167,7 +174,7 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
         if not contents.files:
             return _without_weights(contents, options, loaded, packed)
         match = matching.match(loaded.shapes(), contents.tensors, packed)
-        # a form that is not known must not be counted as if it were the module's own
+        # weights in an unknown packed form must not be counted in the module's own form
         method = f"config.json, for '{_method(packed)}'," if packed else "config.json"
         _check(match, method, whole=bool(packed) and not contents.missing)
     except BuildError as error:
@@ -177,10 +184,12 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
 
 
 def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
-    """The module of a GGUF file; its tensors alone, and why, where none is known that has them.
+    """Opens a GGUF file as the module of its metadata, or as its tensors with a reason.
+
+    The tensors are returned if no module can be built.
 
     Raises:
-        BadModel: The metadata asks for more than any model has.
+        BadModel: The metadata asks for larger sizes than any model has.
         MissingExtra: transformers is broken.
     """
     require("transformers", contents.source)
@@ -212,11 +221,11 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
 def _without_weights(
     contents: TensorIndex, options: OpenOptions, loaded: LoadedModule, packed: Mapping[str, Any]
 ) -> ConfiguredModule:
-    """The module of a configuration without weights: what files would hold of it is told, and not known."""
+    """Returns the module of a configuration without weights, with notes on the assumed types."""
     dtype = _compute_dtype(contents, "")
-    as_said = f"in {dtype}" if dtype else "in float32, as it names no type"
-    packs = f", not packed as '{_method(packed)}' would" if packed else ""
-    note = f"parameters and bytes are those of the configuration, {as_said}{packs}"
+    type_text = f"in {dtype}" if dtype else "in float32, as it names no type"
+    packing_text = f", not packed as '{_method(packed)}' would" if packed else ""
+    note = f"parameters and bytes are those of the configuration, {type_text}{packing_text}"
     loaded.notes = (*loaded.notes, note)
     loaded.values = partial(_no_values, contents.source)
     return ConfiguredModule(TensorFile(contents, options), options, loaded, matching.NameMatch())
@@ -239,9 +248,9 @@ def _configured_module(
         stored_form.attach(module, match.stored)
         return module
 
-    # a model that asks for values is built once more
+    # the module is built again when its values are needed
     loaded.build = attached
-    # files that are missing are in the figures of the module, too
+    # figures of the module include parameters in missing files
     count_notes = [note for note in contents.notes if isinstance(note, CountNote)]
     absent = [note.plain for note in count_notes if note.counted == "here"]
     loaded.notes = (*loaded.notes, *match.notes(), *absent)
@@ -249,15 +258,15 @@ def _configured_module(
 
 
 def _check(match: matching.NameMatch, teller: str, *, whole: bool = False) -> None:
-    """Refuses a module that the files contradict.
+    """Refuses a module that contradicts the files.
 
     Args:
-        match: Of its parameters and the tensors of the files.
-        teller: Who described the module.
-        whole: All of it has to be in the files: who described it left much to be guessed.
+        match: Tensors of the files for each parameter of the module.
+        teller: Description of the module's source for messages.
+        whole: Whether the files must contain all parameters, because the source leaves much open.
 
     Raises:
-        BuildError: They do.
+        BuildError: The files contradict the module.
     """
     if match.contradictions:
         count = len(match.contradictions)
@@ -276,16 +285,19 @@ _FLOATS = ("bfloat16", "float16", "float32", "float64")
 
 
 def _compute_dtype(contents: TensorIndex, otherwise: str = "float32") -> str:
-    """The type that the module computes in: what is said, else that of most numbers in the files."""
+    """Returns the type that the module computes in.
+
+    It is the type in the configuration, or else the type of most numbers in the files.
+    """
     config = contents.config
-    for part in (config, config.get("text_config")):
+    for section in (config, config.get("text_config")):
         for key in ("dtype", "torch_dtype"):
-            dtype_name = part.get(key) if isinstance(part, dict) else None
+            dtype_name = section.get(key) if isinstance(section, dict) else None
             if isinstance(dtype_name, str) and dtype_name.removeprefix("torch.") in _FLOATS:
                 return dtype_name.removeprefix("torch.")
     counts: dict[str, int] = {}
     for tensor in contents.tensors:
-        # llama.cpp keeps keys and values of blocks in 16 bits, whatever norms are stored in
+        # llama.cpp stores keys and values in 16 bits if weights are quantized
         dtype = "float16" if contents.format == "gguf" and tensor.dtype not in _FLOATS else tensor.dtype
         if dtype in _FLOATS:
             counts[dtype] = counts.get(dtype, 0) + tensor.elements
