@@ -106,7 +106,7 @@ class StoredTensor:
 
     @property
     def counted(self) -> Sequence[Piece]:
-        """The pieces to count: several for a view that shares part of a storage, otherwise the tensor itself."""
+        """The pieces to count: several for a partly shared view, otherwise the tensor itself."""
         return self.pieces or ((self.key, self.elements, self.nbytes),)
 
     @property

@@ -1,4 +1,4 @@
-"""Sequence and optional types of ONNX values, decoded from the ValueInfoProto. `Value` has no fields for them.
+"""Sequence and optional types of ONNX values, decoded from the ValueInfoProto. `Value` cannot express them.
 
 Field numbers are those of onnx.proto (IR version 13). In a TypeProto, sequence_type is field 4 and
 optional_type is field 9. In both messages, field 1 is the type of the elements.

@@ -168,7 +168,7 @@ class FlatTable:
         return [FlatTable(buffer, start + 4 * i + offset, budget) for i, offset in enumerate(offsets)]
 
     def numbers(self, slot: int, letter: str) -> tuple[Any, ...]:
-        """The numbers in a vector field, empty if the table omits it; `letter` is the format letter of `struct`."""
+        """The numbers in a vector field, empty if omitted; `letter` is the format letter of `struct`."""
         start, count = self.vector(slot, _NUMBERS[letter].size)
         if not count:
             return ()

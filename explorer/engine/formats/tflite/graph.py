@@ -252,7 +252,7 @@ class _ModelBuilder:
                 )
 
     def _called_constants(self, body: _Body) -> dict[str, Tensor]:
-        """Constants of all functions that a subgraph calls, directly or indirectly, by name in the main graph."""
+        """Constants of all functions that a subgraph calls, also indirectly, by name in the main graph."""
         key = id(body)
         if key not in self.hoisted:
             constants: dict[str, Tensor] = {}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_RANK = 64
 
 _RELEASE_INTERVAL = 16
-"""Number of buffers read before mapped pages are released; until then they count as memory of this process."""
+"""Number of buffers read before mapped pages are released; until then they count as this process's memory."""
 
 _CUSTOM = 32
 """Number of custom operators in the schema's enumeration BuiltinOperator."""
@@ -56,7 +56,7 @@ class TfliteQuantization:
         self.scale_tensors: tuple[int, ...] = ()
         details = table.table(5) if table.number(4, "B") == 2 else None
         if details is not None:
-            # blockwise quantization of LiteRT: scales and zero points are tensors, and number 0 means no tensor
+            # blockwise quantization of LiteRT: scales and zero points are tensors, and 0 means no tensor
             self.block = max(details.number(2, "i"), 1)
             numbers = details.number(0, "i"), details.number(1, "i")
             self.scale_tensors = tuple([number for number in numbers if number > 0])

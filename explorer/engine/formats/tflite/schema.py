@@ -48,7 +48,7 @@ DTYPES: Mapping[int, str | None] = {
     21: "float8_e4m3fn",
     22: "float8_e5m2",
 }
-"""Element types by number in the schema, in this program's spelling; 19 to 22 are from LiteRT's newer schema."""
+"""Element types by number in the schema, in this program's spelling; 19 to 22 are from LiteRT's schema."""
 
 _NEWER: Mapping[str, Mapping[int, str]] = {"BuiltinOperator": {209: "STABLEHLO_CASE"}}
 """Enumeration members that the package lacks."""
@@ -181,7 +181,7 @@ class OptionsTable:
 
 @cache
 def options(union: str, number: int) -> OptionsTable | None:
-    """The options table with a number in a union ('BuiltinOptions' or 'BuiltinOptions2'), or None if unknown."""
+    """The options table with a number in a union ('BuiltinOptions' or 'BuiltinOptions2'), or None."""
     name = names(union).get(number, "NONE")
     return None if name == "NONE" else OptionsTable(name)
 

@@ -210,7 +210,7 @@ def _storage_offsets(
 
 
 def _plain_pickle(source: str, content: Content, size: int) -> SavedFile:
-    """Reads a plain pickle; each storage is a checkpoint in the legacy form, stored as bytes in the pickle."""
+    """Reads a plain pickle. Each storage in it is a checkpoint in the legacy form, stored as bytes."""
     inner: dict[str, int | None] = {}
     storages: dict[str, tuple[str, int]] = {}
 

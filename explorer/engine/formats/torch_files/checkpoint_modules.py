@@ -481,7 +481,7 @@ def is_array(value: Any) -> bool:
 
 
 def holds_data(value: Any, max_objects: int = 4096) -> bool:
-    """Whether a container or an object contains tensors, storages or arrays, or more than `max_objects` objects."""
+    """Whether a value contains tensors, storages or arrays, or more than `max_objects` objects."""
     stack, visited = [value], set[int]()
     while stack:
         part = stack.pop()
@@ -664,16 +664,14 @@ def _notes(reader: _ContentReader) -> Iterator[str]:
     code_names = list(calls(reader.saved))
     if code_names:
         code_names = [(_name(name), times, suspicious) for name, times, suspicious in code_names]
-        suspicious_names = [
-            f"{name} (called {times} times)" for name, times, suspicious in code_names if suspicious
-        ]
-        other_names = [name for name, _, suspicious in code_names if not suspicious]
-        if suspicious_names:
-            yield f"loading this file with torch would run {named_few(suspicious_names, 8)}, which no model needs"
-        if other_names:
+        suspects = [f"{name} (called {times} times)" for name, times, suspicious in code_names if suspicious]
+        others = [name for name, _, suspicious in code_names if not suspicious]
+        if suspects:
+            yield f"loading this file with torch would run {named_few(suspects, 8)}, which no model needs"
+        if others:
             yield (
-                f"loading it with torch would import {len(other_names):,} names of code, none of which was run:"
-                f" {named_few(other_names, 12)}"
+                f"loading it with torch would import {len(others):,} names of code, none of which was run:"
+                f" {named_few(others, 12)}"
             )
     kinds = _by_kind(reader.checkpoint.wrapped)
     for kind, names in kinds.items():

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 INFLATED = 64 << 20
 """Maximum uncompressed bytes of a compressed entry. torch compresses at most its text, and never weights."""
 PICKLED = 8 << 20
-"""Maximum uncompressed bytes of a compressed pickle or JSON file. torch never compresses these, and a few bytes
-of them create an object."""
+"""Maximum uncompressed bytes of a compressed pickle or JSON file. torch never compresses these, and they
+create many objects."""
 ENTRIES = 2_000_000
 """Maximum number of entries; no model has as many tensors."""
 
