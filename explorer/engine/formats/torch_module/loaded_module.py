@@ -244,8 +244,8 @@ _OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "quantized_googlenet": ({"aux_logits": False}, "built without the auxiliary heads"),
     "inception_v3": ({"init_weights": True}, ""),
 }
-"""Constructor arguments and a note, by model. Like torchvision's trained model, GoogLeNet is built without the
-heads that only training uses."""
+"""Constructor arguments and a note, by model. Like torchvision's trained model, GoogLeNet is built without
+the heads that only training uses."""
 
 
 def _from_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule:

@@ -67,9 +67,9 @@ def wrappers_note(tensors: Iterable[torch.Tensor]) -> str:
             counts[type(tensor).__name__] = counts.get(type(tensor).__name__, 0) + 1
     if not counts:
         return ""
-    summary = ", ".join(f"{many_text(count, 'tensor')} of {kind}" for kind, count in counts.items())
+    named = ", ".join(f"{many_text(count, 'tensor')} of {kind}" for kind, count in counts.items())
     return (
-        f"{summary} kept as other tensors: parameters are those of the whole, bytes those of the inner tensors;"
+        f"{named} kept as other tensors: parameters are those of the whole, bytes those of the inner tensors;"
         " what needs values computes with plain tensors made of them"
     )
 
