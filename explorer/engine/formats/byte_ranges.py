@@ -1,10 +1,10 @@
-"""Byte ranges of tensors that are views of one storage: shared bytes count once.
+"""Byte ranges of tensors that are views of one storage, so that shared bytes are counted once.
 
-Tensors of one storage may be equal, may lie side by side, or may share a part: a slice of a weight, a
-transpose, every second column. This module cuts such tensors into pieces. All bytes of a piece belong to the
-same set of tensors, so counting each piece once counts each byte once.
+Views of one storage may be equal, disjoint, or overlap in part: a slice of a weight, a transpose, every
+second column. This module divides overlapping views into pieces. All bytes of a piece belong to the same
+views, so counting each piece once counts each byte once.
 
-Only the standard library is imported: headers are printed before the engine is loaded.
+This module imports only the standard library, because headers are printed before the engine is loaded.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     Piece = tuple[Hashable, int, int]
-    """A piece: the key by which it counts once, its elements, its bytes."""
+    """A piece: its key for counting it once, its number of elements, and its bytes."""
 
 MANY_RUNS = (
     "parameters and bytes are at most these: {name} is a view, and its bytes lie in more pieces than are"
     " told apart"
 )
-"""Note on tensors whose bytes are an upper bound."""
+"""Note for a model with tensors whose bytes are only an upper bound."""
 
 RUNS = 1 << 20
-"""Most runs of bytes of a tensor that are examined one by one; with more, the tensor takes its whole span."""
+"""Maximum number of contiguous runs of a tensor that are computed. A tensor with more counts as one run, from
+its first byte to its last."""
 
 MEMBERS = 1 << 20
-"""Most pieces of all tensors of a storage together; with more, pieces are not computed."""
+"""Maximum number of pieces of all tensors of a storage together. With more, no pieces are computed."""
 
 
 @record
 class TensorView:
-    """A tensor as a place in a storage.
+    """A tensor as a view of a storage.
 
     Args:
         storage: Key of the storage.
-        start: First byte of the tensor in the storage.
+        start: Offset of the tensor's first byte in the storage.
         width: Bytes of an element.
-        shape, strides: In elements.
-        nbytes: Bytes of the tensor alone; they differ from those of its elements if a file stores it in
-            another form.
+        shape: Sizes of the axes, in elements.
+        strides: Steps of the axes, in elements.
+        nbytes: Bytes of the tensor as stored in the file. They may differ from `width` times the number of
+            elements.
     """
 
     storage: Hashable
@@ -55,23 +57,26 @@ class TensorView:
 
     @property
     def place(self) -> Hashable:
-        """A key that is equal for tensors with the same bytes, as far as their axes tell."""
+        """A key that is equal for tensors that cover the same bytes with the same axes."""
         return self.storage, self.start, self.width, tuple(_axes(self.shape, self.strides))
 
     @property
     def span(self) -> int:
-        """Number of bytes from its first byte to its last."""
+        """Number of bytes from the first byte of the tensor to its last."""
         steps = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
         return (steps + 1) * self.width if prod(self.shape) else 0
 
     @property
     def repeats(self) -> bool:
-        """Whether its elements overlap: an expanded tensor, or overlapping windows."""
+        """Whether elements must overlap, as in an expanded tensor or in overlapping windows."""
         return self.span < prod(self.shape) * self.width
 
 
 def _axes(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """(stride, size) of the axes with a stride, innermost first; contiguous axes are merged."""
+    """The (stride, size) of each axis, innermost first.
+
+    Axes of size 1 or stride 0 are omitted, and contiguous axes are merged.
+    """
     axes: list[tuple[int, int]] = []
     for step, size in sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1 and s):
         if axes and step == axes[-1][0] * axes[-1][1]:
@@ -82,18 +87,18 @@ def _axes(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the elements, in some order of the axes, are contiguous."""
+    """Whether the elements are contiguous in some order of the axes."""
     axes = _axes(shape, strides)
     return not axes or (len(axes) == 1 and axes[0][0] == 1)
 
 
 def _is_coarse(axes: Sequence[tuple[int, int]]) -> bool:
-    """Whether a tensor has too many runs (one for each step along these axes) to examine each."""
+    """Whether a tensor has too many runs to compute each; `axes` are the axes outside a run."""
     return prod(size for _, size in axes) > RUNS
 
 
 def _runs(view: TensorView) -> list[tuple[int, int]]:
-    """(begin, end) of the separate runs of bytes of a tensor, in order."""
+    """The (begin, end) of each contiguous run of bytes of a tensor, sorted and disjoint."""
     if not prod(view.shape):
         return []
     axes = _axes(view.shape, view.strides)
@@ -105,7 +110,7 @@ def _runs(view: TensorView) -> list[tuple[int, int]]:
     begins = [view.start]
     for step, size in reversed(axes):
         jump = step * view.width
-        begins = [begin + jump * at for begin in begins for at in range(size)]
+        begins = [begin + jump * index for begin in begins for index in range(size)]
     runs: list[tuple[int, int]] = []
     for begin in sorted(begins):
         if runs and begin <= runs[-1][1]:
@@ -116,15 +121,15 @@ def _runs(view: TensorView) -> list[tuple[int, int]]:
 
 
 def pieces(views: Mapping[str, TensorView], bounded: set[str] | None = None) -> dict[str, tuple[Piece, ...]]:
-    """The pieces of tensors that share some bytes with others, or repeat their own elements.
+    """Computes the pieces of tensors that partly overlap others, or whose own elements overlap.
 
     Args:
-        views: Every tensor by its name; names with the same bytes get the same pieces.
-        bounded: Set that gets the names of tensors whose bytes are only an upper bound, because their storage
-            has too many runs or pieces.
+        views: Tensors by name. Names with the same bytes get the same pieces.
+        bounded: Set to which this function adds the names of tensors whose bytes are only an upper bound,
+            because their storage has too many runs or pieces.
 
     Returns:
-        The pieces by tensor name; a tensor that is missing shares nothing, or all of its bytes.
+        The pieces by tensor name. A tensor without an entry shares no bytes, or all of them.
     """
     by_storage: dict[Hashable, dict[Hashable, list[str]]] = {}
     for name, view in views.items():
@@ -134,57 +139,60 @@ def pieces(views: Mapping[str, TensorView], bounded: set[str] | None = None) -> 
         distinct = [views[names[0]] for names in places.values()]
         if not any(view.repeats for view in distinct) and not _touch(distinct):
             continue
-        cut = _cut(storage, distinct)
-        if bounded is not None and (not any(cut) or any(_is_in_many_runs(view) for view in distinct)):
+        pieces_by_view = _cut(storage, distinct)
+        if bounded is not None and (
+            not any(pieces_by_view) or any(_is_in_many_runs(view) for view in distinct)
+        ):
             bounded.update(name for names in places.values() for name in names)
-        for names, tensor_pieces in zip(places.values(), cut, strict=True):
+        for names, tensor_pieces in zip(places.values(), pieces_by_view, strict=True):
             if tensor_pieces:
                 shared.update(dict.fromkeys(names, tensor_pieces))
     return shared
 
 
 def _is_in_many_runs(view: TensorView) -> bool:
+    """Whether `_runs` treats the tensor as one run because it has too many."""
     axes = _axes(view.shape, view.strides)
     return bool(prod(view.shape)) and _is_coarse(axes[1:] if axes and axes[0][0] == 1 else axes)
 
 
 def _touch(views: Iterable[TensorView]) -> bool:
-    """Whether the spans of any tensors overlap."""
-    reached = -1
+    """Whether the spans of any two tensors overlap."""
+    end = -1
     for start, span in sorted((view.start, view.span) for view in views):
-        if span and start < reached:
+        if span and start < end:
             return True
-        reached = max(reached, start + span)
+        end = max(end, start + span)
     return False
 
 
 def _cut(storage: Hashable, views: Sequence[TensorView]) -> list[tuple[Piece, ...]]:
-    """The pieces of each tensor of one storage."""
+    """The pieces of each tensor of one storage; all are empty if there are more than `MEMBERS`."""
     changes: list[tuple[int, int]] = []
     for number, view in enumerate(views):
-        changes += [(place, number) for run in _runs(view) for place in run]
+        changes += [(offset, number) for run in _runs(view) for offset in run]
     changes.sort()
-    # bit n: tensor n covers this place
-    inside, before = 0, 0
+    # bit n of `inside` is set while tensor n covers the current byte
+    covering, previous = 0, 0
     parts: dict[int, tuple[int, int]] = {}
-    for place, number in changes:
-        if inside and place > before:
-            begin, size = parts.get(inside, (before, 0))
-            parts[inside] = begin, size + place - before
-        inside ^= 1 << number
-        before = place
+    for offset, number in changes:
+        if covering and offset > previous:
+            begin, size = parts.get(covering, (previous, 0))
+            parts[covering] = begin, size + offset - previous
+        covering ^= 1 << number
+        previous = offset
     if sum(mask.bit_count() for mask in parts) > MEMBERS:
         return [() for _ in views]
     cut: list[list[Piece]] = [[] for _ in views]
     for mask, (begin, size) in parts.items():
-        rest = mask
-        while rest:
-            number = (rest & -rest).bit_length() - 1
-            rest &= rest - 1
+        remaining = mask
+        while remaining:
+            number = (remaining & -remaining).bit_length() - 1
+            remaining &= remaining - 1
             view = views[number]
             dense_bytes = prod(view.shape) * view.width
             stored_size = (
                 size if view.nbytes == dense_bytes or not dense_bytes else size * view.nbytes // dense_bytes
             )
             cut[number].append(((storage, "bytes", begin), size // view.width, stored_size))
-    return [tuple(dense_bytes) for dense_bytes in cut]
+    return [tuple(tensor_pieces) for tensor_pieces in cut]

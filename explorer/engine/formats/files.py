@@ -1,4 +1,4 @@
-"""File access: opens and maps files that a user names, regular files only."""
+"""File access: opens and maps regular files, and checks file names that a model contains."""
 
 from __future__ import annotations
 
@@ -14,22 +14,28 @@ if TYPE_CHECKING:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Whether a file lies in a folder or in its blobs of huggingface_hub's cache; both paths are resolved."""
+    """Whether a file is in a folder, or in the blobs folder that belongs to it in huggingface_hub's cache.
+
+    Both paths must be resolved.
+    """
     return path.startswith(folder.rstrip(os.sep) + os.sep) or os.path.dirname(path) == blobs_of(folder)
 
 
 def named_inside(location: str, folder: str, model: str = "") -> str:
-    """The path, with links resolved, of a file that a model names; '' if the name leads out of the model.
+    """Resolves the name of another file that a model contains.
 
-    Allowed places are the folder of the model, the folder of the file that the model links to, and the blobs
-    of huggingface_hub's cache. An absolute name leads out, and so does one with '..'.
+    The file must be in the folder of the model, in the folder of the file that the model links to, or in the
+    blobs of huggingface_hub's cache. Absolute names and names that leave the folder with '..' are refused.
 
     Args:
-        location: The name in the model.
+        location: File name in the model.
         folder: Folder of the model, as the user named it.
-        model: The model's own file; '' if the model is the folder.
+        model: Path of the model's own file, or '' if the model is the folder.
+
+    Returns:
+        The path with links resolved, or '' if the file is outside these folders.
     """
-    # a NUL ends a path for the system, but not for the check
+    # a NUL would end the path for the operating system, but not for this check
     if not location or "\0" in location or os.path.isabs(location):
         return ""
     if os.path.normpath(location).split(os.sep)[0] == os.pardir:
@@ -46,15 +52,15 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def is_lfs_pointer(head: bytes) -> bool:
-    """Whether a file begins like a Git LFS pointer, which stands for a file that was not fetched."""
+    """Whether a file is a Git LFS pointer, the placeholder of a file that was not downloaded."""
     return head.startswith(_POINTER)
 
 
 def lfs_pointer(source: str, head: bytes) -> BadModel:
-    """The error for a Git LFS pointer: the size of the model, and the command that fetches it."""
+    """The error for a Git LFS pointer. It names the size of the model, and the command that downloads it."""
     size = head.partition(b"\nsize ")[2].partition(b"\n")[0]
-    many = f" of {int(size):,} bytes" if size.isdigit() and len(size) <= _DIGITS else ""
-    problem = f"this is a pointer of Git LFS's, not the model{many}"
+    size_text = f" of {int(size):,} bytes" if size.isdigit() and len(size) <= _DIGITS else ""
+    problem = f"this is a pointer of Git LFS's, not the model{size_text}"
     return BadModel(problem, where=source, hint="`git lfs pull` in its folder fetches it")
 
 
@@ -65,11 +71,12 @@ def open_regular(path: str) -> tuple[int, int]:
     """Opens a file for unbuffered reading.
 
     Returns:
-        Its descriptor, which the caller closes, and its size in bytes.
+        The file descriptor, which the caller must close, and the size of the file in bytes.
 
     Raises:
-        BadModel: It is missing, may not be read, or is no regular file (a pipe would wait for a writer).
-        Misuse: It lies outside the served folder.
+        BadModel: The file is missing, may not be read, or is not a regular file. A pipe would wait for a
+            writer.
+        Misuse: The file is outside the served folder.
     """
     try:
         return input_files.descriptor(path)
@@ -78,10 +85,11 @@ def open_regular(path: str) -> tuple[int, int]:
 
 
 def mapped(path: str) -> mmap.mmap:
-    """A file mapped into memory; the kernel reads the pages that are used.
+    """Maps a file into memory. The kernel reads only the pages that are used.
 
     Raises:
-        BadModel, Misuse: As `open_regular`, or it is empty.
+        BadModel: The file is empty, or `open_regular` refuses it.
+        Misuse: The file is outside the served folder.
     """
     descriptor, size = open_regular(path)
     try:
@@ -92,6 +100,6 @@ def mapped(path: str) -> mmap.mmap:
         raise BadModel(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=path) from None
     finally:
         os.close(descriptor)
-    # read-ahead would load weights around every header
+    # read-ahead would load the weights next to each header
     input_files.no_read_ahead(mapping)
     return mapping

@@ -1,7 +1,8 @@
-"""Format registration: what recognizes a format, what opens it, and what it supports.
+"""Format registration: how each model format is recognized, opened and outlined.
 
-A format needs only these names to register, and they import nothing heavy: a file is recognized at every
-start, before the needs of its format are known. `models.opened_model` defines what an opened model answers.
+Each format creates one `Format` record. This module imports nothing heavy, because every program start
+recognizes a file before it loads the modules of the file's format. `models.opened_model` defines the
+interface of an opened model.
 """
 
 from __future__ import annotations
@@ -23,25 +24,26 @@ if TYPE_CHECKING:
     from explorer.engine.formats.tensor_index import TensorIndex
 
 HEAD_BYTES = 4096
-"""Bytes of a file that are read to recognize it."""
+"""Bytes at the start of a file that are read to recognize its format."""
 
 _ZIP = b"PK\x03\x04"
 
 
 class SourceProbe:
-    """Facts about a source before it is opened, looked up once for all formats.
+    """Facts about a source before it is opened, read once and shared by all formats.
 
     Args:
-        source: A path or a name, as the user typed it.
+        source: Path or name, as the user typed it.
 
     Attributes:
-        source: The same.
-        exists: Whether the path exists (a dangling link does not count).
-        is_dir: Whether it is a folder.
-        is_file: Whether it is a regular file. Nothing else is opened: a pipe would wait for a writer.
-        size: Bytes of the file; 0 for anything else.
-        head: Its first `HEAD_BYTES` bytes, fewer for a small file; empty for anything else.
-        unreadable: Why the file cannot be read; empty if it can.
+        source: Path or name, as the user typed it.
+        exists: Whether the path exists. A dangling link does not exist.
+        is_dir: Whether the path is a folder.
+        is_file: Whether the path is a regular file. Only regular files are opened: a pipe would wait for a
+            writer.
+        size: Bytes of the file, or 0 if the path is not a regular file.
+        head: First `HEAD_BYTES` bytes of the file, or fewer for a small file.
+        unreadable: Reason why the file cannot be read, or '' if it can.
     """
 
     __slots__ = ("_inner", "_names", "exists", "head", "is_dir", "is_file", "size", "source", "unreadable")
@@ -65,7 +67,7 @@ class SourceProbe:
             return
         self.size = status.st_size
         try:
-            # no Python file object: a single read, which touches nothing else of the file
+            # a Python file object would read more than the head
             descriptor, self.size = input_files.descriptor(source)
             try:
                 self.head = os.read(descriptor, HEAD_BYTES)
@@ -83,11 +85,11 @@ class SourceProbe:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the entries of a zip archive; none for a broken archive or another file."""
+        """Names of the entries of a zip archive; empty for a broken archive or any other file."""
         if self._names is None:
             entries: list[str] | None = None
             if self.is_zip:
-                # 7 ms, and few files are archives
+                # the import takes 7 ms, and few files are archives
                 from explorer.engine.formats.torch_files.zip_archive import entry_names
 
                 entries = entry_names(self.source)
@@ -96,20 +98,20 @@ class SourceProbe:
 
     @property
     def inner(self) -> frozenset[str]:
-        """`names`, and the same names without the top folder that torch writes."""
+        """Entry names of a zip archive, with and without the top folder that torch writes."""
         if self._inner is None:
             self._inner = frozenset(self.names) | {name.partition("/")[2] for name in self.names}
         return self._inner
 
 
 def named(entry: str) -> Callable[..., Any]:
-    """A function that imports 'module:name' of the engine when it is called."""
+    """Creates a function that imports and calls `name` of the engine's `module`; `entry` is 'module:name'."""
     module, _, name = entry.partition(":")
     return lambda *args: getattr(import_module(f"explorer.engine.{module}"), name)(*args)
 
 
 def graph_file(format: str, read: str) -> Callable[[str, Any], Any]:
-    """The `open` of a format whose files are graphs of ONNX operators.
+    """Creates the `open` function of a format whose files are graphs of ONNX operators.
 
     Args:
         format: Name of the format.
@@ -124,22 +126,23 @@ class Format:
 
     Args:
         name: Value of `ModelInfo.format`.
-        about: Description for a person: 'an ONNX file (.onnx)'.
-        label: Text beside a model's name, for a person: 'ONNX'; empty for the name.
-        recognise: Whether a source is of this kind, by its content. It must be cheap and import nothing
-            heavy. It is called for everything: files, folders, and names that do not exist.
-        open: Opens a path with `OpenOptions` (`models.opened_model`). Returns an `OpenedModel`, or the
-            `TensorIndex` of a file with tensors only. A heavy module is imported by `named`.
-        tensors: Reads only the tensors of a path, if `open` does more.
-        outline: Reads the header only, without running or analyzing anything; None if there is no file.
-        endings: Endings of its files. They decide only if no content does: for a missing, broken or
-            truncated file, where the format's `open` says what is wrong.
-        recognised: The sign of the format, for a person: 'fields of a protobuf ModelProto'.
-        shows: The known facts of such a model, for a person.
-        needs: The extra of this package that `open` needs, such as 'torch'; empty for none. An outline
-            never needs one.
-        analysed: Whether MACs, memory and the execution order are known from a graph or code.
-        chooses: Whether it is no model but a set of models to choose from, the rows of its outline.
+        about: Description shown to users: 'an ONNX file (.onnx)'.
+        label: Label shown next to a model's name: 'ONNX'. '' to show `name`.
+        recognise: Function that tells by content whether a source has this format. It is called for every
+            source: files, folders, and names that do not exist. It must be fast and import nothing heavy.
+        open: Function that opens a path with `OpenOptions` (`models.opened_model`). It returns an
+            `OpenedModel`, or the `TensorIndex` of a file with only tensors. `named` defers heavy imports.
+        tensors: Function that reads only the tensors of a path, if `open` does more.
+        outline: Function that reads only the header, and runs and analyzes nothing; None if the format has
+            no file.
+        endings: File name endings. They decide only if no format recognizes the content, as with a missing,
+            broken or truncated file. The `open` of the format then reports the problem.
+        recognised: Content that identifies the format, shown to users: 'fields of a protobuf ModelProto'.
+        shows: Facts that are known of a model in this format, shown to users.
+        needs: Extra of this package that `open` needs, such as 'torch', or '' for none. An outline needs no
+            extra.
+        analysed: Whether the graph or the code of the model gives MACs, memory and execution order.
+        chooses: Whether the source is a set of models to choose from. Its outline lists the models.
     """
 
     name: str

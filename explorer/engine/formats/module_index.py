@@ -1,8 +1,8 @@
-"""Module index: the modules that a file describes, with classes, settings, tensors and operators.
+"""Module index: the modules that a file describes, with their classes, settings, tensors and operators.
 
-A pickled module, a TorchScript file and an exported program list their modules and the contents of each,
-before any module is built. Each format has a reader that makes `ModulePart`s. The outline is built from
-these, and so is the layer tree if torch is not installed or may not run the file's code.
+A pickled module, a TorchScript file and an exported program describe their modules, so they can be listed
+without building them. Each of these formats has a reader that creates `ModulePart` records. The outline uses
+them. The layer tree uses them too if torch is not installed or may not run the file's code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Shape = tuple[int | str | None, ...]
 
 SETTINGS = 6
-"""Most settings of a module that an outline shows."""
+"""Maximum number of settings of a module that an outline shows."""
 
 
 @record
@@ -27,13 +27,13 @@ class OperatorRow:
     """One call in the code or graph of a model.
 
     Args:
-        kind: Its name: 'aten.conv2d', 'torch.relu'.
-        name: Its name in the graph.
-        inputs: Name, type and shape of every input tensor; None where the file does not say.
-        outputs: Name, type and shape of every output tensor.
-        settings: Its other arguments.
-        line: Its place in the source: 'resnet.py:285'.
-        calls: Number of equal calls in a row.
+        kind: Name of the operator: 'aten.conv2d', 'torch.relu'.
+        name: Name of the call in the graph.
+        inputs: (name, type, shape) of each input tensor. Type and shape are None if unknown.
+        outputs: (name, type, shape) of each output tensor.
+        settings: Other arguments by name.
+        line: Location in the source code: 'resnet.py:285'.
+        calls: Number of equal consecutive calls.
         uses: Names of the input values in the graph.
     """
 
@@ -49,19 +49,19 @@ class OperatorRow:
 
 @record
 class ModulePart:
-    """A module, tensors outside modules, or operators of a module that is listed before.
+    """A module, a group of tensors outside modules, or more operators of a module that was listed before.
 
     Args:
-        path: Dotted path; '' is the model itself.
-        kind: Name of the class; empty for tensors outside modules.
-        depth: Depth of its row. The model itself has no row, so its members have depth 0.
-        inside: Whether it contains modules.
-        qualname: The class with its module.
-        settings: Its constructor arguments, as far as the file gives them.
-        parameters: Its own parameters.
-        buffers: Its own tensors that are no parameters.
-        operators: Its own calls, in the order of the code.
-        role: '' for the model; for other objects a text such as 'optimizer state'.
+        path: Dotted path of the module; '' is the model itself.
+        kind: Name of the class, or '' for tensors outside modules.
+        depth: Depth in the layer tree. The model itself has no row, so its members have depth 0.
+        inside: Whether the module contains modules.
+        qualname: Name of the class with its Python module.
+        settings: Constructor arguments that the file contains.
+        parameters: Parameters of the module, without those of inner modules.
+        buffers: Other tensors of the module.
+        operators: Calls in the module, in the order of the code.
+        role: '' for parts of the model. For other objects of the file, a text such as 'optimizer state'.
     """
 
     path: str
@@ -77,12 +77,12 @@ class ModulePart:
 
     @property
     def name(self) -> str:
-        """The last piece of its path."""
+        """The last part of the path."""
         return self.path.rpartition(".")[2]
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """The first settings of a module in one line: 'in_channels=3, kernel_size=(7, 7)'."""
+    """Formats the first settings of a module in one line: 'in_channels=3, kernel_size=(7, 7)'."""
     parts = [f"{key}={_short(value)}" for key, value in list(settings.items())[:SETTINGS]]
     return ", ".join(parts) + (" ..." if len(settings) > SETTINGS else "")
 
@@ -93,11 +93,11 @@ def _short(value: Any) -> str:
 
 
 def outline_rows(parts: Iterable[ModulePart], notes: Mapping[str, str]) -> Iterator[OutlineRow]:
-    """Modules, their tensors and their operators, in order.
+    """The outline rows of modules, their tensors and their operators.
 
     Args:
-        parts: In pre-order.
-        notes: Notes on tensors, by name.
+        parts: Modules in pre-order.
+        notes: Note on each tensor, by name.
     """
     for part in parts:
         if not part.kind and not part.operators:

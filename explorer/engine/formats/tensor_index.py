@@ -1,8 +1,8 @@
-"""Tensor index of a file, from its header: names, types, shapes, and places of the bytes.
+"""Tensor index: the name, type, shape and byte range of each tensor in the files of a model.
 
-safetensors, GGUF and checkpoints differ in their headers only, so each has a reader that makes a
-`TensorIndex`. The layer tree, the outline and the statistics are built from it. No value is read here, and
-only small modules of the standard library are imported: a header is printed before the engine is loaded.
+safetensors, GGUF and PyTorch checkpoints differ only in their headers. Each format has a reader that creates
+a `TensorIndex`, from which the layer tree, the outline and the statistics are built. This module reads no
+tensor values. It imports only small modules, because a header is printed before the engine is loaded.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _COUNTED = {
 
 
 class CountNote(str):
-    """A note that goes on to say what the figures count, where nothing else tells.
+    """A note, followed by a sentence that explains which tensors the reported figures count.
 
     Attributes:
-        plain: The note alone, for a reader that counts the whole model.
-        counted: What the figures count: tensors of the files that are here, or integers and scales as stored
-            (by types and bytes alone where the parameters are known), or packed integers.
-        rest: What the note says after that.
+        plain: Note without the explanation, for output that counts the complete model.
+        counted: Explanation, a key of `_COUNTED`: the figures count only the files that are present, or
+            integers and scales as stored, or packed integers.
+        rest: Text after the explanation.
     """
 
     plain: str
@@ -49,14 +49,14 @@ class CountNote(str):
     rest: str
 
     def __new__(cls, plain: str, counted: Counted, rest: str = "") -> CountNote:
-        """A note with its parts."""
+        """Creates the note from its parts."""
         note = super().__new__(cls, f"{plain}{_COUNTED[counted]}{rest}")
         note.plain, note.counted, note.rest = plain, counted, rest
         return note
 
 
 def plain_note(note: str) -> str:
-    """A note without what its figures count."""
+    """The note without the explanation of a `CountNote`."""
     return note.plain if isinstance(note, CountNote) else note
 
 
@@ -64,31 +64,31 @@ NO_GRAPH = "the file holds tensors and no graph"
 """Reason for unknown MACs."""
 
 DEPTH = 32
-"""Most levels that a name is split into: each costs memory, and no real model is deeper."""
+"""Maximum number of levels in a tensor name. Each level costs memory, and no real model is deeper."""
 
 SPLIT = 512
-"""Longest name that is split, in characters: each level stores the name up to it."""
+"""Maximum length of a name that is split into levels, in characters. Each level stores the path up to it."""
 
 
 @record
 class StoredTensor:
-    """One tensor of a file. It is a plain class, because named tuples take 13 ms to import.
+    """One tensor of a file. It is not a named tuple, because importing those takes 13 ms.
 
     Args:
-        name: Its name in the file.
-        dtype: Type in numpy's (or ml_dtypes') spelling, or in ggml's for its block types ('Q4_K'); else as in
-            the file.
+        name: Name in the file.
+        dtype: Element type as numpy or ml_dtypes spell it. Block types are spelled as in ggml ('Q4_K'), and
+            other types as in the file.
         shape: Sizes, outermost dimension first.
         nbytes: Bytes as stored.
-        path: The file that holds it.
-        offset: Place of its first byte in that file.
-        identity: Equal for names of the same stored tensor; None if it has no other name.
-        trainable: Whether it is a parameter with requires_grad; None if the format does not say.
-        unread: Reason why its values cannot be read; empty if they can.
-        numbers: Number of elements of the model that it stands for, if not its own: the first inner tensor of
-            a tensor subclass stands for the whole, the others for none.
-        pieces: Parts of its bytes, if it shares some of them with other tensors.
-        bounded: Whether its bytes are an upper bound, because there are too many pieces.
+        path: Path of the file that contains the tensor.
+        offset: Offset of the first byte in that file.
+        identity: Key that is equal for all names of one stored tensor, or None for a tensor with one name.
+        trainable: Whether the tensor is a parameter with requires_grad, or None if unknown.
+        unread: Reason why the values cannot be read, or '' if they can.
+        numbers: Number of model elements to count, or None for the product of the shape. A tensor subclass is
+            stored as several inner tensors: the first one counts all elements, and the others count 0.
+        pieces: Pieces of the tensor (see `byte_ranges`), if it shares part of its bytes with other tensors.
+        bounded: Whether the bytes are an upper bound, because there are too many pieces.
     """
 
     name: str
@@ -106,44 +106,44 @@ class StoredTensor:
 
     @property
     def counted(self) -> Sequence[Piece]:
-        """The pieces in which it counts; several if it is a view of a larger storage."""
+        """The pieces to count: several for a partly shared view, otherwise the tensor itself."""
         return self.pieces or ((self.key, self.elements, self.nbytes),)
 
     @property
     def elements(self) -> int:
-        """Number of elements of the model that it stands for."""
+        """Number of model elements to count for the tensor."""
         return prod(self.shape) if self.numbers is None else self.numbers
 
     @property
     def last(self) -> str:
-        """The last piece of its name."""
+        """The last part of the name."""
         return self.name.rpartition(".")[2]
 
     @property
     def key(self) -> Hashable:
-        """The key by which it counts once: equal for names of the same stored tensor."""
+        """Key for counting the tensor once; equal for all names of one stored tensor."""
         return self.name if self.identity is None else ("shared", self.identity)
 
 
 @record
 class TensorIndex:
-    """Contents of the headers of a model's files.
+    """The contents of the headers of a model's files.
 
     Args:
         format: Name of the format.
-        source: The source that the user named.
-        tensors: Tensors in the order of the file; names are unique.
-        files: Files that hold the tensors.
-        file_bytes: Total size of these files.
-        facts: Other facts as key and text, for a person.
-        notes: Notes that a reader of the figures needs.
-        producer: The program that wrote it, if known.
-        kinds: Class of a module by its path, if the file names it.
+        source: Path or name, as the user typed it.
+        tensors: Tensors in the order of the files, with unique names.
+        files: Paths of the files that contain the tensors.
+        file_bytes: Total bytes of these files.
+        facts: Other facts as (key, text), shown to users.
+        notes: Notes that explain the reported figures.
+        producer: Name of the program that wrote the files, or '' if unknown.
+        kinds: Class of each module by path, if the file names it.
         why: Reason for unknown MACs.
-        missing: Files and tensors of the model that are missing.
+        missing: Names of missing files and tensors of the model.
         config: Settings of the architecture, by the keys of config.json or of the file's metadata.
-        unclaimed: (name, reason) of data in the files outside all tensors.
-        quantization: Quantization in the files, for a person: 'Q4_K_M', 'gptq, 4 bits'.
+        unclaimed: (name, reason) of data in the files that belongs to no tensor.
+        quantization: Quantization of the files, shown to users: 'Q4_K_M', 'gptq, 4 bits'.
     """
 
     format: str
@@ -164,7 +164,7 @@ class TensorIndex:
 
 @record
 class TreeRow:
-    """A module or (with `stored`) a tensor in the tree of tensor names."""
+    """A row of the tree of tensor names: a tensor if `stored` is set, otherwise a module."""
 
     path: str
     name: str
@@ -172,13 +172,16 @@ class TreeRow:
     stored: StoredTensor | None
 
 
-def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | None = None) -> Outline:
-    """The outline of a tensor index: modules and tensors in the order of the tree.
+def outlined(
+    contents: TensorIndex, truncation: BadModel | None = None, weights: int | None = None
+) -> Outline:
+    """Creates the outline of a tensor index, with modules and tensors in the order of the tree.
 
     Args:
-        contents: The tensor index.
-        cut: The error for a truncated file. It is raised after the rows, which the header gives.
-        weights: Number of parameters that the stored numbers stand for, if it differs.
+        contents: Tensor index.
+        truncation: Error for a truncated file, or None. It is raised after the last row, because the header
+            is intact.
+        weights: Number of parameters of the model, or None to count the stored elements.
     """
     kinds = contents.kinds
 
@@ -191,8 +194,8 @@ def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | 
                 yield OutlineRow(row.path, "tensor", tensor.dtype, tensor.shape, tensor.nbytes, tensor.unread)
         if not contents.files:
             yield OutlineRow("…", "more", note="a configuration names no tensors")
-        if cut is not None:
-            raise cut
+        if truncation is not None:
+            raise truncation
 
     params = (weights or distinct_elements(contents.tensors)) if contents.files else None
     bounded = bound_note(contents.tensors)
@@ -215,16 +218,16 @@ def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | 
 
 
 def distinct_elements(tensors: Sequence[StoredTensor]) -> int:
-    """Total elements of tensors; a tensor with several names counts once."""
+    """Total number of elements; a tensor with several names is counted once."""
     return sum({key: elements for tensor in tensors for key, elements, _ in tensor.counted}.values())
 
 
 def share_pieces(tensors: Iterable[StoredTensor], views: Mapping[str, TensorView]) -> None:
-    """Sets the pieces of tensors that share some of their bytes.
+    """Sets `pieces` and `bounded` of tensors that share part of their bytes.
 
     Args:
         tensors: Tensors of a file.
-        views: Places of the tensors in storages, by name.
+        views: Views of the tensors by name.
     """
     bounded: set[str] = set()
     shared = pieces(views, bounded)
@@ -234,19 +237,19 @@ def share_pieces(tensors: Iterable[StoredTensor], views: Mapping[str, TensorView
 
 
 def bound_note(tensors: Iterable[StoredTensor]) -> tuple[str, ...]:
-    """A note if shared bytes of tensors could not be separated; else none."""
+    """A note if the bytes of any tensor are an upper bound; otherwise empty."""
     name = next((tensor.name for tensor in tensors if tensor.bounded), None)
     return () if name is None else (MANY_RUNS.format(name=printable(name)),)
 
 
 def distinct(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
-    """Tensors without repetitions under other names."""
+    """The tensors, with one tensor for all names of the same stored tensor."""
     shared = {tensor.identity: tensor for tensor in tensors if tensor.identity is not None}
     return [*shared.values(), *[tensor for tensor in tensors if tensor.identity is None]]
 
 
 def _types(tensors: Sequence[StoredTensor]) -> str:
-    """Number of tensors of each type as text, most frequent first."""
+    """Formats the number of tensors of each type, most frequent first."""
     counts: dict[str, int] = {}
     for tensor in tensors:
         counts[tensor.dtype] = counts.get(tensor.dtype, 0) + 1
@@ -254,42 +257,44 @@ def _types(tensors: Sequence[StoredTensor]) -> str:
 
 
 def unused_bytes(tensors: Iterable[StoredTensor], start: int, size: int) -> int:
-    """Bytes of a file that belong to none of its tensors.
+    """Counts the bytes of a file that belong to no tensor.
 
     Args:
         tensors: All tensors of the file.
-        start: First byte that may belong to a tensor.
-        size: Size of the file.
+        start: Offset of the first byte that may belong to a tensor.
+        size: Bytes of the file.
 
     Raises:
         BadModel: Two tensors overlap.
     """
-    reached, unused = start, 0
+    end, unused = start, 0
     # two sorts, because a million pairs as sort keys would take more memory than the tensors
     by_size = sorted(tensors, key=attrgetter("nbytes"))
     for tensor in sorted(by_size, key=attrgetter("offset")):
-        if tensor.offset < reached:
+        if tensor.offset < end:
             problem = "lies over another tensor: the file is broken, or made to deceive"
             raise BadModel(problem, where=f"{tensor.path}: tensor '{printable(tensor.name)}'")
-        unused += tensor.offset - reached
-        reached = tensor.offset + tensor.nbytes
-    return unused + size - reached
+        unused += tensor.offset - end
+        end = tensor.offset + tensor.nbytes
+    return unused + size - end
 
 
-def named_few(names: Sequence[str], most: int = 4) -> str:
-    """The first names and the number of others: 'a, b, c and 12 more'."""
-    text = ", ".join(names[:most])
-    return text if len(names) <= most else f"{text} and {len(names) - most:,} more"
+def named_few(names: Sequence[str], max_names: int = 4) -> str:
+    """Formats the first names and the number of further names: 'a, b, c and 12 more'."""
+    text = ", ".join(names[:max_names])
+    return text if len(names) <= max_names else f"{text} and {len(names) - max_names:,} more"
 
 
 def part_of(name: str) -> tuple[str, int, int] | None:
-    """Name without the part, index of the part, and number of parts, for model-00002-of-00030.gguf.
+    """Parses a file name such as model-00002-of-00030.gguf.
 
-    None if the name is not that of a part.
+    Returns:
+        The name without the part ('model'), the number of the part (2) and the number of parts (30), or None
+        for any other name.
     """
     stem, _, ending = name.rpartition(".")
-    rest, _, count = stem.rpartition("-of-")
-    stem, _, number = rest.rpartition("-")
+    remainder, _, count = stem.rpartition("-of-")
+    stem, _, number = remainder.rpartition("-")
     digits = number + count
     if not (stem and ending and len(number) == len(count) == 5 and digits.isascii() and digits.isdecimal()):
         return None
@@ -297,62 +302,62 @@ def part_of(name: str) -> tuple[str, int, int] | None:
 
 
 def shortened(text: str) -> str:
-    """A foreign text as one line; of a long text, the beginning and the length."""
-    line = " ".join(text[: 4 * _LINE].split())
-    if len(text) <= _LINE or (len(line) <= _LINE and len(text) <= 4 * _LINE):
-        return line
-    return f"{line[:_LINE]}... ({len(text):,} characters)"
+    """Formats a text from a file as one line. A long text is cut off, and its length is appended."""
+    one_line = " ".join(text[: 4 * _LINE].split())
+    if len(text) <= _LINE or (len(one_line) <= _LINE and len(text) <= 4 * _LINE):
+        return one_line
+    return f"{one_line[:_LINE]}... ({len(text):,} characters)"
 
 
 _LINE = 160
-"""Most characters of a text that are shown."""
+"""Maximum number of characters of a text that are shown."""
 
 
 def rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
-    """The tree of tensor names in pre-order.
+    """The rows of the tree of tensor names, in pre-order.
 
-    Siblings stand in the order of the file, except that numbered ones stand in the order of their numbers:
+    Siblings keep the order of the file, except that siblings whose names are numbers are sorted by number:
     a writer that sorts by name puts `layers.10` before `layers.2`.
     """
     root = _Group("", "", 0)
     for tensor in tensors:
-        separator, pieces = _split(tensor.name)
+        separator, parts = _split(tensor.name)
         group = root
-        for piece in pieces[:-1]:
+        for part in parts[:-1]:
             # a module and a tensor may have the same name, and so may modules with different separators
-            key = piece, separator
+            key = part, separator
             inner = group.children.get(key)
             if not isinstance(inner, _Group):
-                path = f"{group.path}{separator}{piece}" if group.depth else piece
-                inner = group.children[key] = _Group(path, piece, group.depth + 1)
+                path = f"{group.path}{separator}{part}" if group.depth else part
+                inner = group.children[key] = _Group(path, part, group.depth + 1)
             group = inner
-        group.children[pieces[-1]] = tensor
+        group.children[parts[-1]] = tensor
     stack = [iter(_in_order(root.children))]
     while stack:
         entry = next(stack[-1], None)
         if entry is None:
             stack.pop()
             continue
-        called, child = entry
+        key_or_name, child = entry
         if isinstance(child, _Group):
             yield TreeRow(child.path, child.name, child.depth - 1, None)
             stack.append(iter(_in_order(child.children)))
         else:
-            yield TreeRow(child.name, str(called), len(stack) - 1, child)
+            yield TreeRow(child.name, str(key_or_name), len(stack) - 1, child)
 
 
 def modules_of(name: str) -> Iterator[str]:
-    """Paths of the modules that contain a tensor, outermost first, as in `rows`."""
-    separator, pieces = _split(name)
+    """Paths of the modules that contain a tensor in `rows`, outermost first."""
+    separator, parts = _split(name)
     path = ""
-    for piece in pieces[:-1]:
-        path = f"{path}{separator}{piece}" if path else piece
+    for part in parts[:-1]:
+        path = f"{path}{separator}{part}" if path else part
         yield path
 
 
 @record
 class _Group:
-    """A module while the tree is built."""
+    """A module during the construction of the tree."""
 
     path: str
     name: str
@@ -361,29 +366,33 @@ class _Group:
 
 
 def _split(name: str) -> tuple[str, list[str]]:
-    """The separator of a name, and its pieces; a name with an empty piece, or too long, is one piece."""
+    """Splits a name at its separator ('.' or '/'). Returns the separator and the parts of the name.
+
+    A name that is too long or has an empty part is not split.
+    """
     separator = "." if "." in name else "/"
-    pieces = name.split(separator, DEPTH - 1)
-    if len(name) > SPLIT or not all(pieces):
+    parts = name.split(separator, DEPTH - 1)
+    if len(name) > SPLIT or not all(parts):
         return separator, [name]
-    return separator, pieces
+    return separator, parts
 
 
 def _in_order(
     children: Mapping[str | tuple[str, str], _Group | StoredTensor],
 ) -> Sequence[tuple[str | tuple[str, str], _Group | StoredTensor]]:
+    """The children, with numbered names sorted by number at the position of the first one."""
     entries = list(children.items())
-    numbers = [at for at, (key, _) in enumerate(entries) if _number(key) is not None]
-    sorted_ = sorted((entries[at] for at in numbers), key=lambda entry: _number(entry[0]) or 0)
-    if not numbers or sorted_ == [entries[at] for at in numbers]:
+    numbers = [index for index, (key, _) in enumerate(entries) if _number(key) is not None]
+    sorted_ = sorted((entries[index] for index in numbers), key=lambda entry: _number(entry[0]) or 0)
+    if not numbers or sorted_ == [entries[index] for index in numbers]:
         return entries
-    first, taken = numbers[0], set(numbers)
+    first, numbered = numbers[0], set(numbers)
     before = entries[:first]
-    after = [entry for at, entry in enumerate(entries) if at > first and at not in taken]
+    after = [entry for index, entry in enumerate(entries) if index > first and index not in numbered]
     return [*before, *sorted_, *after]
 
 
 def _number(key: str | tuple[str, str]) -> int | None:
-    piece = key if isinstance(key, str) else key[0]
-    # no writer uses more digits, and int() of many digits is slow
-    return int(piece) if len(piece) < 10 and piece.isascii() and piece.isdecimal() else None
+    part = key if isinstance(key, str) else key[0]
+    # no writer uses more digits, and int() is slow for many digits
+    return int(part) if len(part) < 10 and part.isascii() and part.isdecimal() else None

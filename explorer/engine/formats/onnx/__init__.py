@@ -1,36 +1,42 @@
-"""ONNX files: reading, writing and recognition. Every start imports this module, so it is light."""
+"""ONNX files: recognizing, reading and writing.
+
+Every program start imports this module, so it imports little.
+"""
 
 from __future__ import annotations
 
 from explorer.engine.formats.format import Format, SourceProbe, graph_file, named
 
 _FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
-"""ModelProto's fields (onnx.proto) and their wire types: an ONNX file has no magic number."""
+"""Wire type by field number of ModelProto (onnx.proto). An ONNX file has no magic number to look for."""
 
 
 def _recognise(probe: SourceProbe) -> bool:
-    """Whether the file begins with fields of a ModelProto, as far as its head reaches."""
-    head, at, whole = probe.head, 0, 0
-    while at < len(head):
-        tag, at = _varint(head, at)
+    """Whether the first bytes of the file parse as fields of a ModelProto."""
+    head, offset, complete_fields = probe.head, 0, 0
+    while offset < len(head):
+        tag, offset = _varint(head, offset)
         wire = tag & 7
-        if at < 0 or _FIELDS.get(tag >> 3) != wire:
+        if offset < 0 or _FIELDS.get(tag >> 3) != wire:
             return False
-        value, at = _varint(head, at)
-        if at < 0 or (wire == 2 and at + value > probe.size):
-            break  # the head ends within a number, or the file is cut off: the reader says so
-        at += value if wire == 2 else 0
-        whole += 1
-    return whole > 0
+        value, offset = _varint(head, offset)
+        if offset < 0 or (wire == 2 and offset + value > probe.size):
+            break  # the head ends within a field, or the file is truncated, which the reader reports
+        offset += value if wire == 2 else 0
+        complete_fields += 1
+    return complete_fields > 0
 
 
-def _varint(head: bytes, at: int) -> tuple[int, int]:
-    """A varint and the place after it, -1 if the head ends first."""
+def _varint(head: bytes, start: int) -> tuple[int, int]:
+    """Decodes a varint.
+
+    Returns its value and the offset after it, or -1 as the offset if the head ends first.
+    """
     value = shift = 0
-    for here in range(at, min(at + 10, len(head))):
-        value |= (head[here] & 127) << shift
-        if head[here] < 128:
-            return value, here + 1
+    for index in range(start, min(start + 10, len(head))):
+        value |= (head[index] & 127) << shift
+        if head[index] < 128:
+            return value, index + 1
         shift += 7
     return value, -1
 

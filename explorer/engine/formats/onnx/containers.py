@@ -1,7 +1,7 @@
-"""Sequence and optional types of a ValueInfoProto, for which `Value` has no fields.
+"""Sequence and optional types of ONNX values, decoded from the ValueInfoProto. `Value` cannot express them.
 
-Field numbers are those of onnx.proto (IR version 13): TypeProto.sequence_type is 4, optional_type 9, and the
-type of what either holds is field 1 of its message.
+Field numbers are those of onnx.proto (IR version 13). In a TypeProto, sequence_type is field 4 and
+optional_type is field 9. In both messages, field 1 is the type of the elements.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from explorer.facts import Dim, Shape
 _CONTAINERS = (4, 9)
 _TENSOR = 1
 
-MOST = 8
-"""Most levels of nested containers that are read."""
+MAX_NESTING = 8
+"""Maximum number of nested containers that are read."""
 
 
 class Container(Struct, frozen=True):
     """A declared sequence or optional.
 
     Attributes:
-        name: Of the value.
-        kinds: Field numbers of the containers, outermost first.
-        dtype: Type of the elements of its tensors.
-        shape: Of its tensors; None if that is not declared.
+        name: Name of the value.
+        kinds: Field numbers of the containers in TypeProto, outermost first.
+        dtype: Element type of the tensors in the container.
+        shape: Shape of the tensors in the container, or None if undeclared.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Container(Struct, frozen=True):
     shape: Shape | None
 
     def resized(self, change: Callable[[Shape], Shape | None]) -> Container:
-        """The container with its tensor sizes changed by `change`."""
+        """The container with `change` applied to its tensor shape."""
         shape = None if self.shape is None else change(self.shape)
         return Container(self.name, self.kinds, self.dtype, shape)
 
@@ -53,13 +53,13 @@ class Container(Struct, frozen=True):
 
 
 def container(value: Value) -> Container | None:
-    """The container type of a declared sequence or optional of tensors; None for any other value."""
+    """Decodes the declaration of a sequence or optional of tensors; returns None for any other value."""
     if value.dtype is not None or value.record is None:
         return None
     encoded = bytes(value.record.view())
     kinds: list[int] = []
     spot = _field(encoded, 0, len(encoded), (2,))
-    while spot is not None and len(kinds) <= MOST:
+    while spot is not None and len(kinds) <= MAX_NESTING:
         inner = _field(encoded, spot[1], spot[2], (_TENSOR, *_CONTAINERS))
         if inner is None:
             return None
@@ -85,8 +85,8 @@ def declared_shape(value: Value) -> Shape | None:
 
 
 def _field(encoded: bytes, start: int, stop: int, numbers: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Number, begin and end of the first message field with one of these numbers."""
-    for number, wire, _, at, end in fields(encoded, start, stop):
+    """The number, payload start and payload end of the first message field whose number is in `numbers`."""
+    for number, wire, _, content, end in fields(encoded, start, stop):
         if wire == 2 and number in numbers:
-            return number, at, end
+            return number, content, end
     return None

@@ -1,4 +1,4 @@
-"""Bytes of an ONNX file that an analysis read: everything except the skipped weights."""
+"""Byte ranges of an ONNX file that an analysis read: everything except the skipped weights."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ _LARGE = 1 << 16
 
 
 def model_reads(model: Model) -> tuple[FileRead, ...]:
-    """The parts of its files that a model has read so far.
+    """The byte ranges of its files that a model has read so far.
 
-    Between the lengths that the reader walks by, the bytes of a weight were read only if somebody looked at
-    them: `FileSpan.view` writes that down. Of files beside the model nothing else was read.
+    The reader skips the bytes of each weight by its length. `FileSpan.view` records the weights that were
+    viewed later. Files of external data count only with the recorded ranges.
     """
     source = model.source
     assert source is not None
-    looked = joined(source.looked)
-    ends = [sum(span) for span in looked]
-    passed = sorted(
+    viewed = joined(source.looked)
+    ends = [sum(span) for span in viewed]
+    skipped = sorted(
         (payload.offset, payload.size)
         for tensor in model.graph.initializers.values()
-        # an external tensor may lie anywhere, even within this file
+        # the bytes of an external tensor may be anywhere, even in this file
         if not tensor.external
         and isinstance(payload := tensor.payload, FileSpan)
         and payload.source is source
         if payload.size >= _LARGE
     )
     spans = []
-    at = 0
-    for offset, size in passed:
-        near = bisect_left(ends, offset + 1)
-        if near == len(looked) or looked[near][0] >= offset + size:
-            spans.append((at, offset - at))
-            at = offset + size
-    spans.append((at, source.size - at))
-    beside = [
+    start = 0
+    for offset, size in skipped:
+        nearest_end = bisect_left(ends, offset + 1)
+        if nearest_end == len(viewed) or viewed[nearest_end][0] >= offset + size:
+            spans.append((start, offset - start))
+            start = offset + size
+    spans.append((start, source.size - start))
+    external_reads = [
         read_of(path, external.size, external.looked) for path, external in sorted(model.externals.items())
     ]
-    return read_of(model.path, source.size, spans), *beside
+    return read_of(model.path, source.size, spans), *external_reads

@@ -1,8 +1,8 @@
-"""Outline of an ONNX file: reads the headers of its nodes and initializers, one at a time.
+"""Outline of an ONNX file: yields one row for each node, initializer, input and output.
 
-The reader (`reader`) builds everything that an analysis needs of a node. This module makes one row at a time
-and drops it, so a file of any size takes the memory of one row. It checks less: the meaning of a node is
-ignored, and a contradiction becomes a note on the row instead of an error.
+The reader (`reader`) builds a full `Model` for analysis. This module yields a row and forgets it, so a file
+of any size needs the memory of one row. It also checks less: attributes are ignored, and a contradiction in a
+tensor becomes a note in its row instead of an error.
 
 Field numbers are those of onnx.proto (IR version 13).
 """
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
 MAX_DEPTH = 32
-"""Most levels of nested subgraphs; real models stay below 5."""
+"""Maximum depth of nested subgraphs; real models stay below 5."""
 
 MAX_RANK = 64
 _MAX_ELEMENTS = 1 << 48
 _MAX_TEXT = 16_384
-"""Most bytes read of a name: a hostile name may be as long as its file."""
+"""Maximum bytes read of a name: in a hostile file, a name may be as long as the file."""
 _MAX_FACTS = 32
 _DIGITS = 19
-"""Most digits of an offset or a length in a file."""
+"""Maximum number of digits of an offset or a length in a file."""
 _SHOWN = 3
-"""Most inputs and outputs of a node that its row names."""
+"""Maximum number of inputs, and of outputs, that the row of a node lists."""
 _WINDOW = 1 << 15
-"""Bytes of nodes that are copied from the map at once."""
-_FORGET = 1 << 24
-"""Bytes after which pages that were read are released; they count as this process's memory."""
+"""Bytes of nodes that are copied from the memory map at once."""
+_RELEASE_INTERVAL = 1 << 24
+"""Bytes read before the mapped pages are released; until then they count as memory of this process."""
 _MAX_ATTRIBUTES = 4096
 
 _ELEMENTS = {code: (name, bits) for code, name, bits in ELEMENT_TYPES}
 _BODIES = (b"If", b"Loop", b"Scan", b"SequenceMap")
-_LOOKED_INTO = (b"Constant", *_BODIES)
-"""Operators whose attributes have rows, or belong to one."""
+_ATTRIBUTE_OPERATORS = (b"Constant", *_BODIES)
+"""Operators whose attributes are read: a Constant holds a tensor, the others hold subgraphs."""
 _NODE_TEXTS = (1, 2, 3, 4, 7)
 """Field numbers of NodeProto's inputs, outputs, name, operator and domain."""
 _STRING = 8
@@ -55,7 +55,7 @@ def outline(source: str) -> Outline:
     """The outline of the ONNX file `source`.
 
     Raises:
-        BadModel: It is not an ONNX model; or, after its rows, the file is truncated.
+        BadModel: The file is not an ONNX model. The error of a truncated file is raised after its rows.
     """
     buffer = mapped(source)
     try:
@@ -70,13 +70,15 @@ def outline(source: str) -> Outline:
 
 
 class _TopLevel:
-    """The fields of a ModelProto, also of a truncated file, whose graph then ends with the file.
+    """Iterates over the fields of a ModelProto, even if the file is truncated.
+
+    The graph of a truncated file ends where the file ends.
 
     Args:
-        data: The file.
+        buffer: The mapped file.
 
     Attributes:
-        broken: The error in the file, known once its fields were read.
+        broken: The error that ended the iteration, or None.
     """
 
     def __init__(self, buffer: Buffer) -> None:
@@ -84,63 +86,64 @@ class _TopLevel:
         self._data = buffer
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int, int]]:
-        buffer, size, read = self._data, len(self._data), 0
+        buffer, size, parsed = self._data, len(self._data), 0
         try:
             for field in fields(buffer, 0, size):
-                read = field[-1]
+                parsed = field[-1]
                 yield field
         except BadModel as error:
             self.broken = error
-        if self.broken is not None and buffer[read : read + 1] == _GRAPH:
-            _, at = varint_at(buffer, read + 1, size)
-            if at < size:
-                yield 7, 2, read, at, size
+        if self.broken is not None and buffer[parsed : parsed + 1] == _GRAPH:
+            _, start = varint_at(buffer, parsed + 1, size)
+            if start < size:
+                yield 7, 2, parsed, start, size
 
 
 _GRAPH = b"\x3a"
-"""The tag of a ModelProto's graph."""
+"""Tag byte of the field `graph` in ModelProto."""
 
 
 def _model(buffer: Buffer, top: _TopLevel) -> tuple[list[tuple[str, str]], tuple[int, int] | None, int]:
-    """The facts of a ModelProto, the place of its graph, and its IR version."""
+    """The facts of a ModelProto, the byte range of its graph, and its IR version."""
     texts: dict[int, str] = {}
     opsets: list[str] = []
-    more: list[tuple[str, str]] = []
+    metadata: list[tuple[str, str]] = []
     graph: tuple[int, int] | None = None
     ir = functions = training = devices = 0
-    for number, wire, _, at, end in top:
+    for number, wire, _, content, end in top:
         if wire == 2:
             if number == 7:
-                graph = (at, end)
+                graph = (content, end)
             elif number in (2, 3, 4):
-                texts[number] = text(buffer, at, end, _MAX_TEXT)
+                texts[number] = text(buffer, content, end, _MAX_TEXT)
             elif number == 8 and len(opsets) < _MAX_FACTS:
-                set_of, version = opset(buffer, at, end, _MAX_TEXT)
-                opsets.append(f"{set_of} {version}".strip())
-            elif number == 14 and len(more) < _MAX_FACTS:
-                more.append(pair(buffer, at, end, _MAX_TEXT))
+                opset_domain, version = opset(buffer, content, end, _MAX_TEXT)
+                opsets.append(f"{opset_domain} {version}".strip())
+            elif number == 14 and len(metadata) < _MAX_FACTS:
+                metadata.append(pair(buffer, content, end, _MAX_TEXT))
             functions += number == 25
             training += number == 20
             devices += number == 26
         elif number == 1 and wire == 0:
-            ir = at
+            ir = content
     facts = [("IR version", str(ir)), ("opset", ", ".join(opsets))]
     facts.append(("producer", " ".join(filter(None, (texts.get(2), texts.get(3))))))
     facts.append(("domain", texts.get(4, "")))
-    counted = (("functions", functions), ("training graphs", training), ("device configurations", devices))
-    facts += [(name, str(count)) for name, count in counted if count]
-    return [(key, text) for key, text in (*facts, *more) if text], graph, ir
+    counters = (("functions", functions), ("training graphs", training), ("device configurations", devices))
+    facts += [(name, str(count)) for name, count in counters if count]
+    return [(key, text) for key, text in (*facts, *metadata) if text], graph, ir
 
 
 def _rows(
     source: str, buffer: mmap.mmap, graph: tuple[int, int], ir: int, top: _TopLevel
 ) -> Iterator[OutlineRow]:
+    """The rows of the graph and of the local functions; raises the error of a truncated file at the end."""
     broken = top.broken
     try:
         yield from _graph(buffer, *graph, "", 0, ir < 4)
-        for number, wire, _, at, end in top:
+        for number, wire, _, content, end in top:
             if number == 25 and wire == 2:
-                yield from _function(buffer, at, end)
+                yield from _function(buffer, content, end)
     except BadModel as error:
         broken = broken or error
     if broken is not None:
@@ -150,42 +153,50 @@ def _rows(
 def _graph(
     buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int, doubled: bool
 ) -> Iterator[OutlineRow]:
-    """The rows of a GraphProto in file order; `doubled`: initializers are also listed as inputs."""
+    """The rows of a GraphProto in file order.
+
+    Args:
+        buffer: The mapped file.
+        start: First byte of the GraphProto.
+        stop: End of the GraphProto.
+        prefix: Prefix of the paths in the rows.
+        depth: Nesting depth of the graph.
+        doubled: Whether inputs repeat the initializers, as IR versions before 4 require.
+    """
     if depth > MAX_DEPTH:
         raise BadModel(f"graphs are nested more than {MAX_DEPTH} deep")
     initializer_names: set[str] = set()
-    forgotten = at = base = start
+    released = offset = base = start
     window = b""
-    while at < stop:
-        if at - forgotten > _FORGET:
-            forgotten = _forget(buffer, forgotten, at)
-        if buffer[at] == 0x0A:
-            # nodes are contiguous: a window is copied from the map, and most nodes are read without a call
-            # per field
-            here = at - base
-            if here >= len(window):
-                window, base, here = buffer[at : min(stop, at + _WINDOW)], at, 0
-            last, fits = len(window) - 4, False
-            while here < last and window[here] == 0x0A:
-                size, begin = window[here + 1], here + 2
+    while offset < stop:
+        if offset - released > _RELEASE_INTERVAL:
+            released = _release_pages(buffer, released, offset)
+        if buffer[offset] == 0x0A:
+            # nodes are contiguous: copy a window of the map, and parse most nodes without a call per field
+            position = offset - base
+            if position >= len(window):
+                window, base, position = buffer[offset : min(stop, offset + _WINDOW)], offset, 0
+            last, is_complete = len(window) - 4, False
+            while position < last and window[position] == 0x0A:
+                size, begin = window[position + 1], position + 2
                 if size > 127:
                     if window[begin] > 127:
                         break
                     size, begin = size & 127 | window[begin] << 7, begin + 1
                 end = begin + size
-                fits = end <= last
-                row = _plain_node(window, begin, end, prefix) if fits else None
+                is_complete = end <= last
+                row = _plain_node(window, begin, end, prefix) if is_complete else None
                 if row is None:
                     break
                 yield row
-                here = end
-            if not fits and here:
+                position = end
+            if not is_complete and position:
                 window = b""  # the node ends in the next window
-            if base + here > at:
-                at = base + here
+            if base + position > offset:
+                offset = base + position
                 continue
-        number, wire, _, value, end = next(fields(buffer, at, stop))
-        at = end
+        number, wire, _, value, end = next(fields(buffer, offset, stop))
+        offset = end
         if wire != 2:
             continue
         if number == 1:
@@ -203,57 +214,69 @@ def _graph(
             yield _sparse(buffer, value, end, prefix)
 
 
-def _plain_node(window: bytes, at: int, end: int, prefix: str) -> OutlineRow | None:
-    """The row of a NodeProto with short fields only, in window[at:end]; None if it has others."""
+def _plain_node(window: bytes, offset: int, end: int, prefix: str) -> OutlineRow | None:
+    """The row of the NodeProto in window[at:end], or None if `_node` must parse it.
+
+    This fast path supports fields with one or two bytes of length, and operators whose attributes are not
+    read.
+    """
     inputs: list[bytes] = []
     outputs: list[bytes] = []
     name = op = domain = b""
-    more = 0
+    unlisted_count = 0
     last = end - 1
-    while at < last:
-        tag, size = window[at], window[at + 1]
-        at += 2
+    while offset < last:
+        tag, size = window[offset], window[offset + 1]
+        offset += 2
         if size > 127:
-            if window[at] > 127:
+            if window[offset] > 127:
                 return None
-            size, at = size & 127 | window[at] << 7, at + 1
-        stop = at + size
-        if stop > end:
+            size, offset = size & 127 | window[offset] << 7, offset + 1
+        end_of_field = offset + size
+        if end_of_field > end:
             return None
         if tag == 0x0A:
             if len(inputs) < _SHOWN:
-                inputs.append(window[at:stop])
+                inputs.append(window[offset:end_of_field])
             else:
-                more += 1
+                unlisted_count += 1
         elif tag == 0x12:
             if len(outputs) < _SHOWN:
-                outputs.append(window[at:stop])
+                outputs.append(window[offset:end_of_field])
         elif tag == 0x1A:
-            name = window[at:stop]
+            name = window[offset:end_of_field]
         elif tag == 0x22:
-            op = window[at:stop]
+            op = window[offset:end_of_field]
         elif tag == 0x3A:
-            domain = window[at:stop]
+            domain = window[offset:end_of_field]
         elif tag != 0x2A and tag != 0x32 and tag != 0x4A:
             return None
-        at = stop
-    if at != end or op in _LOOKED_INTO:
+        offset = end_of_field
+    if offset != end or op in _ATTRIBUTE_OPERATORS:
         return None
-    return _node_row(inputs, more, outputs, name, op, domain, prefix)
+    return _node_row(inputs, unlisted_count, outputs, name, op, domain, prefix)
 
 
 def _node_row(
-    inputs: list[bytes], more: int, outputs: list[bytes], name: bytes, op: bytes, domain: bytes, prefix: str
+    inputs: list[bytes],
+    unlisted_count: int,
+    outputs: list[bytes],
+    name: bytes,
+    op: bytes,
+    domain: bytes,
+    prefix: str,
 ) -> OutlineRow:
-    if more:
-        inputs.append(b"+%d" % more)
+    """The row of a node; `unlisted_count` is the number of further inputs, which the row does not list."""
+    if unlisted_count:
+        inputs.append(b"+%d" % unlisted_count)
     note = b", ".join(inputs) + b" -> " + b", ".join(outputs)
     path = name or (outputs[0] if outputs else b"")
     kind = domain + b"." + op if domain and domain != b"ai.onnx" else op
     return OutlineRow(prefix + decoded(path), "operator", decoded(kind), None, None, decoded(note))
 
 
-def _forget(buffer: mmap.mmap, start: int, stop: int) -> int:
+def _release_pages(buffer: mmap.mmap, start: int, stop: int) -> int:
+    """Releases the mapped pages before `stop` that begin at `start` or later; returns `stop`."""
     page = mmap.PAGESIZE
     first, last = start // page * page, stop // page * page
     if last > first:
@@ -262,42 +285,42 @@ def _forget(buffer: mmap.mmap, start: int, stop: int) -> int:
 
 
 def _function(buffer: mmap.mmap, start: int, stop: int) -> Iterator[OutlineRow]:
-    """The rows of a FunctionProto and its nodes, which are listed once and not at each call."""
+    """The rows of a FunctionProto and its nodes. They appear once, not at each call of the function."""
     name = domain = ""
     nodes = 0
-    for number, wire, _, at, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in fields(buffer, start, stop):
         if wire == 2 and number == 1:
-            name = text(buffer, at, end, _MAX_TEXT)
+            name = text(buffer, content, end, _MAX_TEXT)
         elif wire == 2 and number == 10:
-            domain = text(buffer, at, end, _MAX_TEXT)
+            domain = text(buffer, content, end, _MAX_TEXT)
         nodes += number == 7
     path = f"{domain}.{name}" if domain else name
     yield OutlineRow(path, "function", "", None, None, f"{nodes:,} node{'s' * (nodes != 1)}")
-    for number, wire, _, at, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in fields(buffer, start, stop):
         if number == 7 and wire == 2:
-            yield from _node(buffer, at, end, f"{path}/", 1)
+            yield from _node(buffer, content, end, f"{path}/", 1)
 
 
 def _node(buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> Iterator[OutlineRow]:
-    """The row of any NodeProto, and those of the graphs within it."""
+    """The row of any NodeProto, followed by the rows of its subgraphs."""
     inputs: list[bytes] = []
     outputs: list[bytes] = []
     name = op = domain = b""
     attributes: list[tuple[int, int]] = []
-    more = 0
-    for number, wire, _, at, end in fields(buffer, start, stop):
+    unlisted_count = 0
+    for number, wire, _, content, end in fields(buffer, start, stop):
         if wire != 2:
             continue
         if number == 5:
             if len(attributes) < _MAX_ATTRIBUTES:
-                attributes.append((at, end))
+                attributes.append((content, end))
             continue
-        text = buffer[at : min(end, at + _MAX_TEXT)] if number in _NODE_TEXTS else b""
+        text = buffer[content : min(end, content + _MAX_TEXT)] if number in _NODE_TEXTS else b""
         if number == 1:
             if len(inputs) < _SHOWN:
                 inputs.append(text)
             else:
-                more += 1
+                unlisted_count += 1
         elif number == 2 and len(outputs) < _SHOWN:
             outputs.append(text)
         elif number == 3:
@@ -306,7 +329,7 @@ def _node(buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> 
             op = text
         elif number == 7:
             domain = text
-    row = _node_row(inputs, more, outputs, name, op, domain, prefix)
+    row = _node_row(inputs, unlisted_count, outputs, name, op, domain, prefix)
     constant = _constant(buffer, attributes) if op == b"Constant" else None
     if constant is not None:
         row.shape, row.nbytes = constant.shape, constant.nbytes
@@ -318,51 +341,51 @@ def _node(buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> 
 
 
 def _constant(buffer: mmap.mmap, attributes: list[tuple[int, int]]) -> OutlineRow | None:
-    """The row of the tensor in a Constant node."""
+    """The row of the tensor in a Constant node, or None if the node has no tensor attribute."""
     for start, stop in attributes:
-        for number, wire, _, at, end in fields(buffer, start, stop):
+        for number, wire, _, content, end in fields(buffer, start, stop):
             if number == 5 and wire == 2:
-                return _tensor(buffer, at, end, "")
+                return _tensor(buffer, content, end, "")
     return None
 
 
 def _bodies(buffer: mmap.mmap, start: int, stop: int, path: str, depth: int) -> Iterator[OutlineRow]:
-    """The rows of the graphs in an attribute of a control-flow node."""
+    """The rows of the subgraphs in one attribute of a control-flow node."""
     name = ""
-    for number, wire, _, at, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in fields(buffer, start, stop):
         if number == 1 and wire == 2:
-            name = text(buffer, at, end, _MAX_TEXT)
+            name = text(buffer, content, end, _MAX_TEXT)
         elif number in (6, 11) and wire == 2:
-            yield from _graph(buffer, at, end, f"{path}/{name}/", depth + 1, False)
+            yield from _graph(buffer, content, end, f"{path}/{name}/", depth + 1, False)
 
 
 def _tensor(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
-    """The row of a TensorProto; its values are not read."""
+    """The row of a TensorProto, without reading its values."""
     name, code, rank, data_bytes = b"", 0, 0, -1
     dims: list[int] = []
     external: dict[str, str] = {}
-    located = False
-    for number, wire, _, here, end in fields(buffer, start, stop):
+    is_external = False
+    for number, wire, _, content, end in fields(buffer, start, stop):
         if number == 9 and wire == 2:
-            data_bytes = end - here
+            data_bytes = end - content
         elif number == 1:
-            if rank > MAX_RANK or (wire == 2 and end - here > 10 * MAX_RANK):
+            if rank > MAX_RANK or (wire == 2 and end - content > 10 * MAX_RANK):
                 rank = MAX_RANK + 1
                 continue
-            dims += packed_varints(buffer, here, end) if wire == 2 else [here]
+            dims += packed_varints(buffer, content, end) if wire == 2 else [content]
             rank = len(dims)
         elif number == 2 and wire == 0:
-            code = here
+            code = content
         elif number == 8 and wire == 2:
-            name = buffer[here : min(end, here + _MAX_TEXT)]
+            name = buffer[content : min(end, content + _MAX_TEXT)]
         elif number == 6 and wire == 2:
-            data_bytes = max(data_bytes, 0) + end - here
+            data_bytes = max(data_bytes, 0) + end - content
         elif number == 13 and wire == 2 and len(external) < _MAX_FACTS:
-            key, text = pair(buffer, here, end, _MAX_TEXT)
+            key, text = pair(buffer, content, end, _MAX_TEXT)
             external[key] = text
         elif number == 14 and wire == 0:
-            located = here == 1
-    location = external.get("location", "?") if located else None
+            is_external = content == 1
+    location = external.get("location", "?") if is_external else None
     row = _tensor_row(prefix + decoded(name), code, dims, rank, data_bytes, location)
     if location is not None:
         row.span = _span(location, external, row.nbytes)
@@ -370,7 +393,7 @@ def _tensor(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow
 
 
 def _span(location: str, external: dict[str, str], nbytes: int | None) -> tuple[str, int, int] | None:
-    """The place of bytes in another file; None if the entry is broken."""
+    """The (file, offset, length) of external data, or None for an invalid offset or an empty tensor."""
     offset, length = external.get("offset", "0"), external.get("length", "")
     if not offset.isdecimal() or len(offset) > _DIGITS or not nbytes:
         return None
@@ -380,15 +403,15 @@ def _span(location: str, external: dict[str, str], nbytes: int | None) -> tuple[
 def _tensor_row(
     name: str, code: int, dims: list[int], rank: int, data_bytes: int, location: str | None
 ) -> OutlineRow:
-    """The row of a tensor: type and bytes from its code and sizes, and notes.
+    """The row of a tensor, with its type, its size in bytes, and notes on contradictions.
 
     Args:
-        name: Name of the row.
-        code: Code of the element type.
-        dims: Dimensions, as many as are read.
-        rank: Number of dimensions; above `MAX_RANK` the tensor is impossible.
-        data_bytes: Bytes of data in the file; negative if there are none, or not in one piece.
-        location: The other file that holds the data, if any.
+        name: Path of the row.
+        code: Element type code of TensorProto.
+        dims: Dimensions as unsigned varints; the list may be cut off above `MAX_RANK`.
+        rank: Number of dimensions. A tensor with a rank above `MAX_RANK` is impossible.
+        data_bytes: Bytes of raw or string data in the file, or -1 without such data.
+        location: Name of the file with the external data, or None for data in the model.
     """
     dims = [signed(d) for d in dims[:MAX_RANK]]
     dtype, bits = _ELEMENTS.get(code, (f"type {code}", None))
@@ -413,18 +436,20 @@ def _tensor_row(
 
 
 def _sparse(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
-    """The row of a SparseTensorProto: the dense shape, and the bytes of values and indices."""
+    """The row of a SparseTensorProto: its dense shape, and the total bytes of values and indices."""
     path = dtype = ""
     nbytes = 0
     shape: list[int | str | None] = []
-    for number, wire, _, at, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in fields(buffer, start, stop):
         if number in (1, 2) and wire == 2:
-            row = _tensor(buffer, at, end, prefix)
+            row = _tensor(buffer, content, end, prefix)
             nbytes += row.nbytes or 0
             if number == 1:
                 path, dtype = row.path, row.dtype
         elif number == 3 and len(shape) < MAX_RANK:
-            packed = packed_varints(buffer, at, min(end, at + 10 * MAX_RANK)) if wire == 2 else [at]
+            packed = (
+                packed_varints(buffer, content, min(end, content + 10 * MAX_RANK)) if wire == 2 else [content]
+            )
             shape += [signed(d) for d in packed]
     return OutlineRow(path, "tensor", dtype, shape[:MAX_RANK], nbytes, "sparse")
 
@@ -433,21 +458,21 @@ def _value(buffer: mmap.mmap, start: int, stop: int, kind: str, prefix: str) -> 
     """The row of a ValueInfoProto: name and type of an input or output."""
     path, dtype = "", ""
     shape: list[int | str | None] | None = None
-    for number, wire, _, at, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in fields(buffer, start, stop):
         if number == 1 and wire == 2:
-            path = text(buffer, at, end, _MAX_TEXT)
+            path = text(buffer, content, end, _MAX_TEXT)
         elif number == 2 and wire == 2:
-            for sort, wire_, _, at_, end_ in fields(buffer, at, end):
-                if wire_ == 2 and sort in (1, 8):
-                    code, sizes = tensor_type(buffer, at_, end_, _MAX_TEXT)
+            for type_number, type_wire, _, type_start, type_end in fields(buffer, content, end):
+                if type_wire == 2 and type_number in (1, 8):
+                    code, sizes = tensor_type(buffer, type_start, type_end, _MAX_TEXT)
                     dtype = _ELEMENTS.get(code, (f"type {code}" if code else "", 0))[0]
                     shape = sizes and [
                         None if isinstance(size, int) and size < 0 else size for size in sizes[:MAX_RANK]
                     ]
-                elif wire_ == 2:
-                    dtype = _OTHER_TYPES.get(sort, "")
+                elif type_wire == 2:
+                    dtype = _OTHER_TYPES.get(type_number, "")
     return OutlineRow(prefix + path, kind, dtype, shape)
 
 
 _OTHER_TYPES = {4: "sequence", 5: "map", 9: "optional", 7: "opaque"}
-"""Kinds of TypeProto that are no tensors."""
+"""Names of the non-tensor types by field number of TypeProto."""

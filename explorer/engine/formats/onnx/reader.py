@@ -1,8 +1,8 @@
-"""ONNX reader: reads a file into a `Model`, without its weights.
+"""ONNX reader: reads a file into a `Model` and leaves the weights in the file.
 
-The file is mapped and walked by its length prefixes; a weight becomes the place of its bytes. Files are not
-trusted: lengths and nesting are checked here, and sizes and external paths in `tensors`, once, so that all
-other modules can trust a model.
+The reader maps the file into memory and follows its length prefixes. Each weight becomes a `FileSpan`, the
+byte range of its data. Files are not trusted. This module checks lengths and nesting, and `tensors` checks
+sizes and external paths, so all other modules can trust a model.
 
 Field numbers are those of onnx.proto (IR version 13).
 """
@@ -35,34 +35,36 @@ from explorer.facts import Dim
 from explorer.host.gc_pause import gc_pause
 
 MAX_DEPTH = 32
-"""Most levels of nested subgraphs; real models stay below 5."""
+"""Maximum depth of nested subgraphs; real models stay below 5."""
 
-_MOST_ALIKE = 256
-"""Largest size of attributes, in bytes, for which nodes are compared."""
+_MAX_SHARED_ATTRIBUTES = 256
+"""Maximum bytes of encoded attributes for which nodes share a decoder."""
 
-_MOST_REST = 320
-"""Largest size of a node from its operator on, in bytes, that identifies its kind."""
+_MAX_KIND_BYTES = 320
+"""Maximum bytes of a node, from its operator to its end, that serve as the key of its kind."""
 
-_SWEPT = 1 << 24
-"""Bytes of a file after which the pages read so far are released."""
+_RELEASE_INTERVAL = 1 << 24
+"""Bytes of a file that are read before its mapped pages are released."""
 
-_NODE, _GRAPH_NAME, _STORED, _FEED, _RESULT, _VALUE = (number << 3 | 2 for number in (1, 2, 5, 11, 12, 13))
-"""Tags of GraphProto's fields, all of which have a length."""
-_GRAPH_TAGS = frozenset((_NODE, _GRAPH_NAME, _STORED, _FEED, _RESULT, _VALUE))
+_NODE, _GRAPH_NAME, _INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT, _VALUE = (
+    number << 3 | 2 for number in (1, 2, 5, 11, 12, 13)
+)
+"""Tags of GraphProto's length-delimited fields."""
+_GRAPH_TAGS = frozenset((_NODE, _GRAPH_NAME, _INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT, _VALUE))
 _INPUT, _OUTPUT, _NAME, _OP, _ATTRIBUTE, _DOMAIN, _OVERLOAD, _METADATA = (
     number << 3 | 2 for number in (1, 2, 3, 4, 5, 7, 8, 9)
 )
-"""Tags of NodeProto's fields, all of which have a length."""
+"""Tags of NodeProto's length-delimited fields."""
 _NODE_TAGS = frozenset((_INPUT, _OUTPUT, _NAME, _OP, _ATTRIBUTE, _DOMAIN, _OVERLOAD, _METADATA))
-_OWN_TAGS = frozenset((_INPUT, _OUTPUT, _NAME, _METADATA))
-"""Those of `_NODE_TAGS` that differ for each node."""
+_NAME_TAGS = frozenset((_INPUT, _OUTPUT, _NAME, _METADATA))
+"""The tags in `_NODE_TAGS` whose content differs from node to node."""
 
 
 def read(path: str) -> Model:
-    """The model in the file at `path`.
+    """Reads the ONNX file at `path`.
 
     Args:
-        path: An .onnx file; external data must lie in the same folder or below it.
+        path: Path of an .onnx file. Its external data must be in the same folder or below it.
 
     Returns:
         The model. Its weights stay in the file, which must not change while the model is in use.
@@ -76,9 +78,14 @@ def read(path: str) -> Model:
         raise BadModel("this is a directory, not a model", where=path, hint="name a file in it") from None
     except FileNotFoundError:
         folder = os.path.dirname(path) or "."
-        beside = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+        siblings = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         hint = nearest(
-            os.path.basename(path), (f for f in beside if f.endswith(".onnx") and f != os.path.basename(path))
+            os.path.basename(path),
+            (
+                file_name
+                for file_name in siblings
+                if file_name.endswith(".onnx") and file_name != os.path.basename(path)
+            ),
         )
         raise BadModel("no such file", where=path, hint=hint) from None
     except OSError as error:
@@ -97,25 +104,34 @@ def read(path: str) -> Model:
     except RecursionError:
         raise BadModel("its graphs are nested too deeply", where=path) from None
     finally:
-        reader.forget_nodes()
+        reader.clear_decoders()
         reader.names.clear()
         source.forget()
 
 
 _Kind = tuple[str, str, str, bytes | None, Callable[[], Mapping[str, Any]] | None]
-"""Operator, domain, overload, key of equal attributes, and their decoder."""
+"""Operator, domain, overload, key that is equal for equal attributes, and decoder of the attributes."""
 
 
 class _Reader(TensorReader):
-    """Reads everything of one file except its tensors."""
+    """Reads the model in one file; the base class reads its tensors.
+
+    Attributes:
+        decoders: (key, decoder) of node attributes, by the encoded attributes.
+        kinds: Nodes of one kind have equal bytes from their operator on. Maps these bytes to the decoded
+            kind.
+    """
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self.decoders: dict[bytes, tuple[bytes, Callable[[], Mapping[str, Any]]]] = {}
         self.kinds: dict[bytes, _Kind] = {}
 
-    def forget_nodes(self) -> None:
-        """Drops the attribute decoders, which refer to the reader: the cycle would keep the file mapped."""
+    def clear_decoders(self) -> None:
+        """Clears the attribute decoders.
+
+        They refer to the reader, and this cycle would keep the file mapped.
+        """
         self.decoders.clear()
         self.kinds.clear()
 
@@ -126,23 +142,23 @@ class _Reader(TensorReader):
         functions: dict[tuple[str, str, str], Function] = {}
         metadata: dict[str, str] = {}
         extra: list[FileSpan] = []
-        for number, wire, begin, at, end in fields(self.data, 0, self.source.size):
+        for number, wire, begin, content, end in fields(self.data, 0, self.source.size):
             if number == 7 and wire == 2:
-                graph = at, end
+                graph = content, end
             elif number == 1 and wire == 0:
-                ir_version = at
+                ir_version = content
             elif number == 2 and wire == 2:
-                producer = self.text(at, end)
+                producer = self.text(content, end)
             elif number == 3 and wire == 2:
-                producer_version = self.text(at, end)
+                producer_version = self.text(content, end)
             elif number == 8 and wire == 2:
-                domain, version = messages.opset(self.data, at, end)
+                domain, version = messages.opset(self.data, content, end)
                 opsets[domain] = version
             elif number == 14 and wire == 2:
-                key, value = self.pair(at, end)
+                key, value = self.pair(content, end)
                 metadata[key] = value
             elif number == 25 and wire == 2:
-                function = self.function(at, end)
+                function = self.function(content, end)
                 if function.key in functions:
                     raise BadModel(f"function '{function.name}' is defined twice")
                 functions[function.key] = function
@@ -151,7 +167,7 @@ class _Reader(TensorReader):
         if graph is None:
             raise BadModel("this is not an ONNX model", hint="it holds no graph")
         if not opsets:
-            # before IR version 3 there were no imports: the default operator set has version 1
+            # models before IR version 3 have no imports: their default operator set has version 1
             opsets[""] = 1
         return Model(
             graph=self.graph(*graph, depth=0),
@@ -177,74 +193,74 @@ class _Reader(TensorReader):
         values: list[Value] = []
         tensors: dict[str, Tensor] = {}
         extra: list[FileSpan] = []
-        buffer, end, swept = self.data, start, start
+        buffer, end, released = self.data, start, start
         while end < stop:
             begin, tag = end, buffer[end]
             if tag in _GRAPH_TAGS and begin + 4 < stop:
-                # read without a call: most of a graph is such fields
-                size, at = buffer[begin + 1], begin + 2
+                # parse inline, without a call: most of a graph consists of these fields
+                size, payload = buffer[begin + 1], begin + 2
                 if size > 127:
-                    more = buffer[at]
-                    if more > 127:
-                        size, at = varint_at(buffer, begin + 1, stop)
+                    second_byte = buffer[payload]
+                    if second_byte > 127:
+                        size, payload = varint_at(buffer, begin + 1, stop)
                     else:
-                        size, at = size + (more << 7) - 128, at + 1
-                end = at + size
+                        size, payload = size + (second_byte << 7) - 128, payload + 1
+                end = payload + size
             if end == begin or end > stop:
-                number, wire, at, end = self.field(begin, stop)
+                number, wire, payload, end = self.field(begin, stop)
                 tag = number << 3 | wire
-            if begin - swept > _SWEPT:
+            if begin - released > _RELEASE_INTERVAL:
                 self.source.forget()
-                swept = begin
+                released = begin
             if tag == _NODE:
-                nodes.append(self.node(at, end, depth))
-            elif tag == _STORED:
-                tensor = self.tensor(at, end)
+                nodes.append(self.node(payload, end, depth))
+            elif tag == _INITIALIZER:
+                tensor = self.tensor(payload, end)
                 if tensor.name in tensors:
                     raise BadModel(f"initializer '{tensor.name}' is defined twice")
                 tensors[tensor.name] = tensor
             elif tag == _VALUE:
-                values.append(self.value(at, end))
-            elif tag == _FEED:
-                inputs.append(self.value(at, end))
-            elif tag == _RESULT:
-                outputs.append(self.value(at, end))
+                values.append(self.value(payload, end))
+            elif tag == _GRAPH_INPUT:
+                inputs.append(self.value(payload, end))
+            elif tag == _GRAPH_OUTPUT:
+                outputs.append(self.value(payload, end))
             elif tag == _GRAPH_NAME:
-                name = self.text(at, end)
+                name = self.text(payload, end)
             else:
                 extra.append(self.span(begin, end))
         return Graph(name, tuple(nodes), tuple(inputs), tuple(outputs), tensors, tuple(values), tuple(extra))
 
     def node(self, start: int, stop: int, depth: int) -> Node:
-        # copies all bytes and reads one-byte tags and lengths without a call: most of a graph is nodes
+        # copy the node and parse one-byte tags and lengths inline: most of a graph consists of nodes
         encoded = self.data[start:stop]
         inputs: list[str] = []
         outputs: list[str] = []
-        # a value is made once and read many times: equal names share one string
-        same = self.names.setdefault
-        name, rest = "", b""
-        at, end = 0, stop - start
+        # several nodes name the same value: equal names share one string
+        intern_name = self.names.setdefault
+        name, kind_key = "", b""
+        offset, end = 0, stop - start
         try:
-            # writers put names first: the rest is equal in all nodes of a kind
-            while at < end:
-                tag, size, first = encoded[at], encoded[at + 1], at + 2
+            # writers put the names first: the bytes that follow are equal in all nodes of a kind
+            while offset < end:
+                tag, size, first = encoded[offset], encoded[offset + 1], offset + 2
                 if size > 127:
                     break
                 if tag == _INPUT:
-                    at = first + size
-                    value = encoded[first:at].decode()
-                    inputs.append(same(value, value))
+                    offset = first + size
+                    value = encoded[first:offset].decode()
+                    inputs.append(intern_name(value, value))
                 elif tag == _OUTPUT:
-                    at = first + size
-                    value = encoded[first:at].decode()
-                    outputs.append(same(value, value))
+                    offset = first + size
+                    value = encoded[first:offset].decode()
+                    outputs.append(intern_name(value, value))
                 elif tag == _NAME:
-                    at = first + size
-                    name = encoded[first:at].decode()
+                    offset = first + size
+                    name = encoded[first:offset].decode()
                 else:
-                    if tag == _OP and end - at <= _MOST_REST:
-                        rest = encoded[at:]
-                        kind = self.kinds.get(rest)
+                    if tag == _OP and end - offset <= _MAX_KIND_BYTES:
+                        kind_key = encoded[offset:]
+                        kind = self.kinds.get(kind_key)
                         if kind is not None:
                             op, domain, overload, alike, decode = kind
                             record = FileSpan(self.source, start, end)
@@ -255,136 +271,152 @@ class _Reader(TensorReader):
         except UnicodeDecodeError:
             return self.other_node(encoded, start, depth, 0, [], [], "", b"")
         except IndexError:
-            pass  # the node is damaged; `other_node` goes on from here
-        return self.other_node(encoded, start, depth, at, inputs, outputs, name, rest)
+            pass  # the node is damaged; `other_node` raises the error
+        return self.other_node(encoded, start, depth, offset, inputs, outputs, name, kind_key)
 
     def other_node(
         self,
         encoded: bytes,
         start: int,
         depth: int,
-        at: int,
+        offset: int,
         inputs: list[str],
         outputs: list[str],
         name: str,
-        rest: bytes,
+        kind_key: bytes,
     ) -> Node:
-        """The first node of a kind, read up to `at`; `rest` identifies the kind."""
+        """Reads a node that `node` cannot read alone, such as the first node of a kind.
+
+        Args:
+            encoded: Bytes of the NodeProto.
+            start: Offset of the NodeProto in the file.
+            depth: Nesting depth of the graph.
+            offset: Offset in `encoded` up to which `node` has read.
+            inputs: Input names read so far; extended in place.
+            outputs: Output names read so far; extended in place.
+            name: Name of the node, as read so far.
+            kind_key: Key of the kind in `kinds`, or b'' if the kind is not recorded.
+        """
         op = domain = overload = ""
         attributes: list[tuple[int, int]] = []
         metadata: dict[str, str] = {}
         end, stop = len(encoded), start + len(encoded)
         try:
-            while at < end:
-                tag, size, first = encoded[at], encoded[at + 1], at + 2
-                at = first + size
+            while offset < end:
+                tag, size, first = encoded[offset], encoded[offset + 1], offset + 2
+                offset = first + size
                 if size > 127 or tag not in _NODE_TAGS:
-                    number, wire, begin, stop_ = self.field(start + first - 2, stop)
-                    first, at = begin - start, stop_ - start
+                    number, wire, begin, field_end = self.field(start + first - 2, stop)
+                    first, offset = begin - start, field_end - start
                     if wire != 2:
                         continue
                     tag = number << 3 | 2
-                if tag in _OWN_TAGS:
-                    rest = b""
+                if tag in _NAME_TAGS:
+                    kind_key = b""
                 if tag == _INPUT:
-                    inputs.append(decoded(encoded[first:at]))
+                    inputs.append(decoded(encoded[first:offset]))
                 elif tag == _OUTPUT:
-                    outputs.append(decoded(encoded[first:at]))
+                    outputs.append(decoded(encoded[first:offset]))
                 elif tag == _NAME:
-                    name = decoded(encoded[first:at])
+                    name = decoded(encoded[first:offset])
                 elif tag == _OP:
-                    op = decoded(encoded[first:at])
+                    op = decoded(encoded[first:offset])
                 elif tag == _ATTRIBUTE:
-                    attributes.append((first, at))
+                    attributes.append((first, offset))
                 elif tag == _DOMAIN:
-                    domain = decoded(encoded[first:at])
+                    domain = decoded(encoded[first:offset])
                 elif tag == _OVERLOAD:
-                    overload = decoded(encoded[first:at])
+                    overload = decoded(encoded[first:offset])
                 elif tag == _METADATA:
-                    key, value = self.pair(start + first, start + at)
+                    key, value = self.pair(start + first, start + offset)
                     metadata[key] = value
         except IndexError:
-            at = end + 1
-        if at > end:
+            offset = end + 1
+        if offset > end:
             for _ in fields(self.data, start, stop):
-                pass  # raises the error for the length that does not fit
+                pass  # `fields` raises the error for the length that does not fit
         alike, decode = self.attributes(encoded, start, attributes, depth) if attributes else (b"", None)
-        if rest:
-            self.kinds[rest] = op, domain, overload, alike, decode
+        if kind_key:
+            self.kinds[kind_key] = op, domain, overload, alike, decode
         record = FileSpan(self.source, start, end)
         return Node(op, inputs, outputs, name, domain, overload, None, metadata, record, decode, alike)
 
     def attributes(
         self, encoded: bytes, start: int, places: Sequence[tuple[int, int]], depth: int
     ) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
-        """Key that is equal for nodes with equal attributes, and their common decoder."""
+        """A key that is equal for nodes with equal attributes, and the decoder that these nodes share.
+
+        Large attributes have no key (None), and each node has its own decoder.
+        """
         raw = b"".join([encoded[first:last] for first, last in places])
         decoder = self.decoders.get(raw)
         if decoder is None:
             spans = [(start + first, start + last) for first, last in places]
-            if len(raw) > _MOST_ALIKE:
+            if len(raw) > _MAX_SHARED_ATTRIBUTES:
                 return None, lambda: dict(self.attribute(a, b, depth) for a, b in spans)
             attributes: dict[str, Any] = {}
 
             def decode() -> Mapping[str, Any]:
                 if not attributes:
                     attributes.update(self.attribute(a, b, depth) for a, b in spans)
-                    self.forget_nodes()  # of graphs among them
+                    self.clear_decoders()  # reading a subgraph has added decoders
                 return attributes
 
             decoder = self.decoders[raw] = raw, decode
         return decoder
 
-    def field(self, at: int, stop: int) -> tuple[int, int, int, int]:
-        """The field at `at`: number, wire type, begin of its payload (or its value), end.
+    def field(self, offset: int, stop: int) -> tuple[int, int, int, int]:
+        """Number, wire type, content (see `fields`) and end of the field whose tag is at offset `offset`.
 
         Raises:
-            BadModel: It does not fit in its message.
+            BadModel: The field does not fit in its message.
         """
-        number, wire, _, first, end = next(fields(self.data, at, stop))
+        number, wire, _, first, end = next(fields(self.data, offset, stop))
         return number, wire, first, end
 
     def attribute(self, start: int, stop: int, depth: int) -> tuple[str, Any]:
-        """Name and value of an AttributeProto."""
+        """The name and value of an AttributeProto; numbers are the values of AttributeProto.AttributeType."""
         buffer = self.data
         name, kind, reference = "", 0, ""
         single: dict[int, Any] = {}
         repeated: dict[int, list[Any]] = {}
-        for number, wire, _, at, end in fields(buffer, start, stop):
+        for number, wire, _, content, end in fields(buffer, start, stop):
             if number == 1 and wire == 2:
-                name = self.text(at, end)
+                name = self.text(content, end)
             elif number == 20 and wire == 0:
-                kind = at
+                kind = content
             elif number == 21 and wire == 2:
-                reference = self.text(at, end)
+                reference = self.text(content, end)
             elif number == 2 and wire == 5:
-                single[1] = struct.unpack_from("<f", buffer, at)[0]
+                single[1] = struct.unpack_from("<f", buffer, content)[0]
             elif number == 3 and wire == 0:
-                single[2] = signed(at)
+                single[2] = signed(content)
             elif number == 4 and wire == 2:
-                single[3] = _text_or_bytes(buffer[at:end])
+                single[3] = _text_or_bytes(buffer[content:end])
             elif number == 5 and wire == 2:
-                single[4] = self.tensor(at, end)
+                single[4] = self.tensor(content, end)
             elif number == 6 and wire == 2:
-                single[5] = self.graph(at, end, depth=depth + 1)
+                single[5] = self.graph(content, end, depth=depth + 1)
             elif number == 7 and wire in (2, 5):
-                if (end - at) % 4:
+                if (end - content) % 4:
                     raise BadModel(f"attribute '{name}' holds a broken list of floats")
-                repeated.setdefault(6, []).extend(struct.unpack(f"<{(end - at) // 4}f", buffer[at:end]))
+                repeated.setdefault(6, []).extend(
+                    struct.unpack(f"<{(end - content) // 4}f", buffer[content:end])
+                )
             elif number == 8 and wire == 0:
-                repeated.setdefault(7, []).append(signed(at))
+                repeated.setdefault(7, []).append(signed(content))
             elif number == 8 and wire == 2:
-                repeated.setdefault(7, []).extend(map(signed, packed_varints(buffer, at, end)))
+                repeated.setdefault(7, []).extend(map(signed, packed_varints(buffer, content, end)))
             elif number == 9 and wire == 2:
-                repeated.setdefault(8, []).append(_text_or_bytes(buffer[at:end]))
+                repeated.setdefault(8, []).append(_text_or_bytes(buffer[content:end]))
             elif number == 10 and wire == 2:
-                repeated.setdefault(9, []).append(self.tensor(at, end))
+                repeated.setdefault(9, []).append(self.tensor(content, end))
             elif number == 11 and wire == 2:
-                repeated.setdefault(10, []).append(self.graph(at, end, depth=depth + 1))
+                repeated.setdefault(10, []).append(self.graph(content, end, depth=depth + 1))
             elif number in (14, 22) and wire == 2:
-                single[{14: 13, 22: 11}[number]] = self.span(at, end)
+                single[{14: 13, 22: 11}[number]] = self.span(content, end)
             elif number in (15, 23) and wire == 2:
-                repeated.setdefault({15: 14, 23: 12}[number], []).append(self.span(at, end))
+                repeated.setdefault({15: 14, 23: 12}[number], []).append(self.span(content, end))
         if reference:
             return name, AttributeRef(reference, kind)
         if not kind:  # IR version 1 had no type field
@@ -403,22 +435,22 @@ class _Reader(TensorReader):
         nodes: list[Node] = []
         opsets: dict[str, int] = {}
         metadata: dict[str, str] = {}
-        for number, wire, _, at, end in fields(self.data, start, stop):
+        for number, wire, _, content, end in fields(self.data, start, stop):
             if wire != 2:
                 continue
             if number in texts:
-                texts[number].append(self.text(at, end))
+                texts[number].append(self.text(content, end))
             elif number == 7:
-                nodes.append(self.node(at, end, 1))
+                nodes.append(self.node(content, end, 1))
             elif number == 9:
-                key, version = messages.opset(self.data, at, end)
+                key, version = messages.opset(self.data, content, end)
                 opsets[key] = version
             elif number == 11:
-                attribute, value = self.attribute(at, end, 1)
+                attribute, value = self.attribute(content, end, 1)
                 defaults[attribute] = value
             elif number == 14:
-                key_, value_ = self.pair(at, end)
-                metadata[key_] = value_
+                metadata_key, metadata_value = self.pair(content, end)
+                metadata[metadata_key] = metadata_value
         name, domain, overload = (texts[number][-1] if texts[number] else "" for number in (1, 10, 13))
         inputs, outputs, attributes = (tuple(texts[number]) for number in (4, 5, 6))
         record = self.span(start, stop)
@@ -437,15 +469,15 @@ class _Reader(TensorReader):
         )
 
     def value(self, start: int, stop: int) -> Value:
-        """A ValueInfoProto; only tensor types have a shape here."""
+        """Reads a ValueInfoProto; the `Value` of a sequence or optional has neither type nor shape."""
         name, dtype, shape = "", None, None
-        for number, wire, _, at, end in fields(self.data, start, stop):
+        for number, wire, _, content, end in fields(self.data, start, stop):
             if number == 1 and wire == 2:
-                name = self.text(at, end)
+                name = self.text(content, end)
             elif number == 2 and wire == 2:
-                for kind, wire_, _, at_, end_ in fields(self.data, at, end):
-                    if kind == 1 and wire_ == 2:
-                        code, sizes = messages.tensor_type(self.data, at_, end_)
+                for type_number, type_wire, _, type_start, type_end in fields(self.data, content, end):
+                    if type_number == 1 and type_wire == 2:
+                        code, sizes = messages.tensor_type(self.data, type_start, type_end)
                         dtype = DTYPES[code].name if code in DTYPES else None
                         shape = None if sizes is None else self.dims(sizes, name)
         return Value(name, dtype, shape, self.span(start, stop))

@@ -1,7 +1,7 @@
-"""TensorProto: type, shape and place of the bytes of each tensor in an ONNX file.
+"""Tensors of an ONNX file: reads the type, shape and data location of each TensorProto.
 
-A tensor is stored in one of many ways: raw, in a typed field (packed, or one element per field), in a file
-beside the model, or sparse. Its bytes are not read here. Decoding is deferred until the values are read.
+The data of a tensor is raw, in a typed field (packed, or one element per field), in an external file, or
+sparse. This module does not read the data. Data that must be decoded is decoded when its values are read.
 
 Field numbers are those of onnx.proto (IR version 13).
 """
@@ -40,57 +40,58 @@ _TYPED_WIRES = {4: (2, 5), 5: (2, 0), 7: (2, 0), 10: (2, 1), 11: (2, 0)}
 _TYPED_FIELDS = {
     "float32": 4, "complex64": 4, "int64": 7, "float64": 10, "complex128": 10, "uint32": 11, "uint64": 11,
 }  # fmt: skip
-"""Data field of an element type; all other types use int32_data."""
+"""Number of the typed data field by element type; all other types use int32_data (5)."""
 
 
 def sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
     """Reads an encoded SparseTensorProto.
 
     Returns:
-        The stored values, under the tensor's name; the dense shape; and the bytes of the indices.
+        The tensor of stored values, which has the name of the sparse tensor; the dense shape; and the bytes
+        of the indices.
 
     Raises:
-        BadModel: It contradicts itself.
+        BadModel: The message contradicts itself.
     """
     reader = TensorReader(span.source)
     values: Tensor | None = None
-    places: Tensor | None = None
+    indices: Tensor | None = None
     dims: list[int] = []
-    for number, wire, _, at, end in fields(reader.data, span.offset, span.offset + span.size):
+    for number, wire, _, content, end in fields(reader.data, span.offset, span.offset + span.size):
         if number == 1 and wire == 2:
-            values = reader.tensor(at, end)
+            values = reader.tensor(content, end)
         elif number == 2 and wire == 2:
-            places = reader.tensor(at, end)
+            indices = reader.tensor(content, end)
         elif number == 3:
-            dims.extend(packed_varints(reader.data, at, end) if wire == 2 else [at])
+            dims.extend(packed_varints(reader.data, content, end) if wire == 2 else [content])
     shape = tuple(signed(d) for d in dims)
     if values is None or any(d < 0 for d in shape) or math.prod(shape) > _MAX_ELEMENTS:
         raise BadModel("a sparse tensor has no values or impossible dimensions", where=span.source.path)
     count = values.elements
-    if places is None or places.dtype != "int64" or places.shape not in ((count,), (count, len(shape))):
+    if indices is None or indices.dtype != "int64" or indices.shape not in ((count,), (count, len(shape))):
         problem = f"sparse tensor '{values.name}' holds {count:,} values, and its indices are not of so many"
         raise BadModel(problem, where=span.source.path)
-    return values, shape, places.nbytes
+    return values, shape, indices.nbytes
 
 
 def sparse_spans(graph: Graph) -> Iterator[FileSpan]:
-    """Places of a graph's sparse initializers, which the reader leaves encoded (GraphProto field 15)."""
+    """Byte ranges of a graph's sparse initializers (GraphProto field 15), which the reader leaves encoded."""
     for part in graph.extra:
-        for number, wire, _, at, end in fields(part.source.map, part.offset, part.offset + part.size):
+        for number, wire, _, content, end in fields(part.source.map, part.offset, part.offset + part.size):
             if number == 15 and wire == 2:
-                yield FileSpan(part.source, at, end - at)
+                yield FileSpan(part.source, content, end - content)
 
 
 def sparse_initializers(graph: Graph) -> dict[str, tuple[Tensor, tuple[int, ...], int]]:
-    """The sparse initializers of a graph by name, each as `sparse` describes it."""
+    """The sparse initializers of a graph by name, each as `sparse` returns it."""
     return {entry[0].name: entry for entry in map(sparse, sparse_spans(graph))}
 
 
 def _map_file(path: str) -> Source:
-    """Maps a file.
+    """Maps a file into memory.
 
     Raises:
-        OSError: It cannot be opened, or is no regular file: opening a pipe would wait forever.
+        OSError: The file cannot be opened, or is not a regular file. Opening a pipe would wait forever.
     """
     if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
         raise OSError(errno.EINVAL, "not a regular file")
@@ -98,16 +99,16 @@ def _map_file(path: str) -> Source:
 
 
 class TensorReader:
-    """Reads the tensors of one file, and the messages that all readers need.
+    """Reads the tensors of one file, and the small messages that its subclass needs.
 
     Args:
-        source: The file.
+        source: The mapped file.
 
     Attributes:
-        data: Its map.
-        folder: Folder that may hold external data.
-        externals: Open files of external data, by their paths in the model.
-        names: Value names in nodes; equal names share one string.
+        data: Memory map of the file.
+        folder: Absolute path of the folder with the file; external data must be in it.
+        externals: Mapped files of external data, by path.
+        names: Value names in nodes, each mapped to itself, so that equal names share one string.
     """
 
     def __init__(self, source: Source) -> None:
@@ -118,47 +119,47 @@ class TensorReader:
         self.names: dict[str, str] = {}
 
     def text(self, start: int, stop: int) -> str:
-        """Bytes as text."""
+        """Decodes a byte range as text."""
         return messages.text(self.data, start, stop)
 
     def span(self, start: int, stop: int) -> FileSpan:
-        """Where bytes lie."""
+        """The `FileSpan` of a byte range."""
         return FileSpan(self.source, start, stop - start)
 
     def pair(self, start: int, stop: int) -> tuple[str, str]:
-        """A StringStringEntryProto."""
+        """The key and value of a StringStringEntryProto."""
         return messages.pair(self.data, start, stop)
 
     def tensor(self, start: int, stop: int) -> Tensor:
-        """A TensorProto.
+        """Reads a TensorProto.
 
         Raises:
-            BadModel: It contradicts itself.
+            BadModel: The message contradicts itself.
         """
-        name, code, located = "", 0, 0
+        name, code, data_location = "", 0, 0
         dims: list[int] = []
         typed: list[tuple[int, int, int, int]] = []
         raw: FileSpan | None = None
         external: dict[str, str] = {}
         strings = 0
-        for number, wire, _, at, end in fields(self.data, start, stop):
+        for number, wire, _, content, end in fields(self.data, start, stop):
             if number == 9 and wire == 2:
-                raw = self.span(at, end)
+                raw = self.span(content, end)
             elif number == 1:
-                dims.extend(packed_varints(self.data, at, end) if wire == 2 else [at])
+                dims.extend(packed_varints(self.data, content, end) if wire == 2 else [content])
             elif number == 2 and wire == 0:
-                code = at
+                code = content
             elif number == 8 and wire == 2:
-                name = self.text(at, end)
+                name = self.text(content, end)
             elif wire in _TYPED_WIRES.get(number, ()):
-                typed.append((number, wire, at, end))
+                typed.append((number, wire, content, end))
             elif number == 6 and wire == 2:
-                strings += end - at
+                strings += end - content
             elif number == 13 and wire == 2:
-                key, text = self.pair(at, end)
+                key, text = self.pair(content, end)
                 external[key] = text
             elif number == 14 and wire == 0:
-                located = at
+                data_location = content
         kind = DTYPES.get(code)
         if kind is None:
             raise BadModel(f"tensor '{name}' has the unknown element type {code}")
@@ -167,16 +168,16 @@ class TensorReader:
         if len(shape) > MAX_RANK or (shape and min(shape) < 0):
             raise BadModel(f"tensor '{name}' has impossible dimensions {list(shape)[:8]}")
         count = math.prod(shape)
-        # an empty tensor may have other dimensions that are too large for an array
-        claimed = count or math.prod([d for d in shape if d])
-        if claimed > _MAX_ELEMENTS:
-            raise BadModel(f"tensor '{name}' claims {claimed:,} elements")
+        # a tensor with a dimension of 0 may have other dimensions that are too large for an array
+        claimed_elements = count or math.prod([d for d in shape if d])
+        if claimed_elements > _MAX_ELEMENTS:
+            raise BadModel(f"tensor '{name}' claims {claimed_elements:,} elements")
         nbytes = (count * bits + 7) // 8
         record = FileSpan(self.source, start, stop - start)
         payload: Payload | None = raw
-        where = ""
-        if located == 1:
-            payload, where = self.external(name, external, nbytes)
+        location = ""
+        if data_location == 1:
+            payload, location = self.external(name, external, nbytes)
         elif payload is None and typed:
             payload = self.typed(dtype, typed)
         elif strings:
@@ -188,46 +189,58 @@ class TensorReader:
                 f"tensor '{name}' of shape {list(shape)} and type {dtype} needs {nbytes:,} bytes"
                 f" and has {payload.size:,}"
             )
-        return Tensor(self.names.get(name, name), dtype, shape, payload, record, where)
+        return Tensor(self.names.get(name, name), dtype, shape, payload, record, location)
 
     def typed(self, dtype: str, parts: list[tuple[int, int, int, int]]) -> Payload:
-        """The data of a tensor that uses a typed field instead of raw_data.
+        """The data of a tensor in a typed field, in the layout of raw_data.
 
-        Packed float_data and double_data are little-endian already. Varints must be decoded, which is
-        deferred until the values are read.
+        Packed float_data and double_data are already little-endian. Varints are decoded when the values are
+        read.
+
+        Args:
+            dtype: Element type of the tensor.
+            parts: (field number, wire type, content, end) of each field, as in `fields`.
+
+        Raises:
+            BadModel: A field does not match the element type.
         """
-        number, wire, at, end = parts[0]
+        number, wire, first, end = parts[0]
         if any(part[0] != _TYPED_FIELDS.get(dtype, 5) for part in parts):
             raise BadModel(f"a tensor of type {dtype} has its numbers in the field of another type")
         if len(parts) == 1 and wire == 2 and number in (4, 10):
-            return self.span(at, end)
+            return self.span(first, end)
         if number in (4, 10):
-            return Inline(b"".join(bytes(self.data[a:b]) for _, _, a, b in parts))
+            return Inline(b"".join(bytes(self.data[begin:stop]) for _, _, begin, stop in parts))
         width = DTYPES[dtype_code(dtype)].bits
         unit = max(width // 8, 1)
         mask = (1 << (8 * unit)) - 1
 
         def make() -> Iterator[memoryview]:
-            for _, wire_, a, b in parts:
-                if wire_ == 2:
-                    yield from _unpacked(self.data, a, b, unit)
+            for _, part_wire, content, stop in parts:
+                if part_wire == 2:
+                    yield from _decode_varints(self.data, content, stop, unit)
                 else:
-                    yield memoryview((a & mask).to_bytes(unit, "little"))
+                    yield memoryview((content & mask).to_bytes(unit, "little"))
 
         count = 0
-        for _, wire_, a, b in parts:
+        for _, part_wire, content, stop in parts:
             # a varint ends at the first byte below 128
-            count += _varints(self.data, a, b) if wire_ == 2 else 1
-        if width == 6:  # one element per varint, while raw data has four in three bytes
-            return ComputedPayload((count * width + 7) // 8, lambda: _packed(make(), width))
+            count += _count_varints(self.data, content, stop) if part_wire == 2 else 1
+        if width == 6:  # a varint holds one element, but raw data holds four elements in three bytes
+            return ComputedPayload((count * width + 7) // 8, lambda: _pack_bits(make(), width))
         return ComputedPayload(count * unit, make)
 
     def external(self, name: str, entries: Mapping[str, str], nbytes: int) -> tuple[Payload, str]:
-        """The place of external data, which may not leave the model's folder.
+        """Locates the external data of a tensor. Returns its payload and the file name in the model.
+
+        Args:
+            name: Name of the tensor.
+            entries: External data entries of the TensorProto: location, offset, length.
+            nbytes: Bytes of the tensor, used if the entries have no length.
 
         Raises:
-            BadModel: The path is absolute or leads out of the folder (also through a link), the file
-                is missing, or the range does not fit in it.
+            BadModel: The path is absolute or leads out of the model's folder (also through a link), the file
+                is missing, or the byte range does not fit in the file.
         """
         location = entries.get("location", "")
         where = f"{self.source.path}: tensor '{name}'"
@@ -263,50 +276,50 @@ class TensorReader:
 _LONG_BYTES = bytes(range(128, 256))
 
 
-def _varints(buffer: Buffer, start: int, end: int) -> int:
-    """Number of varints in a packed field, without decoding: one field may be most of a file."""
+def _count_varints(buffer: Buffer, start: int, end: int) -> int:
+    """Counts the varints in a packed field without decoding them: one field may be most of a file."""
     step = 1 << 20
     return sum(
-        len(bytes(buffer[at : min(at + step, end)]).translate(None, _LONG_BYTES))
-        for at in range(start, end, step)
+        len(bytes(buffer[offset : min(offset + step, end)]).translate(None, _LONG_BYTES))
+        for offset in range(start, end, step)
     )
 
 
-def _packed(pieces: Iterator[memoryview], bits: int) -> Iterator[memoryview]:
-    """Packs numbers of fewer than 8 bits (one per byte) into a stream of bits."""
+def _pack_bits(pieces: Iterator[memoryview], bits: int) -> Iterator[memoryview]:
+    """Packs numbers of fewer than 8 bits, stored one per byte, into a stream of bits."""
     import numpy as np
 
     flat = np.frombuffer(b"".join(pieces), np.uint8)
     yield np.packbits(np.unpackbits(flat[:, None], 1, bits, "little"), bitorder="little").data
 
 
-_DECODED = 1 << 16
-"""Bytes of packed varints that are decoded together."""
+_DECODE_BYTES = 1 << 16
+"""Bytes of packed varints that are decoded at once."""
 
 
-def _unpacked(buffer: Buffer, start: int, end: int, unit: int) -> Iterator[memoryview]:
-    """The integers of a packed varint field, each as `unit` little-endian bytes, in pieces."""
+def _decode_varints(buffer: Buffer, start: int, end: int, unit: int) -> Iterator[memoryview]:
+    """Decodes a packed varint field in chunks, each integer as `unit` little-endian bytes."""
     import numpy as np
 
-    at = start
-    while at < end:
-        piece = np.frombuffer(buffer, np.uint8, min(_DECODED, end - at), at)
-        last = np.flatnonzero(piece < 128)
+    offset = start
+    while offset < end:
+        encoded = np.frombuffer(buffer, np.uint8, min(_DECODE_BYTES, end - offset), offset)
+        last = np.flatnonzero(encoded < 128)
         if not last.size:
-            raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {at:,}")
+            raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {offset:,}")
         first = np.concatenate(([0], last[:-1] + 1))
         length = last - first + 1
         longest = int(np.max(length))
-        if longest > _VARINT:
-            raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {at:,}")
+        if longest > _MAX_VARINT_BYTES:
+            raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {offset:,}")
         values = np.zeros(last.size, np.uint64)
         for index in range(longest):
             longer = length > index
-            part = (piece[first[longer] + index] & 127).astype(np.uint64)
+            part = (encoded[first[longer] + index] & 127).astype(np.uint64)
             values[longer] |= part << np.uint64(7 * index)
-        at += int(last[-1]) + 1
+        offset += int(last[-1]) + 1
         yield values.astype(f"<u{unit}").view(np.uint8).data
 
 
-_VARINT = 10
-"""Bytes of the longest varint: 64 bits, 7 in each."""
+_MAX_VARINT_BYTES = 10
+"""Maximum bytes of a varint: each byte holds 7 of its 64 bits."""

@@ -1,11 +1,11 @@
-"""Graph validation: checks, right after reading, that a graph can run.
+"""Graph validation: checks after reading that a model can run, and sorts its nodes.
 
-Analysis, transforms and diff walk graphs in order and look values up by name. This needs every value to be
-defined exactly once, every name to have a definition, and no cycles. A file may break each rule, by accident
-or on purpose, so they are checked here. Nodes in the wrong order are sorted.
+Analysis, transforms and diff visit the nodes in order and look up values by name. Therefore every value must
+be defined exactly once, every name must have a definition, and the graph must have no cycles. A file may
+violate each rule, by accident or on purpose.
 
-The rules are those of the ONNX IR specification (single static assignment, imports, functions without
-recursion), except that an unsorted graph is accepted and that a subgraph may shadow an outer name.
+The rules are those of the ONNX IR specification: single static assignment, imported domains, functions
+without recursion. There are two exceptions: nodes may be unsorted, and a subgraph may shadow an outer name.
 """
 
 from __future__ import annotations
@@ -24,33 +24,32 @@ from explorer.engine.graph.arity import LEAST
 from explorer.engine.graph.model import CONTROL_FLOW, Function, Graph, Model, Node, subgraphs
 
 MAX_EXPANDED = 10_000_000
-"""Most operators after every function call is replaced by its body. The largest real graph, AlexNet in tiles
-of 16x16x16, has 229,000; a dozen functions that call each other ten times have a billion."""
+"""Maximum number of operators after inlining all function calls. The largest real graph, AlexNet in tiles of
+16x16x16, has 229,000. A dozen functions that each call the next ten times have a billion."""
 
 MAX_NESTED = 48
-"""Most levels of nested bodies (functions, branches and loops together): walking them recurses."""
+"""Maximum depth of nested bodies (functions, branches and loops together): traversal is recursive."""
 
 MAX_CALL_DEPTH = 64
-"""Most levels of functions that call functions; real models stay below 5."""
+"""Maximum depth of functions that call functions; real models stay below 5."""
 
 _Key = tuple[str, str, str]
 
 
 def validate(model: Model) -> Model:
-    """The model, checked and with its nodes in an order in which they can run.
+    """Checks a model and sort its nodes topologically.
 
     Args:
-        model: As read from a file.
+        model: Model as read from a file.
 
     Returns:
-        `model` itself if it was in order, else a copy with the nodes of the graph, of subgraphs and of
-        functions sorted; nodes that could stay in their place did.
+        `model` itself if its nodes were sorted. Otherwise a copy with sorted nodes in the graph, its
+        subgraphs and the functions.
 
     Raises:
-        BadModel: A value is defined twice, used but not defined, or depends on itself; an operator's
-            domain is not imported, or an operator lacks an input that it needs; local functions call
-            themselves, nest more than `MAX_CALL_DEPTH` deep, or expand to more than `MAX_EXPANDED`
-            operators.
+        BadModel: A value is undefined, is defined twice, or depends on itself. An operator's domain is not
+            imported, or an operator lacks a required input. Local functions are recursive, nest more than
+            `MAX_CALL_DEPTH` deep, or expand to more than `MAX_EXPANDED` operators.
     """
     try:
         return _validated(model)
@@ -68,9 +67,9 @@ def _validated(model: Model) -> Model:
             function.nodes, _distinct(where, "inputs", function.inputs), function.outputs, [], where, census
         )
         bodies[key] = census
-        # the encoded form has the old order
-        same = nodes is function.nodes
-        functions[key] = function if same else replace(function, nodes=nodes, record=None)
+        # the encoded record of the function has the old order
+        is_unchanged = nodes is function.nodes
+        functions[key] = function if is_unchanged else replace(function, nodes=nodes, record=None)
     census = _Census(model.functions, model.opsets, Counter())
     graph, _ = _order_graph(model.graph, [], "the graph", census)
     bodies[None] = census
@@ -83,20 +82,29 @@ def _validated(model: Model) -> Model:
 class _Census(Struct):
     """Counts of one body (the main graph, or a function), including its subgraphs.
 
-    `calls` counts the calls of each local function, `nodes` every operator; `within` says how deep in
-    subgraphs a function is called at most, `deepest` how deep subgraphs go.
+    Attributes:
+        functions: Local functions of the model.
+        opsets: Operator set version of each imported domain.
+        calls: Number of calls of each local function.
+        nodes: Number of operators.
+        call_depth: Maximum subgraph depth at which each local function is called.
+        deepest: Maximum depth of nested subgraphs.
     """
 
     functions: Mapping[_Key, Function]
     opsets: Mapping[str, int]
     calls: Counter[_Key]
     nodes: int = 0
-    within: dict[_Key, int] = field(default_factory=dict)
+    call_depth: dict[_Key, int] = field(default_factory=dict)
     deepest: int = 0
 
 
 def _distinct(where: str, kind: str, names: Iterable[str]) -> set[str]:
-    """The set of these names; raises an error if a name occurs twice."""
+    """The names as a set.
+
+    Raises:
+        BadModel: A name occurs twice.
+    """
     distinct: set[str] = set()
     for name in names:
         if name in distinct:
@@ -106,7 +114,10 @@ def _distinct(where: str, kind: str, names: Iterable[str]) -> set[str]:
 
 
 def _order_graph(graph: Graph, outer: list[set[str]], where: str, census: _Census) -> tuple[Graph, set[str]]:
-    """The graph with sorted nodes, and the names that it takes from enclosing scopes."""
+    """Checks a graph and sort its nodes.
+
+    Returns the graph, and the names that it reads from enclosing scopes.
+    """
     sources = _distinct(where, "inputs", (v.name for v in graph.inputs))
     # an initializer may share the name of an input: it is the input's default
     sources.update(graph.initializers)
@@ -125,12 +136,24 @@ def _order_body(
     where: str,
     census: _Census,
 ) -> tuple[Sequence[Node], set[str]]:
-    """The sorted nodes, and the names that they take from the scopes in `outer`."""
+    """Checks and sort the nodes of a body.
+
+    Args:
+        nodes: Nodes of the body.
+        sources: Names of its inputs and initializers.
+        results: Names of its outputs.
+        outer: Names defined in each enclosing scope, outermost first.
+        where: Description of the body for errors.
+        census: Counts of the body, updated in place.
+
+    Returns:
+        The sorted nodes, and the names that they read from enclosing scopes.
+    """
     producers = _producers(nodes, sources, results, where)
     free: set[str] = set()
     ordered = True
     rebuilt: list[Node] | None = None
-    needs: list[list[int]] = []
+    needed_nodes: list[list[int]] = []
     functions, opsets, calls = census.functions, census.opsets, census.calls
     census.nodes += len(nodes)
     census.deepest = max(census.deepest, len(outer))
@@ -145,15 +168,15 @@ def _order_body(
             _check_arity(node, least or 0, where, functions)
         if functions and node.key in functions:
             calls[node.key] += 1
-            census.within[node.key] = max(census.within.get(node.key, 0), len(outer))
+            census.call_depth[node.key] = max(census.call_depth.get(node.key, 0), len(outer))
         names: Iterable[str] = node.inputs
         if node.domain or node.op in CONTROL_FLOW:
-            inside = subgraphs(node)
-            if inside:
+            bodies = subgraphs(node)
+            if bodies:
                 if scopes is None:
                     scopes = [*outer, sources | set(producers)]
-                replaced, taken = _order_bodies(node, inside, scopes, where, census)
-                names = (*node.inputs, *sorted(taken))
+                replaced, body_free = _order_bodies(node, bodies, scopes, where, census)
+                names = (*node.inputs, *sorted(body_free))
                 if replaced is not node:
                     rebuilt = rebuilt or list(nodes)
                     rebuilt[i] = replaced
@@ -168,20 +191,24 @@ def _order_body(
                     problem = f"node '{node.label}' ({node.op}) takes '{name}', which nothing defines"
                     raise BadModel(f"{where}: {problem}")
                 free.add(name)
-        needs.append(need)
+        needed_nodes.append(need)
     free |= _results_from_outside(results, producers, sources, outer, where)
 
     if rebuilt is not None:
         nodes = tuple(rebuilt)
     if not ordered:
-        nodes = tuple(nodes[i] for i in _order(nodes, needs, where))
+        nodes = tuple(nodes[i] for i in _order(nodes, needed_nodes, where))
     return nodes, free
 
 
 def _producers(
     nodes: Sequence[Node], sources: set[str], results: Sequence[str], where: str
 ) -> dict[str, int]:
-    """Index of the node that defines each value; raises an error if a value is defined or listed twice."""
+    """Maps each value to the index of the node that defines it.
+
+    Raises:
+        BadModel: A value is defined twice, or an output is listed twice.
+    """
     producers: dict[str, int] = {}
     for i, node in enumerate(nodes):
         for name in node.outputs:
@@ -200,7 +227,11 @@ def _producers(
 def _results_from_outside(
     results: Sequence[str], producers: Mapping[str, int], sources: set[str], outer: list[set[str]], where: str
 ) -> set[str]:
-    """Names of results that are defined in the scopes in `outer`."""
+    """Names of results that enclosing scopes define.
+
+    Raises:
+        BadModel: No scope defines a result.
+    """
     free = {name for name in results if name not in producers and name not in sources}
     for name in results:
         if name in free and not any(name in scope for scope in outer):
@@ -209,30 +240,30 @@ def _results_from_outside(
 
 
 def _order_bodies(
-    node: Node, inside: Sequence[tuple[str, Graph]], scopes: list[set[str]], where: str, census: _Census
+    node: Node, bodies: Sequence[tuple[str, Graph]], scopes: list[set[str]], where: str, census: _Census
 ) -> tuple[Node, set[str]]:
-    """The node with sorted subgraphs, and the names that these take from enclosing scopes."""
-    taken: set[str] = set()
+    """Checks and sort the subgraphs of a node. Returns the node, and the names read from enclosing scopes."""
+    free_names: set[str] = set()
     changed: dict[str, Graph] = {}
-    for name, graph in inside:
+    for name, graph in bodies:
         inner = f"{where}, node '{node.label}', {name}"
         ordered, free = _order_graph(graph, scopes, inner, census)
-        # the caller looks up the names that lie outside the caller, too
-        taken |= free
+        # the caller checks these names again, because some are defined outside the caller
+        free_names |= free
         if ordered is not graph:
             changed[name] = ordered
     if not changed:
-        return node, taken
+        return node, free_names
     attributes: dict[str, Any] = {}
     for name, value in node.attributes.items():
         if isinstance(value, tuple):
             value = tuple(changed.get(f"{name}[{i}]", element) for i, element in enumerate(value))
         attributes[name] = changed.get(name, value)
-    return node.with_attributes(attributes), taken
+    return node.with_attributes(attributes), free_names
 
 
 def _check_arity(node: Node, least: int, where: str, functions: Mapping[_Key, Function]) -> None:
-    """Refuses a node that lacks a required input, or has no output."""
+    """Raises an error for a node that lacks a required input or has no output."""
     count = len(node.inputs)
     if node.key in functions:
         return
@@ -244,25 +275,34 @@ def _check_arity(node: Node, least: int, where: str, functions: Mapping[_Key, Fu
         least = max(least, equation.partition("->")[0].count(",") + 1)
     if count >= least and all(node.inputs[:least]):
         return
-    lacking = next((at for at in range(least) if at >= count or not node.inputs[at]), 0)
-    takes = "1 input" if least == 1 else f"{least} inputs"
+    missing = next((index for index in range(least) if index >= count or not node.inputs[index]), 0)
+    required = "1 input" if least == 1 else f"{least} inputs"
     raise BadModel(
-        f"{where}: node '{node.label}' lacks its input {lacking + 1}: {node.op} takes {takes} at least"
+        f"{where}: node '{node.label}' lacks its input {missing + 1}: {node.op} takes {required} at least"
     )
 
 
 def _refuse_domain(node: Node, where: str, opsets: Mapping[str, int]) -> None:
     domain = node.domain or "ai.onnx"
-    there = ", ".join(sorted(d or "ai.onnx" for d in opsets)) or "none"
+    imported = ", ".join(sorted(d or "ai.onnx" for d in opsets)) or "none"
     raise BadModel(
         f"{where}: node '{node.label}' is a {node.op} of the operator domain '{domain}',"
         f" which the model does not import",
-        hint=f"it imports: {there}",
+        hint=f"it imports: {imported}",
     )
 
 
 def _order(nodes: Sequence[Node], needs: Sequence[Sequence[int]], where: str) -> list[int]:
-    """Indices of the nodes in topological order (Kahn's algorithm, earliest ready node first)."""
+    """Sorts nodes topologically with Kahn's algorithm, the earliest ready node first.
+
+    Args:
+        nodes: Nodes of a body.
+        needs: Indices of the nodes whose outputs each node reads.
+        where: Description of the body for errors.
+
+    Returns:
+        The indices of the nodes in the new order.
+    """
     waiting = [len(set(need)) for need in needs]
     users: list[list[int]] = [[] for _ in nodes]
     for i, need in enumerate(needs):
@@ -285,32 +325,36 @@ def _order(nodes: Sequence[Node], needs: Sequence[Sequence[int]], where: str) ->
 
 
 def _cycle(waiting: Sequence[int], needs: Sequence[Sequence[int]]) -> list[int]:
-    """One cycle among the waiting nodes, in the direction of the data flow.
+    """Finds a cycle among the nodes that are not sorted yet, in the direction of the data flow.
 
-    Every waiting node needs another waiting node, so walking back through them must reach a node twice.
+    Each of these nodes needs another one, so following the needs reaches some node twice.
+
+    Args:
+        waiting: Number of unsorted nodes that each node needs.
+        needs: Indices of the nodes whose outputs each node reads.
     """
-    at = next(i for i, count in enumerate(waiting) if count)
+    node_index = next(i for i, count in enumerate(waiting) if count)
     path_index: dict[int, int] = {}
     path: list[int] = []
-    while at not in path_index:
-        path_index[at] = len(path)
-        path.append(at)
-        at = next(j for j in needs[at] if waiting[j])
-    cycle = path[path_index[at] :][::-1]
+    while node_index not in path_index:
+        path_index[node_index] = len(path)
+        path.append(node_index)
+        node_index = next(j for j in needs[node_index] if waiting[j])
+    cycle = path[path_index[node_index] :][::-1]
     first = cycle.index(min(cycle))
     return cycle[first:] + cycle[:first]
 
 
 def _check_calls(functions: Mapping[_Key, Function], bodies: Mapping[_Key | None, _Census]) -> None:
-    """Refuses functions that call themselves, nest too deeply, or expand to too many operators."""
-    # operators after expansion, and call depth, of each finished body
+    """Raises an error for functions that are recursive, nest too deeply, or expand to too many operators."""
+    # of each finished body: operators after inlining, call depth, and depth of nested bodies
     size: dict[_Key | None, int] = {}
     depth: dict[_Key | None, int] = {}
     nested: dict[_Key | None, int] = {}
     for root in (*functions, None):
-        # an explicit stack: a chain of ten thousand functions must not exhaust Python's
+        # an explicit stack, because a chain of ten thousand functions would exhaust Python's
         stack: list[_Key | None] = [root]
-        open_: list[_Key | None] = []
+        active: list[_Key | None] = []
         while stack:
             key = stack[-1]
             if key in size:
@@ -320,26 +364,26 @@ def _check_calls(functions: Mapping[_Key, Function], bodies: Mapping[_Key | None
             pending = [callee for callee in calls if callee not in size]
             if not pending:
                 stack.pop()
-                if open_ and open_[-1] == key:
-                    open_.pop()
+                if active and active[-1] == key:
+                    active.pop()
                 size[key] = bodies[key].nodes + sum(n * size[callee] for callee, n in calls.items())
                 depth[key] = 1 + max((depth[callee] for callee in calls), default=0)
-                within = (at + 1 + nested[callee] for callee, at in bodies[key].within.items())
-                nested[key] = max(bodies[key].deepest, max(within, default=0))
+                call_depths = (level + 1 + nested[callee] for callee, level in bodies[key].call_depth.items())
+                nested[key] = max(bodies[key].deepest, max(call_depths, default=0))
                 continue
-            open_.append(key)
-            if len(open_) > MAX_CALL_DEPTH + 1:
+            active.append(key)
+            if len(active) > MAX_CALL_DEPTH + 1:
                 raise BadModel(f"local functions are nested more than {MAX_CALL_DEPTH} deep")
             for callee in pending:
-                if callee in open_:
-                    ring = [*open_[open_.index(callee) :], callee]
+                if callee in active:
+                    ring = [*active[active.index(callee) :], callee]
                     names = [f"'{k[1]}'" for k in ring if k is not None]
                     names = [*names[:6], "..."] if len(names) > 7 else names
                     raise BadModel("local functions call themselves: " + " -> ".join(names))
             stack.extend(pending)
         if depth[root] - 1 > MAX_CALL_DEPTH:
             raise BadModel(f"local functions are nested more than {MAX_CALL_DEPTH} deep")
-        # functions alone may nest deeper: walking them takes less of Python's stack
+        # functions alone may nest deeper: traversing them takes less of Python's stack
         if nested[root] > max(MAX_NESTED, depth[root] - 1):
             raise BadModel(f"functions, branches and loops are nested more than {MAX_NESTED} deep together")
         if size[root] > MAX_EXPANDED:

@@ -1,10 +1,10 @@
-"""ONNX writer: writes a `Model` to a file as one stream of bytes.
+"""ONNX writer: encodes a `Model` and streams it to a file.
 
-Unchanged nodes and tensors are copied from their source. A computed payload (the tiles of a weight) is
-computed a slab at a time while it is written. The weights are never held twice.
+Unchanged nodes and tensors are copied as bytes from the file that they were read from. A computed payload,
+such as the tiles of a weight, is computed slab by slab while it is written, so no weight is copied in memory.
 
-`skeleton` writes the model with its weights left out or replaced by references, for onnx's shape inference
-and for onnxruntime.
+`skeleton` encodes the model without its weights, for onnx's shape inference, or with references to them, for
+onnxruntime.
 """
 
 from __future__ import annotations
@@ -43,22 +43,25 @@ Part = bytes | Payload
 Piece = bytes | bytearray | memoryview
 
 PROTOBUF_LIMIT = (1 << 31) - 1
-"""Largest message of protobuf parsers; the weights of a larger model go into a file beside it."""
+"""Maximum bytes of a message that protobuf parsers accept.
+
+A larger model has its weights in a second file.
+"""
 
 _SMALL = 1024
-"""Payloads below this many bytes stay inside a skeleton: shapes, axes, scalars."""
+"""Payloads below this many bytes stay in a skeleton: shapes, axes, scalars."""
 
-_LARGEST_SIZES = 1 << 16
-"""64-bit integers up to this size stay in the skeleton, where shape inference needs them."""
+_MAX_SIZES_BYTES = 1 << 16
+"""Maximum bytes of an int64 tensor that stays in the skeleton, because shape inference needs its values."""
 
 _LARGE = 1 << 20
 
-_PIECE = 1 << 24
-"""Bytes of a file that are copied at once."""
+_COPY_BYTES = 1 << 24
+"""Bytes of a source file that are copied at once."""
 
 
 class _Parts(list[Part]):
-    """Encoded pieces with their total size, because every message begins with its length."""
+    """A list of encoded parts with their total size in bytes, which a length prefix needs."""
 
     def __init__(self, parts: Iterable[Part] = ()) -> None:
         super().__init__()
@@ -82,17 +85,17 @@ class _Parts(list[Part]):
 
 
 class _Encoder:
-    """Encodes a model as parts.
+    """Encodes a model as a list of parts: bytes, and payloads that are read while they are written.
 
     Args:
-        refer: For a payload of 1 KB and more, (location, offset) to write as external data instead of
-            the bytes, None to write the bytes, or ('', 0) to leave the data out.
+        refer: Function that decides where the data of a tensor with 1 KB or more is stored. It returns
+            (location, offset) for external data, None for data in the model, or ('', 0) for no data.
     """
 
     def __init__(self, refer: Callable[[Tensor], tuple[str, int] | None]) -> None:
         self.refer = refer
         self.kinds: dict[tuple[tuple[int, ...], str], bytes] = {}
-        """Encoded shape and type, cached: thousands of tiles share them."""
+        """Cache of encoded (shape, type) pairs; thousands of tiles share one."""
 
     def model(self, model: Model) -> _Parts:
         parts = _Parts([tagged_varint(1, model.ir_version)])
@@ -130,17 +133,17 @@ class _Encoder:
         return parts
 
     def bundle(self, number: int, bundle: WeightBundle) -> ComputedPayload:
-        """Tensors as the repeated field `number`, joined while they are written."""
+        """Encodes tensors as the repeated field `number`; headers and data are joined while writing."""
         heads: list[bytes] = []
         sizes: list[int] = []
         names = list(map(str.encode, bundle.names))
-        for (shape, letters), alike in itertools.groupby(zip(bundle.shapes, map(len, names), strict=True)):
+        for (shape, name_bytes), group in itertools.groupby(zip(bundle.shapes, map(len, names), strict=True)):
             size = Tensor("", bundle.dtype, shape, None).nbytes
             raw = varint(9 << 3 | 2) + varint(size)
-            front = self.kind(shape, bundle.dtype) + varint(8 << 3 | 2) + varint(letters)
-            length = len(front) + letters + len(raw) + size
+            front = self.kind(shape, bundle.dtype) + varint(8 << 3 | 2) + varint(name_bytes)
+            length = len(front) + name_bytes + len(raw) + size
             front = varint(number << 3 | 2) + varint(length) + front
-            first, last = len(heads), len(heads) + len(list(alike))
+            first, last = len(heads), len(heads) + len(list(group))
             heads += [front + name + raw for name in names[first:last]]
             sizes += [len(heads[-1]) + size] * (last - first)
         bands = []
@@ -153,7 +156,7 @@ class _Encoder:
         return ComputedPayload(sum(sizes), functools.partial(_with_heads, heads, bundle.data), tuple(bands))
 
     def kind(self, shape: tuple[int, ...], dtype: str) -> bytes:
-        """The encoded shape and type of a tensor."""
+        """Encodes the shape and type of a tensor."""
         kind = shape, dtype
         if kind not in self.kinds:
             dims = b"".join(tagged_varint(1, dim) for dim in shape)
@@ -161,7 +164,7 @@ class _Encoder:
         return self.kinds[kind]
 
     def nodes(self, parts: _Parts, number: int, nodes: Sequence[Node]) -> None:
-        """Adds nodes as the repeated field `number`; a run of plain nodes is one piece."""
+        """Adds nodes as the repeated field `number`. Neighboring nodes without attributes become one part."""
         run: list[bytes] = []
         for node in node_sequence(nodes):
             if isinstance(node, NodeRun):
@@ -227,7 +230,7 @@ class _Encoder:
             return _Parts([body])
         if payload is None:
             return _Parts([body])
-        # the weights of an external file are written into the model if they fit
+        # weights from an external file become part of the model if they fit
         return _Parts([body + varint(9 << 3 | 2) + varint(payload.size), payload])
 
     def function(self, function: Function) -> _Parts:
@@ -253,7 +256,7 @@ class _Encoder:
 def _with_heads(
     heads: Sequence[bytes], read_tensors: Callable[[], Iterator[memoryview]]
 ) -> Iterator[memoryview]:
-    """Tensors with their headers, in large pieces."""
+    """Joins each header with the data of its tensor, and yield chunks of about 1 MB."""
     pieces: list[bytes | memoryview] = []
     size = 0
     for head, tensor in zip(heads, read_tensors(), strict=True):
@@ -267,7 +270,7 @@ def _with_heads(
 
 
 def _head(node: Node) -> bytes:
-    """A node without its attributes."""
+    """Encodes a node without its attributes."""
     words = [(3, node.name), (4, node.op), (7, node.domain), (8, node.overload)]
     head = [length_delimited(number, word.encode()) for number, word in words if word]
     head += [length_delimited(9, _pair(key, value)) for key, value in node.metadata.items()]
@@ -275,21 +278,25 @@ def _head(node: Node) -> bytes:
 
 
 def _repeated(number: int, words: Sequence[str]) -> bytes:
-    """Words as the repeated field `number`. A tiled graph is mostly names, often of equal length."""
+    """Encodes words as the repeated field `number`.
+
+    A tiled graph consists mostly of names, often of equal length. Words of equal length share one field
+    header, so they are joined in one call.
+    """
     if not "".join(words).isascii():
         return b"".join([length_delimited(number, word.encode()) for word in words])
     text = []
-    for size, alike in itertools.groupby(words, len):
+    for size, group in itertools.groupby(words, len):
         head = _field_head(number, size)
-        text.append(head + head.join(alike))
+        text.append(head + head.join(group))
     return "".join(text).encode("latin-1")
 
 
 def _encode_run(number: int, run: NodeRun) -> list[bytes]:
-    """The nodes of a run as the repeated field `number`.
+    """Encodes the nodes of a run as the repeated field `number`.
 
-    They are joined as text: neighbors mostly have names of the same lengths, and then the bytes between the
-    names are equal.
+    Neighboring nodes mostly have names of the same lengths, so the bytes between the names are equal. Such
+    nodes are joined as text, with one character per byte.
     """
     shared = _field_text(4, run.op) + _field_text(7, run.domain)
     for key, value in run.metadata.items():
@@ -299,9 +306,9 @@ def _encode_run(number: int, run: NodeRun) -> list[bytes]:
         return [length_delimited(number, _head(node)) for node in run.singly()]
     text: list[str] = []
     first = 0
-    for sizes, alike in itertools.groupby(zip(*(map(len, column) for column in columns), strict=True)):
-        last = first + len(list(alike))
-        *heads, end = map(itertools.repeat, _between(number, sizes, run.label_key, shared))
+    for sizes, group in itertools.groupby(zip(*(map(len, column) for column in columns), strict=True)):
+        last = first + len(list(group))
+        *heads, end = map(itertools.repeat, _separators(number, sizes, run.label_key, shared))
         words = (column[first:last] for column in columns)
         row = itertools.chain.from_iterable(zip(heads, words, strict=True))
         text += itertools.chain.from_iterable(zip(*row, end, strict=False))
@@ -310,8 +317,15 @@ def _encode_run(number: int, run: NodeRun) -> list[bytes]:
 
 
 @functools.lru_cache(maxsize=64)
-def _between(number: int, sizes: tuple[int, ...], label_key: str, shared: str) -> tuple[str, ...]:
-    """The text before, between and after the words of a node in a run, for words of these sizes."""
+def _separators(number: int, sizes: tuple[int, ...], label_key: str, shared: str) -> tuple[str, ...]:
+    """The encoded text before, between and after the words of a node.
+
+    Args:
+        number: Field number of the node.
+        sizes: Lengths of the words: inputs, output, name, label.
+        label_key: Metadata key of the label.
+        shared: Encoded fields that are equal in all nodes of the run.
+    """
     *inputs, output, name, label = sizes
     pair = _field_text(1, label_key) + _field_head(2, label)
     heads = [_field_head(1, size) for size in inputs]
@@ -322,16 +336,17 @@ def _between(number: int, sizes: tuple[int, ...], label_key: str, shared: str) -
 
 @functools.lru_cache(maxsize=1024)
 def _field_head(number: int, size: int) -> str:
-    """Tag and length of a field of this many bytes, as text with one letter per byte."""
+    """The tag and length of a field with `size` bytes, as text with one character per byte."""
     return (varint(number << 3 | 2) + varint(size)).decode("latin-1")
 
 
 def _field_text(number: int, word: str) -> str:
+    """Encodes an ASCII word as a length-delimited field, as text with one character per byte."""
     return f"{_field_head(number, len(word))}{word}"
 
 
 def _attribute_kind(value: Any) -> int:
-    """AttributeProto.AttributeType of a Python value."""
+    """The AttributeProto.AttributeType of a Python value; an empty list counts as integers."""
     if isinstance(value, AttributeRef):
         return 0
     if isinstance(value, (tuple, list)):
@@ -365,7 +380,7 @@ def _value(value: Value) -> bytes:
 
 
 def tensor_type(dtype: str, shape: Shape | None) -> bytes:
-    """The TypeProto of a tensor."""
+    """Encodes the TypeProto of a tensor."""
     kind = tagged_varint(1, dtype_code(dtype))
     if shape is not None:
         dims = b""
@@ -385,11 +400,11 @@ def _keep(_: Tensor) -> None:
 
 
 def _is_sizes(tensor: Tensor) -> bool:
-    """Whether a tensor can hold shapes or axes, which shape inference needs.
+    """Whether a tensor may hold shapes or axes, whose values shape inference needs.
 
-    The sizes of a Split into hundreds of tiles are beyond the kilobyte of other small tensors.
+    The limit is above `_SMALL`: the sizes of a Split into hundreds of tiles take more than 1 KB.
     """
-    return tensor.dtype == "int64" and tensor.nbytes <= _LARGEST_SIZES
+    return tensor.dtype == "int64" and tensor.nbytes <= _MAX_SIZES_BYTES
 
 
 def _left_out(tensor: Tensor) -> tuple[str, int] | None:
@@ -397,22 +412,24 @@ def _left_out(tensor: Tensor) -> tuple[str, int] | None:
 
 
 def encode(model: Model) -> bytes:
-    """The whole model as bytes, weights included. For small models and tests."""
+    """Encodes a model with its weights in memory. For small models and tests."""
     return _join(_Encoder(_keep).model(model))
 
 
 def skeleton(model: Model, *, folder: str | None = None) -> bytes:
-    """The model as bytes without the weights.
+    """Encodes a model without its weights.
+
+    Without `folder`, the result is for shape inference: payloads of 1 KB or more are omitted, except int64
+    tensors up to 64 KB. With `folder`, the result is for onnxruntime: payloads of 1 KB or more in a file
+    below the folder become external data in that file, which may be the .onnx file itself. All other
+    payloads, and int64 tensors up to 64 KB, stay in the model.
 
     Args:
-        model: The model.
-        folder: Where onnxruntime will look for external data. Payloads of 1 KB and more that lie in a
-            file in that folder are referred to there (a .onnx file serves as its own external data);
-            others, and 64-bit integers up to 64 KB, stay inside. None: payloads of 1 KB and more (64-bit
-            integers: 64 KB) are left out, for shape inference.
+        model: Model to encode.
+        folder: Folder in which onnxruntime looks for external data, or None to omit the weights.
 
     Note:
-        Nodes that carry a large Constant are copied as they are.
+        Nodes with a large Constant are copied unchanged.
     """
     if folder is None:
         return _join(_Encoder(_left_out).model(model))
@@ -421,7 +438,7 @@ def skeleton(model: Model, *, folder: str | None = None) -> bytes:
     def refer(tensor: Tensor) -> tuple[str, int] | None:
         payload = tensor.payload
         if not isinstance(payload, FileSpan) or _is_sizes(tensor):
-            return None  # the runtime's shape inference sees what is inside
+            return None  # onnxruntime's shape inference reads only tensors inside the model
         path = os.path.realpath(payload.source.path)
         if os.path.commonpath([root, path]) != root:
             return None
@@ -435,19 +452,19 @@ def _join(parts: _Parts) -> bytes:
 
 
 def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Cancel = None) -> None:
-    """Writes the model to the file `path`; use it in an `atomic_write` to write all or nothing.
+    """Writes a model to the file `path`. Call it in an `atomic_write`, so that a failure leaves no file.
 
-    The weights of a model above protobuf's 2 GiB go into `path` + '.data'.
+    The weights of a model above protobuf's limit of 2 GiB are written to `path` + '.data'.
 
     Args:
-        model: The model; its payloads are read while writing.
-        path: Target; replaced if it exists.
-        on_progress: Told the bytes written.
-        cancel: Asked between pieces; True stops the job.
+        model: Model to write; its payloads are read while writing.
+        path: Path of the new file; an existing file is replaced.
+        on_progress: Callback that receives the number of bytes written.
+        cancel: Callback that returns True to stop; it is called between chunks.
 
     Raises:
-        OSError: The target cannot be written; `output_files.atomic_write` turns it into one line.
-        Cancelled: `cancel` said so.
+        OSError: The file cannot be written; `output_files.atomic_write` turns it into one line.
+        Cancelled: `cancel` returned True.
     """
     parts = _Encoder(_keep).model(model)
     if parts.size <= PROTOBUF_LIMIT:
@@ -460,7 +477,7 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
     def refer(tensor: Tensor) -> tuple[str, int] | None:
         nonlocal offset
         if _is_sizes(tensor):
-            return None  # shape inference does not look into other files
+            return None  # shape inference does not read external data
         if id(tensor) not in outside:
             outside[id(tensor)] = tensor, offset
             offset += -(-_size(tensor.payload) // 4096) * 4096  # page-aligned, so that it can be mapped
@@ -477,74 +494,78 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
 
 
 def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -> None:
-    """Writes the parts to a new file, with two threads.
+    """Writes the parts to a new file with two threads.
 
-    Independent pieces are computed and written by either thread. For pieces in a fixed order, one thread
-    writes while the other computes the next.
+    Either thread computes and writes independent parts. Parts that must be computed in order are computed by
+    this thread, and written by the other thread meanwhile.
     """
     descriptor = output_files.descriptor(path)
-    beside = _Beside(descriptor)
+    thread = _WriterThread(descriptor)
     offset = 0
     try:
-        for job, size, alone in _jobs(parts):
+        for job, size, is_independent in _jobs(parts):
             pieces = _batches(_pieces(job))
-            if alone and beside.offer(pieces, offset):
+            if is_independent and thread.offer(pieces, offset):
                 offset += size
-                _tell(offset, parts.size, on_progress, cancel)
+                _report(offset, parts.size, on_progress, cancel)
                 continue
-            if not alone:
-                beside.wait()
-            for piece in pieces:
-                if alone:
-                    _put(descriptor, piece, offset)
+            if not is_independent:
+                thread.wait()
+            for chunk in pieces:
+                if is_independent:
+                    _write_at(descriptor, chunk, offset)
                 else:
-                    beside.write(piece, offset)
-                offset += len(piece)
-                _tell(offset, parts.size, on_progress, cancel)
-        beside.finish()
+                    thread.write(chunk, offset)
+                offset += len(chunk)
+                _report(offset, parts.size, on_progress, cancel)
+        thread.finish()
         os.ftruncate(descriptor, offset)
     finally:
-        beside.stop()
+        thread.stop()
         os.close(descriptor)
 
 
-def _tell(done: int, total: int, on_progress: OnProgress, cancel: Cancel) -> None:
+def _report(written_bytes: int, total: int, on_progress: OnProgress, cancel: Cancel) -> None:
     stop_if(cancel)
     if on_progress is not None:
-        on_progress(Progress("writing", done, total))
+        on_progress(Progress("writing", written_bytes, total))
 
 
 def _jobs(parts: _Parts) -> Iterator[tuple[list[Part], int, bool]]:
-    """Neighboring parts of about 1 MB together, their size, and whether another thread may compute them."""
+    """Groups neighboring parts into jobs of about 1 MB.
+
+    Yields:
+        The parts of a job, their total bytes, and whether another thread may compute them.
+    """
     job: list[Part] = []
-    size, alone = 0, True
-    for part, by_itself in _split_computed(parts):
+    job_bytes, is_independent = 0, True
+    for part, is_part_independent in _split_computed(parts):
         job.append(part)
-        size += len(part) if isinstance(part, bytes) else part.size
-        alone = alone and by_itself
-        if size >= _LARGE:
-            yield job, size, alone
-            job, size, alone = [], 0, True
+        job_bytes += len(part) if isinstance(part, bytes) else part.size
+        is_independent = is_independent and is_part_independent
+        if job_bytes >= _LARGE:
+            yield job, job_bytes, is_independent
+            job, job_bytes, is_independent = [], 0, True
     if job:
-        yield job, size, alone
+        yield job, job_bytes, is_independent
 
 
 def _split_computed(parts: _Parts) -> Iterator[tuple[Part, bool]]:
-    """Parts, and whether each can be computed at any time."""
+    """Splits large parts. Yields each part, and whether it can be computed independently of the others."""
     for part in parts:
         if isinstance(part, ComputedPayload) and part.parts:
-            yield from ((piece, piece.alone) for piece in part.parts)
+            yield from ((subpart, subpart.alone) for subpart in part.parts)
         elif isinstance(part, FileSpan):
-            for at in range(0, part.size, _PIECE):
-                yield FileSpan(part.source, part.offset + at, min(_PIECE, part.size - at)), True
+            for start in range(0, part.size, _COPY_BYTES):
+                yield FileSpan(part.source, part.offset + start, min(_COPY_BYTES, part.size - start)), True
         else:
             yield part, isinstance(part, (bytes, Inline))
 
 
-class _Beside:
-    """Computes and writes parts of a file in a thread, which mostly runs without Python's lock.
+class _WriterThread:
+    """Computes and writes parts of a file in a second thread, mostly without Python's global lock.
 
-    concurrent.futures would do the same but imports logging, which takes as long as tiling a small model.
+    concurrent.futures is not used: it imports logging, which takes as long as tiling a small model.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -559,17 +580,20 @@ class _Beside:
         except RuntimeError:  # the system has no more threads
             self._thread = None
 
-    def write(self, piece: Piece, offset: int) -> None:
-        """Queues a piece; waits while two others are not written yet."""
+    def write(self, chunk: Piece, offset: int) -> None:
+        """Queues a chunk to write; wait while two jobs are unfinished."""
         if self._thread is None:
-            _put(self.descriptor, piece, offset)
+            _write_at(self.descriptor, chunk, offset)
             return
         self._room.acquire()
         self._check()
-        self._work.put(((piece,), offset))
+        self._work.put(((chunk,), offset))
 
     def offer(self, pieces: Iterator[Piece], offset: int) -> bool:
-        """Queues pieces to compute; refuses them if there is enough to do."""
+        """Queues chunks to compute and write.
+
+        Returns False if two jobs are unfinished, and queues nothing.
+        """
         if self._thread is None or not self._room.acquire(blocking=False):
             return False
         self._check()
@@ -577,18 +601,18 @@ class _Beside:
         return True
 
     def wait(self) -> None:
-        """Waits until the queued pieces are written."""
+        """Waits until the queued chunks are written."""
         for _ in range(2):
             self._room.acquire()
         self._room.release(2)
 
     def finish(self) -> None:
-        """Waits until everything is written, and ends the thread."""
+        """Waits until everything is written, end the thread, and raise its error if it failed."""
         self._end()
         self._check()
 
     def stop(self) -> None:
-        """Ends the thread and discards unwritten pieces; afterwards the thread does not use the file."""
+        """Discards unwritten chunks and end the thread; afterwards it no longer uses the file."""
         self._given_up = True
         self._end()
 
@@ -605,34 +629,35 @@ class _Beside:
         while (work := self._work.get()) is not None:
             pieces, offset = work
             try:
-                for piece in pieces if self._failed is None else ():
+                for chunk in pieces if self._failed is None else ():
                     if self._given_up:
                         break
-                    _put(self.descriptor, piece, offset)
-                    offset += len(piece)
-            except Exception as error:  # raised again in the thread that waits
+                    _write_at(self.descriptor, chunk, offset)
+                    offset += len(chunk)
+            except Exception as error:  # `_check` raises it in the calling thread
                 self._failed = error
             self._room.release()
 
 
-def _put(descriptor: int, piece: Piece, offset: int) -> None:
-    if _is_all_zeros(piece):
+def _write_at(descriptor: int, chunk: Piece, offset: int) -> None:
+    """Writes a chunk at an offset of the file; a large chunk of zeros becomes a hole."""
+    if _is_all_zeros(chunk):
         return
-    view = memoryview(piece)
+    view = memoryview(chunk)
     while len(view):
-        written = os.pwrite(descriptor, view, offset)
-        if not written:  # some file systems report a full disk this way
+        written_bytes = os.pwrite(descriptor, view, offset)
+        if not written_bytes:  # some file systems report a full disk this way
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        view, offset = view[written:], offset + written
+        view, offset = view[written_bytes:], offset + written_bytes
 
 
-def _is_all_zeros(piece: Piece) -> bool:
-    """Whether a large piece is all zeros: as a hole in the file it takes no disk space."""
-    if len(piece) < _LARGE or any(piece[:64]) or any(piece[-64:]):
+def _is_all_zeros(chunk: Piece) -> bool:
+    """Whether a chunk is large and all zeros; as a hole in the file it takes no disk space."""
+    if len(chunk) < _LARGE or any(chunk[:64]) or any(chunk[-64:]):
         return False
     import numpy as np
 
-    return not np.frombuffer(piece, np.uint8)[: len(piece) // 8 * 8].view(np.uint64).any()
+    return not np.frombuffer(chunk, np.uint8)[: len(chunk) // 8 * 8].view(np.uint64).any()
 
 
 def _pieces(parts: Iterable[Part]) -> Iterator[bytes | memoryview]:
@@ -643,17 +668,20 @@ def _pieces(parts: Iterable[Part]) -> Iterator[bytes | memoryview]:
             yield from part.pieces()
 
 
-def _batches(pieces: Iterator[bytes | memoryview]) -> Iterator[Piece]:
-    """Joins small pieces into blocks; yields large ones uncopied, valid until the next step."""
+def _batches(chunks: Iterator[bytes | memoryview]) -> Iterator[Piece]:
+    """Joins small chunks into blocks of about 1 MB.
+
+    Large chunks are yielded without a copy and are valid only until the next iteration.
+    """
     block = bytearray()
-    for piece in pieces:
-        if len(piece) >= _LARGE:
+    for chunk in chunks:
+        if len(chunk) >= _LARGE:
             if block:
                 yield block
                 block = bytearray()
-            yield piece
+            yield chunk
             continue
-        block += piece
+        block += chunk
         if len(block) >= _LARGE:
             yield block
             block = bytearray()

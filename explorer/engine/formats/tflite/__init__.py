@@ -1,11 +1,14 @@
-"""TensorFlow Lite files: reading and recognition. Every start imports this module, so it is light."""
+"""TensorFlow Lite files: recognizing and reading.
+
+Every program start imports this module, so it imports little.
+"""
 
 from __future__ import annotations
 
 from explorer.engine.formats.format import Format, named
 
 IDENTIFIER = b"TFL3"
-"""Bytes 4 to 8 of every file (schema.fbs, file_identifier)."""
+"""Bytes 4 to 7 of every file (file_identifier in schema.fbs)."""
 
 FORMAT = Format(
     "tflite",

@@ -1,13 +1,13 @@
-"""FlatBuffers: reads a memory map and checks every offset before it follows it.
+"""FlatBuffers: reads tables from a memory-mapped file, and checks every offset before following it.
 
 The flatbuffers package has no verifier for Python. Its accessors follow any offset, accept a vector of four
-billion elements, and let a thousand tables share one vector of a megabyte. Here a table is checked when it is
-entered and a field when it is read. A `ReadBudget` limits the elements read to the bytes of the file.
+billion elements, and let a thousand tables share one vector of a megabyte. This module checks a table when it
+is opened, and a field when it is read. A `ReadBudget` limits the number of elements read from a file.
 
-`CheckedTable` puts these checks under the accessors that flatc generates, so a schema package can read tables
-that are unknown here.
+flatc generates accessor classes from a schema. `CheckedTable` adds the same checks below these accessors.
 
-Source of the format: the FlatBuffers internals guide (table, vtable, vector, string).
+Terms: a table is a record of optional fields. Its vtable holds the offset of each field. The number of a
+field in the vtable is its slot. Source: the FlatBuffers internals guide (table, vtable, vector, string).
 """
 
 from __future__ import annotations
@@ -28,26 +28,33 @@ _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
 
 _NUMBERS = {form: struct.Struct(f"<{form}") for form in "bBhHiIqQfd"}
-"""Numbers by their letter for `struct`."""
+"""Decoders of numbers by format letter of `struct`."""
 
-_SMALL = 1 << 16
-"""Read budget of the smallest file."""
+_MIN_BUDGET = 1 << 16
+"""Read budget of a file below this size in bytes."""
 
 
 class ReadBudget:
-    """Remaining elements and characters that may be read of a file; it starts with the file's bytes."""
+    """Number of elements and characters that may still be read from a file.
+
+    The initial budget is the size of the file in bytes, so a hostile file cannot repeat its parts endlessly.
+
+    Attributes:
+        left: Remaining budget.
+        texts: Strings read so far, by offset; reading one again costs nothing.
+    """
 
     __slots__ = ("left", "texts")
 
     def __init__(self, size: int) -> None:
-        self.left = max(size, _SMALL)
+        self.left = max(size, _MIN_BUDGET)
         self.texts: dict[int, str] = {}
 
     def spend(self, count: int) -> None:
-        """Spends `count` elements.
+        """Subtracts `count` elements from the budget.
 
         Raises:
-            BadModel: There are not as many left.
+            BadModel: The budget is exhausted.
         """
         self.left -= count
         if self.left < 0:
@@ -58,30 +65,30 @@ class FlatTable:
     """A table in a file.
 
     Args:
-        data: The file.
-        at: First byte of the table.
-        budget: Budget for reading.
+        buffer: Bytes of the file.
+        at: Offset of the table in the file.
+        budget: Read budget of the file.
 
     Raises:
-        BadModel: Table or vtable leave the file.
+        BadModel: The table or its vtable leaves the file.
     """
 
-    __slots__ = ("_first", "_slots", "at", "budget", "data", "size")
+    __slots__ = ("_first", "_slots", "budget", "data", "size", "start")
 
-    def __init__(self, buffer: Buffer, at: int, budget: ReadBudget) -> None:
+    def __init__(self, buffer: Buffer, start: int, budget: ReadBudget) -> None:
         end = len(buffer)
-        if not 0 <= at <= end - 4:
-            raise _outside("a table", at)
-        first = at - _I32.unpack_from(buffer, at)[0]
+        if not 0 <= start <= end - 4:
+            raise _outside("a table", start)
+        first = start - _I32.unpack_from(buffer, start)[0]
         if not 0 <= first <= end - 4:
             raise _outside("a vtable", first)
         length, size = _U16S.unpack_from(buffer, first)
         if length < 4 or length & 1 or first + length > end:
             raise _outside("a vtable", first)
-        if size < 4 or at + size > end:
-            raise _outside("a table", at)
+        if size < 4 or start + size > end:
+            raise _outside("a table", start)
         self.data = buffer
-        self.at = at
+        self.start = start
         self.budget = budget
         self.size = size
         self._first = first + 4
@@ -89,17 +96,24 @@ class FlatTable:
 
     @property
     def raw(self) -> bytes:
-        """Its layout and inline bytes: equal for tables with equal numbers and without offsets."""
+        """The vtable and the inline bytes of the table.
+
+        They are equal for tables with equal numbers, provided that no field is an offset.
+        """
         first = self._first - 4
         return bytes(self.data[first : self._first + 2 * self._slots]) + bytes(
-            self.data[self.at + 4 : self.at + self.size]
+            self.data[self.start + 4 : self.start + self.size]
         )
 
     def place(self, slot: int, width: int) -> int:
-        """Place of the field in `slot`; 0 if the file leaves it out.
+        """File offset of a field, or 0 if the table omits it.
+
+        Args:
+            slot: Number of the field in the vtable.
+            width: Bytes of the field.
 
         Raises:
-            BadModel: It does not fit in the table.
+            BadModel: The field does not fit in the table.
         """
         if slot >= self._slots:
             return 0
@@ -107,108 +121,110 @@ class FlatTable:
         if not offset:
             return 0
         if offset < 4 or offset + width > self.size:
-            raise _outside("a field", self.at + offset)
-        return self.at + offset
+            raise _outside("a field", self.start + offset)
+        return self.start + offset
 
-    def number(self, slot: int, form: str, default: int = 0) -> int:
-        """A number field; `form` is its letter for `struct`."""
-        kind = _NUMBERS[form]
-        at = self.place(slot, kind.size)
-        return kind.unpack_from(self.data, at)[0] if at else default
+    def number(self, slot: int, letter: str, default: int = 0) -> int:
+        """The value of a number field; `letter` is its format letter of `struct`."""
+        decoder = _NUMBERS[letter]
+        start = self.place(slot, decoder.size)
+        return decoder.unpack_from(self.data, start)[0] if start else default
 
     def _target(self, slot: int) -> int:
-        at = self.place(slot, 4)
-        if not at:
+        """File offset that an offset field points to, or 0 if the table omits the field."""
+        start = self.place(slot, 4)
+        if not start:
             return 0
-        target: int = at + _U32.unpack_from(self.data, at)[0]
-        if target == at or target > len(self.data) - 4:
+        target: int = start + _U32.unpack_from(self.data, start)[0]
+        if target == start or target > len(self.data) - 4:
             raise _outside("what an offset points to", target)
         return target
 
     def table(self, slot: int) -> FlatTable | None:
-        """A table field; None if the file leaves it out."""
-        at = self._target(slot)
-        return FlatTable(self.data, at, self.budget) if at else None
+        """The table in a field, or None if the table omits the field."""
+        start = self._target(slot)
+        return FlatTable(self.data, start, self.budget) if start else None
 
-    def inner(self, at: int) -> FlatTable:
-        """The table that the offset at `at`, an element of a vector, points to."""
-        return FlatTable(self.data, at + _U32.unpack_from(self.data, at)[0], self.budget)
+    def inner(self, start: int) -> FlatTable:
+        """The table that an element of a vector points to; `start` is the file offset of the element."""
+        return FlatTable(self.data, start + _U32.unpack_from(self.data, start)[0], self.budget)
 
     def vector(self, slot: int, width: int) -> tuple[int, int]:
-        """Place of a vector's elements of `width` bytes each, and their number.
+        """File offset and number of the elements of a vector field; `width` is the bytes of one element.
 
         Raises:
-            BadModel: It leaves the file.
+            BadModel: The vector leaves the file.
         """
-        at = self._target(slot)
-        return _vector(self.data, at, width) if at else (0, 0)
+        start = self._target(slot)
+        return _vector(self.data, start, width) if start else (0, 0)
 
     def tables(self, slot: int) -> list[FlatTable]:
-        """A vector of tables, each checked."""
-        at, count = self.vector(slot, 4)
+        """The tables in a vector field."""
+        start, count = self.vector(slot, 4)
         # a table takes about a hundred times the memory of a number
         self.budget.spend(8 * count)
         buffer, budget = self.data, self.budget
-        places = struct.unpack_from(f"<{count}I", buffer, at) if count else ()
-        return [FlatTable(buffer, at + 4 * i + offset, budget) for i, offset in enumerate(places)]
+        offsets = struct.unpack_from(f"<{count}I", buffer, start) if count else ()
+        return [FlatTable(buffer, start + 4 * i + offset, budget) for i, offset in enumerate(offsets)]
 
-    def numbers(self, slot: int, form: str) -> tuple[Any, ...]:
-        """A vector of numbers; empty if the file leaves it out. `form` is the letter of one for `struct`."""
-        at, count = self.vector(slot, _NUMBERS[form].size)
+    def numbers(self, slot: int, letter: str) -> tuple[Any, ...]:
+        """The numbers in a vector field, empty if omitted; `letter` is the format letter of `struct`."""
+        start, count = self.vector(slot, _NUMBERS[letter].size)
         if not count:
             return ()
         self.budget.spend(count)
-        return struct.unpack_from(f"<{count}{form}", self.data, at)
+        return struct.unpack_from(f"<{count}{letter}", self.data, start)
 
-    def first(self, slot: int, form: str) -> Any:
-        """The first number of a vector; 0 if there is none."""
-        kind = _NUMBERS[form]
-        at, count = self.vector(slot, kind.size)
-        return kind.unpack_from(self.data, at)[0] if count else 0
+    def first(self, slot: int, letter: str) -> Any:
+        """The first number in a vector field, or 0 for an empty or omitted vector."""
+        decoder = _NUMBERS[letter]
+        start, count = self.vector(slot, decoder.size)
+        return decoder.unpack_from(self.data, start)[0] if count else 0
 
     def text(self, slot: int) -> str:
-        """A string; bytes that are no UTF-8 stay readable. Empty if the file leaves it out."""
-        at = self._target(slot)
-        return _text(self.data, at, self.budget) if at else ""
+        """The text in a string field, empty if the table omits it; invalid UTF-8 is escaped."""
+        start = self._target(slot)
+        return _text(self.data, start, self.budget) if start else ""
 
 
 def root(buffer: Buffer, budget: ReadBudget) -> FlatTable:
     """The root table of a file.
 
     Raises:
-        BadModel: There is none.
+        BadModel: The file is truncated, or its root table leaves the file.
     """
     if len(buffer) < 8:
         raise BadModel("not a flatbuffer: it is cut off")
     return FlatTable(buffer, _U32.unpack_from(buffer, 0)[0], budget)
 
 
-def _vector(buffer: Buffer, at: int, width: int) -> tuple[int, int]:
-    if not 0 <= at <= len(buffer) - 4:
-        raise _outside("a vector", at)
-    count: int = _U32.unpack_from(buffer, at)[0]
-    if count * width > len(buffer) - at - 4:
-        raise _outside("a vector", at)
-    return at + 4, count
+def _vector(buffer: Buffer, start: int, width: int) -> tuple[int, int]:
+    if not 0 <= start <= len(buffer) - 4:
+        raise _outside("a vector", start)
+    count: int = _U32.unpack_from(buffer, start)[0]
+    if count * width > len(buffer) - start - 4:
+        raise _outside("a vector", start)
+    return start + 4, count
 
 
-def _text(buffer: Buffer, at: int, budget: ReadBudget) -> str:
-    decoded = budget.texts.get(at)
+def _text(buffer: Buffer, start: int, budget: ReadBudget) -> str:
+    decoded = budget.texts.get(start)
     if decoded is None:
-        first, count = _vector(buffer, at, 1)
+        first, count = _vector(buffer, start, 1)
         budget.spend(count)
-        decoded = budget.texts[at] = str(buffer[first : first + count], "utf-8", "backslashreplace")
+        decoded = budget.texts[start] = str(buffer[first : first + count], "utf-8", "backslashreplace")
     return decoded
 
 
-def _outside(what: str, at: int) -> BadModel:
-    return BadModel(f"not a sound flatbuffer: {what} at byte {at:,} leaves its place")
+def _outside(part: str, offset: int) -> BadModel:
+    return BadModel(f"not a sound flatbuffer: {part} at byte {offset:,} leaves its place")
 
 
 class CheckedTable:
-    """A checked stand-in for `flatbuffers.table.Table` in flatc's accessors: `_tab = CheckedTable(table)`.
+    """Replaces `flatbuffers.table.Table` in accessors of flatc (`accessor._tab = CheckedTable(table)`).
 
-    An accessor reads the length of a vector first, which charges the budget for all its elements.
+    It checks every offset. An accessor reads the length of a vector first, which spends the read budget of
+    all its elements.
     """
 
     __slots__ = ("Bytes", "Pos", "_table")
@@ -216,21 +232,21 @@ class CheckedTable:
     def __init__(self, table: FlatTable) -> None:
         self._table = table
         self.Bytes = table.data
-        self.Pos = table.at
+        self.Pos = table.start
 
     def Offset(self, at: int) -> int:  # noqa: N802 - flatbuffers' name
-        """Place of a field relative to the table; 0 if the file leaves it out."""
+        """Offset of a field relative to the table, or 0 if omitted; `at` is its offset in the vtable."""
         place = self._table.place((at - 4) >> 1, 1)
         return place - self.Pos if place else 0
 
     def Get(self, flags: Any, at: int) -> Any:  # noqa: N802
-        """A number of the type that `flags` describe."""
+        """The number at file offset `at`, of the type that `flags` describe."""
         if not 0 <= at <= len(self.Bytes) - flags.bytewidth:
             raise _outside("a number", at)
         return flags.py_type(flags.packer_type.unpack_from(self.Bytes, at)[0])
 
     def Indirect(self, at: int) -> int:  # noqa: N802
-        """What the offset at `at` points to."""
+        """The file offset that the offset stored at `at` points to."""
         if not 0 <= at <= len(self.Bytes) - 4:
             raise _outside("an offset", at)
         target: int = at + _U32.unpack_from(self.Bytes, at)[0]
@@ -239,15 +255,15 @@ class CheckedTable:
         return target
 
     def VectorLen(self, offset: int) -> int:  # noqa: N802
-        """Number of elements in the vector of a field."""
+        """Number of elements in a vector field; `offset` is relative to the table."""
         _, count = _vector(self.Bytes, self.Indirect(self.Pos + offset), 1)
         self._table.budget.spend(count)
         return count
 
     def Vector(self, offset: int) -> int:  # noqa: N802
-        """Place of the first element in the vector of a field."""
+        """File offset of the first element in a vector field."""
         return self.Indirect(self.Pos + offset) + 4
 
     def String(self, at: int) -> bytes:  # noqa: N802
-        """The string that the offset at `at` points to."""
+        """The string that the offset stored at `at` points to."""
         return _text(self.Bytes, self.Indirect(at), self._table.budget).encode()

@@ -1,9 +1,10 @@
-"""TensorFlow Lite file (.tflite) as a `Model`, for analysis, statistics and comparison.
+"""Converts a TensorFlow Lite file (.tflite) to a `Model`, for analysis, statistics and comparison.
 
-An operator keeps its name from the schema, in the domain `tflite` (custom operators: `tflite.custom`).
-Operators that run subgraphs become forms that the engine knows: IF and WHILE contain graphs like ONNX's If
-and Loop, and CALL and STABLEHLO_COMPOSITE call local functions. A subgraph can have constants but an ONNX
-function cannot, so they move to the main graph and the callers pass them in.
+An operator keeps its name from the schema, in the domain `tflite` or, for custom operators, `tflite.custom`.
+Operators that run subgraphs are converted: IF and WHILE become If and Loop of ONNX, which contain the
+subgraphs. CALL and STABLEHLO_COMPOSITE become calls of local functions. A subgraph can have constants, but a
+function cannot, so these constants become initializers of the main graph, and every call passes them as
+inputs.
 """
 
 from __future__ import annotations
@@ -39,39 +40,40 @@ DOMAIN = "tflite"
 CUSTOM = "tflite.custom"
 
 BATCH = "batch"
-"""Name of a resizable first axis of an input; the file has no names for sizes."""
+"""Symbol of the resizable first axis of inputs; the file has no names for sizes."""
 
 MAX_ELEMENTS = 1 << 48
-"""Most elements that a stored tensor may claim."""
+"""Maximum number of elements that a stored tensor may declare."""
 
 MAX_DEPTH = 32
-"""Most levels of nested subgraphs; real models stay below 5."""
+"""Maximum depth of nested subgraphs; real models stay below 5."""
 
 MAX_OPENED = 200_000
-"""Most operators and values that all opened bodies of IF and WHILE may have; further bodies stay closed."""
+"""Maximum number of operators and values in all converted bodies of IF and WHILE together. Beyond it, IF and
+WHILE stay plain nodes without graphs."""
 
-_LARGEST = 1 << 62
-"""Upper limit of the count of operators and values in opened bodies."""
+_MAX_SIZE = 1 << 62
+"""Upper bound of the number of operators and values of a subgraph, as `_measure` counts them."""
 
 _CALLS = {"CALL": "subgraph", "STABLEHLO_COMPOSITE": "decomposition_subgraph_index"}
 _BRANCHES = {"IF": ("then_subgraph_index", "else_subgraph_index")}
 _LOOPS = dict.fromkeys(("WHILE", "STABLEHLO_WHILE"), ("cond_subgraph_index", "body_subgraph_index"))
-"""Operators that run subgraphs, and the options that name these."""
+"""Operators that run subgraphs, each with the options that hold the indices of the subgraphs."""
 
-_ALIKE = 4096
-"""Longest text of options for which operators are compared."""
+_MAX_KEY_BYTES = 4096
+"""Maximum bytes of the options as text for which operators share a key."""
 
 
 class Tflite(Struct, frozen=True):
-    """A file as read.
+    """The contents of a TensorFlow Lite file.
 
     Attributes:
-        model: The first subgraph, and the subgraphs that it runs.
-        sizes: The size that the file gives each of the model's symbolic dimensions.
-        bodies: The subgraphs of the model's functions, with their declarations.
-        made_up: Names of stored values that are not in the file.
-        states: Tensors that keep their values between runs: name and bytes.
-        quantized: Number of quantized tensors, by kind of quantization.
+        model: Model of the first subgraph, with the subgraphs that it runs.
+        sizes: Size in the file of each symbolic dimension.
+        bodies: Graphs of the local functions, with value declarations, by function key.
+        made_up: Names of initializers that are not in the file, such as iteration counts of loops.
+        states: Bytes of each tensor that keeps its values between runs, by name.
+        quantized: Number of quantized tensors, by element type and granularity.
         scales: Quantization of stored tensors, by name.
         signatures: Names of the model's signatures.
     """
@@ -87,18 +89,18 @@ class Tflite(Struct, frozen=True):
 
 
 def read(path: str) -> Tflite:
-    """The model in the file at `path`, its weights left there.
+    """Reads the TensorFlow Lite file at `path`; its weights stay in the file.
 
     Raises:
-        BadModel: The file is no TensorFlow Lite model, or contradicts itself.
-        MissingExtra: The schema's package is not installed.
+        BadModel: The file is not a TensorFlow Lite model, or contradicts itself.
+        MissingExtra: The package `tflite` is not installed.
     """
     try:
         source = Source(path)
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror or error}", where=path) from None
     try:
-        return _Maker(source).read()
+        return _ModelBuilder(source).read()
     except BadModel as error:
         raise BadModel(error.what, where=error.where or path, hint=error.hint) from None
 
@@ -107,11 +109,11 @@ class _Body(Struct):
     """A subgraph during its conversion to a graph.
 
     Attributes:
-        subgraph: The subgraph as read.
-        prefix: Prefix of its stored tensors' names outside it; empty for the main graph.
+        subgraph: Subgraph as read from the file.
+        prefix: Prefix of the names of its constants in the main graph; empty for the main graph itself.
         names: Names of its values, by tensor number.
-        runs: Subgraphs that each operator runs, by operator index.
-        options: Options of the operators that run subgraphs.
+        runs: Numbers of the subgraphs that an operator runs, by index of the operator.
+        options: Options of the operators that run subgraphs, by index of the operator.
     """
 
     subgraph: Subgraph
@@ -121,8 +123,23 @@ class _Body(Struct):
     options: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
-class _Maker:
-    """Builds one model; holds the state that its parts share."""
+class _ModelBuilder:
+    """Builds the model of one file.
+
+    Attributes:
+        bodies: Subgraphs read so far, by number.
+        sizes: Number of operators and values of a subgraph, including the subgraphs that it runs.
+        opened: Number of operators and values in all converted bodies of IF and WHILE.
+        opening: Whether the current graph is in a body of IF or WHILE.
+        functions: Local functions by key.
+        graphs: Graphs of the local functions by key.
+        hoisted: Constants of called functions that become initializers of the main graph, by id of the
+            caller.
+        handed: Names of the constants that a call passes to its function, by subgraph number.
+        decoders: Attribute key and decoder, by kind and place of the options.
+        counted: Prefixes of the subgraphs whose quantized tensors are counted.
+        symbols: Size of each symbolic dimension.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -145,7 +162,7 @@ class _Maker:
         self.scales: dict[str, TfliteQuantization] = {}
 
     def read(self) -> Tflite:
-        """Reads the whole file."""
+        """Converts the file."""
         file = self.file
         self._measure(0, ())
         main = self.bodies[0]
@@ -157,9 +174,9 @@ class _Maker:
         initializers = {**graph.initializers, **needed, **self.made_up}
         graph = Graph(graph.name, graph.nodes, graph.inputs, graph.outputs, initializers, graph.values)
         model = Model(graph, self.opsets, 0, self.functions, producer=file.description, path=self.source.path)
-        for at, (key, number) in enumerate(file.signatures):
+        for index, (key, number) in enumerate(file.signatures):
             if number >= file.count:
-                raise BadModel(f"signature {at} '{key}' names subgraph {number:,} of {file.count:,}")
+                raise BadModel(f"signature {index} '{key}' names subgraph {number:,} of {file.count:,}")
         return Tflite(
             model,
             self.symbols,
@@ -171,24 +188,35 @@ class _Maker:
             tuple(key for key, _ in file.signatures),
         )
 
-    # -- which subgraph runs which --------------------------------------------------------------
+    # -- subgraphs that run other subgraphs ------------------------------------------------------
 
-    def _measure(self, at: int, around: tuple[int, ...]) -> int:
-        """Reads a subgraph and those that it runs; returns its size with all of them opened.
+    def _measure(self, subgraph_number: int, callers: tuple[int, ...]) -> int:
+        """Reads a subgraph and the subgraphs that it runs.
+
+        Args:
+            subgraph_number: Number of the subgraph.
+            callers: Numbers of the subgraphs that run it, outermost first.
+
+        Returns:
+            Number of operators and values, including those of the subgraphs that it runs.
 
         Raises:
-            BadModel: Subgraphs run each other in a circle, or nest too deeply.
+            BadModel: Subgraphs run each other in a cycle, or nest too deeply.
         """
-        if at in self.sizes:
-            return self.sizes[at]
-        if at in around:
-            names = " -> ".join(str(n) for n in (*around[around.index(at) :], at))
+        if subgraph_number in self.sizes:
+            return self.sizes[subgraph_number]
+        if subgraph_number in callers:
+            names = " -> ".join(str(n) for n in (*callers[callers.index(subgraph_number) :], subgraph_number))
             raise BadModel(f"its subgraphs run each other in a circle: {names}")
-        if len(around) >= MAX_DEPTH:
+        if len(callers) >= MAX_DEPTH:
             raise BadModel(f"its subgraphs are nested more than {MAX_DEPTH} deep")
-        subgraph = self.file.subgraph(at)
-        body = _Body(subgraph, f"{subgraph.name or 'subgraph'}#{at}/" if at else "", _names(subgraph.tensors))
-        self.bodies[at] = body
+        subgraph = self.file.subgraph(subgraph_number)
+        body = _Body(
+            subgraph,
+            f"{subgraph.name or 'subgraph'}#{subgraph_number}/" if subgraph_number else "",
+            _names(subgraph.tensors),
+        )
+        self.bodies[subgraph_number] = body
         total = len(subgraph.operators) + len(subgraph.tensors)
         for number, operator in enumerate(subgraph.operators):
             fields = _subgraph_options(operator)
@@ -200,31 +228,31 @@ class _Maker:
             runs = tuple(int(options[name]) for name in fields)
             body.options[number] = options
             body.runs[number] = runs
-            for inner in runs:
-                total += self._measure(inner, (*around, at))
+            for inner_number in runs:
+                total += self._measure(inner_number, (*callers, subgraph_number))
             self._check_ends(operator, runs)
-        self.sizes[at] = min(total, _LARGEST)
-        return self.sizes[at]
+        self.sizes[subgraph_number] = min(total, _MAX_SIZE)
+        return self.sizes[subgraph_number]
 
     def _check_ends(self, operator: TfliteOperator, runs: Sequence[int]) -> None:
-        """Checks that an operator has as many inputs and outputs as the subgraphs that it runs.
+        """Checks that an operator has as many inputs and outputs as each subgraph that it runs.
 
         Raises:
-            BadModel: It does not.
+            BadModel: The numbers differ.
         """
-        taken = operator.inputs[1:] if operator.op in _BRANCHES else operator.inputs
-        for place, inner in enumerate(runs):
+        inputs = operator.inputs[1:] if operator.op in _BRANCHES else operator.inputs
+        for position, inner in enumerate(runs):
             subgraph = self.bodies[inner].subgraph
-            asks = operator.op in _LOOPS and place == 0
-            result_count = 1 if asks else len(operator.outputs)
-            if len(subgraph.inputs) != len(taken) or len(subgraph.outputs) != result_count:
+            is_condition = operator.op in _LOOPS and position == 0
+            result_count = 1 if is_condition else len(operator.outputs)
+            if len(subgraph.inputs) != len(inputs) or len(subgraph.outputs) != result_count:
                 raise BadModel(
-                    f"an operator {operator.op} with {len(taken)} values runs subgraph {inner}, which takes"
+                    f"an operator {operator.op} with {len(inputs)} values runs subgraph {inner}, which takes"
                     f" {len(subgraph.inputs)} and gives {len(subgraph.outputs)}"
                 )
 
     def _called_constants(self, body: _Body) -> dict[str, Tensor]:
-        """Stored tensors of all functions that a subgraph calls, also indirectly, by name."""
+        """Constants of all functions that a subgraph calls, also indirectly, by name in the main graph."""
         key = id(body)
         if key not in self.hoisted:
             constants: dict[str, Tensor] = {}
@@ -242,7 +270,7 @@ class _Maker:
     # -- values ---------------------------------------------------------------------------------
 
     def _name_sizes(self, main: _Body) -> None:
-        """Names the resizable sizes of inputs, and records their sizes in the file."""
+        """Creates a symbol for each resizable size of the inputs, and records its size in the file."""
         tensors = [main.subgraph.tensors[n] for n in main.subgraph.inputs]
         first = {t.shape[0] for t in tensors if t.signature[:1] == (-1,) and t.shape}
         for number, tensor in zip(main.subgraph.inputs, tensors, strict=True):
@@ -252,11 +280,11 @@ class _Maker:
                 if size == -1:
                     shared = axis == 0 and len(first) == 1
                     name = BATCH if shared else f"{main.names[number]}_{axis}"
-                    # a size missing in the file is 1
+                    # the file gives an unknown size as 1, 0 or -1
                     self.symbols[name] = max(tensor.shape[axis], 1)
 
     def _value(self, body: _Body, number: int, name: str, *, name_sizes: bool = False) -> Value:
-        """The declaration of a value in a subgraph; `name_sizes` names the resizable sizes."""
+        """Declares a value of a subgraph; `name_sizes` says whether resizable sizes become symbols."""
         tensor = body.subgraph.tensors[number]
         dims: tuple[Dim, ...] | None = tensor.dims
         if dims is not None and tensor.signature:
@@ -269,7 +297,7 @@ class _Maker:
         return Value(name, tensor.dtype, dims)
 
     def _constants(self, body: _Body, names: Sequence[str]) -> dict[str, Tensor]:
-        """The stored tensors of a subgraph, under these names of its values."""
+        """The stored tensors of a subgraph by name; `names` holds the names of its values."""
         tensors = body.subgraph.tensors
         return {
             name: self._tensor(tensor, name, tensors)
@@ -277,11 +305,16 @@ class _Maker:
             if tensor.stored
         }
 
-    def _tensor(self, tensor: FileTensor, name: str, around: Sequence[FileTensor]) -> Tensor:
-        """A stored tensor, its size checked against its bytes.
+    def _tensor(self, tensor: FileTensor, name: str, siblings: Sequence[FileTensor]) -> Tensor:
+        """Converts a stored tensor, and checks its shape against its bytes.
+
+        Args:
+            tensor: Tensor of the file.
+            name: Name of the tensor in the graph.
+            siblings: All tensors of its subgraph, which may hold its scales and zero points.
 
         Raises:
-            BadModel: They do not fit, or its type is not known.
+            BadModel: Shape and bytes do not match, or the element type is unknown.
         """
         shape = tensor.shape or ()
         if tensor.dtype is None:
@@ -295,14 +328,14 @@ class _Maker:
         needed = (count * bits + 7) // 8
         payload = None if tensor.data is None else FileSpan(self.source, *tensor.data)
         stored_count: int | None = None
-        beside = tensor.indices
+        extra_bytes = tensor.indices
         if tensor.quantization is not None:
             if tensor.quantization.scales:
                 self.scales[name] = tensor.quantization
-            beside += tensor.quantization.nbytes
-            for index in tensor.quantization.beside:
-                if index < len(around) and (span := around[index].data) is not None:
-                    beside += span[1]
+            extra_bytes += tensor.quantization.nbytes
+            for index in tensor.quantization.scale_tensors:
+                if index < len(siblings) and (span := siblings[index].data) is not None:
+                    extra_bytes += span[1]
         if tensor.sparse and payload is not None and bits:
             stored_count = _stored_values(tensor, payload.size, bits, count)
         elif payload is not None and bits and payload.size != needed:
@@ -310,44 +343,47 @@ class _Maker:
                 f"tensor '{name}' of shape {list(shape)} and type {tensor.dtype} needs {needed:,} bytes"
                 f" and has {payload.size:,}"
             )
-        return Tensor(name, tensor.dtype, shape, payload, beside=beside, held=stored_count)
+        return Tensor(name, tensor.dtype, shape, payload, beside=extra_bytes, held=stored_count)
 
     # -- graphs ---------------------------------------------------------------------------------
 
     def _graph(
         self, body: _Body, names: Sequence[str], title: str, *, inputs: Sequence[Value] | None = None
     ) -> Graph:
-        """A subgraph as a graph with these value names.
+        """Converts a subgraph to a graph.
 
         Args:
-            body: The subgraph.
+            body: Subgraph to convert.
             names: Names of its values, by tensor number.
             title: Name of the graph.
-            inputs: Its inputs, if they differ from those of the subgraph.
+            inputs: Inputs of the graph, or None for the inputs of the subgraph.
         """
         subgraph = body.subgraph
         self._count_quantized(body)
         self._check_order(body)
         labels: set[str] = set()
         nodes = tuple(
-            [self._node(body, at, operator, names, labels) for at, operator in enumerate(subgraph.operators)]
+            [
+                self._node(body, index, operator, names, labels)
+                for index, operator in enumerate(subgraph.operators)
+            ]
         )
         constants = self._constants(body, names)
         if inputs is None:
-            # only the inputs of the main graph come from the user, so only their sizes have names
+            # only the inputs of the main graph come from the user, so only their sizes get symbols
             name_sizes = not body.prefix
             inputs = [self._value(body, n, names[n], name_sizes=name_sizes) for n in subgraph.inputs]
         outputs = [self._value(body, n, names[n]) for n in subgraph.outputs]
-        taken = {v.name for v in inputs}
+        input_names = {v.name for v in inputs}
         values = [
             self._value(body, n, names[n])
             for n, tensor in enumerate(subgraph.tensors)
-            if not tensor.stored and names[n] not in taken
+            if not tensor.stored and names[n] not in input_names
         ]
         return Graph(title, nodes, tuple(inputs), tuple(outputs), constants, tuple(values))
 
     def _count_quantized(self, body: _Body) -> None:
-        """Counts quantized tensors and states, each subgraph once."""
+        """Counts the quantized tensors and records the states of a subgraph, once for each subgraph."""
         if body.prefix in self.counted:
             return
         self.counted.add(body.prefix)
@@ -366,10 +402,10 @@ class _Maker:
             self.quantized[kind] = self.quantized.get(kind, 0) + 1
 
     def _check_order(self, body: _Body) -> None:
-        """Checks that every value is made once and before its use: operators run in file order.
+        """Checks that every value is computed once and before its use. Operators run in file order.
 
         Raises:
-            BadModel: One is not.
+            BadModel: A value is computed twice, or used before it is computed.
         """
         subgraph, names = body.subgraph, body.names
         defined = {n for n, t in enumerate(subgraph.tensors) if t.stored or t.variable}
@@ -391,44 +427,55 @@ class _Maker:
                 raise BadModel(f"nothing makes the output '{names[number]}'")
 
     def _node(
-        self, body: _Body, at: int, operator: TfliteOperator, names: Sequence[str], labels: set[str]
+        self, body: _Body, index: int, operator: TfliteOperator, names: Sequence[str], labels: set[str]
     ) -> Node:
-        """The node of an operator; `labels` are the labels in use in the graph."""
+        """Converts an operator to a node.
+
+        Args:
+            body: Subgraph that contains the operator.
+            index: Index of the operator.
+            operator: Operator to convert.
+            names: Names of the subgraph's values, by tensor number.
+            labels: Node labels in use in the graph; the new label is added.
+        """
         inputs = [names[n] if n >= 0 else "" for n in operator.inputs]
         outputs = [names[n] if n >= 0 else "" for n in operator.outputs]
         first_output = next((n for n in operator.outputs if n >= 0), None)
         label = ""
         if first_output is not None:
             name = body.subgraph.tensors[first_output].name
-            # a fused operator joins names with ';': take the first
+            # the output of a fused operator has several names joined by ';': use the first
             label = _label(name.partition(";")[0])
             if label in labels:
                 label = _label(name)
             if label in labels:
                 label = f"{label}#{first_output}"
             labels.add(label)
-        runs = body.runs.get(at)
+        runs = body.runs.get(index)
         if runs is not None:
             if operator.op in _CALLS:
-                return self._call(body, operator, at, inputs, outputs, label)
-            make = self._if if operator.op in _BRANCHES else self._while
+                return self._call(body, operator, index, inputs, outputs, label)
+            convert = self._if if operator.op in _BRANCHES else self._while
             if self.opening:
-                # the contents of a body were counted with it
-                return make(body, at, inputs, outputs, label)
+                # the size of the enclosing body includes this one
+                return convert(body, index, inputs, outputs, label)
             size = sum(self.sizes[n] for n in runs)
             if self.opened + size <= MAX_OPENED:
                 self.opened += size
                 self.opening = True
                 try:
-                    return make(body, at, inputs, outputs, label)
+                    return convert(body, index, inputs, outputs, label)
                 finally:
                     self.opening = False
-        alike, decode = self._attributes(operator)
+        key, decode = self._attributes(operator)
         domain = CUSTOM if operator.custom else DOMAIN
-        return Node(operator.op, inputs, outputs, name=label, domain=domain, decode=decode, alike=alike)
+        return Node(operator.op, inputs, outputs, name=label, domain=domain, decode=decode, alike=key)
 
     def _attributes(self, operator: TfliteOperator) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
-        """Key that is equal for operators with equal options, and their common decoder."""
+        """A key that is equal for operators with equal options, and the decoder that these operators share.
+
+        Large options have no key (None).
+        """
         key: Any = None
         kind = schema.options(*operator.kind) if operator.kind is not None else None
         if operator.custom:
@@ -438,43 +485,43 @@ class _Maker:
         elif kind.flat:
             key = kind.name, operator.options.raw
         else:
-            key = kind.name, operator.options.at
+            key = kind.name, operator.options.start
         decoder = self.decoders.get(key)
         if decoder is None:
             if operator.custom:
                 attributes: Mapping[str, Any] = custom_options(self.source.map, *operator.own)
             else:
                 attributes = _options(operator)
-            text = repr(attributes).encode() if attributes else b""
-            decoder = self.decoders[key] = text, lambda: attributes
-        alike, decode = decoder
-        return (alike if len(alike) <= _ALIKE else None), decode
+            options_key = repr(attributes).encode() if attributes else b""
+            decoder = self.decoders[key] = options_key, lambda: attributes
+        shared_key, decode = decoder
+        return (shared_key if len(shared_key) <= _MAX_KEY_BYTES else None), decode
 
     def _call(
         self,
         body: _Body,
         operator: TfliteOperator,
-        at: int,
+        index: int,
         inputs: Sequence[str],
         outputs: Sequence[str],
         label: str,
     ) -> Node:
-        """The call of a subgraph as a call of a local function."""
-        number = body.runs[at][0]
-        options = body.options[at]
+        """Converts the call of a subgraph to a call of a local function, which is built at its first call."""
+        number = body.runs[index][0]
+        options = body.options[index]
         inner = self.bodies[number]
         op = str(options.get("name") or inner.subgraph.name or operator.op)
         key = DOMAIN, op, str(number)
-        handed = self.handed.get(number)
-        if handed is None:
+        constant_inputs = self.handed.get(number)
+        if constant_inputs is None:
             constant_names = (
                 inner.prefix + name
                 for name, t in zip(inner.names, inner.subgraph.tensors, strict=True)
                 if t.stored
             )
-            handed = self.handed[number] = (*constant_names, *self._called_constants(inner))
-        # a thousand calls with a thousand constants each would be larger than their file
-        self.file.budget.spend(len(handed))
+            constant_inputs = self.handed[number] = (*constant_names, *self._called_constants(inner))
+        # a thousand calls that pass a thousand constants each would be larger than the file
+        self.file.budget.spend(len(constant_inputs))
         if key not in self.functions:
             names = [
                 inner.prefix + name if tensor.stored else name
@@ -482,12 +529,12 @@ class _Maker:
             ]
             graph = self._graph(inner, names, op)
             self.graphs[key] = graph
-            taken = (*(v.name for v in graph.inputs), *handed)
+            parameters = (*(v.name for v in graph.inputs), *constant_inputs)
             results = tuple(v.name for v in graph.outputs)
             self.functions[key] = Function(
                 DOMAIN,
                 op,
-                taken,
+                parameters,
                 results,
                 graph.nodes,
                 self.opsets,
@@ -496,7 +543,7 @@ class _Maker:
         attributes = {n: v for n, v in options.items() if n not in (*_CALLS.values(), "name")}
         return Node(
             op,
-            (*inputs, *handed),
+            (*inputs, *constant_inputs),
             outputs,
             name=label,
             domain=DOMAIN,
@@ -504,60 +551,81 @@ class _Maker:
             attributes=attributes,
         )
 
-    def _body_names(self, number: int, outside: Iterable[str], taken: Sequence[str] | None) -> list[str]:
-        """Unique names for the values of a body, not in `outside`; its inputs get those in `taken`."""
+    def _body_names(
+        self, number: int, reserved: Iterable[str], input_names: Sequence[str] | None
+    ) -> list[str]:
+        """Chooses unique names for the values of a body.
+
+        Args:
+            number: Number of the subgraph.
+            reserved: Names that may not be used.
+            input_names: Names of the inputs, or None to choose these too.
+        """
         inner = self.bodies[number]
-        used = {*outside, *(taken or ())}
+        used = {*reserved, *(input_names or ())}
         names = []
         for name in inner.names:
             while name in used:
                 name += "'"
             used.add(name)
             names.append(name)
-        for at, name in zip(inner.subgraph.inputs, taken or (), strict=False):
-            names[at] = name
+        for index, name in zip(inner.subgraph.inputs, input_names or (), strict=False):
+            names[index] = name
         return names
 
-    def _if(self, body: _Body, at: int, inputs: Sequence[str], outputs: Sequence[str], label: str) -> Node:
-        """IF as If: IF passes its inputs on, while the graphs of If read them from the enclosing graph."""
+    def _if(self, body: _Body, index: int, inputs: Sequence[str], outputs: Sequence[str], label: str) -> Node:
+        """Converts IF to If.
+
+        IF passes inputs to its subgraphs; those of If read them from the outer graph.
+        """
         graphs = {}
-        for branch, number in zip(("then_branch", "else_branch"), body.runs[at], strict=True):
+        for branch, number in zip(("then_branch", "else_branch"), body.runs[index], strict=True):
             names = self._body_names(number, (), inputs[1:])
             graphs[branch] = self._graph(self.bodies[number], names, branch, inputs=())
         return Node("If", inputs[:1], outputs, name=label, attributes=graphs)
 
-    def _while(self, body: _Body, at: int, inputs: Sequence[str], outputs: Sequence[str], label: str) -> Node:
-        """WHILE as Loop: the body, followed by the condition."""
-        asks, runs = (self.bodies[n] for n in body.runs[at])
-        names = self._body_names(body.runs[at][1], (), None)
-        graph = self._graph(runs, names, "body")
-        results = [names[n] for n in runs.subgraph.outputs]
-        question = self._body_names(body.runs[at][0], names, results)
-        condition = self._graph(asks, question, "cond", inputs=())
-        around = body.subgraph
-        count, exact = trips_of(self.source.map, around, around.operators[at], asks.subgraph, runs.subgraph)
-        going = Value("#going", "bool", ())
-        after = going if exact else condition.outputs[0]
+    def _while(
+        self, body: _Body, index: int, inputs: Sequence[str], outputs: Sequence[str], label: str
+    ) -> Node:
+        """Converts WHILE to Loop. The body of the Loop contains the body of the WHILE, then its condition."""
+        condition_body, loop_body = (self.bodies[n] for n in body.runs[index])
+        names = self._body_names(body.runs[index][1], (), None)
+        graph = self._graph(loop_body, names, "body")
+        results = [names[n] for n in loop_body.subgraph.outputs]
+        condition_names = self._body_names(body.runs[index][0], names, results)
+        condition = self._graph(condition_body, condition_names, "cond", inputs=())
+        outer = body.subgraph
+        count, exact = trips_of(
+            self.source.map, outer, outer.operators[index], condition_body.subgraph, loop_body.subgraph
+        )
+        continues = Value("#going", "bool", ())
+        condition_value = continues if exact else condition.outputs[0]
         loop = Graph(
             "body",
             (*graph.nodes, *condition.nodes),
-            (Value("#iteration", "int64", ()), going, *graph.inputs),
-            (after, *graph.outputs),
+            (Value("#iteration", "int64", ()), continues, *graph.inputs),
+            (condition_value, *graph.outputs),
             {**graph.initializers, **condition.initializers},
             (*graph.values, *condition.values),
         )
-        trips = ""
+        count_name = ""
         if count is not None:
-            trips = f"{label or outputs[0]}/iterations"
-            self.made_up[trips] = int64_tensor(trips, [count])
-        return Node("Loop", (trips, "", *inputs), outputs, name=label, attributes={"body": loop})
+            count_name = f"{label or outputs[0]}/iterations"
+            self.made_up[count_name] = int64_tensor(count_name, [count])
+        return Node("Loop", (count_name, "", *inputs), outputs, name=label, attributes={"body": loop})
 
 
 def _stored_values(tensor: FileTensor, size: int, bits: int, count: int) -> int:
-    """Number of the `count` elements of a sparse tensor that are stored in `size` bytes.
+    """Number of stored elements of a sparse tensor.
+
+    Args:
+        tensor: Sparse tensor.
+        size: Bytes of its stored elements.
+        bits: Bits of an element.
+        count: Number of elements of the dense shape.
 
     Raises:
-        BadModel: Its indices name another number, more than there are, or the bytes are no whole numbers.
+        BadModel: The bytes contradict the indices, are not a whole number of elements, or exceed the shape.
     """
     stored_count = tensor.values if tensor.values is not None else size * 8 // bits
     needed = (stored_count * bits + 7) // 8
@@ -572,15 +640,19 @@ def _stored_values(tensor: FileTensor, size: int, bits: int, count: int) -> int:
 
 
 def _subgraph_options(operator: TfliteOperator) -> tuple[str, ...]:
-    """Names of the options in which an operator refers to the subgraphs that it runs."""
+    """Names of the options that hold the numbers of the subgraphs that an operator runs."""
     if operator.custom:
         return ()
-    called = _CALLS.get(operator.op)
-    return (called,) if called else _BRANCHES.get(operator.op, ()) or _LOOPS.get(operator.op, ())
+    subgraph_option = _CALLS.get(operator.op)
+    return (
+        (subgraph_option,)
+        if subgraph_option
+        else _BRANCHES.get(operator.op, ()) or _LOOPS.get(operator.op, ())
+    )
 
 
 def _options(operator: TfliteOperator) -> Mapping[str, Any]:
-    """The options of a builtin operator; empty if it has none, or unknown ones."""
+    """The options of a builtin operator by name; empty if it has no options or the schema lacks them."""
     kind = schema.options(*operator.kind) if operator.kind is not None else None
     return {} if kind is None or operator.options is None else kind.read(operator.options)
 
@@ -601,14 +673,14 @@ def _names(tensors: Sequence[FileTensor]) -> list[str]:
 
 
 def _label(name: str) -> str:
-    """The path of an operator from the name of its output; slashes separate levels, dots do not.
+    """Derives the path of an operator from the name of its output. Slashes separate levels, dots do not.
 
-    A piece may be a class with its module (torch.nn.modules.conv.Conv2d_1); only the class is kept.
+    A level may be a class with its module (torch.nn.modules.conv.Conv2d_1); the path keeps only the class.
     """
     if "." not in name:
         return name
-    pieces = []
-    for piece in name.split("/"):
-        parts = piece.split(".")
-        pieces.append(parts[-1] if all(part.isidentifier() for part in parts) else "_".join(parts))
-    return "/".join(pieces)
+    levels = []
+    for level in name.split("/"):
+        parts = level.split(".")
+        levels.append(parts[-1] if all(part.isidentifier() for part in parts) else "_".join(parts))
+    return "/".join(levels)

@@ -1,7 +1,7 @@
-"""Trip counts: how often a loop of TensorFlow Lite runs, if the file tells.
+"""Trip counts: computes the number of iterations of a WHILE in TensorFlow Lite, if its limits are constant.
 
-A WHILE has a subgraph for its condition and one for its body. Keras' recurrent layers become such loops, with
-conditions like `i < 28`; their costs need the number of iterations.
+A WHILE has one subgraph for its condition and one for its body. Recurrent layers of Keras become such loops,
+with conditions like `i < 28`. The cost of a loop depends on its number of iterations.
 """
 
 from __future__ import annotations
@@ -11,74 +11,83 @@ from explorer.engine.formats.tflite.reader import Subgraph, TfliteOperator
 
 
 def trips_of(
-    buffer: Buffer, around: Subgraph, loop: TfliteOperator, asks: Subgraph, runs: Subgraph
+    buffer: Buffer, outer: Subgraph, loop: TfliteOperator, condition: Subgraph, body: Subgraph
 ) -> tuple[int | None, bool]:
-    """Most iterations of a WHILE (None: unknown), and whether the number is exact.
+    """Computes the maximum number of iterations of a WHILE.
 
-    Supported are conditions `i < limit`, joined by `and`, where the body adds a constant to `i` and the limit
-    is constant.
+    The condition must be a conjunction of terms `i < limit`. The limit must be constant, and the body must
+    add a constant to `i`. Other terms are ignored, and the result is then only an upper bound.
 
     Args:
-        buffer: The file.
-        around: The subgraph that contains the loop.
-        loop: The operator.
-        asks: The subgraph of the condition.
-        runs: The subgraph of the body.
+        buffer: Bytes of the file.
+        outer: Subgraph that contains the loop.
+        loop: WHILE operator.
+        condition: Subgraph of the condition.
+        body: Subgraph of the body.
+
+    Returns:
+        The number of iterations, or None if unknown; and whether the number is exact.
     """
-    makers = {n: o for o in asks.operators for n in o.outputs}
-    open_, limits, exact = [asks.outputs[0]], [], True
-    for _ in range(len(asks.operators) + 1):
-        if not open_:
+    producers = {n: o for o in condition.operators for n in o.outputs}
+    pending, limits, exact = [condition.outputs[0]], [], True
+    for _ in range(len(condition.operators) + 1):
+        if not pending:
             break
-        operator = makers.get(open_.pop())
+        operator = producers.get(pending.pop())
         if operator is not None and operator.op == "LOGICAL_AND":
-            open_ += operator.inputs
+            pending += operator.inputs
             continue
         count = None
         if operator is not None and operator.op == "LESS":
-            count = _loop_count(buffer, around, loop, asks, runs, operator)
+            count = _loop_count(buffer, outer, loop, condition, body, operator)
         if count is None:
             exact = False
         else:
             limits.append(count)
-    return (min(limits), exact and not open_) if limits else (None, False)
+    return (min(limits), exact and not pending) if limits else (None, False)
 
 
 def _loop_count(
     buffer: Buffer,
-    around: Subgraph,
+    outer: Subgraph,
     loop: TfliteOperator,
-    asks: Subgraph,
-    runs: Subgraph,
+    condition: Subgraph,
+    body: Subgraph,
     less: TfliteOperator,
 ) -> int | None:
-    """Number of iterations for which `i < limit` holds; None if unknown."""
-    if len(less.inputs) != 2 or less.inputs[0] not in asks.inputs:
+    """Number of iterations for which the term `less` (`i < limit`) is true, or None if unknown."""
+    if len(less.inputs) != 2 or less.inputs[0] not in condition.inputs:
         return None
-    place = asks.inputs.index(less.inputs[0])
-    limit = _constant_integer(buffer, asks, less.inputs[1])
-    if limit is None and less.inputs[1] in asks.inputs:
-        # a limit that the body passes on unchanged
-        limit_place = asks.inputs.index(less.inputs[1])
-        if runs.outputs[limit_place] == runs.inputs[limit_place]:
-            limit = _constant_integer(buffer, around, loop.inputs[limit_place])
-    start = _constant_integer(buffer, around, loop.inputs[place])
-    adds = next((o for o in runs.operators if runs.outputs[place] in o.outputs), None)
-    if adds is None or adds.op != "ADD" or len(adds.inputs) != 2 or limit is None or start is None:
+    index = condition.inputs.index(less.inputs[0])
+    limit = _constant_integer(buffer, condition, less.inputs[1])
+    if limit is None and less.inputs[1] in condition.inputs:
+        # the limit is a loop variable that the body returns unchanged
+        limit_index = condition.inputs.index(less.inputs[1])
+        if body.outputs[limit_index] == body.inputs[limit_index]:
+            limit = _constant_integer(buffer, outer, loop.inputs[limit_index])
+    first = _constant_integer(buffer, outer, loop.inputs[index])
+    increment = next((o for o in body.operators if body.outputs[index] in o.outputs), None)
+    if (
+        increment is None
+        or increment.op != "ADD"
+        or len(increment.inputs) != 2
+        or limit is None
+        or first is None
+    ):
         return None
-    counter = runs.inputs[place]
-    steps = [_constant_integer(buffer, runs, n) for n in adds.inputs if n != counter]
+    counter = body.inputs[index]
+    steps = [_constant_integer(buffer, body, n) for n in increment.inputs if n != counter]
     if len(steps) != 1 or steps[0] is None or steps[0] < 1:
         return None
-    return max(-((start - limit) // steps[0]), 0)
+    return max(-((first - limit) // steps[0]), 0)
 
 
 def _constant_integer(buffer: Buffer, subgraph: Subgraph, number: int) -> int | None:
-    """The integer in a constant scalar tensor; None for any other tensor."""
+    """The value of a constant integer scalar, or None for any other tensor."""
     tensor = subgraph.tensors[number] if number >= 0 else None
     if tensor is None or tensor.data is None or tensor.dtype not in ("int32", "int64"):
         return None
-    at, size = tensor.data
+    offset, size = tensor.data
     if size != (4 if tensor.dtype == "int32" else 8):
         return None
-    return int.from_bytes(buffer[at : at + size], "little", signed=True)
+    return int.from_bytes(buffer[offset : offset + size], "little", signed=True)

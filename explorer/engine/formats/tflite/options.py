@@ -1,10 +1,10 @@
-"""Custom options of TensorFlow Lite operators: a FlexBuffers map, or a number of bytes.
+"""Custom options of TensorFlow Lite operators: decodes a FlexBuffers map.
 
-A map of numbers, texts and short lists is shown by key. Anything else, or a broken map, is shown by its size:
-only the operator knows what its options mean.
+A map of numbers, texts and short lists is decoded by key. For other or broken data, the result is the size in
+bytes, because the meaning of custom options depends on the operator.
 
-Source of the format: the FlexBuffers internals guide. A value ends with its type and width, so it is read
-backward, and offsets lead backward.
+Source of the format: the FlexBuffers internals guide. The type and width of a value follow the value, so the
+buffer is read from its end, and offsets point backward.
 """
 
 from __future__ import annotations
@@ -16,30 +16,34 @@ from typing import Any
 from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
 LARGEST = 1 << 16
-"""Largest options that are decoded, in bytes."""
+"""Maximum bytes of options that are decoded."""
 
-MOST = 64
-"""Most entries of a map or a list that are decoded."""
+MAX_ENTRIES = 64
+"""Maximum number of entries of a map or a list that are decoded."""
 
 _INT, _UINT, _FLOAT, _KEY, _STRING, _MAP, _VECTOR, _BOOL = 1, 2, 3, 4, 5, 9, 10, 26
 _INDIRECT = {6: _INT, 7: _UINT, 8: _FLOAT}
 _TYPED = {11: _INT, 12: _UINT, 13: _FLOAT, 14: _KEY, 36: _BOOL}
 _FIXED = {16 + at: ((_INT, _UINT, _FLOAT)[at % 3], 2 + at // 3) for at in range(9)}
 _FORMS: Mapping[int, str] = {_INT: "bhiq", _UINT: "BHIQ", _FLOAT: "  fd", _BOOL: "BHIQ"}
-"""Letters for `struct` of each kind of number, by the logarithm of its width."""
+"""Format letters of `struct` by type of number; the index is the binary logarithm of the width in bytes."""
 
 
 class _Unknown(Exception):
-    """Options that are not decoded."""
+    """The options are broken, or have a type that is not decoded."""
 
 
-def custom_options(buffer: Buffer, at: int, size: int) -> dict[str, Any]:
-    """The options of a custom operator in buffer[at : at + size], or their size if they cannot be decoded."""
+def custom_options(buffer: Buffer, start: int, size: int) -> dict[str, Any]:
+    """Decodes the options of a custom operator in buffer[at : at + size].
+
+    Returns:
+        The options by name. If they cannot be decoded, the only entry is `options` with their size as text.
+    """
     if not size:
         return {}
     if size <= LARGEST:
         try:
-            options = _Flex(bytes(buffer[at : at + size])).root()
+            options = _Flex(bytes(buffer[start : start + size])).root()
         except (_Unknown, ValueError):
             options = None
         if options:
@@ -48,89 +52,102 @@ def custom_options(buffer: Buffer, at: int, size: int) -> dict[str, Any]:
 
 
 class _Flex:
-    """A FlexBuffer; every place is checked before it is read."""
+    """A FlexBuffer; every offset is checked before its bytes are read."""
 
     def __init__(self, buffer: bytes) -> None:
         self.data = buffer
 
     def root(self) -> dict[str, Any] | None:
-        """The entries of the root map; None if the root is no map."""
+        """The entries of the root map, or None if the root is not a map."""
         if len(self.data) < 3:
             return None
         width, kind = self.data[-1], self.data[-2]
         if width not in (1, 2, 4, 8) or kind >> 2 != _MAP:
             return None
-        first = self.behind(len(self.data) - 2 - width, width)
+        first = self.target(len(self.data) - 2 - width, width)
         return self.entries(first, 1 << (kind & 3))
 
-    def number(self, at: int, width: int, kind: int = _UINT) -> Any:
-        """A number of `width` bytes."""
-        if at < 0 or at + width > len(self.data):
+    def number(self, offset: int, width: int, kind: int = _UINT) -> Any:
+        """The number at an offset, `width` bytes wide."""
+        if offset < 0 or offset + width > len(self.data):
             raise _Unknown
-        form = _FORMS[kind][width.bit_length() - 1].strip()
-        if not form:
+        letter = _FORMS[kind][width.bit_length() - 1].strip()
+        if not letter:
             raise _Unknown
-        return struct.unpack_from(f"<{form}", self.data, at)[0]
+        return struct.unpack_from(f"<{letter}", self.data, offset)[0]
 
-    def behind(self, at: int, width: int) -> int:
-        """The place that the offset at `at` points to."""
-        target: int = at - self.number(at, width)
-        if target < 0:
+    def target(self, offset: int, width: int) -> int:
+        """Follows the backward offset that is stored at `offset`."""
+        position: int = offset - self.number(offset, width)
+        if position < 0:
             raise _Unknown
-        return target
+        return position
 
-    def key(self, at: int) -> str:
-        """A zero-terminated text."""
-        end = self.data.find(b"\0", at)
+    def key(self, start: int) -> str:
+        """The zero-terminated text at an offset."""
+        end = self.data.find(b"\0", start)
         if end < 0:
             raise _Unknown
-        return self.data[at:end].decode("utf-8", "backslashreplace")
+        return self.data[start:end].decode("utf-8", "backslashreplace")
 
     def entries(self, first: int, width: int) -> dict[str, Any]:
-        """The map whose values begin at `first`; its keys, their width and the count precede it."""
+        """The map whose values begin at `first`.
+
+        Its count, the width of its keys and the offset of its keys precede the values.
+        """
         count = self.number(first - width, width)
         key_width = self.number(first - 2 * width, width)
-        keys = self.behind(first - 3 * width, width)
-        if count > MOST or key_width not in (1, 2, 4, 8) or self.number(keys - key_width, key_width) != count:
+        keys = self.target(first - 3 * width, width)
+        if (
+            count > MAX_ENTRIES
+            or key_width not in (1, 2, 4, 8)
+            or self.number(keys - key_width, key_width) != count
+        ):
             raise _Unknown
         entries = {}
         for index in range(count):
             kind = self.number(first + count * width + index, 1)
-            name = self.key(self.behind(keys + index * key_width, key_width))
+            name = self.key(self.target(keys + index * key_width, key_width))
             entries[name] = self.value(first + index * width, width, kind)
         return entries
 
-    def value(self, at: int, width: int, packed: int) -> Any:
-        """A value in a map or list whose elements are `width` bytes wide; `packed` is its type and width."""
+    def value(self, offset: int, width: int, packed: int) -> Any:
+        """Decodes an element of a map or list.
+
+        Args:
+            offset: Offset of the element.
+            width: Bytes of the element.
+            packed: Type of the element, and width of the value that it points to.
+        """
         kind, value_width = packed >> 2, 1 << (packed & 3)
         if kind in (_INT, _UINT, _FLOAT):
-            return self.number(at, width, kind)
+            return self.number(offset, width, kind)
         if kind == _BOOL:
-            return bool(self.number(at, width))
+            return bool(self.number(offset, width))
         if kind in _INDIRECT:
-            return self.number(self.behind(at, width), value_width, _INDIRECT[kind])
+            return self.number(self.target(offset, width), value_width, _INDIRECT[kind])
         if kind == _KEY:
-            return self.key(self.behind(at, width))
+            return self.key(self.target(offset, width))
         if kind == _STRING:
-            first = self.behind(at, width)
+            first = self.target(offset, width)
             count = self.number(first - value_width, value_width)
             if first + count > len(self.data):
                 raise _Unknown
             return self.data[first : first + count].decode("utf-8", "backslashreplace")
         if kind in _TYPED or kind in _FIXED or kind == _VECTOR:
-            return self.elements(self.behind(at, width), value_width, kind)
+            return self.elements(self.target(offset, width), value_width, kind)
         raise _Unknown
 
     def elements(self, first: int, width: int, kind: int) -> tuple[Any, ...]:
-        """A list; a list of lists is not decoded."""
-        each, count = (
+        """Decodes a list of numbers or texts; nested lists are not decoded."""
+        element_type, count = (
             _FIXED[kind] if kind in _FIXED else (_TYPED.get(kind, 0), self.number(first - width, width))
         )
-        if count > MOST:
+        if count > MAX_ENTRIES:
             raise _Unknown
         values = []
         for index in range(count):
-            packed = each << 2 if each else self.number(first + count * width + index, 1)
+            packed = element_type << 2 if element_type else self.number(first + count * width + index, 1)
             if packed >> 2 not in (_INT, _UINT, _FLOAT, _BOOL, _KEY, _STRING):
                 raise _Unknown
             values.append(self.value(first + index * width, width, packed))

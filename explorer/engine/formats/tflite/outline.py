@@ -1,4 +1,7 @@
-"""Outline of a TensorFlow Lite file: operators and tensors, without the engine and without numpy."""
+"""Outline of a TensorFlow Lite file: rows of operators and tensors.
+
+It imports neither the engine nor numpy.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ def outline(source: str) -> Outline:
     """The outline of the file `source`.
 
     Raises:
-        BadModel: It is no TensorFlow Lite model, or contradicts itself.
-        MissingExtra: The schema's package is not installed.
+        BadModel: The file is not a TensorFlow Lite model, or contradicts itself.
+        MissingExtra: The package `tflite` is not installed.
     """
     buffer = mapped(source)
     try:
@@ -38,22 +41,24 @@ def _facts(file: TfliteFile) -> Sequence[tuple[str, str]]:
     facts.append(("operators", ", ".join(operators)))
     if file.count > 1:
         facts.append(("subgraphs", f"{file.count:,}"))
-    facts += [("signature", f"{key} (subgraph {at})") for key, at in file.signatures]
+    facts += [("signature", f"{key} (subgraph {number})") for key, number in file.signatures]
     facts += [("metadata", f"{name} ({size:,} bytes)") for name, (_, size) in file.metadata.items()]
     return facts
 
 
 def _rows(source: str, file: TfliteFile) -> Iterator[OutlineRow]:
-    """Rows of every subgraph: inputs, operators, outputs, then stored tensors."""
-    for at in range(file.count):
+    """The rows of each subgraph: inputs, operators, outputs, then stored tensors and states."""
+    for index in range(file.count):
         try:
-            subgraph = file.subgraph(at)
+            subgraph = file.subgraph(index)
         except BadModel as error:
             raise BadModel(error.what, where=source, hint=error.hint) from None
-        prefix = f"{subgraph.name or at}/" if at else ""
-        if at:
+        prefix = f"{subgraph.name or index}/" if index else ""
+        if index:
             count = len(subgraph.operators)
-            yield OutlineRow(subgraph.name or str(at), "function", note=f"subgraph {at}, {count:,} operators")
+            yield OutlineRow(
+                subgraph.name or str(index), "function", note=f"subgraph {index}, {count:,} operators"
+            )
         tensors = subgraph.tensors
         for number in subgraph.inputs:
             yield _tensor(prefix, number, tensors[number], "input")
@@ -111,7 +116,7 @@ def _tensor(prefix: str, number: int, tensor: TfliteTensor, kind: str) -> Outlin
 
 
 def _bytes(tensor: TfliteTensor) -> int | None:
-    """Bytes of a computed tensor; None if its size may change."""
+    """Bytes of a tensor by its shape and type, or None if it is resizable or its type is unknown."""
     bits = _BITS.get(tensor.dtype or "", 0)
     count = 1
     for size in tensor.dims or ():

@@ -1,10 +1,10 @@
-"""TensorFlow Lite reader: tensors, operators and buffers of a file, with every index and offset checked.
+"""TensorFlow Lite reader: reads tensors, operators and buffers of a file, and checks every index and offset.
 
-The structure is read from the map, and payloads stay in the file: inside the flatbuffer, or after it in files
-above 2 GiB. An outline needs only this module; `graph` builds a model from it.
+The structure is read from the memory map. The data of buffers stays in the file: inside the flatbuffer, or
+after it in files above 2 GiB. An outline needs only this module; `graph` builds a model from it.
 
-Slots are the field numbers of schema.fbs, in its order; the fields of a flatbuffer never change their
-numbers.
+The slot numbers in calls such as `table.number(4, "B")` are the positions of the fields in schema.fbs. They
+never change between versions of the schema.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 MAX_RANK = 64
 
-_FORGOTTEN = 16
-"""Number of buffers after which mapped pages are released; they count as this process's memory."""
+_RELEASE_INTERVAL = 16
+"""Number of buffers read before mapped pages are released; until then they count as this process's memory."""
 
 _CUSTOM = 32
-"""The schema's number of a custom operator."""
+"""Number of custom operators in the schema's enumeration BuiltinOperator."""
 
 
 class TfliteQuantization:
@@ -36,14 +36,14 @@ class TfliteQuantization:
     Attributes:
         scales: Number of scales: one for the tensor, or one for each index of `axis`.
         zero_points: Number of zero points.
-        scale: The first scale.
-        zero_point: The first zero point.
-        axis: Axis along which the scales change; relevant only if there are several.
-        block: Elements that share a scale, if scales are tensors of the file; else 0.
-        beside: Numbers of the tensors of scales and zero points.
+        scale: First scale, or 0 if the record has no scales.
+        zero_point: First zero point, or 0 if the record has no zero points.
+        axis: Axis along which the scales change; relevant only with several scales.
+        block: Number of elements that share a scale in blockwise quantization, or 0 for other kinds.
+        scale_tensors: Tensor numbers of the scales and zero points in blockwise quantization.
     """
 
-    __slots__ = ("_table", "axis", "beside", "block", "scale", "scales", "zero_point", "zero_points")
+    __slots__ = ("_table", "axis", "block", "scale", "scale_tensors", "scales", "zero_point", "zero_points")
 
     def __init__(self, table: FlatTable) -> None:
         self._table = table
@@ -53,24 +53,25 @@ class TfliteQuantization:
         self.zero_point = int(table.first(3, "q"))
         self.axis = table.number(6, "i")
         self.block = 0
-        self.beside: tuple[int, ...] = ()
+        self.scale_tensors: tuple[int, ...] = ()
         details = table.table(5) if table.number(4, "B") == 2 else None
         if details is not None:
-            # LiteRT's blocks: scales and zero points are tensors, and 0 means none
+            # blockwise quantization of LiteRT: scales and zero points are tensors, and 0 means no tensor
             self.block = max(details.number(2, "i"), 1)
-            self.beside = tuple([n for n in (details.number(0, "i"), details.number(1, "i")) if n > 0])
+            numbers = details.number(0, "i"), details.number(1, "i")
+            self.scale_tensors = tuple([number for number in numbers if number > 0])
 
     def numbers(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        """All scales and all zero points; no zero points means that they are 0."""
+        """All scales and all zero points; an empty list of zero points means 0."""
         return self._table.numbers(2, "f"), self._table.numbers(3, "q")
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the scales (float32) and zero points (int64) in the file's structure."""
+        """Bytes of the scales (float32) and zero points (int64) in the quantization record."""
         return 4 * self.scales + 8 * self.zero_points
 
     def text(self) -> str:
-        """Description for a person."""
+        """Description of the quantization, shown to users."""
         if self.block:
             return f"a scale for every {self.block:,} elements"
         if self.scales > 1:
@@ -82,18 +83,18 @@ class TfliteTensor:
     """A tensor of a subgraph.
 
     Attributes:
-        name: Its name in the file; may be empty or not unique.
-        dtype: Its element type in our spelling; None for a handle, a list, or an unknown type.
-        type: The type's name in the schema.
-        shape: Its shape unless it is resized; None if its rank is unknown.
-        signature: The shape with -1 for resizable sizes; empty if there are none.
-        data: Offset and size of its bytes in the file; None if they are not in the file.
-        external: Whether its bytes are in another file.
-        variable: Whether it keeps its values between runs.
-        sparse: Whether it is stored sparsely.
+        name: Name in the file; may be empty or not unique.
+        dtype: Element type in this program's spelling, or None for a resource, a variant or an unknown type.
+        type: Name of the element type in the schema.
+        shape: Shape before any resizing, or None if the rank is unknown.
+        signature: Shape with -1 for resizable sizes; empty if no size is resizable.
+        data: Offset and size of the data in the file, or None if the file has no data for the tensor.
+        external: Whether the data is in another file.
+        variable: Whether the tensor keeps its values between runs.
+        sparse: Whether the data is sparse.
         indices: Bytes of the sparse indices.
-        values: Number of stored elements of a sparse tensor, from its indices; None if unknown.
-        quantization: Its quantization; None if there is none.
+        values: Number of stored elements of a sparse tensor, counted from its indices, or None if unknown.
+        quantization: Quantization, or None for a tensor without scales.
     """
 
     __slots__ = (
@@ -136,17 +137,17 @@ class TfliteTensor:
         self.values = _values(dimensions)
         quantization = table.table(4)
         record = TfliteQuantization(quantization) if quantization is not None else None
-        # converters leave an empty record, or one with the smallest and largest values only
+        # converters also write an empty record, or a record with only minima and maxima
         self.quantization = record if record is not None and (record.scales or record.block) else None
 
     @property
     def dims(self) -> tuple[int, ...] | None:
-        """The shape with -1 for every resizable size."""
+        """The shape with -1 for resizable sizes, or None if the rank is unknown."""
         return self.signature or self.shape
 
     @property
     def stored(self) -> bool:
-        """Whether it is a constant."""
+        """Whether the tensor is a constant."""
         return self.data is not None or self.external
 
 
@@ -154,14 +155,14 @@ class TfliteOperator:
     """An operator of a subgraph.
 
     Attributes:
-        op: Its name in the schema, or the name of a custom operator.
-        custom: Whether it is a custom operator.
-        version: Version of its definition.
-        inputs: Numbers of its input tensors; -1 for an omitted one.
-        outputs: Numbers of its output tensors; -1 for an omitted one.
-        kind: Kind of its options; None if it has none, or unknown ones.
-        options: Table of its options.
-        own: Offset and size of a custom operator's options.
+        op: Name in the schema, or name of a custom operator.
+        custom: Whether the operator is custom.
+        version: Version of the operator's definition.
+        inputs: Numbers of the input tensors; -1 for an omitted input.
+        outputs: Numbers of the output tensors; -1 for an omitted output.
+        kind: Name of the options union, and number of the options table in it; None without options.
+        options: Options of a builtin operator, or None.
+        own: Offset and size of the options of a custom operator.
     """
 
     __slots__ = ("custom", "inputs", "kind", "op", "options", "outputs", "own", "version")
@@ -187,14 +188,14 @@ class TfliteOperator:
 
 
 class Subgraph:
-    """A subgraph: tensors, and operators in execution order.
+    """A subgraph of the file.
 
     Attributes:
-        name: May be empty.
-        tensors: All of them.
-        inputs: Numbers of tensors.
-        outputs: Numbers of tensors.
-        operators: In order.
+        name: Name in the file; may be empty.
+        tensors: Tensors by number.
+        inputs: Numbers of the input tensors.
+        outputs: Numbers of the output tensors.
+        operators: Operators in execution order.
     """
 
     __slots__ = ("inputs", "name", "operators", "outputs", "tensors")
@@ -205,7 +206,7 @@ class Subgraph:
         self.tensors = [TfliteTensor(t, file.buffer(t.number(2, "I"))) for t in tables]
         ranked = [bool(t.number(8, "B")) for t in tables]
         if any(ranked):
-            # writers that set this field distinguish scalars from tensors of unknown rank
+            # a writer that sets has_rank distinguishes scalars from tensors of unknown rank
             for tensor, has_rank in zip(self.tensors, ranked, strict=True):
                 if not has_rank and not tensor.shape and not tensor.stored:
                     tensor.shape = None
@@ -213,10 +214,12 @@ class Subgraph:
         codes = file.codes
         self.operators: list[TfliteOperator] = []
         for entry in table.tables(3):
-            at = entry.number(0, "I")
-            if at >= len(codes):
-                raise BadModel(f"an operator names operator code {at:,}, and there are {len(codes):,}")
-            self.operators.append(TfliteOperator(entry, codes[at], count, size))
+            code_index = entry.number(0, "I")
+            if code_index >= len(codes):
+                raise BadModel(
+                    f"an operator names operator code {code_index:,}, and there are {len(codes):,}"
+                )
+            self.operators.append(TfliteOperator(entry, codes[code_index], count, size))
         self.inputs: tuple[int, ...] = table.numbers(1, "i")
         self.outputs: tuple[int, ...] = table.numbers(2, "i")
         computed = {*self.inputs, *[n for operator in self.operators for n in operator.outputs]}
@@ -227,7 +230,7 @@ class Subgraph:
                 and number not in computed
                 and not tensor.stored
             ):
-                # a constant without elements has no bytes that identify it as a constant
+                # an empty constant has no data, so only its missing producer identifies it
                 tensor.data = 0, 0
         for number in (*self.inputs, *self.outputs):
             if not 0 <= number < count:
@@ -235,25 +238,23 @@ class Subgraph:
 
 
 class TfliteFile:
-    """A file's structure.
+    """The structure of a TensorFlow Lite file.
 
     Args:
-        data: The file.
+        buffer: Bytes of the file.
 
     Attributes:
-        data: The same.
-        budget: Budget for reading.
+        data: Bytes of the file.
+        budget: Read budget of the file.
         version: Version of the schema.
-        description: The writer's description.
-        codes: Operators that it uses: name, whether it is custom, and version.
-        subgraphs: Numbers that `subgraph` takes; the first subgraph is the main one.
-        buffers: Number of buffers.
+        description: Description by the writer of the file.
+        codes: (name, whether it is custom, version) of each operator kind in the file.
         metadata: Offset and size of each metadata entry, by name.
-        signatures: Names of signatures, with the number of the subgraph.
+        signatures: (name, subgraph number) of each signature.
 
     Raises:
-        BadModel: It is no TensorFlow Lite model, is cut off, or contradicts itself.
-        MissingExtra: The schema's package is not installed.
+        BadModel: The file is not a TensorFlow Lite model, is truncated, or contradicts itself.
+        MissingExtra: The package `tflite` is not installed.
     """
 
     def __init__(self, buffer: Buffer) -> None:
@@ -265,59 +266,59 @@ class TfliteFile:
         self.version = model.number(0, "I")
         self.description = model.text(3)
         self.codes = [_code(t) for t in model.tables(1)]
-        # a buffer's table lies beside its payload: read only those that are needed
+        # the table of a buffer is next to its data: `buffer` reads each table only when it is needed
         self._model = model
-        self._places, self._count = model.vector(4, 4)
-        model.budget.spend(8 * self._count)
-        self._known: dict[int, tuple[int, int] | None] = {0: None}
-        self._tables = model.tables(2)
-        if not self._tables:
+        self._buffers_start, self._buffer_count = model.vector(4, 4)
+        model.budget.spend(8 * self._buffer_count)
+        self._buffer_ranges: dict[int, tuple[int, int] | None] = {0: None}
+        self._subgraph_tables = model.tables(2)
+        if not self._subgraph_tables:
             raise BadModel("it holds no subgraph, so nothing that can run")
         self.metadata: dict[str, tuple[int, int]] = {}
         for entry in model.tables(6):
-            place = self.buffer(entry.number(1, "I"))
-            if place is not None:
-                self.metadata[entry.text(0)] = place
+            data_range = self.buffer(entry.number(1, "I"))
+            if data_range is not None:
+                self.metadata[entry.text(0)] = data_range
         self.signatures = tuple([(t.text(2), t.number(4, "I")) for t in model.tables(7)])
 
     @property
     def count(self) -> int:
         """Number of subgraphs."""
-        return len(self._tables)
+        return len(self._subgraph_tables)
 
-    def subgraph(self, at: int) -> Subgraph:
-        """The subgraph of this number, read anew at every call.
-
-        Raises:
-            BadModel: There is none, or it contradicts itself.
-        """
-        if not 0 <= at < self.count:
-            raise BadModel(f"subgraph {at:,} is named, and there are {self.count:,}")
-        return Subgraph(self._tables[at], self)
-
-    def buffer(self, at: int) -> tuple[int, int] | None:
-        """Offset and size of the bytes of the buffer with this number; None if it has none.
+    def subgraph(self, number: int) -> Subgraph:
+        """Reads a subgraph, without a cache; subgraph 0 is the main graph.
 
         Raises:
-            BadModel: There is no such buffer, or it does not lie in the file.
+            BadModel: The subgraph does not exist, or contradicts itself.
         """
-        if at not in self._known:
-            if at >= self._count:
-                raise BadModel(f"buffer {at:,} is named, and there are {self._count:,}")
-            if not len(self._known) % _FORGOTTEN and isinstance(self.data, mmap.mmap):
+        if not 0 <= number < self.count:
+            raise BadModel(f"subgraph {number:,} is named, and there are {self.count:,}")
+        return Subgraph(self._subgraph_tables[number], self)
+
+    def buffer(self, number: int) -> tuple[int, int] | None:
+        """Offset and size of the data of a buffer, or None if it is empty.
+
+        Raises:
+            BadModel: The buffer does not exist, or its data leaves the file.
+        """
+        if number not in self._buffer_ranges:
+            if number >= self._buffer_count:
+                raise BadModel(f"buffer {number:,} is named, and there are {self._buffer_count:,}")
+            if not len(self._buffer_ranges) % _RELEASE_INTERVAL and isinstance(self.data, mmap.mmap):
                 self.data.madvise(mmap.MADV_DONTNEED)
-            table = self._model.inner(self._places + 4 * at)
-            place, size = table.vector(0, 1)
+            table = self._model.inner(self._buffers_start + 4 * number)
+            start, size = table.vector(0, 1)
             offset = table.number(1, "Q")
             if offset > 1:
-                # after the flatbuffer, whose own offsets end at 2 GiB
-                place, size = _inside(offset, table.number(2, "Q"), len(self.data), f"buffer {at:,}")
-            self._known[at] = (place, size) if size else None
-        return self._known[at]
+                # the data follows the flatbuffer, whose own offsets cannot exceed 2 GiB
+                start, size = _inside(offset, table.number(2, "Q"), len(self.data), f"buffer {number:,}")
+            self._buffer_ranges[number] = (start, size) if size else None
+        return self._buffer_ranges[number]
 
 
 _INDEX_BYTES = (0, 4, 2, 1)
-"""Bytes of an index by the number of its vector's type in the union SparseIndexVector."""
+"""Bytes of a sparse index by the number of its type in the union SparseIndexVector."""
 
 
 def _indices(dimension: FlatTable) -> int:
@@ -332,10 +333,10 @@ def _indices(dimension: FlatTable) -> int:
 
 
 def _values(dimensions: Sequence[FlatTable]) -> int | None:
-    """Number of values that a sparse tensor stores, from its dimensions; None if unknown.
+    """Number of values that a sparse tensor stores, or None if it describes no dimensions.
 
-    From the outermost to the innermost dimension, a dense one multiplies the number by its size, and a sparse
-    one sets it to the number of its indices.
+    The dimensions are processed from the outermost to the innermost. A dense dimension multiplies the number
+    by its size. A sparse dimension sets the number to the count of its indices.
     """
     count = 1
     for dimension in dimensions:
@@ -348,15 +349,16 @@ def _values(dimensions: Sequence[FlatTable]) -> int | None:
     return count if dimensions else None
 
 
-def _inside(offset: int, count: int, size: int, what: str) -> tuple[int, int]:
+def _inside(offset: int, count: int, size: int, part: str) -> tuple[int, int]:
+    """Checks that `count` bytes at `offset` are in a file of `size` bytes; returns offset and count."""
     if offset + count > size:
-        raise BadModel(f"{what} ({count:,} bytes at {offset:,}) does not fit in the file of {size:,} bytes")
+        raise BadModel(f"{part} ({count:,} bytes at {offset:,}) does not fit in the file of {size:,} bytes")
     return offset, count
 
 
 def _code(table: FlatTable) -> tuple[str, bool, int]:
-    """Name, whether it is custom, and version of an operator code."""
-    # numbers from 127 on are in a field that was added later
+    """The name of an operator code, whether the operator is custom, and its version."""
+    # the first field holds numbers up to 127; a later version of the schema added the second
     number = max(table.number(0, "b"), table.number(3, "i"))
     version = table.number(2, "i", 1)
     if number == _CUSTOM:

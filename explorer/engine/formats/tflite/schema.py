@@ -1,11 +1,11 @@
 """TensorFlow Lite schema: names of enumerations and options, from the `tflite` package.
 
-flatc generates the package from the schema: an enumeration is a module of numbers, a table is a module of
-accessors. Importing the package loads all of its 180 modules and numpy, while one enumeration takes less than
-a millisecond, so an outline does not wait. Options of operators, their names and their defaults come from the
-accessors; no list is kept here.
+flatc generates the package from the schema. Each enumeration is a module of numbers, and each table is a
+module with accessors. Importing the package loads all of its 180 modules and numpy. Loading the module of one
+enumeration takes less than a millisecond, so an outline starts without delay. Names and defaults of operator
+options come from the accessors.
 
-The accessors follow any offset; `flatbuffer.CheckedTable` gives them checked ones.
+The accessors follow any offset; `flatbuffer.CheckedTable` adds checks.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ DTYPES: Mapping[int, str | None] = {
     10: "float64",
     11: "complex128",
     12: "uint64",
-    13: None,  # a resource: a variable or a table, by its handle
-    14: None,  # a variant: a list of tensors
+    13: None,  # resource: the handle of a variable or a table
+    14: None,  # variant: a list of tensors
     15: "uint32",
     16: "uint16",
     17: "int4",
@@ -48,10 +48,10 @@ DTYPES: Mapping[int, str | None] = {
     21: "float8_e4m3fn",
     22: "float8_e5m2",
 }
-"""Element types by their number in the schema, in our spelling; 19 to 22 are from LiteRT's newer schema."""
+"""Element types by number in the schema, in this program's spelling; 19 to 22 are from LiteRT's schema."""
 
 _NEWER: Mapping[str, Mapping[int, str]] = {"BuiltinOperator": {209: "STABLEHLO_CASE"}}
-"""Names that are missing in the package."""
+"""Enumeration members that the package lacks."""
 
 _ENUMERATIONS = {
     "Combiner": "CombinerType",
@@ -73,22 +73,22 @@ _ENUMERATIONS = {
     "ValueDtype": "TensorType",
     "WeightsFormat": "FullyConnectedOptionsWeightsFormat",
 }
-"""Enumerations of number fields, by accessor; the accessors do not tell them."""
+"""Enumeration of a number field by accessor; the accessors themselves return plain numbers."""
 
-_UNSAID = ("quantized_bias_type",)
-"""Fields whose default means unknown."""
+_UNKNOWN_BY_DEFAULT = ("quantized_bias_type",)
+"""Fields whose default value means that the value is unknown."""
 
 
 @cache
 def _kind(name: str) -> Any:
-    """A class of the package; imports only its module.
+    """Loads a class of the package, and imports only its module.
 
     Raises:
         MissingExtra: The package is not installed.
     """
     package = PathFinder.find_spec("tflite")
-    places = package.submodule_search_locations if package is not None else None
-    spec = PathFinder.find_spec(name, places) if places else None
+    search_paths = package.submodule_search_locations if package is not None else None
+    spec = PathFinder.find_spec(name, search_paths) if search_paths else None
     if spec is None or spec.loader is None:
         raise MissingExtra(
             "the schema of TensorFlow Lite's files is not installed", hint="type: pip install tflite"
@@ -110,11 +110,11 @@ class _Field:
     """A field of a table of options.
 
     Attributes:
-        name: Its name in the schema.
-        accessor: Name of the accessor that reads it.
-        many: Whether it is a vector.
-        raw: Whether it is a vector of bytes.
-        enumeration: Enumeration of its values; empty for plain numbers.
+        name: Name in the schema.
+        accessor: Name of the accessor method that reads the field.
+        many: Whether the field is a vector.
+        raw: Whether the field is a vector of bytes.
+        enumeration: Enumeration of the values; empty for plain numbers.
     """
 
     __slots__ = ("accessor", "enumeration", "many", "name", "raw")
@@ -124,16 +124,16 @@ class _Field:
         self.accessor = accessor
         self.many = f"{accessor}Length" in vars(kind)
         self.raw = self.many and "Uint8Flags" in names_in(kind, accessor)
-        # in StableHLO, paddings are numbers
+        # a vector of paddings (StableHLO) holds plain numbers
         self.enumeration = "" if self.many and accessor == "Padding" else _ENUMERATIONS.get(accessor, "")
 
     def read(self, accessors: Any) -> Any:
-        """Its value; for bytes, their number."""
+        """The value of the field; for a vector of bytes, its length as text."""
         read = getattr(accessors, self.accessor)
         if not self.many:
             return self._named(read())
         count = getattr(accessors, f"{self.accessor}Length")()
-        return f"{count:,} bytes" if self.raw else tuple([self._named(read(at)) for at in range(count)])
+        return f"{count:,} bytes" if self.raw else tuple([self._named(read(index)) for index in range(count)])
 
     def _named(self, value: Any) -> Any:
         if isinstance(value, bytes):
@@ -145,12 +145,12 @@ class _Field:
 
 
 class OptionsTable:
-    """A kind of options: a table of the schema.
+    """A table of the schema that holds the options of one kind of operator.
 
     Attributes:
         name: Name of the table.
         fields: Fields in the order of the schema.
-        flat: Whether no field needs an offset, so that equal bytes mean equal options.
+        flat: Whether all fields are inline numbers, so that equal bytes mean equal options.
     """
 
     __slots__ = ("_kind", "fields", "flat", "name")
@@ -164,7 +164,9 @@ class OptionsTable:
         self.flat = not any(f.many or "String" in names_in(kind, f.accessor) for f in self.fields)
 
     def read(self, table: FlatTable) -> dict[str, Any]:
-        """Values by name, including defaults that are not unknown.
+        """The values by field name, including defaults.
+
+        A field in `_UNKNOWN_BY_DEFAULT` is included only if the file sets it.
 
         Raises:
             BadModel: The table contradicts itself.
@@ -173,30 +175,30 @@ class OptionsTable:
         return {
             field.name: field.read(accessors)
             for slot, field in enumerate(self.fields)
-            if field.name not in _UNSAID or table.place(slot, 1)
+            if field.name not in _UNKNOWN_BY_DEFAULT or table.place(slot, 1)
         }
 
 
 @cache
 def options(union: str, number: int) -> OptionsTable | None:
-    """The table at this number of a union ('BuiltinOptions', 'BuiltinOptions2'); None if unknown."""
+    """The options table with a number in a union ('BuiltinOptions' or 'BuiltinOptions2'), or None."""
     name = names(union).get(number, "NONE")
     return None if name == "NONE" else OptionsTable(name)
 
 
 def _is_helper(entry: str) -> bool:
-    """Whether an accessor is a helper of flatc and no field."""
+    """Whether an accessor is a helper generated by flatc that reads no field."""
     if entry == "Init" or entry.startswith("GetRootAs"):
         return True
     return entry.endswith(("BufferHasIdentifier", "Length", "AsNumpy", "IsNone"))
 
 
 def _snake(name: str) -> str:
-    """StrideW as stride_w, DilationHFactor as dilation_h_factor."""
-    out = ""
-    for at, letter in enumerate(name):
-        after = name[at + 1 : at + 2]
-        if at and letter.isupper() and (not name[at - 1].isupper() or after.islower()):
-            out += "_"
-        out += letter.lower()
-    return out
+    """Converts StrideW to stride_w, and DilationHFactor to dilation_h_factor."""
+    snake_name = ""
+    for index, letter in enumerate(name):
+        next_letter = name[index + 1 : index + 2]
+        if index and letter.isupper() and (not name[index - 1].isupper() or next_letter.islower()):
+            snake_name += "_"
+        snake_name += letter.lower()
+    return snake_name

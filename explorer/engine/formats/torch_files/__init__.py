@@ -1,1 +1,1 @@
-"""PyTorch files, read as data: nothing in them runs."""
+"""PyTorch files, read as data: no code in them runs."""

@@ -1,9 +1,13 @@
-"""Checkpoints of torch.save and pickle, in all their forms, read as descriptions.
+"""Checkpoints of torch.save and pickle: reads the saved objects as descriptions, and runs no code.
 
-There are three forms: a zip archive with the pickle in `data.pkl` and a file for every storage (torch 1.6 and
-later); a magic number, a row of pickles, and then the storages (older torch); and a plain pickle that
-contains the storages as bytes. The result is the same for all: the saved values, tensors as places in the
-file, and classes and functions as names. Nothing runs.
+A checkpoint has one of three forms:
+
+- zip: an archive with the pickle in `data.pkl` and one entry for each storage (torch 1.6 and later).
+- legacy: a magic number, several pickles, and then the storages (older torch).
+- pickle: a plain pickle that contains the storages as bytes.
+
+In the result, plain values are unchanged, tensors are views of storages in the file, and classes and
+functions are names.
 """
 
 from __future__ import annotations
@@ -28,19 +32,19 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_files.pickle_machine import Content
 
 MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
-"""Begin of a checkpoint of torch before 1.6: its pickled magic number."""
+"""First bytes of the legacy form: the pickled magic number of torch before 1.6."""
 
 TAR = b"ustar"
-"""Marker at byte 257 of files from torch before 0.2."""
+"""Marker at byte 257 of files from torch before 0.2, which are tar archives."""
 
 PICKLE_BYTES = 1 << 30
-"""Longest pickle read from an archive: it describes about seven million tensors."""
+"""Maximum bytes of a pickle in an archive; this size describes about seven million tensors."""
 
 HEAD = 1 << 16
-"""Most bytes in front of a storage that is stored by itself."""
+"""Maximum bytes before the data of a storage that is saved as bytes in a plain pickle."""
 
 _PROTOCOL = 1001
-"""Protocol number of the form with the magic number; there is no other."""
+"""Protocol number of the legacy form; no other number was ever used."""
 
 _AGAIN = "fetch or save the file again"
 
@@ -50,15 +54,16 @@ class SavedFile:
     """Contents of a checkpoint.
 
     Args:
-        source: The file.
-        form: 'zip', 'legacy' or 'pickle'.
-        root: The saved object: plain values, `Ordered`, `ReducedObject`, `TensorSpec`, `Global`.
-        named: Every name of code in the pickle, with the number of its calls.
+        source: Path of the file.
+        form: Form of the file: 'zip', 'legacy' or 'pickle'.
+        root: Saved object. It consists of plain values, `PickledDict`, `ReducedObject`, `TensorSpec` and
+            `Global`.
+        named: Number of calls of each class and function that the pickle names, by qualified name.
         size: Bytes of the file.
-        place: Returns the first byte of a storage in the file; None if it is not stored uncompressed.
-        swapped: Whether the values are stored in the other byte order.
-        base: First byte of the pickle in the file; None if it is compressed.
-        storages: Type and elements of every storage in the pickle, by its key.
+        place: Function that returns the file offset of a storage, or None if the storage is compressed.
+        swapped: Whether the values have the byte order of another machine.
+        base: File offset of the pickle, or None if it is compressed.
+        storages: Element type and number of elements of each storage in the pickle, by key.
     """
 
     source: str
@@ -76,12 +81,12 @@ def read(source: str, *, places: bool = True) -> SavedFile:
     """Reads a checkpoint without its weights.
 
     Args:
-        source: The file.
-        places: Whether to find the first byte of every storage in an archive, which reads each header. The
-            sizes are checked in any case.
+        source: Path of the file.
+        places: Whether to find the file offset of each storage in an archive, which reads the header of each
+            entry. The sizes of storages are checked in any case.
 
     Raises:
-        BadModel: It is no checkpoint, is broken, or contradicts itself.
+        BadModel: The file is not a checkpoint, is broken, or contradicts itself.
     """
     descriptor, size = open_regular(source)
     try:
@@ -106,7 +111,7 @@ def read(source: str, *, places: bool = True) -> SavedFile:
         raise broken(error, source) from error
 
 
-# -- the zip archive
+# -- the zip form
 
 
 def _zip_archive(source: str, places: bool) -> SavedFile:
@@ -138,22 +143,22 @@ def _zip_archive(source: str, places: bool) -> SavedFile:
     return SavedFile(source, "zip", root, machine.named, archive.size, place, swapped, base, storages)
 
 
-# -- the magic number
+# -- the legacy form
 
 
 def _legacy(source: str, content: Content, size: int) -> SavedFile:
     machine = lenient(content, len(MAGIC))
     protocol = load(machine)
-    machine = lenient(content, machine.at)
+    machine = lenient(content, machine.position)
     system = load(machine)
     storages: dict[str, tuple[str, int]] = {}
-    machine = lenient(content, machine.at, more=_MORE, storages=storages)
+    machine = lenient(content, machine.position, more=_MORE, storages=storages)
     root = load(machine)
-    keys = lenient(content, machine.at)
+    keys = lenient(content, machine.position)
     order = load(keys)
     if protocol != _PROTOCOL or not isinstance(system, dict) or not isinstance(order, list):
         raise PickleError("it is not laid out as torch does")
-    places = _places(source, storages, [str(key) for key in order], keys.at, size)
+    places = _storage_offsets(source, storages, [str(key) for key in order], keys.position, size)
 
     def place(ref: StorageRef) -> int | None:
         offset = places.get(ref.key)
@@ -165,12 +170,24 @@ def _legacy(source: str, content: Content, size: int) -> SavedFile:
     return SavedFile(source, "legacy", root, machine.named, size, place, swapped, 0, storages)
 
 
-def _places(
-    source: str, storages: Mapping[str, tuple[str, int]], order: list[str], at: int, size: int
+def _storage_offsets(
+    source: str, storages: Mapping[str, tuple[str, int]], order: list[str], offset: int, size: int
 ) -> dict[str, int]:
-    """The first byte of every storage, in the order of the keys; a count of elements precedes each.
+    """Computes the file offset of each storage in the legacy form.
 
-    The pickle has the counts, too, so nothing between the storages has to be read.
+    An 8-byte count of elements precedes each storage. The pickle contains the counts too, so this function
+    does not read the file.
+
+    Args:
+        source: Path of the file.
+        storages: Element type and number of elements of each storage, by key.
+        order: Keys of the storages in the order of the file.
+        offset: File offset of the first count.
+        size: Bytes of the file.
+
+    Raises:
+        BadModel: The file is truncated.
+        PickleError: A key occurs twice, or its element type is unknown.
     """
     offsets: dict[str, int] = {}
     for key in order:
@@ -178,20 +195,22 @@ def _places(
         width = BYTES.get(dtype)
         if key in offsets or width is None:
             raise PickleError(f"the storage '{printable(key)[:40]}' has no place")
-        offsets[key] = at + 8
-        at += 8 + elements * width
-    if at > size:
+        offsets[key] = offset + 8
+        offset += 8 + elements * width
+    if offset > size:
         raise BadModel(
-            f"it is cut off: its storages end at byte {at:,}, the file at {size:,}", where=source, hint=_AGAIN
+            f"it is cut off: its storages end at byte {offset:,}, the file at {size:,}",
+            where=source,
+            hint=_AGAIN,
         )
     return offsets
 
 
-# -- a pickle alone
+# -- the plain pickle
 
 
 def _plain_pickle(source: str, content: Content, size: int) -> SavedFile:
-    """A plain pickle, whose storages are checkpoints of their own, as bytes inside it."""
+    """Reads a plain pickle. Each storage in it is a checkpoint in the legacy form, stored as bytes."""
     inner: dict[str, int | None] = {}
     storages: dict[str, tuple[str, int]] = {}
 
@@ -200,36 +219,36 @@ def _plain_pickle(source: str, content: Content, size: int) -> SavedFile:
             encoded = ByteSpan(encoded, 0, len(encoded))
         if not isinstance(encoded, ByteSpan):
             raise ValueError("a storage is not stored as bytes")
-        # only the short head before the storage is read
+        # read only the bytes before the data of the storage
         saved = _legacy(source, encoded.read(HEAD), encoded.size)
         if not isinstance(saved.root, StorageRef):
             raise ValueError("a storage is something else")
-        inside = saved.place(saved.root)
+        offset = saved.place(saved.root)
         key = str(len(inner))
-        inner[key] = encoded.at + inside if encoded.content is content and inside is not None else None
+        inner[key] = encoded.offset + offset if encoded.content is content and offset is not None else None
         storages[key] = saved.root.dtype, saved.root.elements
         return StorageRef(key, saved.root.dtype, saved.root.elements)
 
-    makers: dict[tuple[str, str], Callable[..., Any]] = {
+    replacements: dict[tuple[str, str], Callable[..., Any]] = {
         ("torch.storage", "_load_from_bytes"): from_bytes,
         **_MORE,
     }
-    machine = lenient(content, more=makers)
+    machine = lenient(content, more=replacements)
     root = load(machine)
     return SavedFile(
         source, "pickle", root, machine.named, size, lambda ref: inner.get(ref.key), storages=storages
     )
 
 
-def _encoded(text: Any, encoding: Any = "utf-8") -> bytes:
-    """Decodes bytes, which pickle protocols before 3 write as text."""
+def _bytes_of_text(text: Any, encoding: Any = "utf-8") -> bytes:
+    """Restores bytes, which pickle protocols before 3 write as text in latin-1."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise ValueError("bytes are written in an unknown way")
     return text.encode("latin-1")
 
 
-_MORE: dict[tuple[str, str], Callable[..., Any]] = {("_codecs", "encode"): _encoded}
-"""Stand-ins for further calls."""
+_MORE: dict[tuple[str, str], Callable[..., Any]] = {("_codecs", "encode"): _bytes_of_text}
+"""Functions that a checkpoint may call in addition to those in `tensors`."""
 
 # -- numpy arrays
 
@@ -249,18 +268,18 @@ _KINDS = {
     "c8": "complex64",
     "c16": "complex128",
 }
-"""numpy's codes of element types."""
+"""Element types by numpy's code."""
 
 
 def array_type(described: ReducedObject) -> tuple[str, bool]:
-    """The element type of a numpy array, and whether its bytes are in the other order."""
+    """The element type that a `numpy.dtype` describes, and whether it is big-endian."""
     code = described.args[0] if described.args else ""
     state = described.state if isinstance(described.state, tuple) else ()
     name = _KINDS.get(code.lstrip("<>|="), code) if isinstance(code, str) else "object"
     return name, len(state) > 1 and state[1] == ">"
 
 
-# -- code that loading would run
+# -- code that torch would run when it loads the file
 
 _HARMLESS = frozenset({
     "collections.OrderedDict", "collections.defaultdict", "builtins.set", "__builtin__.set",
@@ -270,7 +289,7 @@ _HARMLESS = frozenset({
     "numpy._core.multiarray._reconstruct", "numpy.core.multiarray.scalar",
     "numpy._core.multiarray.scalar",
 })  # fmt: skip
-"""Harmless names, which every checkpoint may have and which only build values."""
+"""Names that any checkpoint may contain, and that only create values."""
 
 _DANGEROUS = (
     "os", "posix", "nt", "subprocess", "builtins", "__builtin__", "sys", "runpy", "importlib", "socket",
@@ -278,23 +297,27 @@ _DANGEROUS = (
     "multiprocessing", "asyncio", "operator", "functools", "types", "marshal", "tempfile", "pathlib",
     "io", "codecs", "_io", "torch.hub", "torch.utils.cpp_extension",
 )  # fmt: skip
-"""Modules that no model needs for loading."""
+"""Python modules that no model needs when it is loaded."""
 
 
 def calls(saved: SavedFile) -> Iterator[tuple[str, int, bool]]:
-    """Names of code that loading would import: name, number of calls, and whether it is suspicious (first in
-    order).
+    """Lists the code that loading the file with torch would import.
+
+    Yields:
+        (name, number of calls, whether it is suspicious), suspicious names first.
     """
     entries = []
     for name, times in saved.named.items():
-        module, _, last = name.rpartition(".")
+        module, _, name_in_module = name.rpartition(".")
         if name in _HARMLESS or name.startswith(("torch._utils._rebuild", "torch._tensor._rebuild")):
             continue
         if module in ("torch", "torch.cuda", "torch.storage") and (
-            last.endswith("Storage") or last.islower()
+            name_in_module.endswith("Storage") or name_in_module.islower()
         ):
             continue
-        suspicious = any(module == bad or module.startswith(f"{bad}.") for bad in _DANGEROUS)
+        suspicious = any(
+            module == dangerous or module.startswith(f"{dangerous}.") for dangerous in _DANGEROUS
+        )
         entries.append((name, times, suspicious))
     entries.sort(key=lambda entry: not entry[2])
     yield from entries

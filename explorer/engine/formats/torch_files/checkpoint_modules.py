@@ -1,8 +1,8 @@
-"""Contents of a checkpoint: the model's tensors, the tree of a pickled module, and other data.
+"""Contents of a checkpoint: tensors of the model, modules if any were pickled, and other data.
 
-A checkpoint may hold anything: a state_dict, a dictionary of model, optimizer and epoch, a whole module, or
-modules in dictionaries. One walk over the pickle's description covers all. Tensors get roles, so that the
-moments of an optimizer do not count as parameters.
+A checkpoint may contain any object: a state_dict, a dictionary of model, optimizer and epoch, a module, or
+modules in dictionaries. One depth-first traversal of the pickle's description handles all of them. A tensor
+outside the model gets a role, such as 'optimizer state', and is not counted as a parameter.
 """
 
 from __future__ import annotations
@@ -33,32 +33,34 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEPTH = 64
-"""Most levels of nested containers or modules."""
+"""Maximum depth of nested containers or modules."""
 TIMES = 10_000
-"""Most names of one tensor or container."""
+"""Maximum number of names of one tensor, and of repeated containers in a file."""
 NAME = 512
-"""Longest name in characters; a longer name keeps its two ends."""
+"""Maximum length of a name, in characters. A longer name keeps its beginning and its end."""
 VALUES = 40
-"""Most plain values that are listed beside the tensors."""
+"""Maximum number of plain values that the facts list."""
 TEXT = 200
-"""Longest text of such a value, in characters."""
+"""Maximum length of a plain value as text, in characters."""
 
 PICKLED = "the file holds a pickled module, whose code was not run"
 """Reason for unknown MACs of a pickled module."""
 
 _OPTIMIZER = "optimizer state"
 _COPY = "averaged copy"
-_BESIDE = "beside the model"
+_OUTSIDE_MODEL = "beside the model"
 
 ROLES = {
     **dict.fromkeys(("optimizer", "optimizers", "optimizer_state", "optimizer_states", "optim"), _OPTIMIZER),
     **dict.fromkeys(("optimizer_state_dict", "optim_state", "optimizer_g", "optimizer_d"), _OPTIMIZER),
     **dict.fromkeys(("ema", "model_ema", "ema_state_dict", "state_dict_ema", "ema_model"), _COPY),
-    **dict.fromkeys(("scheduler", "lr_scheduler", "lr_schedulers", "lr_scheduler_state_dict"), _BESIDE),
-    **dict.fromkeys(("scaler", "grad_scaler", "amp", "rng_state", "rng", "cuda_rng_state"), _BESIDE),
-    **dict.fromkeys(("random_state", "torch_rng_state", "rng_states", "callbacks", "loops"), _BESIDE),
+    **dict.fromkeys(
+        ("scheduler", "lr_scheduler", "lr_schedulers", "lr_scheduler_state_dict"), _OUTSIDE_MODEL
+    ),
+    **dict.fromkeys(("scaler", "grad_scaler", "amp", "rng_state", "rng", "cuda_rng_state"), _OUTSIDE_MODEL),
+    **dict.fromkeys(("random_state", "torch_rng_state", "rng_states", "callbacks", "loops"), _OUTSIDE_MODEL),
 }
-"""Roles of the contents of a dictionary, by its key in lower case."""
+"""Role of an entry of the outermost dictionary, by its key in lower case."""
 
 _UNREAD = {
     "meta": "it is on the meta device",
@@ -66,7 +68,7 @@ _UNREAD = {
     "conj": "its numbers are the complex conjugates of those that are stored",
     "neg": "its numbers are the negatives of those that are stored",
 }
-"""Reason for unread values, by layout of a tensor that is not strided."""
+"""Reason why the values of a tensor cannot be read, by layout (see `TensorSpec`)."""
 
 
 @record
@@ -74,17 +76,17 @@ class Checkpoint:
     """A parsed checkpoint.
 
     Attributes:
-        contents: The tensors of the model and others, facts and notes.
-        parts: The same tensors in the order of the file, with modules.
-        whole: Paths and classes of modules that were pickled whole; empty if there are only tensors.
-        strides: Strides of the tensors that are not contiguous, in elements.
-        notes: Notes on tensors, by name.
-        roles: Roles of the tensors outside the model, by name.
-        wrapped: Tensors that are stored as other tensors, by path.
-        unclaimed: Data of the file outside all tensors: name and reason.
-        renamed: Names that differ from the file, because two paths are equal or one is too long.
-        swapped: Whether values are stored in the other byte order.
-        form: 'zip', 'legacy' or 'pickle'.
+        contents: All tensors of the file, with facts and notes.
+        parts: Modules and tensors in the order of the file.
+        whole: (path, class) of each pickled module that is not part of another one.
+        strides: Strides of each tensor that is not contiguous, in elements, by name.
+        notes: Note on each tensor, by name.
+        roles: Role of each tensor outside the model, by name.
+        wrapped: Tensors that are stored as several inner tensors, by path.
+        unclaimed: (name, reason) of data in the file that belongs to no tensor.
+        renamed: Names that differ from the path in the file, because the path is too long or not unique.
+        swapped: Whether the values have the byte order of another machine.
+        form: Form of the file: 'zip', 'legacy' or 'pickle' (see `checkpoint`).
     """
 
     contents: TensorIndex = field(init=False)
@@ -100,8 +102,23 @@ class Checkpoint:
     form: str = ""
 
 
-class _Walk:
-    """One pass over the description of a pickle."""
+class _ContentReader:
+    """Collects modules, tensors and other values in one traversal of a pickle's description.
+
+    Attributes:
+        tensors: Tensors in the order of the file.
+        names: Number of uses of each tensor name.
+        visited: Ids of visited containers and objects.
+        first_names: First name of each stored tensor, by identity.
+        tied: Names of tensors that are stored under another name too.
+        storages: Name of the first tensor and bytes of each storage, by key.
+        bare_storages: Keys of storages that are values themselves, without a tensor.
+        values: (path, text) of plain values.
+        unlisted: Number of plain values beyond `VALUES`.
+        repeated: Paths of containers that were visited before.
+        name_counts: Number of names of each tensor object, by id.
+        views: Tensors as views of their storages, by name.
+    """
 
     def __init__(self, saved: SavedFile) -> None:
         self.saved = saved
@@ -110,22 +127,22 @@ class _Walk:
         self.checkpoint.form = saved.form
         self.tensors: list[StoredTensor] = []
         self.names: dict[str, int] = {}
-        self.seen: set[int] = set()
-        self.first: dict[Any, str] = {}
+        self.visited: set[int] = set()
+        self.first_names: dict[Any, str] = {}
         self.tied: list[str] = []
         self.storages: dict[str, tuple[str, int]] = {}
-        self.bare: set[str] = set()
+        self.bare_storages: set[str] = set()
         self.values: list[tuple[str, str]] = []
-        self.left = 0
-        self.again: list[str] = []
-        self.times: dict[int, int] = {}
+        self.unlisted = 0
+        self.repeated: list[str] = []
+        self.name_counts: dict[int, int] = {}
         self.views: dict[str, TensorView] = {}
 
     def run(self) -> None:
-        """Walks everything depth-first and in order, without copying long lists."""
+        """Traverses the description depth-first, in order, without copying long lists."""
         stack = [iter([("", self.saved.root)])]
-        # of each level: its path, role and depth, whether its keys give roles, and whether it is an
-        # attribute of a tensor, which has no parameters
+        # of each level: path; role; depth; whether its keys decide roles; whether it is an attribute of a
+        # tensor, so that its tensors are not counted as parameters
         levels: list[tuple[str, str, int, bool, bool]] = [("", "", 0, True, False)]
         while stack:
             entry = next(stack[-1], None)
@@ -134,49 +151,55 @@ class _Walk:
                 levels.pop()
                 continue
             key, value = entry
-            above, role, depth, telling, attribute = levels[-1]
-            path = _joined(above, key)
-            if telling and not role:
-                role = _role(above, key, value)
+            parent, role, depth, keys_give_roles, attribute = levels[-1]
+            path = _joined(parent, key)
+            if keys_give_roles and not role:
+                role = _role(parent, key, value)
             if isinstance(value, TensorSpec):
-                self.loose(path, value, role, depth, attribute)
+                self.add_tensor(path, value, role, depth, attribute)
             elif isinstance(value, WrappedTensor):
-                self.often_named(value)
-                within = self.wrap(path, value, role, self.beside(role, depth), 0 if attribute else None)
-                stack.append(iter(within))
+                self.check_names(value)
+                members = self.add_wrapped(
+                    path, value, role, self.unowned_tensors(role, depth), 0 if attribute else None
+                )
+                stack.append(iter(members))
                 levels.append(("", role, depth, False, True))
             elif isinstance(value, StorageRef):
-                self.bare.add(value.key)
+                self.bare_storages.add(value.key)
                 self.checkpoint.unclaimed.append((path or "storage", "a storage that no tensor is of"))
             elif isinstance(value, (*PLAIN, Global, Device, ByteSpan)):
                 self.value(path, value)
-            elif id(value) in self.seen and value:
-                self.again.append(path)
-                self.often(len(self.again))
+            elif id(value) in self.visited and value:
+                self.repeated.append(path)
+                self.check_count(len(self.repeated))
             else:
                 if len(stack) > DEPTH:
                     raise BadModel("it is nested deeper than any model", where=self.saved.source)
-                self.seen.add(id(value))
-                below = self.opened(path, value, role, depth)
-                if below is not None:
-                    stack.append(iter(below))
-                    # the names of a module's members give no roles
-                    module = _is_module(value)
-                    inner = depth + 1 if path and module else depth
-                    levels.append((path, role, inner, telling and not module, attribute))
-        self.leftover()
+                self.visited.add(id(value))
+                children = self.open_value(path, value, role, depth)
+                if children is not None:
+                    stack.append(iter(children))
+                    # the names of a module's members do not decide roles
+                    is_module = _is_module(value)
+                    member_depth = depth + 1 if path and is_module else depth
+                    levels.append((path, role, member_depth, keys_give_roles and not is_module, attribute))
+        self.add_unclaimed_storages()
         share_pieces(self.tensors, self.views)
 
-    def leftover(self) -> None:
-        """Records storages of the pickle that belong to no tensor of the walk."""
+    def add_unclaimed_storages(self) -> None:
+        """Records the storages of the pickle that belong to no tensor."""
         for key, (dtype, elements) in self.saved.storages.items():
-            if key in self.storages or key in self.bare:
+            if key in self.storages or key in self.bare_storages:
                 continue
             size = bytes_text(elements * BYTES.get(dtype, 1))
             self.checkpoint.unclaimed.append((f"storage {key}", f"{size} of {dtype} that no tensor is of"))
 
-    def opened(self, path: str, value: Any, role: str, depth: int) -> Iterable[tuple[str, Any]] | None:
-        """The members of a container, module or object; None if there are none, or it is recorded already."""
+    def open_value(self, path: str, value: Any, role: str, depth: int) -> Iterable[tuple[str, Any]] | None:
+        """Visits a container, module or object.
+
+        Returns:
+            Its members by name, or None if nothing in it needs a visit.
+        """
         if _is_module(value):
             return self.module(path, value, role, depth)
         if isinstance(value, ReducedObject) and self.array(path, value, role, depth):
@@ -186,60 +209,60 @@ class _Walk:
             return None
         return _inside(value)
 
-    def often(self, times: int) -> None:
-        """Refuses a count that no model reaches but a few bytes of a pickle can."""
+    def check_count(self, times: int) -> None:
+        """Raises an error for a count that no model reaches but a few bytes of a pickle can."""
         if times > TIMES:
             raise BadModel(f"it names one thing more than {TIMES:,} times", where=self.saved.source)
 
     def value(self, path: str, value: Any) -> None:
-        """Records a value that is no tensor."""
+        """Records a value that is not a tensor."""
         if len(self.values) < VALUES:
             text = _text(value)
             if path and text:
                 self.values.append((path, text))
         else:
-            self.left += 1
+            self.unlisted += 1
 
     def unique(self, name: str) -> str:
-        """`name`, or `name` with '#2' if it is taken."""
+        """Makes a tensor name unique by appending '#2', '#3' ... if it is in use."""
         times = self.names.get(name, 0)
         self.names[name] = times + 1
         return self.unique(f"{name}#{times + 1}") if times else name
 
-    def often_named(self, value: object) -> None:
-        """Refuses an object with more names than any model gives it."""
-        times = self.times[id(value)] = self.times.get(id(value), 0) + 1
-        self.often(times)
+    def check_names(self, value: object) -> None:
+        """Raises an error for an object with more names than any model gives it."""
+        times = self.name_counts[id(value)] = self.name_counts.get(id(value), 0) + 1
+        self.check_count(times)
 
-    def loose(self, path: str, spec: TensorSpec, role: str, depth: int, attribute: bool) -> None:
+    def add_tensor(self, path: str, spec: TensorSpec, role: str, depth: int, attribute: bool) -> None:
         """Records a tensor outside modules."""
-        self.often_named(spec)
+        self.check_names(spec)
         numbers = 0 if attribute else None
-        self.beside(role, depth).append(self.tensor(path or "tensor", spec, role, numbers=numbers))
+        self.unowned_tensors(role, depth).append(self.tensor(path or "tensor", spec, role, numbers=numbers))
 
-    def wrap(
+    def add_wrapped(
         self,
         path: str,
         value: WrappedTensor,
         role: str,
-        into: list[StoredTensor],
+        inner_tensors: list[StoredTensor],
         numbers: int | None,
         trained: bool | None = None,
         depth: int = 0,
     ) -> list[tuple[str, Any]]:
-        """Records a tensor that is stored as other tensors.
+        """Records a tensor that is stored as several inner tensors.
 
         Args:
-            path: Its name.
-            value: Its description in the file.
-            role: Its role; '' for the model.
-            into: List that gets its inner tensors.
-            numbers: Number of the model's elements that it stands for; None: those of its shape.
-            trained: Whether it is trained, if its place tells.
-            depth: Number of tensors that contain it.
+            path: Name of the tensor.
+            value: Description of the tensor in the file.
+            role: Role of the tensor, or '' for the model.
+            inner_tensors: List to which the inner tensors are added.
+            numbers: Number of model elements to count, or None for the elements of its shape.
+            trained: Whether the tensor is trained, or None if the module does not decide it.
+            depth: Number of wrapped tensors that contain this one.
 
         Returns:
-            Its other contents, by full path.
+            (path, value) of its contents that are neither tensors nor plain values.
         """
         if depth > DEPTH:
             raise BadModel("it is nested deeper than any model", where=self.saved.source)
@@ -248,37 +271,37 @@ class _Walk:
             numbers = prod(value.shape)
         if trained is None and value.parameter:
             trained = value.requires_grad
-        rest = []
+        others = []
         for key, part in value.inner.items():
             name = _joined(path, _name(key)) if key else path
             if isinstance(part, TensorSpec):
-                into.append(self.tensor(name or "tensor", part, role, trained, numbers=numbers))
+                inner_tensors.append(self.tensor(name or "tensor", part, role, trained, numbers=numbers))
                 numbers = 0
             elif isinstance(part, WrappedTensor):
-                rest += self.wrap(name, part, role, into, numbers, trained, depth + 1)
+                others += self.add_wrapped(name, part, role, inner_tensors, numbers, trained, depth + 1)
                 numbers = 0
             elif not isinstance(part, (*PLAIN, Global, Device)):
-                rest.append((name, part))
-        return rest
+                others.append((name, part))
+        return others
 
-    def beside(self, role: str, depth: int) -> list[StoredTensor]:
-        """The list for a tensor outside modules."""
+    def unowned_tensors(self, role: str, depth: int) -> list[StoredTensor]:
+        """The list to which a tensor outside modules is added."""
         parts = self.checkpoint.parts
         if not parts or parts[-1].kind or parts[-1].role != role:
             parts.append(ModulePart("", depth=depth, role=role))
         return parts[-1].parameters
 
     def module(self, path: str, value: ReducedObject, role: str, depth: int) -> list[tuple[str, Any]]:
-        """Records a pickled module.
+        """Records a pickled module and its tensors.
 
         Returns:
-            Its members.
+            (name, value) of the members that need a visit.
         """
         state: Mapping[Any, Any] = value.state
         children = [(_name(k), v) for k, v in state["_modules"].items() if v is not None]
         kind = value.kind.name.rpartition(".")[2] if isinstance(value.kind, Global) else "Module"
-        above = self.checkpoint.whole[-1][0] if self.checkpoint.whole else None
-        if above is None or (above and not path.startswith(f"{above}.")):
+        last_path = self.checkpoint.whole[-1][0] if self.checkpoint.whole else None
+        if last_path is None or (last_path and not path.startswith(f"{last_path}.")):
             self.checkpoint.whole.append((path, value.qualname))
         part = ModulePart(
             path,
@@ -290,30 +313,34 @@ class _Walk:
             role=role,
         )
         self.checkpoint.parts.append(part)
-        for table, into in (("_parameters", part.parameters), ("_buffers", part.buffers)):
+        for table, tensors in (("_parameters", part.parameters), ("_buffers", part.buffers)):
             for key, entry in state[table].items() if isinstance(state.get(table), dict) else ():
                 name = _joined(path, _name(key))
                 if isinstance(entry, TensorSpec):
                     trained = entry.requires_grad if table == "_parameters" else False
-                    into.append(self.tensor(name, entry, role, trained))
+                    tensors.append(self.tensor(name, entry, role, trained))
                 elif isinstance(entry, WrappedTensor):
                     trained = entry.requires_grad if table == "_parameters" else False
-                    children += self.below(path, self.wrap(name, entry, role, into, None, trained))
+                    children += self.relative(
+                        path, self.add_wrapped(name, entry, role, tensors, None, trained)
+                    )
                 elif entry is not None:
                     children.append((_name(key), entry))
         for key, entry in state.items():
-            # neither parameter nor buffer: torch does not move it with the model, but it is in the file
+            # a tensor in a plain attribute: torch does not move it with the model, but it is in the file
             name = _joined(path, _name(key))
             if isinstance(entry, TensorSpec):
                 part.buffers.append(self.tensor(name, entry, role, False))
             elif isinstance(entry, WrappedTensor):
-                children += self.below(path, self.wrap(name, entry, role, part.buffers, None, False))
+                children += self.relative(
+                    path, self.add_wrapped(name, entry, role, part.buffers, None, False)
+                )
             elif key not in _TABLES and holds_data(entry):
                 children.append((_name(key), entry))
         return children
 
-    def below(self, path: str, entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """Contents of tensors that are no tensors, with names relative to the module."""
+    def relative(self, path: str, entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        """Makes the paths of entries relative to the module at `path`."""
         return [(name[len(path) + 1 :] if path else name, entry) for name, entry in entries]
 
     def tensor(
@@ -325,7 +352,15 @@ class _Walk:
         *,
         numbers: int | None = None,
     ) -> StoredTensor:
-        """Records one tensor of the file; `numbers` as in `StoredTensor`."""
+        """Records one tensor of the file.
+
+        Args:
+            name: Path of the tensor in the file.
+            spec: Description of the tensor.
+            role: Role of the tensor, or '' for the model.
+            trained: Whether the tensor is trained, or None to use its description.
+            numbers: Number of model elements to count (see `StoredTensor`).
+        """
         stored_name, name = name, self.unique(name)
         if name != stored_name or len(name) > NAME:
             self.checkpoint.renamed.append(name)
@@ -341,7 +376,7 @@ class _Walk:
             elif not unread:
                 offset = start_of_storage + spec.offset * width
         if spec.layout == "strided":
-            # a tensor with repeated elements takes at most its storage
+            # a tensor whose elements overlap takes at most the bytes of its storage
             nbytes = min(spec.elements * width, storage_bytes)
             if spec.elements * width > storage_bytes:
                 unread = unread or "its elements lie over each other"
@@ -378,9 +413,9 @@ class _Walk:
         return tensor
 
     def shared(self, name: str, identity: tuple[str, int, int], spec: TensorSpec) -> None:
-        """Records a note if this tensor is tied to another one, or shares its storage."""
+        """Records a note if the tensor is tied to another one, shares a storage, or is not contiguous."""
         notes = []
-        first = self.first.setdefault(identity, name)
+        first = self.first_names.setdefault(identity, name)
         if first != name:
             notes.append(f"tied to {first}")
             self.tied.append(name)
@@ -392,22 +427,22 @@ class _Walk:
             self.checkpoint.notes[name] = ", ".join(notes)
 
     def array(self, path: str, value: ReducedObject, role: str, depth: int) -> bool:
-        """Records an object if it is a numpy array; returns whether it is one."""
+        """Records an object if it is a numpy array. Returns whether it is."""
         description = _array_of(value)
         if description is None:
             return False
-        dtype, swapped, shape, turned, raw = description
+        dtype, swapped, shape, is_fortran, raw = description
         unread = "it is an array of numpy's that the file holds packed"
         offset, length = 0, len(raw) if isinstance(raw, bytes) else 0
         if isinstance(raw, ByteSpan):
             length = raw.size
-            if self.saved.base is not None and not turned and not swapped and dtype in BYTES:
-                offset, unread = self.saved.base + raw.at, ""
+            if self.saved.base is not None and not is_fortran and not swapped and dtype in BYTES:
+                offset, unread = self.saved.base + raw.offset, ""
         name = self.unique(path or "array")
         if role:
             self.checkpoint.roles[name] = role
         tensor = StoredTensor(name, dtype, shape, length, self.saved.source, offset, None, None, unread)
-        self.beside(role, depth).append(tensor)
+        self.unowned_tensors(role, depth).append(tensor)
         self.tensors.append(tensor)
         return True
 
@@ -417,37 +452,40 @@ _TABLES = frozenset({
     "_forward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks", "_non_persistent_buffers_set",
 })  # fmt: skip
-"""Attributes of every module: its tensors, modules and hooks."""
+"""Attributes that every module has: tables of its tensors, modules and hooks."""
 
 
 def _array_of(value: ReducedObject) -> tuple[str, bool, tuple[int, ...], Any, Any] | None:
-    """A numpy array as (type, swapped byte order, shape, swapped axes, bytes); None for another object, and
-    for an array of anything but numbers.
+    """Decodes the description of a numpy array.
+
+    Returns:
+        (element type, whether the byte order is swapped, shape, whether the order is Fortran's, bytes), or
+        None for other objects and for arrays of objects.
     """
     if not value.qualname.endswith("multiarray._reconstruct"):
         return None
     state = value.state if isinstance(value.state, tuple) else ()
     if len(state) != 5 or not isinstance(state[1], tuple) or not isinstance(state[2], ReducedObject):
         return None
-    shape, turned, raw = state[1], state[3], state[4]
+    shape, is_fortran, raw = state[1], state[3], state[4]
     dtype, swapped = array_type(state[2])
     if any(type(n) is not int or not 0 <= n < 1 << 40 for n in shape) or len(shape) > 64:
         return None
     length = raw.size if isinstance(raw, ByteSpan) else len(raw) if isinstance(raw, bytes) else 0
-    return None if prod(shape) * BYTES.get(dtype, 0) != length else (dtype, swapped, shape, turned, raw)
+    return None if prod(shape) * BYTES.get(dtype, 0) != length else (dtype, swapped, shape, is_fortran, raw)
 
 
 def is_array(value: Any) -> bool:
-    """Whether an object is a numpy array of contiguous numbers."""
+    """Whether an object is a numpy array of numbers."""
     return isinstance(value, ReducedObject) and _array_of(value) is not None
 
 
-def holds_data(value: Any, most: int = 4096) -> bool:
-    """Whether a container or an object holds tensors or storages, or more than `most` objects."""
+def holds_data(value: Any, max_objects: int = 4096) -> bool:
+    """Whether a value contains tensors, storages or arrays, or more than `max_objects` objects."""
     stack, visited = [value], set[int]()
     while stack:
         part = stack.pop()
-        if isinstance(part, (TensorSpec, WrappedTensor, StorageRef)) or len(visited) > most:
+        if isinstance(part, (TensorSpec, WrappedTensor, StorageRef)) or len(visited) > max_objects:
             return True
         if isinstance(part, (*PLAIN, Global, Device, ByteSpan)) or id(part) in visited:
             continue
@@ -470,8 +508,8 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         for key, entry in value.items():
             yield _name(key), entry
     elif isinstance(value, (list, tuple)):
-        for at, entry in enumerate(value):
-            yield str(at), entry
+        for index, entry in enumerate(value):
+            yield str(index), entry
     elif isinstance(value, ReducedObject):
         for group in (value.state, value.args, value.items):
             if isinstance(group, (dict, list, tuple)):
@@ -481,23 +519,24 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _name(key: Any) -> str:
+    """A key as a name, shortened in the middle if it is too long."""
     text = key.qualname if isinstance(key, (ReducedObject, Global)) else str(key)
     return text if len(text) <= NAME else f"{text[: NAME // 2]}...{text[-NAME // 2 :]}"
 
 
-def _joined(above: str, key: str) -> str:
-    return _name(f"{above}.{key}" if above else key)
+def _joined(parent: str, key: str) -> str:
+    return _name(f"{parent}.{key}" if parent else key)
 
 
 def _only_values(value: Any) -> bool:
-    """Whether a list or an object holds nothing but plain values."""
+    """Whether a list or an object contains only plain values."""
     if isinstance(value, dict):
         return False
     return all(isinstance(part, (*PLAIN, Global)) for _, part in _inside(value))
 
 
 def _role(path: str, key: str, value: Any) -> str:
-    """The role of the contents of a key; '' if they may belong to the model."""
+    """The role of a dictionary entry, or '' if it may belong to the model."""
     role = ROLES.get(key.lower(), "") if not path else ""
     if isinstance(value, (TensorSpec, WrappedTensor)) and "rng" not in key:
         return ""  # a parameter may have any name
@@ -524,7 +563,7 @@ def _setting(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A plain value as text; empty if it has nothing to show."""
+    """Formats a value for the facts, or '' for a value that is not shown."""
     if isinstance(value, Global):
         return value.qualname
     if isinstance(value, ReducedObject):
@@ -534,8 +573,8 @@ def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         if not value or not all(isinstance(element, PLAIN) for element in value):
             return ""
-        inside = ", ".join(_text(element) for element in value[:8])
-        return f"[{inside}{', ...' if len(value) > 8 else ''}]"[:TEXT]
+        elements = ", ".join(_text(element) for element in value[:8])
+        return f"[{elements}{', ...' if len(value) > 8 else ''}]"[:TEXT]
     if isinstance(value, int) and value.bit_length() > 256:
         return "a number of many digits"
     return "" if value is None or isinstance(value, (dict, Device)) else str(value)[:TEXT]
@@ -551,7 +590,7 @@ _FORMS = {
 
 
 def read_checkpoint(path: str, format: str) -> Checkpoint:
-    """Parses a file of torch.save; see `checkpoint`."""
+    """Reads and parses a file of torch.save; see `checkpoint`."""
     return checkpoint(read(path), format)
 
 
@@ -559,32 +598,34 @@ def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
     """Parses the contents of a checkpoint.
 
     Args:
-        saved: From `checkpoint.read`.
+        saved: Contents of the file, from `checkpoint.read`.
         format: Name of the format.
 
     Raises:
-        BadModel: It contradicts itself, or holds no tensors and no module.
+        BadModel: The file contradicts itself, or contains no tensors and no module.
     """
-    walk = _Walk(saved)
-    walk.run()
-    parsed = walk.checkpoint
-    if all(role == _COPY for role in (parsed.roles.get(t.name, "") for t in walk.tensors)):
-        # if there is only an averaged copy, it is the model
+    reader = _ContentReader(saved)
+    reader.run()
+    parsed = reader.checkpoint
+    if all(role == _COPY for role in (parsed.roles.get(t.name, "") for t in reader.tensors)):
+        # a file with only an averaged copy: the copy is the model
         parsed.roles.clear()
         for part in parsed.parts:
             part.role = ""
-    if not walk.tensors and not parsed.whole:
-        ran = [_name(name) for name, _, _ in calls(saved)]
-        calls_note = f" (its pickle asks for {named_few(ran)}, which was not run)" if ran else ""
+    if not reader.tensors and not parsed.whole:
+        code_names = [_name(name) for name, _, _ in calls(saved)]
+        calls_note = (
+            f" (its pickle asks for {named_few(code_names)}, which was not run)" if code_names else ""
+        )
         raise BadModel(f"it holds no tensors and no module{calls_note}", where=saved.source)
     parsed.contents = TensorIndex(
         format,
         saved.source,
-        walk.tensors,
+        reader.tensors,
         (saved.source,),
         saved.size,
-        facts=tuple(_facts(walk)),
-        notes=tuple(_notes(walk)),
+        facts=tuple(_facts(reader)),
+        notes=tuple(_notes(reader)),
         kinds={part.path: part.kind for part in parsed.parts if part.kind},
         why=PICKLED if parsed.whole else NO_GRAPH,
         unclaimed=parsed.unclaimed,
@@ -592,22 +633,22 @@ def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
     return parsed
 
 
-def _facts(walk: _Walk) -> Iterator[tuple[str, str]]:
-    parsed, saved = walk.checkpoint, walk.saved
+def _facts(reader: _ContentReader) -> Iterator[tuple[str, str]]:
+    parsed, saved = reader.checkpoint, reader.saved
     yield "form", _FORMS[saved.form]
     for path, qualname in parsed.whole[:8]:
         yield "module", f"{qualname} at {path}" if path else qualname
-    storage_bytes = sum(size for _, size in walk.storages.values())
+    storage_bytes = sum(size for _, size in reader.storages.values())
     yield (
         "tensors",
-        f"{len(walk.tensors):,} in {len(walk.storages):,} storages of {bytes_text(storage_bytes)}",
+        f"{len(reader.tensors):,} in {len(reader.storages):,} storages of {bytes_text(storage_bytes)}",
     )
-    for role, names in _by_role(parsed, walk.tensors).items():
+    for role, names in _by_role(parsed, reader.tensors).items():
         size = sum(t.nbytes for t in names)
         yield role, f"{len(names):,} tensors, {bytes_text(size)}, not counted as parameters"
-    yield from sorted(walk.values, key=lambda pair: pair[0].count("."))
-    if walk.left:
-        yield "more values", f"{walk.left:,} that are not named here"
+    yield from sorted(reader.values, key=lambda pair: pair[0].count("."))
+    if reader.unlisted:
+        yield "more values", f"{reader.unlisted:,} that are not named here"
 
 
 def _by_role(parsed: Checkpoint, tensors: Sequence[StoredTensor]) -> dict[str, list[StoredTensor]]:
@@ -619,37 +660,37 @@ def _by_role(parsed: Checkpoint, tensors: Sequence[StoredTensor]) -> dict[str, l
     return groups
 
 
-def _notes(walk: _Walk) -> Iterator[str]:
-    ran = list(calls(walk.saved))
-    if ran:
-        ran = [(_name(name), times, suspicious) for name, times, suspicious in ran]
-        bad = [f"{name} (called {times} times)" for name, times, suspicious in ran if suspicious]
-        rest = [name for name, _, suspicious in ran if not suspicious]
-        if bad:
-            yield f"loading this file with torch would run {named_few(bad, 8)}, which no model needs"
-        if rest:
+def _notes(reader: _ContentReader) -> Iterator[str]:
+    code_names = list(calls(reader.saved))
+    if code_names:
+        code_names = [(_name(name), times, suspicious) for name, times, suspicious in code_names]
+        suspects = [f"{name} (called {times} times)" for name, times, suspicious in code_names if suspicious]
+        others = [name for name, _, suspicious in code_names if not suspicious]
+        if suspects:
+            yield f"loading this file with torch would run {named_few(suspects, 8)}, which no model needs"
+        if others:
             yield (
-                f"loading it with torch would import {len(rest):,} names of code, none of which was run:"
-                f" {named_few(rest, 12)}"
+                f"loading it with torch would import {len(others):,} names of code, none of which was run:"
+                f" {named_few(others, 12)}"
             )
-    kinds = _by_kind(walk.checkpoint.wrapped)
+    kinds = _by_kind(reader.checkpoint.wrapped)
     for kind, names in kinds.items():
         yield (
             f"{many_text(len(names), 'tensor')} of {kind} kept as other tensors: {named_few(names)};"
             " parameters are those of the whole, bytes those of the tensors that are stored"
         )
-    if walk.checkpoint.unclaimed:
-        lost = [f"{name} ({why})" for name, why in walk.checkpoint.unclaimed]
-        yield f"data that is not understood: {named_few(lost)}"
-    tied = [f"{name} {walk.checkpoint.notes[name]}" for name in dict.fromkeys(walk.tied)]
+    if reader.checkpoint.unclaimed:
+        unclaimed = [f"{name} ({why})" for name, why in reader.checkpoint.unclaimed]
+        yield f"data that is not understood: {named_few(unclaimed)}"
+    tied = [f"{name} {reader.checkpoint.notes[name]}" for name in dict.fromkeys(reader.tied)]
     if tied:
         yield f"{len(tied):,} tied tensors: {named_few(tied)}"
-    if walk.again:
-        yield f"the same object once more: {named_few(walk.again)}"
+    if reader.repeated:
+        yield f"the same object once more: {named_few(reader.repeated)}"
 
 
 def _by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]:
-    """Paths of tensors that are stored as other tensors, by class."""
+    """Paths of tensors that are stored as several inner tensors, by class."""
     groups: dict[str, list[str]] = {}
     for path, tensor in wrapped.items():
         if list(tensor.inner) != [""] and any(
@@ -660,7 +701,7 @@ def _by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]:
 
 
 def outline(source: str) -> Outline:
-    """The outline of a checkpoint: modules, if it has any, and tensors."""
+    """The outline of a checkpoint: its tensors, and its modules if any were pickled."""
     parsed = checkpoint(read(source, places=False), "checkpoint")
     contents = parsed.contents
     facts = [*contents.facts, *(("note", note) for note in contents.notes)]

@@ -1,7 +1,7 @@
-"""Exported program (.pt2): operators with shapes, the modules that they ran in, source lines.
+"""Exported program (.pt2): reads operators with shapes, the modules that contain them, and source lines.
 
-The archive has these as JSON. This module reads them with the standard library only, as far as an outline and
-a layer tree without torch need. `torch_replay` reads more, to rebuild the program.
+The archive stores the program as JSON. This module reads only what an outline or a layer tree needs, and it
+does not import torch. `torch_replay` reads the complete program and rebuilds it.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ DTYPES = {
     34: "uint32",
     35: "uint64",
 }
-"""Types by their number in the file (torch/_export/serde/schema.py, ScalarType)."""
+"""Element types by number in the file (ScalarType in torch/_export/serde/schema.py)."""
 
 SYMBOL = re.compile(r"Symbol\('([^']+)'[^()]*\)")
 
 _INTEGER = re.compile(r"Integer\((-?\d{1,20})\)")
 
 EMPTY = "_empty_nn_module_stack_from_metadata_hook"
-"""Module stack of a node that ran in no module."""
+"""Key that torch writes into the module stack of a node outside all modules."""
 
 RANK = 64
-"""Most dimensions of a torch tensor."""
+"""Maximum number of dimensions of a torch tensor."""
 
 _FRAME = re.compile(r'File "([^"\n]{1,4096}+)", line (\d{1,9})')
 _SELF = re.compile(r"^L(__self__|\['self'\])\.?")
@@ -76,28 +76,36 @@ _LIBRARY = ("/torch/", "\\torch\\")
 
 
 def symbol_of(text: str) -> str:
-    """The name of a symbol: "Symbol('s77', positive=True)" -> 's77'."""
+    """Extracts the name of a symbol: "Symbol('s77', positive=True)" -> 's77'."""
     match = SYMBOL.fullmatch(text)
     return match.group(1) if match else text
 
 
 def batch_of(firsts: Collection[str | None], names: Collection[str]) -> str | None:
-    """The symbol for the dimension 'batch': the common first dimension of all inputs.
+    """Finds the symbol of the batch size: the common first dimension of all inputs.
 
     Args:
-        firsts: First dimensions of the inputs; None for a number.
-        names: Symbols that the program leaves open.
+        firsts: First dimension of each input; None for a number.
+        names: Names of the program's dynamic dimensions.
+
+    Returns:
+        The symbol, or None if the inputs have no common one or another symbol is named 'batch'.
     """
     common = next(iter(firsts)) if len(set(firsts)) == 1 else None
     return common if common in names and "batch" not in names else None
 
 
 def module_stack(text: str) -> tuple[tuple[str, str, str], ...]:
-    """Key, path and class of the modules that contain a node, outermost first, without the model itself."""
+    """Parses `nn_module_stack` of a node.
+
+    Returns:
+        (key, path, class) of each module that contains the node, outermost first. The model itself has path
+        ''.
+    """
     modules = []
     for entry in text.split(";"):
-        key, _, rest = entry.partition(",")
-        path, _, kind = rest.partition(",")
+        key, _, path_and_kind = entry.partition(",")
+        path, _, kind = path_and_kind.partition(",")
         if key == EMPTY:
             continue
         path = _SELF.sub("", path).partition("@")[0]
@@ -107,7 +115,12 @@ def module_stack(text: str) -> tuple[tuple[str, str, str], ...]:
 
 @record
 class ProgramCall:
-    """An operator, and the module calls that contain it, outermost first: key, path, class."""
+    """An operator of the program.
+
+    Args:
+        operator: Operator with its inputs and outputs.
+        stack: (key, path, class) of each module call that contains the operator, outermost first.
+    """
 
     operator: OperatorRow
     stack: tuple[tuple[str, str, str], ...]
@@ -115,17 +128,18 @@ class ProgramCall:
 
 @record
 class ProgramDescription:
-    """A described exported program.
+    """Description of an exported program.
 
     Attributes:
-        contents: Its tensors, facts and notes.
+        contents: Stored tensors, facts and notes.
         nodes: Operators in execution order.
-        inputs: Name, type and shape of its inputs; `outputs` likewise.
+        inputs: (name, type, shape) of each input tensor.
+        outputs: (name, type, shape) of each output tensor.
         parameters: Names of the stored tensors that are parameters.
-        values: Name in the state_dict by name in the graph, for every stored tensor.
-        strides: Strides of the tensors that are not contiguous, in elements.
-        notes: Notes on tensors, by name.
-        kinds: Class of every module with its package, by path.
+        values: Name in the state_dict of each stored tensor, by its name in the graph.
+        strides: Strides of each tensor that is not contiguous, in elements, by name.
+        notes: Note on each tensor, by name.
+        kinds: Class of each module with its package, by path.
     """
 
     contents: TensorIndex = field(init=False)
@@ -139,56 +153,59 @@ class ProgramDescription:
     kinds: dict[str, str] = field(default_factory=dict)
 
     def parts(self) -> Iterator[ModulePart]:
-        """Modules at their first run, with their tensors, and every operator where it runs."""
-        owned: dict[str, list[StoredTensor]] = {}
+        """Groups consecutive operators by module, in execution order.
+
+        A module is listed with its tensors when it first runs. Tensors of modules that never run come last.
+        """
+        tensors_by_module: dict[str, list[StoredTensor]] = {}
         for tensor in self.contents.tensors:
-            owned.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
+            tensors_by_module.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
         visited: set[str] = set()
         current: ModulePart | None = None
         root = ModulePart("", "model", qualname=self.kinds.get("", ""))
         root.kind = self.kinds.get("", "").rpartition(".")[2] or "program"
-        yield self._with_tensors(root, owned)
-        for ran in self.nodes:
-            path = ran.stack[-1][1] if ran.stack else ""
+        yield self._with_tensors(root, tensors_by_module)
+        for call in self.nodes:
+            path = call.stack[-1][1] if call.stack else ""
             if current is None or current.path != path:
                 if current is not None:
                     yield current
-                for _, outer, kind in ran.stack:
+                for _, outer, kind in call.stack:
                     if outer and outer not in visited and outer != path:
                         visited.add(outer)
                         yield self._with_tensors(
-                            ModulePart(outer, kind.rpartition(".")[2], qualname=kind), owned
+                            ModulePart(outer, kind.rpartition(".")[2], qualname=kind), tensors_by_module
                         )
-                current = ModulePart(path, qualname=ran.stack[-1][2] if ran.stack else "")
+                current = ModulePart(path, qualname=call.stack[-1][2] if call.stack else "")
                 if path and path not in visited:
                     visited.add(path)
                     current.kind = current.qualname.rpartition(".")[2]
-                    self._with_tensors(current, owned)
-            current.operators.append(ran.operator)
+                    self._with_tensors(current, tensors_by_module)
+            current.operators.append(call.operator)
         if current is not None:
             yield current
-        rest = ModulePart("")
-        rest.parameters = [tensor for tensors in owned.values() for tensor in tensors]
-        if rest.parameters:
-            yield rest
+        unused = ModulePart("")
+        unused.parameters = [tensor for tensors in tensors_by_module.values() for tensor in tensors]
+        if unused.parameters:
+            yield unused
 
-    def _with_tensors(self, part: ModulePart, owned: dict[str, list[StoredTensor]]) -> ModulePart:
-        for tensor in owned.pop(part.path, []):
+    def _with_tensors(self, part: ModulePart, tensors_by_module: dict[str, list[StoredTensor]]) -> ModulePart:
+        for tensor in tensors_by_module.pop(part.path, []):
             (part.parameters if tensor.name in self.parameters else part.buffers).append(tensor)
         return part
 
 
 def described(path: str, why: str, *, exported: bool = False, places: bool = True) -> ProgramDescription:
-    """Reads an exported program as a description.
+    """Reads the description of an exported program.
 
     Args:
-        path: The file.
+        path: Path of the file.
         why: Reason for unknown MACs without torch.
-        exported: Gives open sizes their values at export instead of names.
-        places: Whether to find the place of every tensor, which reads each header.
+        exported: Whether dynamic sizes get their values at export instead of names.
+        places: Whether to find the file offset of each tensor, which reads the header of each entry.
 
     Raises:
-        BadModel: There is no program in it, or it cannot be read.
+        BadModel: The file contains no program, or the program cannot be read.
     """
     archive = ZipArchive(path)
 
@@ -203,10 +220,18 @@ def described(path: str, why: str, *, exported: bool = False, places: bool = Tru
 
 
 def read_graph(archive: ZipArchive, make: Callable[[dict[str, Any]], Made], hint: str) -> Made:
-    """The result of `make` for the graph in an archive.
+    """Reads the graph in an archive, and calls `make` with the parsed JSON.
+
+    Args:
+        archive: Archive of the exported program.
+        make: Function that converts the parsed JSON.
+        hint: Next step for the user, if `make` fails.
+
+    Returns:
+        The result of `make`.
 
     Raises:
-        BadModel: There is none, or it is not in torch's form; `hint` is the next step.
+        BadModel: The archive has no graph, or `make` cannot convert it.
     """
     models = sorted(n for n in archive.names() if n.startswith("models/") and n.endswith(".json"))
     if not models:
@@ -225,7 +250,7 @@ def read_graph(archive: ZipArchive, make: Callable[[dict[str, Any]], Made], hint
 
 
 def _not_a_program(archive: ZipArchive) -> BadModel:
-    """The error for an archive that looks like an exported program and holds none."""
+    """The error for an archive without a graph of torch.export."""
     if any(n.startswith("data/aotinductor") for n in archive.names()):
         return BadModel(
             "this is a compiled package (AOTInductor): it holds machine code and no graph",
@@ -249,8 +274,8 @@ def _described(archive: ZipArchive, document: dict[str, Any], why: str, places: 
     trained = _signature(program, signature, tensor_values)
     for node in graph["nodes"]:
         program.nodes.append(_program_call(node, tensor_values))
-    for ran in program.nodes:
-        program.kinds.update((path, kind) for _, path, kind in ran.stack)
+    for call in program.nodes:
+        program.kinds.update((path, kind) for _, path, kind in call.stack)
     tensors = _tensors(archive, program, trained, places)
     size = sum(tensor.nbytes for tensor in distinct(tensors))
     version = str(document.get("torch_version", ""))[:64]
@@ -279,24 +304,24 @@ def _described(archive: ZipArchive, document: dict[str, Any], why: str, places: 
 
 
 def _span(span: Mapping[str, Any]) -> str:
-    """The range of a dimension as text."""
-    low, high = span.get("min_val"), span.get("max_val")
-    if high is None:
-        return "any" if low is None else f"{low} or more"
-    return f"up to {high}" if low is None else f"{low} to {high}"
+    """Formats the range of a dynamic dimension."""
+    lower, upper = span.get("min_val"), span.get("max_val")
+    if upper is None:
+        return "any" if lower is None else f"{lower} or more"
+    return f"up to {upper}" if lower is None else f"{lower} to {upper}"
 
 
 def _use_exported_sizes(tensor_values: Mapping[str, Any]) -> None:
-    """Replaces open sizes with those at export."""
+    """Replaces dynamic sizes in the document with their values at export."""
     for meta in tensor_values.values():
-        for at, size in enumerate(meta["sizes"]):
+        for index, size in enumerate(meta["sizes"]):
             hint = (size.get("as_expr") or {}).get("hint") if isinstance(size, dict) else None
             if isinstance(hint, dict) and type(hint.get("as_int")) is int:
-                meta["sizes"][at] = {"as_int": hint["as_int"]}
+                meta["sizes"][index] = {"as_int": hint["as_int"]}
 
 
 def _name_batch(document: dict[str, Any]) -> None:
-    """Renames the symbol of the batch to 'batch', as everywhere else."""
+    """Renames the symbol of the batch size to 'batch' in the document; all formats use this name."""
     graph, signature = document["graph_module"]["graph"], document["graph_module"]["signature"]
     tensor_values, ranges = graph["tensor_values"], document.get("range_constraints") or {}
     program = ProgramDescription()
@@ -322,10 +347,10 @@ def _opsets(versions: Mapping[str, Any]) -> str:
 def _signature(
     program: ProgramDescription, signature: Mapping[str, Any], tensor_values: Mapping[str, Any]
 ) -> dict[str, bool]:
-    """Records inputs, outputs and stored tensors.
+    """Records the inputs, outputs and stored tensors of the program.
 
     Returns:
-        Whether a stored tensor is trained, by its name in the state_dict.
+        Whether each stored tensor is trained, by its name in the state_dict.
     """
     trained: dict[str, bool] = {}
     for spec in signature["input_specs"]:
@@ -354,13 +379,13 @@ def _program_call(node: Mapping[str, Any], tensor_values: Mapping[str, Any]) -> 
         values = list(_values(argument["arg"], tensor_values))
         uses += [name for name, _, _ in values]
         if values or "as_none" in argument["arg"]:
-            # an omitted tensor keeps its place
+            # an omitted tensor is listed too, so that the positions of the others do not change
             inputs += [(str(argument["name"]), dtype, shape) for _, dtype, shape in values] or [
                 (str(argument["name"]), None, None)
             ]
         else:
             settings[str(argument["name"])] = _argument_value(argument["arg"])
-    outputs = [value for out in node["outputs"] for value in _values(out, tensor_values)]
+    outputs = [value for result in node["outputs"] for value in _values(result, tensor_values)]
     metadata = node.get("metadata") or {}
     kind = str(node["target"]).removeprefix("torch.ops.").removesuffix(".default")
     name = str(node.get("name") or "") or (outputs[0][0] if outputs else "")
@@ -370,7 +395,7 @@ def _program_call(node: Mapping[str, Any], tensor_values: Mapping[str, Any]) -> 
 
 
 def _values(arg: Any, tensor_values: Mapping[str, Any]) -> Iterator[Tensor]:
-    """The tensors in an argument or result."""
+    """The (name, type, shape) of each tensor in an argument or result."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if kind == "as_tensor" and isinstance(value, dict):
             yield _tensor(str(value["name"]), tensor_values)
@@ -405,12 +430,12 @@ def _shape(sizes: Any) -> Shape:
 
 
 def _readable_expression(text: str) -> str:
-    """An expression of sizes: "Mul(Integer(2), Symbol('s77', positive=True))" -> 'Mul(2, s77)'."""
+    """Shortens an expression of sizes: "Mul(Integer(2), Symbol('s77', positive=True))" -> 'Mul(2, s77)'."""
     return _INTEGER.sub(r"\1", SYMBOL.sub(r"\1", text))
 
 
 def _argument_value(arg: Any) -> Any:
-    """The value of an argument without tensors: a number, text, or a list of them."""
+    """The value of an argument without tensors: a number, a text, or a list."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if isinstance(value, list):
             return [_argument_value(v) if isinstance(v, dict) else v for v in value[:64]]
@@ -423,7 +448,7 @@ def _argument_value(arg: Any) -> Any:
 
 
 def _source_line(trace: str) -> str:
-    """The place of a node in the user's code: the innermost frame outside torch."""
+    """The 'file:line' of a node in the user's code: the innermost stack frame outside torch."""
     frames = _FRAME.findall(trace)
     for path, line in reversed(frames):
         if not any(library in path for library in _LIBRARY):
@@ -434,7 +459,7 @@ def _source_line(trace: str) -> str:
 def _tensors(
     archive: ZipArchive, program: ProgramDescription, trained: Mapping[str, bool], places: bool
 ) -> list[StoredTensor]:
-    """Every stored tensor, from the two lists in the archive."""
+    """Reads the description of each stored tensor; records notes, strides and parameters in `program`."""
     first: dict[Any, str] = {}
     views: dict[str, TensorView] = {}
     tensors: list[StoredTensor] = []
@@ -460,7 +485,7 @@ def _tensors(
 
 
 def stored_entries(archive: ZipArchive) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Name in the state_dict, entry in the archive and description of every stored tensor."""
+    """The (name in the state_dict, name of the archive entry, description) of each stored tensor."""
     for folder, kind in (("data/weights/", "weights"), ("data/constants/", "constants")):
         lists = [n for n in archive.names() if n.startswith(folder) and n.endswith(f"_{kind}_config.json")]
         for name in lists[:1]:
@@ -490,8 +515,12 @@ def _stored_tensor(
         )
     dtype = DTYPES[meta["dtype"]]
     shape, strides = (tuple(_number(s) for s in meta[key]) for key in ("sizes", "strides"))
-    begin, width, storage_bytes = _number(meta["storage_offset"]), BYTES[dtype], archive.size_of(entry)
-    elements, last = 1, begin + 1
+    first_element, width, storage_bytes = (
+        _number(meta["storage_offset"]),
+        BYTES[dtype],
+        archive.size_of(entry),
+    )
+    elements, last = 1, first_element + 1
     for size, stride in zip(shape, strides, strict=True):
         elements *= size
         last += (size - 1) * stride
@@ -500,8 +529,8 @@ def _stored_tensor(
     unread = "its elements lie over each other" if elements * width > storage_bytes else ""
     if archive.entries[entry].method:
         unread = "the file holds it packed"
-    offset = archive.start_of(entry) + begin * width if places and not unread else 0
-    identity = (entry, begin, elements) if elements else None
+    offset = archive.start_of(entry) + first_element * width if places and not unread else 0
+    identity = (entry, first_element, elements) if elements else None
     nbytes = min(elements * width, storage_bytes)
     return StoredTensor(
         fqn, dtype, shape, nbytes, archive.path, offset, identity, trained.get(fqn, False), unread

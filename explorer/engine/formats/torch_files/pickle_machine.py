@@ -1,13 +1,14 @@
-"""Pickle machine that runs no code: its stack and memo, and the stand-ins for objects.
+"""Pickle machine that runs no code: its stack and memo, and the records that replace objects.
 
-A pickle is a program for a small stack machine, and two of its instructions call any function by name.
-Python's own machine can restrict the names but nothing else: a pickle of twenty bytes makes it take gigabytes
-for its memo, and a tuple nested a million times crashes it. This is the same machine without the calls. A
-name stays a name (`Global`) and a call becomes a record of the function and its arguments (`ReducedObject`),
-unless the reader passes a function that makes a description instead. Depth, counts and lengths are checked
-before memory is allocated.
+A pickle is a program for a small stack machine, and some of its instructions call any function by name.
+Python's own machine can restrict the names, but not the memory: a pickle of twenty bytes makes it allocate
+gigabytes for its memo, and a tuple nested a million times crashes it.
 
-All protocols from 0 to 5 are supported. `pickle_steps` has the instructions and `load`.
+This machine calls nothing that the pickle names. A name becomes a `Global`. A call becomes a `ReducedObject`,
+a record of the function and its arguments, unless the caller supplies a function that creates another
+description. Depth, counts and lengths are checked before memory is allocated.
+
+All protocols from 0 to 5 are supported. `pickle_steps` contains the instructions and `load`.
 """
 
 from __future__ import annotations
@@ -25,32 +26,33 @@ if TYPE_CHECKING:
     Maker = Callable[..., Any]
 
 MARKS = 10_000
-"""Most levels of nested open containers."""
+"""Maximum depth of nested open containers."""
 DIGITS = 4_000
-"""Digits of the longest number."""
+"""Maximum number of digits (or bytes) of an integer."""
 LINE = 1 << 16
-"""Bytes of the longest line of the text protocol."""
+"""Maximum bytes of a line in the text protocol."""
 LONG = 64
-"""Smallest length of bytes that are not copied."""
+"""Length from which bytes become a `ByteSpan` instead of a copy."""
 KEY = 16
-"""Most parts of a tuple that is a key."""
+"""Maximum number of elements of a tuple that is a key."""
 
 
 class PickleError(Exception):
-    """The error for bytes that are no pickle, or no pickle of a model; its text says why."""
+    """Raised for data that is not a pickle, or not the pickle of a model."""
 
 
 class TruncatedPickle(PickleError):
-    """The error for a truncated pickle."""
+    """Raised for a truncated pickle."""
 
 
 class Global:
-    """A name of code: a class or function that Python's machine would import.
+    """The name of a class or function that Python's machine would import.
 
     Attributes:
-        module, name: Its module and name in the pickle.
-        make: Function to call in its place; None makes a `ReducedObject`.
-        qualname: 'torch.nn.modules.linear.Linear'.
+        module: Python module in the pickle.
+        name: Name in that module.
+        make: Function to call in its place, or None to create a `ReducedObject`.
+        qualname: Module and name: 'torch.nn.modules.linear.Linear'.
     """
 
     __slots__ = ("make", "module", "name", "qualname")
@@ -64,27 +66,33 @@ class Global:
 
 @record
 class ByteSpan:
-    """Bytes that are not copied: their container, offset and length."""
+    """A range of bytes that is not copied.
+
+    Args:
+        content: Container of the bytes.
+        offset: Offset of the first byte.
+        size: Number of bytes.
+    """
 
     content: Content
-    at: int
+    offset: int
     size: int
 
-    def read(self, most: int) -> bytes:
-        """The bytes, `most` of them at most."""
-        return self.content[self.at : self.at + min(self.size, most)]
+    def read(self, max_bytes: int) -> bytes:
+        """The first bytes of the range, at most `max_bytes`."""
+        return self.content[self.offset : self.offset + min(self.size, max_bytes)]
 
 
 @record
 class ReducedObject:
-    """An object that was not built: the function, its arguments and the object's contents.
+    """The record of an object that was not built.
 
     Attributes:
-        kind: The function to call: a `Global`, or another object.
+        kind: Class or function that would build the object: a `Global`, or another `ReducedObject`.
         args: Arguments of the call.
-        state: State that the object would restore.
-        items: Elements appended or added to it.
-        pairs: Keys and values set in it.
+        state: State that would be restored in the object.
+        items: Elements that would be appended to the object.
+        pairs: (key, value) pairs that would be set in the object.
     """
 
     kind: Any
@@ -95,12 +103,12 @@ class ReducedObject:
 
     @property
     def qualname(self) -> str:
-        """Name of the function; empty if it has none."""
+        """Qualified name of the class or function, or '' if `kind` is not a `Global`."""
         return self.kind.qualname if isinstance(self.kind, Global) else ""
 
 
 class PickledDict(dict):  # type: ignore[type-arg]
-    """A dictionary with attributes, such as `_metadata` of a state_dict."""
+    """A dictionary that may have a state with attributes, such as `_metadata` of a state_dict."""
 
     __slots__ = ("state",)
 
@@ -114,10 +122,10 @@ PLAIN = (str, int, float, bytes, bool, type(None))
 
 
 def checked_key(key: Any) -> Any:
-    """`key` if it is safe to hash.
+    """Returns `key` if it is safe to hash.
 
     Raises:
-        PickleError: It is no key, or a tuple too deeply nested for hashing.
+        PickleError: The key is not hashable, or is a tuple that is nested or too long.
     """
     if isinstance(key, tuple):
         if len(key) > KEY or not all(isinstance(part, (*PLAIN, Global)) for part in key):
@@ -128,17 +136,22 @@ def checked_key(key: Any) -> Any:
 
 
 class Pickle:
-    """The machine for one pickle.
+    """The machine that reads one pickle.
 
     Args:
-        content: Holds the pickle.
-        at: First byte of the pickle.
-        find: Returns the stand-in for a name; may raise.
-        persistent: Returns the stand-in for an object outside the pickle; None: there are none.
+        content: Bytes that contain the pickle.
+        at: Offset of the pickle.
+        find: Function that returns the replacement of a named class or function; it may raise an error.
+        persistent: Function that returns the replacement of an object outside the pickle, or None to refuse
+            such objects.
 
     Attributes:
-        at: The place after the pickle, once it is read.
-        named: Every name of code in it, with the number of its calls.
+        position: Offset of the next byte to read; after `load`, the end of the pickle.
+        stack: Values above the last mark.
+        outer_stacks: Values between the earlier marks, outermost first.
+        memo: Objects by memo number.
+        replacements: Results of `find` by (module, name).
+        named: Number of calls of each named class and function, by qualified name.
     """
 
     def __init__(
@@ -150,53 +163,53 @@ class Pickle:
         persistent: Callable[[Any], Any] | None = None,
     ) -> None:
         self.content = content
-        self.at = at
+        self.position = at
         self.find = find
-        self.outside = persistent
+        self.persistent = persistent
         self.stack: list[Any] = []
-        self.below: list[list[Any]] = []
+        self.outer_stacks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
-        self.known: dict[tuple[str, str], Any] = {}
+        self.replacements: dict[tuple[str, str], Any] = {}
         self.named: dict[str, int] = {}
 
     # -- bytes
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
-        start = self.at
-        self.at = start + size
-        if size < 0 or self.at > len(self.content):
+        """Reads the next `size` bytes."""
+        start = self.position
+        self.position = start + size
+        if size < 0 or self.position > len(self.content):
             raise TruncatedPickle("it is cut off")
-        return self.content[start : self.at]
+        return self.content[start : self.position]
 
     def number(self, size: int) -> int:
-        """The next `size` bytes as a count."""
+        """Reads the next `size` bytes as an unsigned integer."""
         return int.from_bytes(self.take(size), "little")
 
     def raw_line(self) -> bytes:
-        """The rest of the line."""
-        end = self.content.find(b"\n", self.at, self.at + LINE)
+        """Reads up to the end of the line."""
+        end = self.content.find(b"\n", self.position, self.position + LINE)
         if end < 0:
-            if self.at + LINE > len(self.content):
+            if self.position + LINE > len(self.content):
                 raise TruncatedPickle("it is cut off")
             raise PickleError("a line of it is too long")
-        start, self.at = self.at, end + 1
+        start, self.position = self.position, end + 1
         return self.content[start:end]
 
     def line(self) -> str:
-        """The rest of the line as text."""
+        """Reads up to the end of the line, as text."""
         return self.raw_line().decode("utf-8", "backslashreplace")
 
     # -- the stack
 
-    def marked(self) -> list[Any]:
-        """Pops the values above the last mark, and the mark."""
+    def pop_mark(self) -> list[Any]:
+        """Pops the last mark, and returns the values above it."""
         above_mark = self.stack
-        self.stack = self.below.pop()
+        self.stack = self.outer_stacks.pop()
         return above_mark
 
-    def called(self, func: Any, args: Any) -> Any:
-        """The stand-in for a call."""
+    def replace_call(self, func: Any, args: Any) -> Any:
+        """Counts a call, and creates the description that replaces its result."""
         if not isinstance(args, tuple):
             raise PickleError("it calls something without arguments")
         if isinstance(func, Global):
@@ -207,11 +220,11 @@ class Pickle:
             raise PickleError(f"it calls a {type(func).__name__}")
         return ReducedObject(func, args)
 
-    def named_as(self, module: str, name: str) -> Any:
-        """The stand-in for a name of code."""
+    def replace_name(self, module: str, name: str) -> Any:
+        """The replacement of a named class or function."""
         key = module, name
-        stand_in = self.known.get(key)
-        if stand_in is None:
-            stand_in = self.known[key] = self.find(module, name)
+        replacement = self.replacements.get(key)
+        if replacement is None:
+            replacement = self.replacements[key] = self.find(module, name)
             self.named.setdefault(f"{module}.{name}", 0)
-        return stand_in
+        return replacement

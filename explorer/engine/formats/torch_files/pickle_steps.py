@@ -1,6 +1,6 @@
-"""Pickle opcodes: the effect of each on the machine (`pickle_machine`), and `load`.
+"""Pickle instructions: the effect of each opcode on the machine (see `pickle_machine`), and `load`.
 
-A table maps the byte of an instruction to a function; codes and meanings are those of Python's pickletools.
+A table maps each opcode to a function, the step. Opcodes and meanings are those of Python's pickletools.
 """
 
 from __future__ import annotations
@@ -30,21 +30,25 @@ if TYPE_CHECKING:
     Step = Callable[[Pickle], None]
 
 MEMO = 20_000_000
-"""Most objects in the memo of a pickle."""
+"""Maximum number of objects in the memo of a pickle."""
 STACK = 4_000_000
-"""Most values on the stack; a list is appended to a thousand at a time."""
+"""Maximum number of values on the stack. Python's pickler writes long lists in batches of a thousand."""
 
 
 def _push(make: Callable[[Pickle], Any]) -> Step:
+    """Creates a step that pushes the result of `make`."""
+
     def step(m: Pickle) -> None:
         value = make(m)
-        # only now: making the value may have popped the stack down to the last mark
+        # read `m.stack` after `make`, which may have replaced it by popping a mark
         m.stack.append(value)
 
     return step
 
 
-def _skipped(size: int) -> Step:
+def _skip(size: int) -> Step:
+    """Creates a step that skips `size` bytes."""
+
     def step(m: Pickle) -> None:
         m.take(size)
 
@@ -52,6 +56,8 @@ def _skipped(size: int) -> Step:
 
 
 def _long(size: int) -> Callable[[Pickle], int]:
+    """Creates a reader of an integer whose length is `size` bytes wide."""
+
     def value(m: Pickle) -> int:
         length = m.number(size)
         if length > DIGITS:
@@ -62,18 +68,21 @@ def _long(size: int) -> Callable[[Pickle], int]:
 
 
 def _text(size: int, coding: str = "utf-8", errors: str = "surrogatepass") -> Callable[[Pickle], str]:
+    """Creates a reader of a text whose length is `size` bytes wide."""
     return lambda m: m.take(m.number(size)).decode(coding, errors)
 
 
 def _bytes(size: int) -> Callable[[Pickle], Any]:
+    """Creates a reader of bytes whose length is `size` bytes wide; long ones become a `ByteSpan`."""
+
     def value(m: Pickle) -> Any:
         length = m.number(size)
         if length < LONG:
             return m.take(length)
-        start = m.at
+        start = m.position
         if length > len(m.content) - start:
             raise TruncatedPickle("it is cut off")
-        m.at = start + length
+        m.position = start + length
         return ByteSpan(m.content, start, length)
 
     return value
@@ -103,6 +112,8 @@ def _double(m: Pickle) -> float:
 
 
 def _last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
+    """Creates a function that pops the last `count` values of the stack."""
+
     def value(m: Pickle) -> tuple[Any, ...]:
         stack = m.stack
         if len(stack) < count:
@@ -116,18 +127,18 @@ def _last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
 
 def _dict(m: Pickle) -> PickledDict:
     mapping = PickledDict()
-    _fill(mapping, m.marked())
+    _fill(mapping, m.pop_mark())
     return mapping
 
 
 def _fill(target: Any, flat: list[Any]) -> None:
-    """Sets alternating keys and values."""
+    """Sets keys and values, which alternate in `flat`, in a dictionary or an object."""
     if len(flat) % 2:
         raise PickleError("a key has no value")
     if isinstance(target, dict):
-        for at in range(0, len(flat), 2):
-            key = flat[at]
-            target[key if type(key) is str else checked_key(key)] = flat[at + 1]
+        for index in range(0, len(flat), 2):
+            key = flat[index]
+            target[key if type(key) is str else checked_key(key)] = flat[index + 1]
     elif isinstance(target, ReducedObject):
         target.pairs.extend(zip(flat[::2], flat[1::2], strict=True))
     else:
@@ -150,7 +161,7 @@ def _set_item(m: Pickle) -> None:
 
 
 def _set_items(m: Pickle) -> None:
-    pairs = m.marked()
+    pairs = m.pop_mark()
     _fill(m.stack[-1], pairs)
 
 
@@ -160,77 +171,78 @@ def _append(m: Pickle) -> None:
 
 
 def _appends(m: Pickle) -> None:
-    values = m.marked()
+    values = m.pop_mark()
     _extend(m.stack[-1], values)
 
 
 _SET = Global("builtins", "set")
-_FROZEN = Global("builtins", "frozenset")
+_FROZENSET = Global("builtins", "frozenset")
 
 
-def _frozen(m: Pickle) -> ReducedObject:
-    frozen = ReducedObject(_FROZEN)
-    frozen.items = m.marked()
-    return frozen
+def _frozenset(m: Pickle) -> ReducedObject:
+    frozen_set = ReducedObject(_FROZENSET)
+    frozen_set.items = m.pop_mark()
+    return frozen_set
 
 
 def _mark(m: Pickle) -> None:
-    below = m.below
-    below.append(m.stack)
-    if len(below) > MARKS:
+    m.outer_stacks.append(m.stack)
+    if len(m.outer_stacks) > MARKS:
         raise PickleError("it is nested deeper than any model")
     m.stack = []
 
 
-def _put(size: int) -> Step:
+def _store_in_memo(size: int) -> Step:
+    """Creates a step that stores the top of the stack in the memo; the memo number is `size` bytes wide."""
+
     def step(m: Pickle) -> None:
         m.memo[m.number(size)] = m.stack[-1]
 
     return step
 
 
-def _memoize(m: Pickle) -> None:
+def _store_next_in_memo(m: Pickle) -> None:
     m.memo[len(m.memo)] = m.stack[-1]
 
 
-def _put_line(m: Pickle) -> None:
+def _store_in_memo_line(m: Pickle) -> None:
     m.memo[_digits(m.line())] = m.stack[-1]
 
 
 def _global(m: Pickle) -> Any:
     module = m.line()
-    return m.named_as(module, m.line())
+    return m.replace_name(module, m.line())
 
 
 def _stack_global(m: Pickle) -> Any:
     module, name = _last(2)(m)
     if not isinstance(module, str) or not isinstance(name, str):
         raise PickleError("a name in it is no text")
-    return m.named_as(module, name)
+    return m.replace_name(module, name)
 
 
 def _reduce(m: Pickle) -> None:
     args = m.stack.pop()
-    m.stack[-1] = m.called(m.stack[-1], args)
+    m.stack[-1] = m.replace_call(m.stack[-1], args)
 
 
 def _new_with_names(m: Pickle) -> Any:
-    kind, args, named = _last(3)(m)
-    if not isinstance(named, dict):
+    kind, args, keywords = _last(3)(m)
+    if not isinstance(keywords, dict):
         raise PickleError("it calls something without arguments")
-    return m.called(kind, args if not named else (*args, named))
+    return m.replace_call(kind, args if not keywords else (*args, keywords))
 
 
 def _instance(m: Pickle) -> Any:
     kind = _global(m)
-    return m.called(kind, tuple(m.marked()))
+    return m.replace_call(kind, tuple(m.pop_mark()))
 
 
 def _object(m: Pickle) -> Any:
-    parts = m.marked()
+    parts = m.pop_mark()
     if not parts:
         raise PickleError("it takes what is not there")
-    return m.called(parts[0], tuple(parts[1:]))
+    return m.replace_call(parts[0], tuple(parts[1:]))
 
 
 def _build(m: Pickle) -> None:
@@ -240,25 +252,25 @@ def _build(m: Pickle) -> None:
         target.state = state
     elif isinstance(target, (list, tuple, Global, *PLAIN)):
         raise PickleError(f"it restores a {type(target).__name__}")
-    # the stand-in for a call (a tensor) is complete already
+    # the replacement of a call, such as a tensor, is already complete
 
 
-def _outside(m: Pickle) -> None:
+def _replace_persistent_id(m: Pickle) -> None:
     m.stack[-1] = _persistent(m, m.stack[-1])
 
 
-def _persistent(m: Pickle, pid: Any) -> Any:
-    if m.outside is None:
+def _persistent(m: Pickle, persistent_id: Any) -> Any:
+    if m.persistent is None:
         raise PickleError("it refers to what is outside of it")
-    return m.outside(pid)
+    return m.persistent(persistent_id)
 
 
 def _extension(size: int) -> Callable[[Pickle], Any]:
-    return lambda m: m.named_as("copyreg", f"extension {m.number(size)}")
+    return lambda m: m.replace_name("copyreg", f"extension {m.number(size)}")
 
 
 def _unknown(m: Pickle) -> None:
-    raise PickleError(f"byte {m.content[m.at - 1]} at {m.at - 1:,} is no instruction")
+    raise PickleError(f"byte {m.content[m.position - 1]} at {m.position - 1:,} is no instruction")
 
 
 _STEPS: dict[bytes, Step] = {
@@ -291,10 +303,10 @@ _STEPS: dict[bytes, Step] = {
     b"]": lambda m: m.stack.append([]),
     b"}": lambda m: m.stack.append(PickledDict()),
     b"\x8f": _push(lambda m: ReducedObject(_SET)),
-    b"t": _push(lambda m: tuple(m.marked())),
-    b"l": _push(lambda m: m.marked()),
+    b"t": _push(lambda m: tuple(m.pop_mark())),
+    b"l": _push(lambda m: m.pop_mark()),
     b"d": _push(_dict),
-    b"\x91": _push(_frozen),
+    b"\x91": _push(_frozenset),
     b"\x85": _push(_last(1)),
     b"\x86": _push(_last(2)),
     b"\x87": _push(_last(3)),
@@ -306,12 +318,12 @@ _STEPS: dict[bytes, Step] = {
     # the stack and the memo
     b"(": _mark,
     b"0": lambda m: m.stack.pop(),
-    b"1": lambda m: m.marked().clear(),
+    b"1": lambda m: m.pop_mark().clear(),
     b"2": _push(lambda m: m.stack[-1]),
-    b"p": _put_line,
-    b"q": _put(1),
-    b"r": _put(4),
-    b"\x94": _memoize,
+    b"p": _store_in_memo_line,
+    b"q": _store_in_memo(1),
+    b"r": _store_in_memo(4),
+    b"\x94": _store_next_in_memo,
     b"g": _push(lambda m: m.memo[_digits(m.line())]),
     b"h": _push(lambda m: m.memo[m.number(1)]),
     b"j": _push(lambda m: m.memo[m.number(4)]),
@@ -325,48 +337,48 @@ _STEPS: dict[bytes, Step] = {
     b"o": _push(_object),
     b"b": _build,
     b"P": _push(lambda m: _persistent(m, m.line())),
-    b"Q": _outside,
+    b"Q": _replace_persistent_id,
     b"\x82": _push(_extension(1)),
     b"\x83": _push(_extension(2)),
     b"\x84": _push(_extension(4)),
     # framing
-    b"\x80": _skipped(1),
-    b"\x95": _skipped(8),
+    b"\x80": _skip(1),
+    b"\x95": _skip(8),
     b"\x97": _push(lambda m: _persistent(m, None)),
     b"\x98": lambda m: None,
 }
 
 _TABLE: tuple[Step, ...] = tuple(_STEPS.get(bytes((code,)), _unknown) for code in range(256))
-"""Function of every instruction, by its byte."""
+"""Step of each instruction, by opcode."""
 
 _STOP = 0x2E
-_BETWEEN = 4096
-"""Instructions between two checks of the limits."""
+_CHECK_INTERVAL = 4096
+"""Number of instructions between two checks of the limits."""
 
 
 def load(machine: Pickle) -> Any:
-    """Reads a pickle and returns its object; `machine.at` is then the place after it.
+    """Reads a pickle and returns its object. Afterward `machine.position` is the end of the pickle.
 
     Raises:
-        PickleError: It is no pickle, or not one of a model.
+        PickleError: The data is not a pickle, or not the pickle of a model.
     """
     content, table = machine.content, _TABLE
     try:
         while True:
-            for _ in range(_BETWEEN):
-                code = content[machine.at]
-                machine.at += 1
+            for _ in range(_CHECK_INTERVAL):
+                code = content[machine.position]
+                machine.position += 1
                 if code == _STOP:
                     return machine.stack.pop()
                 table[code](machine)
-            if len(machine.memo) > MEMO or len(machine.stack) + sum(map(len, machine.below)) > STACK:
+            if len(machine.memo) > MEMO or len(machine.stack) + sum(map(len, machine.outer_stacks)) > STACK:
                 raise PickleError("it holds more objects than any model")
     except PickleError:
         raise
     except IndexError:
-        cut_off = machine.at >= len(content)
+        is_truncated = machine.position >= len(content)
         raise (
-            TruncatedPickle("it is cut off") if cut_off else PickleError("it takes what is not there")
+            TruncatedPickle("it is cut off") if is_truncated else PickleError("it takes what is not there")
         ) from None
     except KeyError:
         raise PickleError("it refers to what is not there") from None

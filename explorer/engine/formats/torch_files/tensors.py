@@ -1,8 +1,8 @@
-"""Tensors in torch's pickles, as places in storages, without torch and without running code.
+"""Tensors in torch's pickles: describes each tensor as a view of a storage, and runs no code.
 
-A TorchScript file may name only a few constructors (`strict`), and each makes a plain description. A
-checkpoint may name anything, such as a user's own classes (`lenient`): an unknown call stays a record of the
-call.
+`strict` reads a pickle of a TorchScript file, which may call only a few known constructors. `lenient` reads a
+pickle of a checkpoint, which may call any function. Each known call is replaced by a function in this module
+that creates a description. In a checkpoint, any other call becomes a `ReducedObject`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BYTES: Mapping[str, int] = {
     **dict.fromkeys(("uint64", "int64", "float64", "complex64"), 8),
     "complex128": 16,
 }
-"""Bytes of an element, by torch's name of its type."""
+"""Bytes of an element, by torch's name of the element type."""
 
 RENAMED = {
     "half": "float16",
@@ -53,7 +53,7 @@ RENAMED = {
     "quint8": "uint8",
     "qint32": "int32",
 }
-"""Types with a second name; quantized types by the integers that store them."""
+"""Element types by their second name in torch; for quantized types, the type of the stored integers."""
 
 _STORAGES = {
     "ByteStorage": "uint8",
@@ -73,18 +73,23 @@ _STORAGES = {
     "QInt32Storage": "int32",
     "UntypedStorage": "uint8",
 }
-"""Element types of storages; quantized types by the integers that store them."""
+"""Element types by storage class; for quantized types, the type of the stored integers."""
 
 _SIZES = 1 << 62
+"""Upper bound of sizes, strides and offsets."""
 _RANK = 64
-"""Most dimensions of a torch tensor."""
+"""Maximum number of dimensions of a torch tensor."""
 
 
 @record
 class StorageRef:
-    """A storage: key of its entry, element type in torch's spelling ('float32'), and number of elements.
+    """A storage, or a view of one.
 
-    `start` is the first element of a view (in files of torch before 1.6).
+    Args:
+        key: Key of the storage in the file.
+        dtype: Element type in torch's spelling: 'float32'.
+        elements: Number of elements.
+        start: Index of the first element of a view, in files of torch before 1.6.
     """
 
     key: str
@@ -94,17 +99,24 @@ class StorageRef:
 
     @property
     def identity(self) -> tuple[str, str, int, int]:
-        """Key that is unique in its file."""
+        """Key that is unique in the file."""
         return self.key, self.dtype, self.elements, self.start
 
 
 @record
 class TensorSpec:
-    """A tensor as described by a file: a place in a storage. Strides and offset are in elements.
+    """A tensor of a file, described as a view of a storage.
 
-    `storage` is None if the file holds no values (a meta tensor). `layout` is 'strided', a kind of tensor
-    whose values these are ('meta', 'sparse'), or a pending operation on them ('conj', 'neg'). `parameter`
-    tells whether it was saved as one.
+    Args:
+        storage: Storage with the values. A meta tensor has a placeholder with key ''.
+        dtype: Element type in torch's spelling.
+        offset: Index of the first element in the storage.
+        shape: Sizes of the dimensions.
+        stride: Steps of the dimensions, in elements.
+        requires_grad: Whether the tensor requires a gradient.
+        parameter: Whether the tensor was saved as a parameter.
+        layout: 'strided' for a plain tensor; 'meta' without values; 'sparse' if the storage holds only the
+            stored values; 'conj' or 'neg' if that operation is still to be applied to the values.
     """
 
     storage: StorageRef
@@ -118,7 +130,7 @@ class TensorSpec:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """Key that is equal for names of the same tensor."""
+        """Key that is equal for all names of one tensor."""
         return self.storage.identity, self.dtype, self.offset, self.shape, self.stride, self.requires_grad
 
     @property
@@ -128,7 +140,7 @@ class TensorSpec:
 
     @property
     def extent(self) -> int:
-        """Elements of the storage from its beginning to the last one used; 0 for an empty tensor."""
+        """Number of storage elements up to the last one that the tensor uses; 0 for an empty tensor."""
         if not prod(self.shape):
             return 0
         reach: int = sum(map(mul, self.shape, self.stride))
@@ -136,21 +148,22 @@ class TensorSpec:
 
     @property
     def contiguous(self) -> bool:
-        """Whether its elements are contiguous and in order."""
+        """Whether the elements are contiguous and in row-major order."""
         return in_order(self.shape, self.stride)
 
 
 @record
 class WrappedTensor:
-    """A tensor that is stored as other tensors: a subclass, a quantized or a nested tensor.
+    """A tensor that is stored as several inner tensors: a tensor subclass, a quantized or a nested tensor.
 
     Attributes:
-        kind: Its class or layout: 'torchao.quantization.Int8Tensor', 'quantized'.
-        dtype: Its logical type; empty if the file does not say.
-        shape: Its logical shape; None if the file does not say, or rows have several lengths.
-        inner: Its parts by attribute: tensors, and values that tell how to combine them. '' is the tensor
-            with the name of the whole.
-        requires_grad, parameter: As in `TensorSpec`.
+        kind: Class or layout of the tensor: 'torchao.quantization.Int8Tensor', 'quantized'.
+        dtype: Logical element type, or '' if unknown.
+        shape: Logical shape, or None if it is unknown or ragged.
+        inner: Inner tensors, and the values needed to combine them, by attribute. The inner tensor '' has the
+            name of the outer tensor.
+        requires_grad: Whether the tensor requires a gradient.
+        parameter: Whether the tensor was saved as a parameter.
     """
 
     kind: str
@@ -162,7 +175,7 @@ class WrappedTensor:
 
 
 def in_order(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements at these strides are contiguous and in order."""
+    """Whether elements with these strides are contiguous and in row-major order."""
     step = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=False):
         if stride != step and size > 1:
@@ -172,7 +185,7 @@ def in_order(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 class Device:
-    """A device named in a file; it is ignored."""
+    """A device in a file; readers ignore it."""
 
     __slots__ = ("index", "kind")
 
@@ -182,10 +195,11 @@ class Device:
 
 
 def checked(spec: TensorSpec) -> TensorSpec:
-    """`spec`, after a check that it describes a tensor.
+    """Returns `spec` if it describes a possible tensor.
 
     Raises:
-        ValueError: Its sizes are no counts, do not fit together, or exceed the storage.
+        ValueError: A size is not a count, shape and strides differ in length, or the tensor exceeds its
+            storage.
     """
     ref, shape, stride = spec.storage, spec.shape, spec.stride
     for number in (spec.offset, ref.elements, ref.start, *shape, *stride):
@@ -200,18 +214,22 @@ def checked(spec: TensorSpec) -> TensorSpec:
     return spec
 
 
-def _tensor(storage: Any, offset: int, shape: Sequence[int], stride: Sequence[int], *rest: Any) -> TensorSpec:
+def _tensor(
+    storage: Any, offset: int, shape: Sequence[int], stride: Sequence[int], *options: Any
+) -> TensorSpec:
+    """Describes a strided tensor."""
     if not isinstance(storage, StorageRef):
         raise ValueError("a tensor has no storage")
-    dtype = rest[2] if len(rest) > 2 and isinstance(rest[2], str) else storage.dtype
-    spec = checked(TensorSpec(storage, dtype, offset, tuple(shape), tuple(stride), rest[:1] == (True,)))
-    # after the hooks, and after the type in version 3: pending operations on the stored numbers
-    pending = next((part for part in rest[2:4] if isinstance(part, dict)), {})
+    dtype = options[2] if len(options) > 2 and isinstance(options[2], str) else storage.dtype
+    spec = checked(TensorSpec(storage, dtype, offset, tuple(shape), tuple(stride), options[:1] == (True,)))
+    # a dictionary of pending operations follows the hooks, and in version 3 also the element type
+    pending = next((part for part in options[2:4] if isinstance(part, dict)), {})
     spec.layout = next((bit for bit in ("conj", "neg") if pending.get(bit) is True), spec.layout)
     return spec
 
 
 def _parameter(tensor: Any, requires_grad: bool = True, hooks: Any = None, state: Any = None) -> Any:
+    """Describes a parameter, from the description of its tensor."""
     parameter: TensorSpec | WrappedTensor
     if isinstance(tensor, WrappedTensor):
         parameter = WrappedTensor(
@@ -229,11 +247,11 @@ def _sizes(value: Any = ()) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else ()
 
 
-def _no_values(dtype: Any, shape: Sequence[int], stride: Sequence[int], *rest: Any) -> TensorSpec:
-    """A tensor of the meta device."""
-    sizes, steps = tuple(shape), tuple(stride)
+def _no_values(dtype: Any, shape: Sequence[int], stride: Sequence[int], *options: Any) -> TensorSpec:
+    """Describes a tensor on the meta device."""
+    sizes, strides = tuple(shape), tuple(stride)
     spec = TensorSpec(
-        StorageRef("", str(dtype), _SIZES - 1), str(dtype), 0, sizes, steps, rest[:1] == (True,)
+        StorageRef("", str(dtype), _SIZES - 1), str(dtype), 0, sizes, strides, options[:1] == (True,)
     )
     checked(spec)
     spec.layout = "meta"
@@ -241,7 +259,7 @@ def _no_values(dtype: Any, shape: Sequence[int], stride: Sequence[int], *rest: A
 
 
 def _sparse(layout: Any, state: Any) -> Any:
-    """A sparse tensor: its stored values, with the dense shape."""
+    """Describes a sparse tensor, as the tensor of its stored values with the dense shape."""
     parts = state if isinstance(state, tuple) else ()
     values = next((part for part in reversed(parts) if isinstance(part, TensorSpec)), None)
     if values is None:
@@ -255,53 +273,59 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(type(n) is int and 0 <= n < _SIZES for n in value)
 
 
-def _subclass(kind: Any, dtype: Any = "", shape: Any = None, *rest: Any) -> WrappedTensor:
-    """A subclass without numbers of its own; its attributes, which follow as its state, hold them."""
+def _subclass(kind: Any, dtype: Any = "", shape: Any = None, *options: Any) -> WrappedTensor:
+    """Describes a tensor subclass without values of its own; its state later adds the inner tensors."""
     wrapped = WrappedTensor(_name_of(kind), dtype if isinstance(dtype, str) else "")
     wrapped.shape = tuple(shape) if _is_shape(shape) else None
-    wrapped.requires_grad = rest[-1:] == (True,)
+    wrapped.requires_grad = options[-1:] == (True,)
     return wrapped
 
 
 def _nested(values: Any, *places: Any) -> WrappedTensor:
-    """A nested tensor in the layout before 'jagged': one tensor of all numbers, and each part's place."""
+    """Describes a nested tensor in the layout before 'jagged'.
+
+    One tensor holds the values, and three others hold the sizes, strides and offsets of its components.
+    """
     names = ("sizes", "strides", "storage_offsets")
     wrapped = WrappedTensor("nested", getattr(values, "dtype", ""))
     wrapped.inner = {"values": values, **dict(zip(names, places, strict=False))}
     return wrapped
 
 
-def _quantized(storage: Any, offset: int, shape: Any, stride: Any, quantizer: Any, *rest: Any) -> Any:
-    """A tensor of torch's quantized types: integers under its own name, with scales and zero points."""
-    whole = _tensor(storage, offset, shape, stride, *rest[:1])
+def _quantized(storage: Any, offset: int, shape: Any, stride: Any, quantizer: Any, *options: Any) -> Any:
+    """Describes a tensor of torch's quantized types: a tensor of integers, with scales and zero points."""
+    integers = _tensor(storage, offset, shape, stride, *options[:1])
     scheme, *parameters = quantizer if isinstance(quantizer, tuple) and quantizer else ("",)
     names = ("scale", "zero_point") if len(parameters) == 2 else ("scales", "zero_points", "axis")
-    inner = {"": whole, "scheme": scheme, **dict(zip(names, parameters, strict=False))}
-    return WrappedTensor("quantized", whole.dtype, whole.shape, inner, whole.requires_grad)
+    inner = {"": integers, "scheme": scheme, **dict(zip(names, parameters, strict=False))}
+    return WrappedTensor("quantized", integers.dtype, integers.shape, inner, integers.requires_grad)
 
 
 def _on_other_device(values: Any, dtype: Any, device: Any, requires_grad: Any = False) -> Any:
-    """A tensor of a device without storages of its own: its numbers as a CPU tensor or a numpy array."""
+    """Describes a tensor of a device without storages; its values are a CPU tensor or a numpy array."""
     inner = {"data": values, "device": device}
     return WrappedTensor("moved", str(dtype), getattr(values, "shape", None), inner, requires_grad is True)
 
 
 def _rebuild_subclass(func: Any, kind: Any, args: Any, state: Any = None) -> Any:
-    """A subclass of Tensor: its parts and its other attributes."""
-    called = _name_of(kind)
+    """Describes an object of a tensor subclass, with its inner tensors and other attributes."""
+    class_name = _name_of(kind)
     if isinstance(func, Global) and func.make is not None and isinstance(args, tuple):
         tensor = func.make(*args)
     else:
         arguments = args if isinstance(args, tuple) else (args,)
         inner = dict(zip(map(str, range(len(arguments))), arguments, strict=True))
         if len(arguments) == 1 and isinstance(arguments[0], dict):
-            inner = {str(key): value for key, value in arguments[0].items()}  # its constructor's arguments
-        tensor = WrappedTensor(called, inner=inner)
-    return _with_attributes(tensor, called, state)
+            inner = {str(key): value for key, value in arguments[0].items()}  # keyword arguments
+        tensor = WrappedTensor(class_name, inner=inner)
+    return _with_attributes(tensor, class_name, state)
 
 
 def _with_attributes(tensor: Any, kind: str, state: Any) -> Any:
-    """A tensor with the attributes of its object; a plain tensor without any is unchanged."""
+    """Adds the attributes of an object to the description of its tensor.
+
+    A plain tensor with attributes becomes a `WrappedTensor`; without attributes it is returned unchanged.
+    """
     parts = state if isinstance(state, tuple) else (state,)
     attributes = {str(key): value for part in parts if isinstance(part, dict) for key, value in part.items()}
     if isinstance(tensor, WrappedTensor):
@@ -324,7 +348,7 @@ def _name_of(kind: Any) -> str:
 
 
 class _Storage(Global):
-    """A storage class of torch, which names the element type."""
+    """A storage class of torch, with its element type."""
 
     __slots__ = ("dtype",)
 
@@ -350,7 +374,7 @@ _MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch", "device"): Device,
     ("collections", "OrderedDict"): PickledDict,
 }
-"""Stand-ins for calls in all of torch's pickles: each only makes a description."""
+"""Functions that replace calls in all of torch's pickles, by (module, name); each creates a description."""
 
 _MORE: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_tensor"): _tensor,
@@ -367,7 +391,7 @@ _MORE: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._tensor", "_rebuild_from_type"): _rebuild_subclass,
     ("torch", "Size"): _sizes,
 }
-"""Stand-ins for further calls in checkpoints."""
+"""Functions that replace further calls in checkpoints, by (module, name)."""
 
 _PLAIN_NAMES = {
     ("torch", "per_tensor_affine"): "per_tensor_affine",
@@ -376,8 +400,8 @@ _PLAIN_NAMES = {
 }
 
 
-def _stand_in(module: str, name: str) -> Any:
-    """The stand-in for a name that all of torch's files may use; None for another name."""
+def _replacement(module: str, name: str) -> Any:
+    """The replacement of a name that any file of torch may use, or None for other names."""
     plain = _PLAIN_NAMES.get((module, name))
     if plain is not None:
         return plain
@@ -390,31 +414,36 @@ def _stand_in(module: str, name: str) -> Any:
 
 
 class _UnsafePickle(Exception):
-    """The error for a pickle that needs a name which no file of its kind needs."""
+    """Raised for a pickle that names a class or function outside the allowed ones."""
 
 
-def _persistent(pid: Any) -> Any:
-    """The stand-in for an object outside the pickle: a storage, or a class in a legacy file.
+def _persistent(persistent_id: Any) -> Any:
+    """The replacement of an object outside the pickle: a storage, or a class in the legacy form.
 
     Raises:
-        PickleError: It is neither.
+        PickleError: The object is neither.
     """
-    if isinstance(pid, tuple) and len(pid) >= 2 and pid[0] == "module" and isinstance(pid[1], Global):
-        return pid[1]
-    if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage":
+    if (
+        isinstance(persistent_id, tuple)
+        and len(persistent_id) >= 2
+        and persistent_id[0] == "module"
+        and isinstance(persistent_id[1], Global)
+    ):
+        return persistent_id[1]
+    if not isinstance(persistent_id, tuple) or len(persistent_id) < 5 or persistent_id[0] != "storage":
         raise PickleError("it refers to an entry of unknown kind")
-    _, kind, key, _, elements = pid[:5]
+    _, kind, key, _, elements = persistent_id[:5]
     if type(elements) is not int or not isinstance(key, (str, int)):
         raise PickleError("it refers to an entry of unknown kind")
     if isinstance(kind, _Storage):
         dtype = kind.dtype
     elif isinstance(kind, Global) and kind.name.endswith("Storage"):
-        # types of four or two bits, which only torch can unpack
+        # element types of four or two bits, which only torch can unpack
         dtype = kind.name.removesuffix("Storage").lower()
     else:
         raise PickleError("it refers to an entry of unknown kind")
     start = 0
-    view = pid[5] if len(pid) > 5 else None
+    view = persistent_id[5] if len(persistent_id) > 5 else None
     if isinstance(view, tuple) and len(view) == 3:
         if type(view[1]) is not int or type(view[2]) is not int or not 0 <= view[1] <= elements - view[2]:
             raise PickleError("a view lies outside its storage")
@@ -430,23 +459,26 @@ def broken(error: PickleError, where: str) -> BadModel:
 
 
 def strict(content: bytes, where: str) -> Any:
-    """Reads a pickle in a TorchScript file: plain values, `TensorSpec`, `ReducedObject`.
+    """Reads a pickle of a TorchScript file.
 
     Args:
-        content: The pickle.
-        where: The file, for the message.
+        content: Bytes of the pickle.
+        where: Path of the file, for error messages.
+
+    Returns:
+        The saved object. It consists of plain values, `TensorSpec` and `ReducedObject`.
 
     Raises:
-        BadModel: It is broken, or names code that such a file does not need.
+        BadModel: The pickle is broken, or names code that such a file does not need.
     """
 
     def find(module: str, name: str) -> Any:
         if module == "__torch__" or module.startswith("__torch__."):
             return Global(module, name)
-        stand_in = _stand_in(module, name)
-        if stand_in is None:
+        replacement = _replacement(module, name)
+        if replacement is None:
             raise _UnsafePickle(f"{module}.{name}")
-        return stand_in
+        return replacement
 
     try:
         return load(Pickle(content, find=find, persistent=_persistent))
@@ -467,21 +499,22 @@ def lenient(
     more: Mapping[tuple[str, str], Callable[..., Any]] | None = None,
     storages: dict[str, tuple[str, int]] | None = None,
 ) -> Pickle:
-    """The machine for a checkpoint's pickle, which may name anything; no code is called.
+    """Creates the machine for the pickle of a checkpoint, which may name any class or function.
 
     Args:
-        content: Holds the pickle.
-        at: First byte of the pickle.
-        more: Stand-ins for further calls.
-        storages: Dictionary that gets type and elements of every storage, by its key.
+        content: Bytes that contain the pickle.
+        at: Offset of the pickle.
+        more: Functions that replace further calls, by (module, name).
+        storages: Dictionary to which the machine adds the element type and number of elements of each
+            storage, by key.
     """
-    further = _MORE if more is None else _MORE | dict(more)
+    replacements = _MORE if more is None else _MORE | dict(more)
 
     def find(module: str, name: str) -> Any:
-        make = further.get((module, name))
+        make = replacements.get((module, name))
         if make is not None:
             return Global(module, name, make)
-        return _stand_in(module, name) or Global(module, name)
+        return _replacement(module, name) or Global(module, name)
 
     def persistent(pid: Any) -> Any:
         reference = _persistent(pid)

@@ -1,8 +1,8 @@
-"""TorchScript file: its modules, their classes and tensors, and the calls in its code.
+"""TorchScript file: reads its modules, their classes and tensors, and the calls in its code.
 
-The tree is in a pickle, the classes are in text. Both are read as data. The text is not parsed but searched
-line by line for declarations and calls, so a large model's code takes milliseconds, without torch.
-`torch_replay` parses it for analysis.
+A pickle contains the module tree, and text files contain the code of the classes. Both are read as data,
+without torch. The code is not parsed, but searched with regular expressions for declarations and calls, which
+takes milliseconds even for a large model. `torch_replay` parses the code for analysis.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEPTH = 64
-"""Most levels of nested modules."""
+"""Maximum depth of nested modules."""
 ARGUMENTS = 60
-"""Most characters of a call's arguments that are shown."""
+"""Maximum number of characters of a call's arguments that are shown."""
 CALLS = 256
-"""Most calls of a module that are listed."""
+"""Maximum number of calls of a module that are listed."""
 
 _CLASS = re.compile(r"^class ([^\s(:]{1,512}+)\(?([A-Za-z]{0,32})\)?:", re.MULTILINE)
 _NAMES = re.compile(r"^  __(parameters|buffers)__ = \[([^\n]*)\]", re.MULTILINE)
@@ -52,24 +52,29 @@ _TAKES = re.compile(r"(\w{1,128}+): ([^\n,]{1,256}?)(?=,\n|, |\) ->|\)\s*:)")
 
 
 def plain_name(qualname: str) -> str:
-    """The name of a class before TorchScript mangled it: 'torch.nn.modules.conv.Conv2d'."""
-    pieces = qualname.split(".")
-    unmangled = [p for p in pieces[1:] if not p.startswith("___torch_mangle_")]
-    return ".".join(unmangled) or pieces[-1]
+    """The name of a class without the parts that TorchScript adds: 'torch.nn.modules.conv.Conv2d'."""
+    parts = qualname.split(".")
+    unmangled = [part for part in parts[1:] if not part.startswith("___torch_mangle_")]
+    return ".".join(unmangled) or parts[-1]
 
 
-class _Kind:
-    """A class of the file, from the lines of its text.
+class _ScriptClass:
+    """A class in the code of the file.
+
+    Args:
+        base: Name of the base class, such as 'Module' or 'NamedTuple'.
+        text: Code of the class body.
 
     Attributes:
-        base: 'Module', 'NamedTuple' or the like.
-        parameters: Names of the attributes that are parameters; `buffers` likewise.
-        constants: Attributes whose value is in the code.
-        calls: Operators and functions that its methods call.
-        takes: Name and type of its forward's arguments, without `self`.
+        base: Name of the base class.
+        parameters: Names of the attributes that are parameters.
+        buffers: Names of the attributes that are buffers.
+        constants: Values of constant attributes, by name.
+        calls: Operators and functions that the methods call.
+        arguments: (name, type) of each argument of `forward`, without `self`.
     """
 
-    __slots__ = ("base", "buffers", "calls", "constants", "parameters", "takes")
+    __slots__ = ("arguments", "base", "buffers", "calls", "constants", "parameters")
 
     def __init__(self, base: str, text: str) -> None:
         self.base = base
@@ -78,11 +83,11 @@ class _Kind:
         self.buffers = named.get("buffers", frozenset())
         self.constants = {name: _literal(value) for name, value in _CONSTANT.findall(text)}
         self.calls = list(_calls(text))
-        self.takes = _argument_types(text)
+        self.arguments = _argument_types(text)
 
 
 def _literal(text: str) -> Any:
-    """A constant of the code, if it is a plain value; else its text."""
+    """The value of a constant in the code, or its text if it is not a plain value."""
     if text in ("True", "False", "None"):
         return {"True": True, "False": False, "None": None}[text]
     try:
@@ -93,7 +98,7 @@ def _literal(text: str) -> Any:
 
 
 def _calls(text: str) -> Iterator[OperatorRow]:
-    """The calls of a class's methods in the order of the text; equal calls in a row are counted."""
+    """The calls in the methods of a class, in order. Consecutive calls of one operator are counted."""
     start = _METHOD.search(text)
     if start is None:
         return
@@ -117,54 +122,59 @@ def _calls(text: str) -> Iterator[OperatorRow]:
 _SIZES = "dim|size|len|eq|ne|lt|gt|le|ge|__is__|__isnot__|__not__|__contains__|__getitem__"
 _CHOICES = "format|warn|append|str|int|bool|float"
 _TRIVIAL = frozenset(f"torch.{name}" for name in f"{_SIZES}|{_CHOICES}".split("|"))
-"""Calls that compute sizes and choices; every scripted layer has many."""
+"""Calls that compute sizes and conditions, and are not listed; every scripted layer has many."""
 
 
 def _argument_types(text: str) -> list[tuple[str, str]]:
+    """The (name, type) of each argument of `forward`, without `self`."""
     start = text.find("  def forward(")
     if start < 0:
         return []
-    head = text[start : text.find(":\n    ", start + 14) + 1][:8192]
-    # the first is the module itself, whatever its name
-    return _TAKES.findall(head)[1:]
+    signature = text[start : text.find(":\n    ", start + 14) + 1][:8192]
+    # the first argument is the module itself, under any name
+    return _TAKES.findall(signature)[1:]
 
 
 class _Code:
-    """The text of the classes in an archive, searched file by file on demand."""
+    """The classes in the code of an archive; each code file is searched when first needed.
+
+    Attributes:
+        classes: Classes by name, for each Python module searched so far.
+    """
 
     def __init__(self, archive: ZipArchive) -> None:
         self.archive = archive
-        self.known: dict[str, dict[str, _Kind]] = {}
+        self.classes: dict[str, dict[str, _ScriptClass]] = {}
 
-    def kind(self, qualname: str) -> _Kind | None:
-        """The class of this name, None if the file has no text for it."""
+    def kind(self, qualname: str) -> _ScriptClass | None:
+        """The class with this qualified name, or None if the archive has no code for it."""
         module, _, name = qualname.rpartition(".")
-        if module not in self.known:
-            self.known[module] = self._read(f"code/{module.replace('.', '/')}.py")
-        return self.known[module].get(name)
+        if module not in self.classes:
+            self.classes[module] = self._read(f"code/{module.replace('.', '/')}.py")
+        return self.classes[module].get(name)
 
-    def _read(self, entry: str) -> dict[str, _Kind]:
+    def _read(self, entry: str) -> dict[str, _ScriptClass]:
         if entry not in self.archive:
             return {}
         text = self.archive.text(entry)
         starts = list(_CLASS.finditer(text))
         ends = [*(match.start() for match in starts[1:]), len(text)][: len(starts)]
         return {
-            match[1]: _Kind(match[2], text[match.end() : end])
+            match[1]: _ScriptClass(match[2], text[match.end() : end])
             for match, end in zip(starts, ends, strict=True)
         }
 
 
 @record
 class ScriptDescription:
-    """A described TorchScript file.
+    """Description of a TorchScript file.
 
     Attributes:
-        contents: Its tensors, facts and notes.
-        parts: Its modules in pre-order.
-        strides: Strides of the tensors that are not contiguous, in elements.
-        notes: Notes on tensors, by name.
-        inputs: Name, type and shape of its inputs; traced models know the shapes.
+        contents: Stored tensors, facts and notes.
+        parts: Modules in pre-order.
+        strides: Strides of each tensor that is not contiguous, in elements, by name.
+        notes: Note on each tensor, by name.
+        inputs: (name, type, shape) of each input. Only traced models contain the shapes.
     """
 
     contents: TensorIndex = field(init=False)
@@ -175,6 +185,20 @@ class ScriptDescription:
 
 
 class _Reader:
+    """Collects modules, tensors and inputs of one file.
+
+    Args:
+        archive: Archive of the file.
+        places: Whether to find the file offset of each tensor.
+
+    Attributes:
+        code: Classes in the code.
+        description: Result.
+        tensors: Tensors in the order of reading.
+        first: First name of each stored tensor, by identity.
+        views: Tensors as views of their storages, by name.
+    """
+
     def __init__(self, archive: ZipArchive, places: bool) -> None:
         self.archive = archive
         self.places = places
@@ -185,7 +209,10 @@ class _Reader:
         self.views: dict[str, TensorView] = {}
 
     def modules(self, root: ReducedObject) -> None:
-        """Reads every module in pre-order; a repeated module is listed once, at its first place."""
+        """Reads the modules in pre-order.
+
+        A module that occurs several times is listed only the first time.
+        """
         stack: list[tuple[str, ReducedObject, int]] = [("", root, 0)]
         visited: set[int] = set()
         while stack:
@@ -211,8 +238,8 @@ class _Reader:
                     )
                     (part.parameters if is_parameter else part.buffers).append(tensor)
             self.description.parts.append(part)
-            below = depth + (1 if path else 0)
-            stack += [(f"{prefix}{key}", child, below) for key, child in reversed(children)]
+            child_depth = depth + (1 if path else 0)
+            stack += [(f"{prefix}{key}", child, child_depth) for key, child in reversed(children)]
 
     def is_module(self, value: Any) -> bool:
         if not isinstance(value, ReducedObject):
@@ -221,26 +248,27 @@ class _Reader:
         return kind is not None and kind.base == "Module"
 
     def constants(self) -> int:
-        """Reads tensors among the constants of the code, where a frozen model keeps its weights.
+        """Reads the tensors among the constants of the code; a frozen model stores its weights there.
 
         Returns:
-            Their number.
+            The number of these tensors.
         """
         if "constants.pkl" not in self.archive:
             return 0
         constants = strict(self.archive.read("constants.pkl"), self.archive.path)
         frozen = not any(part.parameters for part in self.description.parts)
         root, count = self.description.parts[0], 0
-        for at, constant in enumerate(constants if isinstance(constants, (tuple, list)) else ()):
+        for index, constant in enumerate(constants if isinstance(constants, (tuple, list)) else ()):
             if not isinstance(constant, TensorSpec):
                 continue
             count += 1
             weight = frozen and constant.dtype.startswith(("float", "bfloat"))
-            tensor = self.tensor(f"CONSTANTS_c{at}", constant, "constants", False)
+            tensor = self.tensor(f"CONSTANTS_c{index}", constant, "constants", False)
             (root.parameters if weight else root.buffers).append(tensor)
         return count
 
     def tensor(self, name: str, spec: TensorSpec, folder: str, trained: bool | None) -> StoredTensor:
+        """Records one tensor; `folder` is the folder of its storage in the archive."""
         entry, width = f"{folder}/{spec.storage.key}", BYTES.get(spec.dtype, 0)
         storage_bytes = spec.storage.elements * BYTES.get(spec.storage.dtype, 0)
         if self.archive.size_of(entry) < storage_bytes:
@@ -273,31 +301,31 @@ class _Reader:
         return tensor
 
     def inputs(self, root: ReducedObject) -> None:
-        """Reads the inputs of forward, with their shapes at tracing."""
+        """Reads the inputs of `forward`, with their shapes if the model was traced."""
         kind = self.code.kind(root.qualname)
         traced: Any = None
         if "traced_inputs.pkl" in self.archive:
             traced = strict(self.archive.read("traced_inputs.pkl"), self.archive.path)
         traced_inputs = traced.get("forward") if isinstance(traced, dict) else None
         specs = traced_inputs if isinstance(traced_inputs, (list, tuple)) else ()
-        for at, (name, declared) in enumerate(kind.takes if kind is not None else ()):
-            spec = specs[at] if at < len(specs) else None
+        for index, (name, declared) in enumerate(kind.arguments if kind is not None else ()):
+            spec = specs[index] if index < len(specs) else None
             if isinstance(spec, TensorSpec):
                 self.description.inputs.append((name, spec.dtype, spec.shape))
             else:
                 self.description.inputs.append((name, declared, None))
 
 
-def _settings(kind: _Kind | None, state: Mapping[Any, Any]) -> dict[str, Any]:
-    """Constructor settings of a module, from its attributes and the constants of its code."""
+def _settings(kind: _ScriptClass | None, state: Mapping[Any, Any]) -> dict[str, Any]:
+    """The constructor settings of a module, from its attributes and the constants in its code."""
     settings = dict(kind.constants) if kind is not None else {}
     for key, value in state.items():
         if isinstance(key, str) and not key.startswith("_") and key != "training":
-            plain = isinstance(value, (bool, int, float, str))
-            short = isinstance(value, (list, tuple)) and len(value) <= 16
-            if plain or (short and all(isinstance(v, (bool, int, float)) for v in value)):
+            is_plain = isinstance(value, (bool, int, float, str))
+            is_short = isinstance(value, (list, tuple)) and len(value) <= 16
+            if is_plain or (is_short and all(isinstance(v, (bool, int, float)) for v in value)):
                 settings[key] = value[:200] if isinstance(value, str) else value
-    # constants in the code have no order
+    # sort, because constants in the code have no order
     return {
         key: settings[key]
         for key in (*filter(settings.__contains__, _FIRST), *sorted(settings.keys() - _FIRST.keys()))
@@ -312,15 +340,15 @@ _FIRST = dict.fromkeys((
 
 
 def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
-    """Reads a TorchScript file as a description.
+    """Reads the description of a TorchScript file.
 
     Args:
-        path: The file.
+        path: Path of the file.
         why: Reason for unknown MACs without torch.
-        places: Whether to find the place of every tensor, which reads each header.
+        places: Whether to find the file offset of each tensor, which reads the header of each entry.
 
     Raises:
-        BadModel: It is broken, or is no TorchScript file.
+        BadModel: The file is broken, or is not a TorchScript file.
     """
     archive = ZipArchive(path)
     root = strict(archive.read("data.pkl"), path)

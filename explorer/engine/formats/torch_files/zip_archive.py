@@ -1,9 +1,9 @@
-"""Zip archives of torch, read without trust: the place and the bytes of every entry.
+"""Zip archives of torch: finds and reads entries, and checks archives that may be hostile.
 
-The standard library's reader builds an object for every entry and is slow to import. It also leaves the
-checks for hostile files to its user: two entries with one name (each reader sees another one), entries that
-share bytes (a small file unpacks to a huge one), and sizes that the file cannot hold. All are checked here
-once, before anything is read. Weights are read only on demand, in place.
+The `zipfile` module is not used: it is slow to import, builds an object for each entry, and omits these
+checks. This module checks, before it reads any entry, that names are unique (readers would choose different
+entries), that entries do not overlap (a small file would unpack to a huge one), and that sizes are possible.
+Weights are read only on demand, from a memory map.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     """Reads bytes of a file: (length, offset)."""
 
 INFLATED = 64 << 20
-"""Largest compressed entry: torch compresses at most its text, and never weights."""
+"""Maximum uncompressed bytes of a compressed entry. torch compresses at most its text, and never weights."""
 PICKLED = 8 << 20
-"""Largest compressed pickle or JSON: torch never compresses these, and a few bytes make an object."""
+"""Maximum uncompressed bytes of a compressed pickle or JSON file. torch never compresses these, and they
+create many objects."""
 ENTRIES = 2_000_000
-"""Most entries of a directory: more than any model has tensors."""
+"""Maximum number of entries; no model has as many tensors."""
 
 _LOCAL = struct.Struct("<4s5H3L2H")
 _CENTRAL = struct.Struct("<4s4B4H3L5H2L")
@@ -46,15 +47,15 @@ _STORED, _DEFLATED = 0, 8
 
 @record
 class ZipEntry:
-    """One entry of the directory.
+    """One entry of the archive's central directory.
 
     Args:
-        method: 0 stored, 8 deflated.
-        crc: Checksum of its content.
+        method: Compression method: 0 for none, 8 for deflate.
+        crc: CRC-32 of the uncompressed data.
         packed: Bytes in the file.
-        size: Bytes unpacked.
-        header: First byte of its own header.
-        secret: Whether it is encrypted.
+        size: Uncompressed bytes.
+        header: File offset of the entry's local header.
+        secret: Whether the entry is encrypted.
     """
 
     method: int
@@ -71,22 +72,26 @@ def _broken(why: str = "") -> BadModel:
 
 
 def _end_of(read: Read, size: int) -> tuple[int, int, int]:
-    """Number of entries, and length and place of the directory, from the end of the archive."""
+    """Reads the record at the end of the archive.
+
+    Returns:
+        The number of entries, and the length and the file offset of the central directory.
+    """
     start = max(size - _COMMENT, 0)
     tail = read(size - start, start)
-    at = tail.rfind(b"PK\x05\x06")
-    if at < 0 or at + _END.size > len(tail):
+    end_offset = tail.rfind(b"PK\x05\x06")
+    if end_offset < 0 or end_offset + _END.size > len(tail):
         raise _broken("it has no directory, which stands at its end and says where everything lies")
-    _, _, _, _, count, length, offset, _ = _END.unpack_from(tail, at)
+    _, _, _, _, count, length, offset, _ = _END.unpack_from(tail, end_offset)
     if count == 0xFFFF or length == 0xFFFFFFFF or offset == 0xFFFFFFFF:
-        before = start + at - _LOCATOR.size
-        if before < 0:
+        locator_offset = start + end_offset - _LOCATOR.size
+        if locator_offset < 0:
             raise _broken("its directory is not where it says")
-        magic, _, where, _ = _LOCATOR.unpack(read(_LOCATOR.size, before))
+        magic, _, record_offset, _ = _LOCATOR.unpack(read(_LOCATOR.size, locator_offset))
         if magic == b"PK\x06\x07":
-            if where > size - _END64.size:
+            if record_offset > size - _END64.size:
                 raise _broken("its directory is not where it says")
-            end_record = _END64.unpack(read(_END64.size, where))
+            end_record = _END64.unpack(read(_END64.size, record_offset))
             if end_record[0] != b"PK\x06\x06":
                 raise _broken("its directory is not where it says")
             count, length, offset = end_record[7], end_record[8], end_record[9]
@@ -94,31 +99,31 @@ def _end_of(read: Read, size: int) -> tuple[int, int, int]:
 
 
 def _apply_zip64(extra: bytes, values: list[int]) -> None:
-    """Replaces numbers that do not fit into 32 bits with those of the zip64 field."""
-    at = 0
-    while at + 4 <= len(extra):
-        kind, length = struct.unpack_from("<2H", extra, at)
+    """Replaces the values that do not fit in 32 bits with those in the zip64 field of `extra`."""
+    offset = 0
+    while offset + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, offset)
         if kind == 1:
-            place = at + 4
+            value_offset = offset + 4
             for index, value in enumerate(values):
                 if value == 0xFFFFFFFF:
-                    if place + 8 > min(at + 4 + length, len(extra)):
+                    if value_offset + 8 > min(offset + 4 + length, len(extra)):
                         raise _broken("an entry's size is missing")
-                    (values[index],) = struct.unpack_from("<Q", extra, place)
-                    place += 8
+                    (values[index],) = struct.unpack_from("<Q", extra, value_offset)
+                    value_offset += 8
             return
-        at += 4 + length
+        offset += 4 + length
 
 
 def directory(read: Read, size: int) -> dict[str, ZipEntry]:
-    """Every entry of an archive by name, in the order of the file.
+    """Reads the central directory: the entries of an archive by name, in the order of the directory.
 
     Args:
-        read: Gives bytes of the file.
-        size: Of the file.
+        read: Function that reads bytes of the file: (length, offset).
+        size: Bytes of the file.
 
     Raises:
-        BadModel: There is no directory, or it contradicts itself. The error has no path.
+        BadModel: The file has no central directory, or it contradicts itself. The error has no path.
     """
     count, length, offset = _end_of(read, size)
     if count > ENTRIES:
@@ -127,44 +132,44 @@ def directory(read: Read, size: int) -> dict[str, ZipEntry]:
         raise _broken("its directory is larger than the file")
     content = read(length, offset)
     entries: dict[str, ZipEntry] = {}
-    at = 0
+    entry_offset = 0
     for _ in range(count):
-        if at + _CENTRAL.size > length:
+        if entry_offset + _CENTRAL.size > length:
             raise _broken()
-        head = _CENTRAL.unpack_from(content, at)
+        head = _CENTRAL.unpack_from(content, entry_offset)
         if head[0] != b"PK\x01\x02":
             raise _broken("its directory is damaged")
-        flags, method, crc, packed, plain = head[5], head[6], head[9], head[10], head[11]
+        flags, method, crc, packed, size_unpacked = head[5], head[6], head[9], head[10], head[11]
         name_length, extra_length, comment_length, header = head[12], head[13], head[14], head[18]
-        start = at + _CENTRAL.size
-        at = start + name_length + extra_length + comment_length
-        if at > length:
+        start = entry_offset + _CENTRAL.size
+        entry_offset = start + name_length + extra_length + comment_length
+        if entry_offset > length:
             raise _broken("its directory is damaged")
         name = content[start : start + name_length].decode("utf-8" if flags & 0x800 else "cp437", "replace")
-        if 0xFFFFFFFF in (packed, plain, header):
-            values = [plain, packed, header]
+        if 0xFFFFFFFF in (packed, size_unpacked, header):
+            values = [size_unpacked, packed, header]
             _apply_zip64(content[start + name_length : start + name_length + extra_length], values)
-            plain, packed, header = values
+            size_unpacked, packed, header = values
         if name in entries:
             raise _broken(f"two entries are called '{printable(name)[:80]}'")
-        entries[name] = ZipEntry(method, crc, packed, plain, header, bool(flags & 1))
+        entries[name] = ZipEntry(method, crc, packed, size_unpacked, header, bool(flags & 1))
     _check_overlap(entries, offset)
     return entries
 
 
 def _check_overlap(entries: dict[str, ZipEntry], end: int) -> None:
-    """Refuses entries that share bytes: a small file would unpack to a huge one."""
-    free = 0
+    """Raises an error if entries overlap, or end after the file offset `end`."""
+    previous_end = 0
     for header, packed in sorted((e.header, e.packed) for e in entries.values()):
-        if header < free:
+        if header < previous_end:
             raise _broken("its entries overlap")
-        free = header + _LOCAL.size + packed
-    if free > end:
+        previous_end = header + _LOCAL.size + packed
+    if previous_end > end:
         raise _broken("an entry lies outside the file")
 
 
 def entry_names(path: str) -> list[str] | None:
-    """Names in a zip archive's directory, None if the file is no complete archive."""
+    """The names of the entries in a zip archive, or None if the file is not a complete archive."""
     try:
         archive = ZipArchive(path)
     except BadModel:
@@ -173,13 +178,18 @@ def entry_names(path: str) -> list[str] | None:
 
 
 class ZipArchive:
-    """A zip archive of torch, whose entries lie in one folder.
+    """A zip archive of torch. The names of its entries omit the common top folder.
 
     Args:
-        path: The file.
+        path: Path of the file.
+
+    Attributes:
+        size: Bytes of the file.
+        root: Common top folder of the entries, with a slash at the end, or ''.
+        entries: Entries by name.
 
     Raises:
-        BadModel: It is no archive, is truncated, or contradicts itself.
+        BadModel: The file is not an archive, is truncated, or contradicts itself.
     """
 
     def __init__(self, path: str) -> None:
@@ -187,7 +197,7 @@ class ZipArchive:
         self._map: mmap.mmap | None = None
         self._fd = -1
         try:
-            # stays open as long as the archive is in use, because weights are read on demand
+            # the file stays open while the archive is in use, because weights are read on demand
             self._fd, self.size = input_files.descriptor(path)
             entries = directory(self.raw, self.size)
         except (OSError, ValueError, BadModel) as error:
@@ -205,31 +215,31 @@ class ZipArchive:
         return name in self.entries
 
     def names(self) -> list[str]:
-        """Names of the entries, without their common folder."""
+        """Names of the entries, without their common top folder."""
         return list(self.entries)
 
     @property
     def big_endian(self) -> bool:
-        """Whether its weights are stored big-endian."""
+        """Whether the weights are big-endian."""
         return "byteorder" in self and self.read("byteorder").strip() == b"big"
 
-    def raw(self, size: int, at: int) -> bytes:
-        """Bytes of the file; fewer if the file ends."""
-        return os.pread(self._fd, size, at)
+    def raw(self, size: int, offset: int) -> bytes:
+        """Reads bytes of the file; the result is shorter if the file ends."""
+        return os.pread(self._fd, size, offset)
 
     @property
     def data(self) -> mmap.mmap:
-        """The whole file, mapped."""
+        """The file, mapped into memory."""
         if self._map is None:
-            # copy on write: a tensor that is changed in place must not change the file
+            # copy on write, because a change of a tensor in place must not change the file
             self._map = input_files.mapping(self._fd, self.size, private=True)
         return self._map
 
     def size_of(self, name: str) -> int:
-        """Size of an entry, after a check that the file can hold it.
+        """The uncompressed size of an entry, in bytes.
 
         Raises:
-            BadModel: There is no such entry, or its size is impossible.
+            BadModel: The entry does not exist, is encrypted, or has an impossible size or an unknown method.
         """
         entry = self.entries.get(name)
         if entry is None:
@@ -250,10 +260,10 @@ class ZipArchive:
         return entry.size
 
     def read(self, name: str) -> bytes:
-        """The bytes of an entry.
+        """Reads and uncompresses an entry.
 
         Raises:
-            BadModel: It is missing, broken, or too large.
+            BadModel: The entry is missing, broken, or too large.
         """
         size = self.size_of(name)
         entry = self.entries[name]
@@ -270,10 +280,10 @@ class ZipArchive:
         return content
 
     def text(self, name: str) -> str:
-        """An entry as UTF-8 text.
+        """Reads an entry as UTF-8 text.
 
         Raises:
-            BadModel: See `read`; or it is no text.
+            BadModel: The entry is not UTF-8, or `read` refuses it.
         """
         try:
             return self.read(name).decode()
@@ -281,10 +291,10 @@ class ZipArchive:
             raise BadModel(f"'{printable(name)}' is no text", where=self.path) from error
 
     def view(self, name: str) -> memoryview:
-        """The bytes of an uncompressed entry, mapped.
+        """The bytes of an entry without compression, in the memory map.
 
         Raises:
-            BadModel: It is missing, compressed, or outside the file.
+            BadModel: The entry is missing, is compressed, or leaves the file.
         """
         size = self.size_of(name)
         if self.entries[name].method != _STORED:
@@ -293,10 +303,10 @@ class ZipArchive:
         return memoryview(self.data)[start : start + size]
 
     def start_of(self, name: str) -> int:
-        """The first byte of an entry's content, after its own header.
+        """The file offset of an entry's data, which follows its local header.
 
         Raises:
-            BadModel: It lies outside the file.
+            BadModel: The entry leaves the file, or has no local header.
         """
         entry = self.entries[name]
         head = self.raw(_LOCAL.size, entry.header) if entry.header <= self.size - _LOCAL.size else b""

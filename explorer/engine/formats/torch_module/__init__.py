@@ -1,1 +1,1 @@
-"""Loading an nn.Module, and finding its inputs."""
+"""Loads an nn.Module by name or object, and finds its inputs."""

@@ -1,7 +1,7 @@
-"""Arguments of an nn.Module's forward: the bound inputs, and tensors for them.
+"""Arguments of an nn.Module's `forward`: describes the inputs, and creates tensors to call the module with.
 
-Inputs that `inputs.bind` found, or that a user passes as they are, form a flat list of tensors. This module
-packs them into the arguments of a call.
+Inputs are a flat list of tensors. `inputs.bind` finds them, or the user passes an example. This module
+packs the tensors into positional and keyword arguments.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class BoundInputs(Struct, frozen=True):
 
     Attributes:
         inputs: Inputs in the order of the arguments.
-        dims: {'batch': n} if the first dimension is a batch size that was assumed.
-        notes: Guesses, for a person.
+        dims: Size of each named dimension, such as {'batch': 1}.
+        notes: Notes on guesses, shown to users.
         positional: Number of inputs that are passed by position; the others are passed by name.
-        images: Whether the model takes a list of images (detection), with one input for each.
-        example: The user's own arguments, if the inputs stand for their tensors.
+        images: Whether the model has a list of images as its argument (detection); each image is one input.
+        example: Arguments from the user, or None. If set, the inputs describe the tensors in these arguments.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -40,13 +40,18 @@ class BoundInputs(Struct, frozen=True):
     example: Example | None = None
 
     def arguments(self, *, device: str, seed: int = 0) -> tuple[list[Any], dict[str, Any]]:
-        """Tensors to call the model with: without values on 'meta', seeded random ones on 'cpu'.
+        """Creates positional and keyword arguments for a call of the model.
 
-        On 'cpu', a user's own tensors are used unchanged if they have the bound shape. On 'meta', short
-        tensors of integers (lengths, positions) keep their values.
+        On the device 'meta', tensors have no values; only the user's short integer tensors, such as lengths
+        and positions, keep theirs. On 'cpu', tensors are random; tensors from the user are used unchanged if
+        they have the bound shape.
+
+        Args:
+            device: Device of the tensors: 'meta' or 'cpu'.
+            seed: Seed of the random values.
         """
         arguments: list[torch.Tensor] = []
-        chance = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         example_tensors = self.example.tensors() if self.example is not None else [None] * len(self.inputs)
         for info, example in zip(self.inputs, example_tensors, strict=True):
             if (
@@ -57,7 +62,7 @@ class BoundInputs(Struct, frozen=True):
                 arguments.append(example.detach().to("cpu"))
                 continue
             if example is not None and example.is_nested:
-                # the strided layout has no form without values; the counting code reports it
+                # a strided nested tensor cannot exist without values; the counting code reports it
                 arguments.append(jagged.without_values(example) if jagged.is_jagged(example) else example)
                 continue
             kind = getattr(torch, info.dtype or "float32")
@@ -66,31 +71,39 @@ class BoundInputs(Struct, frozen=True):
                 empty = torch.empty(shape, dtype=kind, device="meta")
                 arguments.append(empty if example is None else sparse.marked(empty, example))
             elif kind.is_floating_point or kind.is_complex:
-                arguments.append(torch.rand(shape, generator=chance, dtype=torch.float32).to(kind))
+                arguments.append(torch.rand(shape, generator=generator, dtype=torch.float32).to(kind))
             else:
-                arguments.append(torch.randint(0, 2, shape, generator=chance).to(kind))
+                arguments.append(torch.randint(0, 2, shape, generator=generator).to(kind))
         return self.call(arguments)
 
     def call(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments of a call with `tensors`, one per input."""
+        """Packs tensors, one for each input, into positional and keyword arguments."""
         if self.example is not None:
             return self.example.filled(tensors)
         if self.images:
             return [list(tensors)], {}
-        rest = zip(self.inputs[self.positional :], tensors[self.positional :], strict=True)
-        return list(tensors[: self.positional]), {info.name: tensor for info, tensor in rest}
+        named = zip(self.inputs[self.positional :], tensors[self.positional :], strict=True)
+        return list(tensors[: self.positional]), {info.name: tensor for info, tensor in named}
 
 
 class Example(Struct, frozen=True):
-    """A user's arguments for a model: tensors in any containers, and anything else."""
+    """Arguments for a model, from the user: tensors in nested containers, and other values.
+
+    Attributes:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+    """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
     @staticmethod
     def of(inputs: Any) -> Example:
-        """The arguments in `inputs`: a tensor or array, positional ones in a tuple or list, or keyword ones
-        in a dict. Arrays become tensors.
+        """Creates an example; arrays in it become tensors.
+
+        Args:
+            inputs: A tensor or array, a tuple or list of positional arguments, or a dictionary of keyword
+                arguments.
         """
         inputs = _replace_tensors(
             inputs, lambda v: v if isinstance(v, torch.Tensor) else torch.from_numpy(v.copy())
@@ -100,37 +113,41 @@ class Example(Struct, frozen=True):
         return Example(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {})
 
     def tensors(self) -> list[Any]:
-        """Every tensor, in the order of the arguments."""
+        """The tensors in the order of the arguments."""
         return [tensor for _, tensor in tensors([self.args, dict(self.kwargs)])]
 
     def named(self, names: Sequence[str]) -> dict[str, TensorInfo]:
-        """Every tensor, by the name of its argument in `names` and its place there."""
+        """Describes each tensor, by the name of its argument and its path in the argument.
+
+        Args:
+            names: Names of the arguments of `forward`.
+        """
         items = [(names[i] if i < len(names) else f"input{i}", v) for i, v in enumerate(self.args)]
         infos = [info for name, value in (*items, *self.kwargs.items()) for info in described(value, name)]
         return {info.name: replace(info, origin="declared") for info in infos}
 
     def filled(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments with the user's tensors replaced by `tensors`."""
-        rest = iter(tensors)
-        args, kwargs = _replace_tensors((self.args, dict(self.kwargs)), lambda _: next(rest))
+        """The positional and keyword arguments, with their tensors replaced by `tensors` in order."""
+        replacements = iter(tensors)
+        args, kwargs = _replace_tensors((self.args, dict(self.kwargs)), lambda _: next(replacements))
         return list(args), kwargs
 
 
-def _replace_tensors(value: Any, by: Callable[[Any], Any]) -> Any:
-    """`value` with every tensor or array in nested tuples, lists, dicts and dataclasses replaced."""
+def _replace_tensors(value: Any, replace_tensor: Callable[[Any], Any]) -> Any:
+    """Applies a function to each tensor or array in nested tuples, lists, dictionaries and dataclasses."""
     if isinstance(value, (torch.Tensor, np.ndarray)):
-        return by(value)
+        return replace_tensor(value)
     if isinstance(value, Mapping):
-        mapping = {key: _replace_tensors(part, by) for key, part in value.items()}
+        mapping = {key: _replace_tensors(part, replace_tensor) for key, part in value.items()}
         return mapping if type(value) is dict else type(value)(mapping)  # type: ignore[call-arg]
     if isinstance(value, (tuple, list)):
-        parts = [_replace_tensors(part, by) for part in value]
+        parts = [_replace_tensors(part, replace_tensor) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.replace(
             value,
             **{
-                f.name: _replace_tensors(getattr(value, f.name), by)
+                f.name: _replace_tensors(getattr(value, f.name), replace_tensor)
                 for f in dataclasses.fields(value)
                 if f.init
             },
@@ -139,7 +156,7 @@ def _replace_tensors(value: Any, by: Callable[[Any], Any]) -> Any:
 
 
 def moved(arguments: Any, device: torch.device | None) -> Any:
-    """Arguments with their tensors on another device; None and the CPU leave them unchanged."""
+    """Moves the tensors in arguments to a device; None and the CPU leave the arguments unchanged."""
     return (
         arguments
         if device is None or device.type == "cpu"
@@ -152,7 +169,7 @@ def _fits_input(tensor: Any, info: TensorInfo) -> bool:
 
 
 def _is_length_or_count(tensor: Any) -> bool:
-    """Whether a tensor holds lengths or counts and no data."""
+    """Whether a tensor may hold lengths or counts: it is short and has integers or booleans."""
     return (
         not tensor.is_nested
         and tensor.dim() < 2

@@ -1,7 +1,7 @@
-"""Tensors of a KV cache: the tensors in a cache object of any class and library.
+"""Tensors of a KV cache: finds the tensors in a cache object of any class and library.
 
-A module passes its cache on as an opaque object. Its tensors live as long as the cache, and count as read in
-the layer that reads them.
+Modules pass their cache as an opaque object. Its tensors live as long as the cache, and a layer that uses
+them counts as reading them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import nn
 from explorer.engine.compat.transformers import is_cache
 
 _DEPTH = 6
-"""Most levels of attributes, lists and dicts in a cache."""
+"""Maximum depth of attributes, lists and dictionaries in a cache."""
 
 
 class CacheTensor(Struct, frozen=True):
     """A tensor of a cache.
 
     Attributes:
-        layer: Index of the cache layer that holds it; -1 if the cache has no layers.
-        name: Its name there: 'keys', 'conv_states.0'.
-        tensor: The tensor, on the meta device.
+        layer: Index of the cache layer that contains the tensor, or -1 if the cache has no layers.
+        name: Name in that layer: 'keys', 'conv_states.0'.
+        tensor: Tensor on the meta device.
     """
 
     layer: int
@@ -35,12 +35,12 @@ class CacheTensor(Struct, frozen=True):
 
     @property
     def keys(self) -> bool:
-        """Whether it holds keys, values or a substitute for them, and no recurrent state."""
+        """Whether the tensor holds keys, values or a compressed form of them, and not a recurrent state."""
         return "state" not in self.name and self.tensor.is_floating_point()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its own elements, also for a view of a longer tensor."""
+        """Bytes of the tensor's own elements, even if it is a view of a longer tensor."""
         return self.tensor.numel() * self.tensor.element_size()
 
 
@@ -48,11 +48,13 @@ def tensors_of(cache: Any) -> tuple[CacheTensor, ...]:
     """The tensors of a cache, in the order of its layers."""
     cache_tensors = []
     for path, tensor in _tensors(cache, ()):
-        at = next((at for at, piece in enumerate(path) if piece.isdigit()), -1)
-        # a container that is no list of layers names its tensors itself: 'rnn_state.0'
-        kind = ("state",) if len(path) == 1 else () if path[at - 1] == "layers" else path[at - 1 : at]
-        name = ".".join((*kind, *path[at + 1 :]))
-        cache_tensors.append(CacheTensor(int(path[at]) if at >= 0 else -1, name, tensor))
+        index = next((index for index, part in enumerate(path) if part.isdigit()), -1)
+        # in a container other than a list of layers, its name is part of the tensor's: 'rnn_state.0'
+        kind = (
+            ("state",) if len(path) == 1 else () if path[index - 1] == "layers" else path[index - 1 : index]
+        )
+        name = ".".join((*kind, *path[index + 1 :]))
+        cache_tensors.append(CacheTensor(int(path[index]) if index >= 0 else -1, name, tensor))
     distinct: dict[int, CacheTensor] = {}
     for cache_tensor in cache_tensors:
         distinct.setdefault(id(cache_tensor.tensor), cache_tensor)
@@ -66,8 +68,8 @@ def _tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
         for name, part in value.items():
             yield from _tensors(part, (*path, str(name)))
     elif isinstance(value, (list, tuple)):
-        for at, part in enumerate(value):
-            yield from _tensors(part, (*path, str(at)))
+        for index, part in enumerate(value):
+            yield from _tensors(part, (*path, str(index)))
     elif (
         len(path) < _DEPTH
         and type(value).__module__ not in ("builtins", "torch")
@@ -79,7 +81,7 @@ def _tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
 
 
 def within(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of the caches among arguments or results."""
+    """The tensors of the caches among the arguments or results of a call."""
     parts = (
         value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
     )
@@ -89,7 +91,7 @@ def within(value: Any) -> Iterator[torch.Tensor]:
 
 
 def unshared(value: Any) -> Any:
-    """Arguments with copies of their caches that hold the same tensors, so a run changes no other cache."""
+    """Copies the caches in arguments, so that a run does not change the originals; the tensors are shared."""
     if isinstance(value, Mapping):
         return {name: _copied(part) for name, part in value.items()}
     return tuple([_copied(part) for part in value])

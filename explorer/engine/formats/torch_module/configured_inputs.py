@@ -1,8 +1,8 @@
-"""Inputs of models from their configuration: models of transformers, timm and similar libraries.
+"""Inputs from the configuration of a model: for models of transformers, timm and similar libraries.
 
-Such a model has a `config` object (or timm's `pretrained_cfg`). The arguments of forward have common names:
-`pixel_values` for images, `input_values` for sound, `input_features` for spectra, `input_ids` for text. If
-several shapes fit, the first with which the model runs is used.
+Such a model has an attribute `config` or, in timm, `pretrained_cfg`. The arguments of `forward` have common
+names: `pixel_values` for images, `input_values` for audio, `input_features` for spectra, `input_ids` for
+text. This module lists possible shapes; `inputs` uses the first ones with which the model runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 Size = tuple[int, ...]
 Sizes = dict[str, tuple[str, Size]]
-"""Type and shape by input name; the type '' is that of the weights."""
+"""Element type and shape by input name; '' is the type of the model's weights."""
 
 _SAMPLES = 16_000
 _FRAMES = 1_024
@@ -21,15 +21,15 @@ _PICTURE = 224
 
 
 class _Config:
-    """Settings of a configuration and of the configurations inside it."""
+    """Settings of a model's configuration, and of the inner configurations with the names in `parts`."""
 
-    def __init__(self, model: Any, *parts: str) -> None:
+    def __init__(self, model: Any, *inner_names: str) -> None:
         config = getattr(model, "config", None)
-        self.sources = [config, *(getattr(config, part, None) for part in parts)]
+        self.sources = [config, *(getattr(config, part, None) for part in inner_names)]
         self.sources = [source for source in reversed(self.sources) if source is not None]
 
     def get(self, *names: str) -> Any:
-        """The first of these settings that exists; inner configurations come first."""
+        """The value of the first of these settings that exists; inner configurations are searched first."""
         for source in self.sources:
             for name in names:
                 value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
@@ -38,7 +38,7 @@ class _Config:
         return None
 
     def whole(self, *names: str) -> int | None:
-        """Like `get`, for an integer above zero."""
+        """Like `get`, but None unless the value is an integer above zero."""
         value = self.get(*names)
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
@@ -46,57 +46,63 @@ class _Config:
 def candidates(
     model: Any, names: Sequence[str], required: Sequence[str], dummy_sizes: Sizes
 ) -> Iterator[Sizes]:
-    """Possible sets of inputs, most likely first; none if the model has no configuration.
+    """Lists possible sets of inputs, most likely first; empty for a model without a configuration.
 
     Args:
-        model: A model with a `config`, or timm's `pretrained_cfg`.
-        names: Names of all arguments of its forward.
+        model: Model with an attribute `config` or `pretrained_cfg`.
+        names: Names of all arguments of `forward`.
         required: Names of the required arguments.
-        dummy_sizes: Types and shapes of its `dummy_inputs`, if any.
+        dummy_sizes: Element types and shapes of the model's `dummy_inputs`; empty if it has none.
     """
     size = _input_size(model)
     if size is not None and len(required) == 1:
         yield {required[0]: ("", (1, *size))}
     if getattr(model, "config", None) is None:
         return
-    sizes_by_name = {name: list(make(model)) for name, make in _MADE.items() if name in names}
-    main = getattr(model, "main_input_name", "")
-    mains = [name for name in sizes_by_name if name in required] or [
-        name for name in sizes_by_name if name == main
+    sizes_by_name = {name: list(sizes(model)) for name, sizes in _SIZES.items() if name in names}
+    main_name = getattr(model, "main_input_name", "")
+    main_names = [name for name in sizes_by_name if name in required] or [
+        name for name in sizes_by_name if name == main_name
     ]
     text = dict(dummy_sizes)
-    if not text and "input_ids" in names and ("input_ids" in required or main == "input_ids"):
+    if not text and "input_ids" in names and ("input_ids" in required or main_name == "input_ids"):
         text = {"input_ids": ("int64", (1, _TOKENS))}
-    if mains and not dummy_sizes:
-        yield from _combinations(sizes_by_name, mains, {n: t for n, t in text.items() if n in required})
+    if main_names and not dummy_sizes:
+        yield from _combinations(sizes_by_name, main_names, {n: t for n, t in text.items() if n in required})
     elif text:
         yield text
     if text and "decoder_input_ids" in names and "decoder_input_ids" not in text:
         text = {**text, "decoder_input_ids": text["input_ids"]} if "input_ids" in text else text
         yield text
-    if not mains or dummy_sizes:
+    if not main_names or dummy_sizes:
         for name in sizes_by_name:
             yield from _combinations(sizes_by_name, [name], text)
     elif "decoder_input_ids" in names:
-        yield from _combinations(sizes_by_name, mains, {"decoder_input_ids": ("int64", (1, _TOKENS))})
+        yield from _combinations(sizes_by_name, main_names, {"decoder_input_ids": ("int64", (1, _TOKENS))})
     if text and len(sizes_by_name) > 1:
         yield from _combinations(sizes_by_name, list(sizes_by_name), text)
 
 
 def _combinations(
-    sizes_by_name: Mapping[str, list[tuple[str, Size]]], names: Sequence[str], more: Sizes
+    sizes_by_name: Mapping[str, list[tuple[str, Size]]], names: Sequence[str], fixed: Sizes
 ) -> Iterator[Sizes]:
-    """Every shape of the first input in `names`, with the most likely shapes of the others."""
-    first, *rest = names
-    others = {name: sizes_by_name[name][0] for name in rest if sizes_by_name[name]}
-    for sized in sizes_by_name[first]:
-        batch = next(iter(more.values()))[1][0] if more else 1
-        both = {first: sized, **others}
-        yield {**more, **{name: (kind, (batch, *shape[1:])) for name, (kind, shape) in both.items()}}
+    """Combines each shape of the first input in `names` with the most likely shapes of the other inputs.
+
+    Args:
+        sizes_by_name: Possible types and shapes by input name.
+        names: Names of the inputs to combine.
+        fixed: Further inputs, which also determine the batch size.
+    """
+    first, *other_names = names
+    others = {name: sizes_by_name[name][0] for name in other_names if sizes_by_name[name]}
+    for first_size in sizes_by_name[first]:
+        batch = next(iter(fixed.values()))[1][0] if fixed else 1
+        inputs = {first: first_size, **others}
+        yield {**fixed, **{name: (kind, (batch, *shape[1:])) for name, (kind, shape) in inputs.items()}}
 
 
 def _input_size(model: Any) -> Size | None:
-    """Channels, height and width from the configuration of a timm model."""
+    """Channels, height and width in the configuration of a timm model, or None."""
     for source in (getattr(model, name, None) for name in ("pretrained_cfg", "default_cfg", "config")):
         input_size = (
             source.get("input_size") if isinstance(source, Mapping) else getattr(source, "input_size", ())
@@ -108,6 +114,7 @@ def _input_size(model: Any) -> Size | None:
 
 
 def _pixels(model: Any) -> Iterator[tuple[str, Size]]:
+    """Possible element types and shapes of images or videos."""
     config = _Config(model, "backbone_config", "vision_config")
     size = config.get("image_size", "input_size", "img_size", "crop_size")
     if isinstance(size, Mapping):
@@ -125,6 +132,7 @@ def _pixels(model: Any) -> Iterator[tuple[str, Size]]:
 
 
 def _samples(model: Any) -> Iterator[tuple[str, Size]]:
+    """Possible element types and shapes of audio."""
     config = _Config(model, "audio_config")
     bins, length = config.whole("num_mel_bins"), config.whole("max_length", "max_source_positions")
     if bins is not None:
@@ -137,11 +145,12 @@ def _samples(model: Any) -> Iterator[tuple[str, Size]]:
 
 
 def _features(model: Any) -> Iterator[tuple[str, Size]]:
+    """Possible element types and shapes of spectra."""
     config = _Config(model, "encoder_config", "audio_config")
     bins = config.whole("num_mel_bins", "n_mels", "feature_size")
     positions = config.whole("max_source_positions")
     if bins is not None and positions is not None:
-        # two frames make one position
+        # the encoder combines two frames into one position
         yield "", (1, bins, 2 * positions)
     width = config.whole("feature_projection_input_dim", "input_feat_per_channel") or bins or 80
     yield "", (1, _FRAMES, width)
@@ -150,7 +159,7 @@ def _features(model: Any) -> Iterator[tuple[str, Size]]:
     yield "", (1, 1, _FRAMES if side is None else side * side // (bins or 64), bins or 64)
 
 
-_MADE: dict[str, Callable[[Any], Iterator[tuple[str, Size]]]] = {
+_SIZES: dict[str, Callable[[Any], Iterator[tuple[str, Size]]]] = {
     "pixel_values": _pixels,
     "input_values": _samples,
     "input_features": _features,
@@ -158,9 +167,9 @@ _MADE: dict[str, Callable[[Any], Iterator[tuple[str, Size]]]] = {
 
 
 def likely_shape(model: Any, name: str) -> Size | None:
-    """The usual shape of an input with this name; None for an unknown name."""
-    if name in _MADE:
-        return next(_MADE[name](model))[1]
+    """The most likely shape of an input with this name, or None for an unknown name."""
+    if name in _SIZES:
+        return next(_SIZES[name](model))[1]
     config = _Config(model)
     if "pixel" in name or "image" in name:
         return next(_pixels(model))[1]

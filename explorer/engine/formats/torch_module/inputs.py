@@ -1,8 +1,13 @@
-"""Inputs of an nn.Module: finds names, types and shapes of its forward's inputs.
+"""Inputs of an nn.Module: finds the names, types and shapes of the inputs of `forward`.
 
-An nn.Module does not declare its inputs. The sources, in order: the user's options; inputs that come with the
-model (`example_input_array`, or inputs that the callable returns beside it); torchvision's input size; the
-configuration, or its `dummy_inputs`; the first layer, tried on the meta device. Notes tell the assumptions.
+An nn.Module does not declare its inputs. They are taken from these sources, in this order:
+
+1. The user's options.
+2. Example inputs of the model: its attribute `example_input_array`, or inputs that the callable returns with
+it. 3. The input size of a torchvision model. 4. The model's configuration, or its `dummy_inputs`. 5. The
+first layer: shapes that fit it are tried on the meta device.
+
+A note records each assumption.
 """
 
 from __future__ import annotations
@@ -31,7 +36,8 @@ from explorer.facts import TensorInfo
 Size = tuple[int, ...]
 
 Failure = Callable[..., tuple[str, str] | None]
-"""Returns where and why a module fails on tensors without values; None if it runs."""
+"""Function that runs a module on tensors without values. It returns the layer and the reason of a failure, or
+None if the module runs."""
 
 
 def bind(
@@ -44,14 +50,16 @@ def bind(
     """Finds the inputs of a model, and stores them in `loaded.bound`.
 
     Args:
-        loaded: The model; it is built on the meta device.
-        input_shapes: dtype (None: the model's own, else float32) and shape by input name.
-        dims: Only 'batch', the first dimension of every input, unless the file names its open dimensions.
-        try_run: Runs a module on shapes, operator by operator, if a plain call fails.
+        loaded: Model, which is built on the meta device.
+        input_shapes: (element type or None, shape) by input name. With None, the input has the type that the
+            model declares, or the type of its weights.
+        dims: Size of each dimension that the user bound, by name. The only name is 'batch', the first
+            dimension of every input, unless the file has its own dynamic dimensions.
+        try_run: Function that runs a module on shapes operator by operator, used if a plain call fails.
 
     Raises:
         Misuse: An input or dimension does not exist.
-        UnknownShape: A shape is not given and cannot be guessed.
+        UnknownShape: A shape is missing and cannot be guessed.
     """
     if loaded.binding is not None:
         loaded.bound = loaded.binding(input_shapes, dims)
@@ -70,12 +78,12 @@ def bind(
             )
     infos = _known_inputs(loaded, model, required)
     untyped = [n for n, (dtype, _) in input_shapes.items() if dtype is None and n not in infos]
-    usual = _floating(model)
+    default_dtype = _floating(model)
     for name, (dtype, shape) in input_shapes.items():
-        kind = _dtype(name, dtype, {**dict(_examples(_dummy(model), required)), **infos}, usual)
+        kind = _dtype(name, dtype, {**dict(_examples(_dummy(model), required)), **infos}, default_dtype)
         infos[name] = TensorInfo(name, kind, _shape(name, shape), "declared")
     if untyped or not infos or not infos.keys() >= set(required):
-        model = loaded.meta()  # it may be run to find its inputs
+        model = loaded.meta()  # the model may be run to find its inputs
     fails = partial(_failure, try_run)
     infos, notes = _complete_inputs(loaded, model, infos, (required, optional, variadic), fails)
     order = [n for n in parameter_names if n in infos] + [n for n in infos if n not in parameter_names]
@@ -83,8 +91,8 @@ def bind(
     if "batch" in dims:
         inputs = tuple(replace(i, shape=(dims["batch"], *(i.shape or ())[1:])) for i in inputs if i.shape)
     prefix = _positional(order, parameter_names)
-    batch_is_open = not input_shapes or "batch" in dims
-    batch = inputs[0].shape[0] if inputs and inputs[0].shape and batch_is_open else None
+    has_assumed_batch = not input_shapes or "batch" in dims
+    batch = inputs[0].shape[0] if inputs and inputs[0].shape and has_assumed_batch else None
     images = loaded.torchvision and part_of(model) == "detection"
     indices = _indices(loaded, model, BoundInputs(inputs, {}, positional=prefix, images=images), untyped)
     inputs = tuple(replace(i, dtype="int64") if i.name in indices else i for i in inputs)
@@ -100,16 +108,17 @@ def bind(
 
 
 def _check_dims(dims: Mapping[str, int]) -> None:
+    """Raises an error for a dimension other than 'batch', or a size below 1."""
     for name in dims:
         if name != "batch":
             raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=nearest(name, ["batch"]))
-        # an input's shape may be empty (a cache before the first step)
+        # other sizes of an input may be 0, as in a cache before the first step
         if dims[name] < 1:
             raise Misuse(f"a dimension cannot be {dims[name]}", where=f"--dim {name}")
 
 
 def _positional(order: Sequence[str], names: Sequence[str]) -> int:
-    """Number of inputs that can be passed by position."""
+    """Number of inputs that can be passed by position: those before the first omitted argument."""
     count = 0
     while count < len(order) and (order[count] not in names or order[count] == names[count]):
         count += 1
@@ -123,7 +132,17 @@ def _complete_inputs(
     parameters: tuple[list[str], list[str], bool],
     fails: Failure,
 ) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
-    """The inputs with the missing ones added, and notes on guesses.
+    """Adds the missing inputs, from the configuration or the first layer.
+
+    Args:
+        loaded: Model as loaded.
+        model: Module on the meta device.
+        infos: Inputs that are known, by name.
+        parameters: Result of `_parameters`.
+        fails: Function that tries the module on tensors without values.
+
+    Returns:
+        The inputs by name, and notes on guesses.
 
     Raises:
         UnknownShape: An input cannot be guessed.
@@ -134,8 +153,8 @@ def _complete_inputs(
         infos, notes = _inputs_of_configuration(loaded, model, [*required, *optional], required, fails)
     missing = [n for n in required if n not in infos]
     if missing:
-        alone = len(missing) == 1 and not infos
-        guessed, note = _guess(loaded, model, missing[0], fails) if alone else (None, "")
+        is_only_input = len(missing) == 1 and not infos
+        guessed, note = _guess(loaded, model, missing[0], fails) if is_only_input else (None, "")
         if guessed is None:
             raise _unknown_shape(loaded, model, missing[0], required, note)
         infos[missing[0]] = guessed
@@ -151,7 +170,7 @@ def _example_inputs(
     input_shapes: Mapping[str, tuple[str | None, Any]],
     dims: Mapping[str, int],
 ) -> BoundInputs:
-    """The user's own arguments, with the shapes of the options."""
+    """Binds the inputs of an example that the user passed, with shapes changed by options."""
     infos = example.named(names)
     for name, (dtype, shape) in input_shapes.items():
         if name not in infos:
@@ -166,21 +185,32 @@ def _example_inputs(
 
 
 def _unknown_shape(
-    loaded: LoadedModule, model: nn.Module, name: str, required: Sequence[str], tried: str = ""
+    loaded: LoadedModule, model: nn.Module, name: str, required: Sequence[str], attempt: str = ""
 ) -> UnknownShape:
+    """The error for an input without a shape; its hint contains a likely shape.
+
+    Args:
+        loaded: Model as loaded.
+        model: Module on the meta device.
+        name: Name of the input.
+        required: Names of all required inputs.
+        attempt: Description of a failed attempt, or ''.
+    """
     implied = _described_candidates(_first_layer(model))[1]
     shape = likely_shape(model, name) or next(iter(implied), (1, 3, 224, 224))
     others = f" (its inputs: {', '.join(required)})" if len(required) > 1 else ""
     return UnknownShape(
-        f"the shape of the input '{name}' is not known{others}{f', {tried}' if tried else ''}",
+        f"the shape of the input '{name}' is not known{others}{f', {attempt}' if attempt else ''}",
         where=loaded.source,
         hint=f"give it, for instance --input-shape {name}:{','.join(map(str, shape))}",
     )
 
 
 def _parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
-    """Names of required inputs, names of optional inputs, and whether the model takes any number of
-    inputs.
+    """The arguments of a module's `forward`.
+
+    Returns:
+        The names of required inputs, the names of optional inputs, and whether `forward` has `*args`.
     """
     required: list[str] = []
     optional: list[str] = []
@@ -188,7 +218,7 @@ def _parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
     try:
         parameters = inspect.signature(model.forward).parameters.values()
     except ValueError:
-        # a compiled forward has its own schema
+        # a compiled `forward` has no Python signature, but its own schema
         schema = getattr(model.forward, "schema", None)
         for argument in () if schema is None else schema.arguments[1:]:
             (optional if argument.has_default_value() else required).append(argument.name)
@@ -201,9 +231,10 @@ def _parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
     return required, optional, variadic
 
 
-def _dtype(name: str, dtype: str | None, infos: Mapping[str, TensorInfo], usual: str) -> str:
+def _dtype(name: str, dtype: str | None, infos: Mapping[str, TensorInfo], default_dtype: str) -> str:
+    """The element type of an input: `dtype` if given, else the declared type, else `default_dtype`."""
     if dtype is None:
-        return (infos[name].dtype if name in infos else None) or usual
+        return (infos[name].dtype if name in infos else None) or default_dtype
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
         kinds = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
         raise Misuse(
@@ -213,7 +244,7 @@ def _dtype(name: str, dtype: str | None, infos: Mapping[str, TensorInfo], usual:
 
 
 def _floating(model: nn.Module) -> str:
-    """The type of a model's weights, which its inputs need, too; float32 if it has none."""
+    """The floating-point type of a model's weights, or float32 without weights; inputs need the same type."""
     return next((dtype_name(p.dtype) for p in model.parameters() if p.is_floating_point()), "float32")
 
 
@@ -223,11 +254,11 @@ def _shape(name: str, shape: Sequence[Any]) -> Size:
     return tuple(shape)
 
 
-# -- inputs that a model declares
+# -- inputs that the model declares
 
 
 def _known_inputs(loaded: LoadedModule, model: nn.Module, required: Sequence[str]) -> dict[str, TensorInfo]:
-    """The inputs that are known without options, by name."""
+    """The inputs by name, from torchvision or from example inputs; empty if there are none."""
     if loaded.torchvision:
         shapes = _torchvision_shapes(loaded, model, len(required))
         names = required or ["x"]
@@ -246,15 +277,19 @@ def _inputs_of_configuration(
     required: Sequence[str],
     fails: Failure,
 ) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
-    """The inputs from a model's configuration or its dummy inputs, and notes.
+    """Finds the inputs in a model's configuration or its dummy inputs.
 
-    Of several sets, the first with which the model runs; if there is none, the first set.
+    If the configuration allows several sets of inputs, the result is the first one with which the model runs.
+    If it runs with no set, the result is the first set.
+
+    Returns:
+        The inputs by name, and a note on guesses.
     """
     dummy = {n: i for n, i in _examples(_dummy(model), required) if n in parameter_names}
     plain = {
         n: (i.dtype or "", tuple(d for d in i.shape or () if isinstance(d, int))) for n, i in dummy.items()
     }
-    usual = _floating(model)
+    default_dtype = _floating(model)
     sets = list(candidates(model, parameter_names, required, plain)) or ([plain] if plain else [])
     missing = [s for s in sets if not set(required) <= s.keys()]
     sets = [s for s in sets if s not in missing]
@@ -262,11 +297,11 @@ def _inputs_of_configuration(
         return {}, ()
     sizes = sets[0]
     if len(sets) > 1:
-        sizes = next((s for s in sets if _runs(loaded, model, s, usual, fails)), sets[0])
+        sizes = next((s for s in sets if _runs(loaded, model, s, default_dtype, fails)), sets[0])
     infos = {
         name: dummy[name]
         if name in dummy and sizes[name] == plain[name]
-        else TensorInfo(name, kind or usual, shape, "inferred")
+        else TensorInfo(name, kind or default_dtype, shape, "inferred")
         for name, (kind, shape) in sizes.items()
     }
     guesses = [
@@ -276,10 +311,15 @@ def _inputs_of_configuration(
 
 
 def _runs(
-    loaded: LoadedModule, model: nn.Module, sizes: Mapping[str, tuple[str, Size]], usual: str, fails: Failure
+    loaded: LoadedModule,
+    model: nn.Module,
+    sizes: Mapping[str, tuple[str, Size]],
+    default_dtype: str,
+    fails: Failure,
 ) -> bool:
+    """Whether the model runs on inputs of these types and shapes."""
     tensors = {
-        name: torch.empty(shape, dtype=getattr(torch, kind or usual), device="meta")
+        name: torch.empty(shape, dtype=getattr(torch, kind or default_dtype), device="meta")
         for name, (kind, shape) in sizes.items()
     }
     with loaded.quiet():
@@ -294,6 +334,7 @@ def _dummy(model: nn.Module) -> Any:
 
 
 def _examples(example: Any, names: Sequence[str]) -> Iterator[tuple[str, TensorInfo]]:
+    """The (name, description) of each tensor in an example input: a tensor, sequence or dictionary."""
     if isinstance(example, Mapping):
         items = list(example.items())
     elif isinstance(example, (tuple, list)):
@@ -305,16 +346,16 @@ def _examples(example: Any, names: Sequence[str]) -> Iterator[tuple[str, TensorI
             yield str(name), TensorInfo(str(name), dtype_name(value.dtype), tuple(value.shape), "declared")
 
 
-# -- torchvision's own sizes
+# -- sizes of torchvision
 
 _FRAMES = 16
-"""Frames of a video, as in the training of torchvision's video models."""
+"""Number of frames of a video, as in the training of torchvision's video models."""
 _FLOW = (520, 960)
-"""Height and width of an optical flow pair, as in torchvision's reference evaluation."""
+"""Height and width of an image pair for optical flow, as in torchvision's reference evaluation."""
 
 
 def _torchvision_shapes(loaded: LoadedModule, model: nn.Module, inputs: int) -> list[Size]:
-    """One shape per input of a torchvision model."""
+    """The shape of each input of a torchvision model; `inputs` is their number."""
     kind = part_of(model)
     if kind == "optical_flow":
         return [(1, 3, *_FLOW)] * 2
@@ -336,8 +377,9 @@ def _detection_size(model: Any) -> tuple[int, int]:
 
 
 def _image_size(name: str, model: Any) -> tuple[int, int]:
-    """Height and width of a torchvision model's input: its own attribute, else the crop of its first trained
-    weights.
+    """Height and width of a torchvision model's input.
+
+    The attribute `image_size` comes first, then the crop size of the model's first trained weights.
     """
     from torchvision import models
 
@@ -354,7 +396,7 @@ def _image_size(name: str, model: Any) -> tuple[int, int]:
 
 
 def _split_images(images: TensorInfo) -> tuple[TensorInfo, ...]:
-    """A batch of images as single inputs of rank 3, as detection models take them."""
+    """Splits a batch of images into inputs of rank 3, as detection models expect."""
     *batch, channels, height, width = images.shape or ()
     count = int(batch[0]) if batch and isinstance(batch[0], int) else 1
     image = replace(images, shape=(channels, height, width))
@@ -365,12 +407,12 @@ def _split_images(images: TensorInfo) -> tuple[TensorInfo, ...]:
 
 _SIDES = (224, 32, 28, 64, 128, 299, 256, 96, 48, 16, 8)
 _LENGTHS = (128, 64, 32, 16, 256, 512, 8)
-_FEW = 4
-"""Most inputs of unknown type for which every subset is tried as integers."""
+_MAX_SUBSET_INPUTS = 4
+"""Maximum number of inputs without a type for which every subset is tried as integers."""
 
 
 def _described_candidates(first: nn.Module | None) -> tuple[str, list[tuple[int, ...]]]:
-    """`_candidates` of a layer from a file, whose attributes may be anything."""
+    """Calls `_candidates` for a layer whose attributes are from a file and may be invalid."""
     try:
         dtype, shapes = _candidates(first)
         # a shape with negative sizes, or more elements than memory has bytes, is impossible
@@ -380,8 +422,8 @@ def _described_candidates(first: nn.Module | None) -> tuple[str, list[tuple[int,
 
 
 def _candidates(layer: Any) -> tuple[str, list[Size]]:
-    """Possible input type and shapes of a layer, most likely first; no shapes if it does not tell."""
-    # the last name of the row is the attribute with the channels or features
+    """The element type and the possible input shapes of a layer, most likely first; empty if unknown."""
+    # columns: layer types, attribute with the channels or features, other sizes of the input
     table: list[tuple[Any, str, list[Size]]] = [
         (nn.Linear, "in_features", [(1,), (1, 16)]),
         (nn.BatchNorm1d, "num_features", [(1,)]),
@@ -397,52 +439,54 @@ def _candidates(layer: Any) -> tuple[str, list[Size]]:
         if isinstance(layer, kinds):
             width = getattr(layer, attribute, None) or getattr(layer, "num_features", None)
             features = tuple(width) if isinstance(width, (tuple, list)) else (int(width or 1),)
-            last = isinstance(layer, (nn.Linear, nn.RNNBase, nn.LayerNorm))
+            is_last_axis = isinstance(layer, (nn.Linear, nn.RNNBase, nn.LayerNorm))
             if isinstance(layer, nn.RNNBase) and not layer.batch_first:
                 return "float32", [(16, 1, *features)]
-            return "float32", [(*s, *features) if last else (s[0], *features, *s[1:]) for s in sizes]
+            return "float32", [(*s, *features) if is_last_axis else (s[0], *features, *s[1:]) for s in sizes]
     return "", []
 
 
-class _InputsSettled(Exception):
-    """Ends a trial run: every embedding was reached, so the types of the inputs are known."""
+class _AllEmbeddingsReached(Exception):
+    """Raised to end a trial run after every embedding has run."""
 
 
 def _indices(
     loaded: LoadedModule, model: nn.Module, bound_inputs: BoundInputs, untyped: Sequence[str]
 ) -> tuple[str, ...]:
-    """Inputs without a given type that are rows of embeddings: they must be integers for the model to reach
-    its last embedding. Tried on shapes, up to that embedding only.
+    """Finds the inputs that are indices of embeddings, among those without a type.
+
+    Subsets of these inputs are tried as integers, on tensors without values. The result is the first subset
+    with which the model runs, at least up to its last embedding.
     """
     if not untyped or not any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in model.modules()):
         return ()
-    twin = without_values(model)
-    waiting: set[nn.Module] = set()
+    meta_model = without_values(model)
+    pending: set[nn.Module] = set()
 
     def reached(module: nn.Module, *_: Any) -> None:
-        waiting.discard(module)
-        if not waiting:
-            raise _InputsSettled
+        pending.discard(module)
+        if not pending:
+            raise _AllEmbeddingsReached
 
     def check_rows(module: nn.Module, args: Any, kwargs: Any) -> None:
         rows = args[0] if args else kwargs.get("input")
         if isinstance(rows, torch.Tensor) and rows.is_floating_point():
             raise TypeError("rows of a table are integers")
 
-    tables = [m for m in twin.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+    tables = [m for m in meta_model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
     for table in tables:
-        # without values, torch 2.9 accepts any type as rows
+        # without values, torch 2.9 accepts any element type as indices
         table.register_forward_pre_hook(check_rows, with_kwargs=True)
         table.register_forward_hook(reached)
-    sizes = range(len(untyped) + 1) if len(untyped) <= _FEW else (0, 1, len(untyped))
+    sizes = range(len(untyped) + 1) if len(untyped) <= _MAX_SUBSET_INPUTS else (0, 1, len(untyped))
     for integer_names in (names for size in sizes for names in itertools.combinations(untyped, size)):
-        waiting.update(tables)
+        pending.update(tables)
         inputs = [replace(i, dtype="int64") if i.name in integer_names else i for i in bound_inputs.inputs]
         args, kwargs = replace(bound_inputs, inputs=tuple(inputs)).arguments(device="meta")
         try:
             with loaded.quiet(), torch.no_grad():
-                twin(*args, **kwargs)
-        except _InputsSettled:
+                meta_model(*args, **kwargs)
+        except _AllEmbeddingsReached:
             return integer_names
         except Exception:
             continue
@@ -451,7 +495,7 @@ def _indices(
 
 
 def _first_layer(model: nn.Module) -> nn.Module | None:
-    """The first layer whose attributes tell its input."""
+    """The first layer whose attributes determine its input shape, or None."""
     return next(
         (m for m in model.modules() if next(m.children(), None) is None and _described_candidates(m)[1]), None
     )
@@ -460,39 +504,47 @@ def _first_layer(model: nn.Module) -> nn.Module | None:
 def _guess(
     loaded: LoadedModule, model: nn.Module, name: str, fails: Failure
 ) -> tuple[TensorInfo | None, str]:
-    """The first shape that the first layer allows and the model accepts, and a note.
+    """Guesses the only input of a model from its first layer.
 
     Returns:
-        None and the failure with the most likely shape, if the model runs with none.
+        The input with the first shape with which the model runs, and a note. If the model runs with no shape,
+        None and a description of the failure with the most likely shape.
     """
     first = _first_layer(model)
     dtype, shapes = _described_candidates(first)
     dtype = _floating(model) if dtype == "float32" else dtype
-    tried = ""
+    first_failure = ""
     for shape in shapes:
         tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
         text = sizes_text(shape)
         with loaded.quiet():
-            failed = fails(model, tensor)
-        if failed is not None:
-            at, reason = failed
-            where = f" in {at}" if at else ""
-            tried = tried or f"and with {text}, likely from its first layer, it fails{where}: {reason[:200]}"
+            failure = fails(model, tensor)
+        if failure is not None:
+            layer, reason = failure
+            where = f" in {layer}" if layer else ""
+            first_failure = (
+                first_failure
+                or f"and with {text}, likely from its first layer, it fails{where}: {reason[:200]}"
+            )
             continue
         note = f"input {name}: {text} guessed from the first layer ({type(first).__name__})"
         return TensorInfo(name, dtype, shape, "inferred"), note
-    return None, tried
+    return None, first_failure
 
 
 def _failure(
     try_run: Failure, model: nn.Module, *args: torch.Tensor, **kwargs: torch.Tensor
 ) -> tuple[str, str] | None:
-    """Where and why a model does not run on tensors without values; None if it does."""
+    """Runs a model on tensors without values.
+
+    Returns:
+        The layer and the reason of a failure, or None if the model runs.
+    """
     lazy = any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers()))
-    # a recurrent layer runs as a whole under a dispatch mode, and step by step without one
+    # a recurrent layer is one operator under a dispatch mode, and many operators without one
     if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
         try:
-            # a lazy layer would keep the size of a shape that failed
+            # copy a model with lazy layers, because they would keep the sizes of a failed shape
             with torch.no_grad():
                 (without_values(model) if lazy else model)(*args, **kwargs)
             return None

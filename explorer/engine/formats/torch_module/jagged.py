@@ -1,4 +1,4 @@
-"""Jagged nested tensors: keeps the lengths of their rows, which a tensor without values loses."""
+"""Jagged nested tensors: records the lengths of their rows, which a tensor on the meta device lacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 _ATTRIBUTE = "_row_lengths"
 
 MOST = 4_096
-"""Most rows of a tensor whose lengths are kept."""
+"""Maximum number of rows of a tensor whose row lengths are recorded."""
 
 
 def is_jagged(tensor: Any) -> bool:
@@ -21,37 +21,42 @@ def is_jagged(tensor: Any) -> bool:
 STRIDED = (
     "an input is a nested tensor in the strided layout, whose work is not counted; pass layout=torch.jagged"
 )
-"""Reason why nothing is known of a model that takes a strided nested tensor."""
+"""Reason why a model with a strided nested tensor as input cannot be analyzed."""
 
 
 STRIDED_INSIDE = (
     "the model makes a nested tensor in the strided layout, whose work is not counted;"
     " pass layout=torch.jagged"
 )
-"""Reason why a run on shapes ends where such a tensor is made."""
+"""Reason why a run on shapes ends when the model creates a strided nested tensor."""
 
 
 def is_strided(tensor: Any) -> bool:
-    """Whether a value is a nested tensor in the strided layout, which has no form without values."""
+    """Whether a value is a nested tensor in the strided layout, which cannot exist without values."""
     return isinstance(tensor, torch.Tensor) and tensor.is_nested and tensor.layout is torch.strided
 
 
 def without_values(tensor: Any) -> Any:
-    """A jagged tensor on the meta device with the same row lengths."""
+    """Copies a jagged tensor to the meta device, and records its row lengths."""
     twin = tensor.detach().to("meta")
     mark(twin.offsets(), tensor.offsets())
     return twin
 
 
 def mark(twin: torch.Tensor, offsets: torch.Tensor) -> None:
-    """Attaches the row lengths from `offsets`, which has values, to offsets without values."""
+    """Records the row lengths of a jagged tensor on the offsets of its copy without values.
+
+    Args:
+        twin: Offsets of the copy, on the meta device.
+        offsets: Offsets of the original, with values.
+    """
     lengths = row_lengths(offsets)
     if lengths is not None:
         setattr(twin, _ATTRIBUTE, lengths)
 
 
 def row_lengths(offsets: torch.Tensor) -> Sequence[int] | None:
-    """The lengths of the rows between offsets; None if they are unknown, or too many."""
+    """The lengths of the rows that `offsets` delimit, or None if they are unknown or too many."""
     if offsets.is_meta:
         return getattr(offsets, _ATTRIBUTE, None)
     if offsets.dim() != 1 or offsets.is_floating_point() or not 1 < offsets.numel() <= MOST:

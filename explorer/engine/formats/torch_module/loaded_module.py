@@ -1,8 +1,9 @@
-"""nn.Module by name: a torchvision model, or what `package.module:callable` returns.
+"""Loads an nn.Module: a torchvision model, the result of `package.module:callable`, or an existing object.
 
-A model is built at most twice, on demand: on the meta device for the analysis, where a 70 B model costs
-nothing, and with real weights for an export or a run. Random weights are seeded, so the same command makes
-the same file. Output of a constructor or an import is discarded: standard output is for results.
+A model is built on demand, at most once on the meta device and once with weights. The analysis uses the meta
+device, where even a model with 70 billion parameters needs no memory for weights. Exports and runs use real
+weights. Random weights have a seed, so the same command writes the same file. Output of constructors and
+imports is discarded, because standard output is for results.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import nn
 from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest, nearest_alone
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.meta_copy import (
-    emptied,
+    remove_values,
     sharing_values,
     with_plain_tensors,
     without_values,
@@ -33,17 +34,17 @@ from explorer.host.optional_packages import error_line, require, search_here, si
 
 
 class CopyOf:
-    """Makes copies of a module that exists already; they hold its tensors.
+    """A `build` function that copies an existing module. The copies share its tensors.
 
     Attributes:
-        module: Never changed: not moved, and its training flags stay.
+        module: Existing module, which is never changed.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
     def __call__(self) -> nn.Module:
-        """A copy, to be put in evaluation mode and run."""
+        """Creates a copy, which can be put in evaluation mode and run without changing the module."""
         return sharing_values(self.module)
 
 
@@ -51,22 +52,21 @@ class LoadedModule(Struct):
     """A model that is built on demand.
 
     Attributes:
-        source: The source that the user named.
-        build: Builds the module on the current device.
-        weights_text: Origin of the weights, for a person.
-        weights_from: Origin of the weights for code: random numbers, a file of weights, or the model itself.
-        seed: Seed of the random weights.
+        source: Path or name, as the user typed it.
+        build: Function that builds the module on the current device.
+        weights_text: Origin of the weights, shown to users.
+        weights_from: Origin of the weights: random numbers, a file of weights, or the model itself.
+        seed: Seed of random weights.
         notes: Notes on how the model is built.
-        trained: Whether the weights have values that `build` alone does not give (then the model is built
-            once, and its twin on the meta device is made from it).
-        torchvision: Whether it is a torchvision model.
-        example: Inputs that came with the model.
-        binding: Binds inputs to shapes and dimensions, if the file has open sizes.
-        bound: The inputs that were bound last.
-        values: Builds the model with the values of its files, if `build` makes it without; no other values
-            are then used.
-        asks: Whether its forward is known to read values, so that no run on shapes is tried first.
-        new: Whether `build` makes a new module at each call, which nothing else holds.
+        trained: Whether `build` returns trained weights. Then the model is built once, with weights, and its
+            version on the meta device is a copy.
+        torchvision: Whether the model is from torchvision.
+        example: Example inputs of the model, or None.
+        binding: Function that binds inputs and dynamic dimensions of the file, or None for other models.
+        bound: Result of the last call of `inputs.bind`, or None.
+        values: Function that builds the model with the values of its files, or None if `build` does so.
+        asks: Whether `forward` is known to read values, so that it cannot run on the meta device.
+        new: Whether `build` returns a new module at each call, with no other references to it.
     """
 
     source: str
@@ -90,10 +90,10 @@ class LoadedModule(Struct):
     _unused: bool = False
 
     def shapes(self) -> nn.Module:
-        """The model on the meta device, for reading and not for running: parameters without values.
+        """The model with parameters on the meta device, for inspection and not for a run.
 
-        If a later run needs the values of small tensors, the model is built with them, and the next `valued`
-        returns it, so that it is not built twice.
+        If a run would need the values of small tensors (`asks`), the model is built with them. The next call
+        of `valued` returns the same model, so that it is not built twice.
         """
         if self._meta is None and self._shapes is None and self.asks and self.new:
             try:
@@ -106,55 +106,55 @@ class LoadedModule(Struct):
         return self._shapes if self._meta is None and self._shapes is not None else self.meta()
 
     def meta(self) -> nn.Module:
-        """The model on the meta device, in evaluation mode: shapes without weights.
+        """The model on the meta device, in evaluation mode.
 
-        A constructor that reads values cannot run there. Then only uninitialized tensors, such as the weights
-        of torch's own layers, go to the meta device. If that fails, too, the model is built on the CPU and
-        its tensors are replaced.
+        A constructor that reads values cannot run on the meta device. For such a model, only uninitialized
+        tensors, such as the weights of torch's layers, are on the meta device. If this fails too, the model
+        is built on the CPU, and its tensors are replaced.
         """
         if self._meta is not None:
             return self._meta
         if self.trained or self._built is not None:
             self._meta = self._without_values(self._with_tensors())
         else:
-            failed: Exception | None = None
-            for way in (lambda: torch.device("meta"), UninitialisedOnMeta):
+            last_error: Exception | None = None
+            for device_context in (lambda: torch.device("meta"), UninitialisedOnMeta):
                 try:
-                    with self.quiet(), torch.random.fork_rng(devices=[]), way(), UnfilledTensors():
+                    with self.quiet(), torch.random.fork_rng(devices=[]), device_context(), UnfilledTensors():
                         torch.manual_seed(self.seed)
                         model = self.build()
                 except ExplorerError:
                     raise
                 except Exception as error:
-                    failed = error
+                    last_error = error
                     continue
                 tensors = (*model.parameters(), *model.buffers())
-                plain = all(t.is_meta and not is_wrapper(t) for t in tensors)
-                self._meta = model if plain else self._without_values(model)
+                is_plain = all(t.is_meta and not is_wrapper(t) for t in tensors)
+                self._meta = model if is_plain else self._without_values(model)
                 break
             else:
-                if self.values is not None and failed is not None:
-                    raise BadModel(error_line(failed), where=self.source) from failed
+                if self.values is not None and last_error is not None:
+                    raise BadModel(error_line(last_error), where=self.source) from last_error
                 self._meta = self._without_values(self.as_built())
         self._meta.eval()
         return self._meta
 
     def _with_tensors(self) -> nn.Module:
-        """The model that the twin on the meta device is a copy of, which is not changed."""
+        """The model with weights, from which copies on the meta device are made; it must not be changed."""
         return self.build.module if isinstance(self.build, CopyOf) else self.as_built()
 
     def _without_values(self, model: nn.Module) -> nn.Module:
-        """A copy on the meta device; adds a note on tensor subclasses in `model`."""
+        """Copies a model to the meta device; adds a note on its tensor subclasses."""
         note = wrappers_note((*model.parameters(), *model.buffers()))
         if note and note not in self.notes:
             self.notes = (*self.notes, note)
         return without_values(model)
 
     def valued(self) -> nn.Module:
-        """Like `meta`, but small tensors that are no parameters keep their values, which a model may read.
+        """Like `meta`, but small tensors other than parameters keep their values, which `forward` may read.
 
         Raises:
-            Exception: It cannot be built this way.
+            Exception: The model cannot be built this way.
         """
         if self.trained or self._built is not None:
             return without_values(self._with_tensors(), numbers=True).eval()
@@ -164,23 +164,23 @@ class LoadedModule(Struct):
         with self.quiet(), torch.random.fork_rng(devices=[]), UninitialisedOnMeta(), UnfilledTensors():
             torch.manual_seed(self.seed)
             model = self.build()
-        # a callable may return a module that is in use elsewhere; a module from a configuration is new
-        return (emptied(model) if self.new else without_values(model, numbers=True)).eval()
+        # a module that may have other references must not be changed, so copy it
+        return (remove_values(model) if self.new else without_values(model, numbers=True)).eval()
 
     def materialise(self) -> nn.Module:
-        """The model with its weights on the CPU, in evaluation mode; equal seeds give equal weights.
+        """The model with weights on the CPU, in evaluation mode; equal seeds give equal weights.
 
-        Tensor subclasses become plain tensors: quantized weights are dequantized.
+        Tensor subclasses become plain tensors. For example, quantized weights are dequantized.
 
         Raises:
-            BadModel: The constructor fails, or a tensor subclass cannot give its numbers.
+            BadModel: The constructor fails, or a tensor subclass cannot be converted.
         """
         if self._real is None:
             with self.quiet():
-                real, failed = with_plain_tensors(self.as_built())
-            if failed:
+                real, failed_name = with_plain_tensors(self.as_built())
+            if failed_name:
                 raise BadModel(
-                    f"the tensor {failed} is of a class that cannot turn itself into a plain tensor",
+                    f"the tensor {failed_name} is of a class that cannot turn itself into a plain tensor",
                     where=self.source,
                     hint="give the class a method dequantize(), or use plain tensors; info needs no values",
                 )
@@ -188,7 +188,7 @@ class LoadedModule(Struct):
         return self._real
 
     def as_built(self) -> nn.Module:
-        """The model as its constructor makes it, with its tensor subclasses.
+        """The model with weights, as its constructor returns it, including tensor subclasses.
 
         Raises:
             BadModel: The constructor fails.
@@ -208,22 +208,23 @@ class LoadedModule(Struct):
         return self._built
 
     quiet = staticmethod(silence)
-    """Discards the output of the model's code, torch and exporters."""
+    """Context manager that discards output of the model's code, of torch and of exporters."""
 
 
 def load(source: str, *, weights: str | None = None, seed: int = 0) -> LoadedModule:
     """Opens a model without building it.
 
     Args:
-        source: A torchvision model's name, or `package.module:callable`, the callable (or nn.Module)
-            found in the module; the current folder is searched too. `path/file.py:callable` works as well.
-        weights: torchvision's name of trained weights ('DEFAULT', 'IMAGENET1K_V1'); None for random ones.
-        seed: Of random weights.
+        source: Name of a torchvision model, `package.module:callable` or `path/file.py:callable`. The
+            callable may also be an nn.Module. Packages in the current folder are found too.
+        weights: Name of trained weights in torchvision ('DEFAULT', 'IMAGENET1K_V1'), or None for random
+            weights.
+        seed: Seed of random weights.
 
     Raises:
         MissingExtra: torchvision is not installed.
-        Misuse: There is no such model, module, callable or set of weights.
-        BadModel: The module or the callable fails.
+        Misuse: The model, module, callable or set of weights does not exist.
+        BadModel: Importing the module fails.
     """
     if ":" in source:
         if weights is not None:
@@ -243,8 +244,8 @@ _OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "quantized_googlenet": ({"aux_logits": False}, "built without the auxiliary heads"),
     "inception_v3": ({"init_weights": True}, ""),
 }
-"""Arguments of a constructor, and a note: GoogLeNet as in use, without the heads for training
-(torchvision's trained model has none, either)."""
+"""Constructor arguments and a note, by model. Like torchvision's trained model, GoogLeNet is built without
+the heads that only training uses."""
 
 
 def _from_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule:
@@ -315,14 +316,14 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
     with silence():
         module = _imported(path, source)
     target: Any = module
-    for piece in attribute.split("."):
-        if not hasattr(target, piece):
+    for name_part in attribute.split("."):
+        if not hasattr(target, name_part):
             public = [n for n in dir(target) if not n.startswith("_") and callable(getattr(target, n, None))]
-            hint = nearest(piece, public) or "give package.module:callable"
+            hint = nearest(name_part, public) or "give package.module:callable"
             if os.path.exists(f"{path}.py") and not _is_file(module, f"{path}.py"):
                 hint = f"that is {module.__name__} of the program's own; name the file: {path}.py:{attribute}"
-            raise Misuse(f"{path} has no '{piece}'", where=source, hint=hint)
-        target = getattr(target, piece)
+            raise Misuse(f"{path} has no '{name_part}'", where=source, hint=hint)
+        target = getattr(target, name_part)
     if not callable(target):
         raise Misuse(
             f"'{attribute}' is a {type(target).__name__}, not a callable that returns an nn.Module",
@@ -334,7 +335,7 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
 
     def build() -> nn.Module:
         result = target()
-        # a callable may return example inputs beside the module
+        # a callable may return the module together with example inputs
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], nn.Module):
             result, loaded.example = result
         if not isinstance(result, nn.Module):
@@ -347,16 +348,17 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
 
 
 def of(module: nn.Module, inputs: Any = None, *, source: str = "") -> LoadedModule:
-    """Wraps an existing module with its weights.
+    """Wraps an existing module.
 
-    The object is never moved or changed, and its training flags stay. A twin without weights is analyzed, and
-    a twin with the same weights is run and exported.
+    The module itself is never moved or changed. The analysis uses a copy without weights. Runs and exports
+    use a copy that shares the weights.
 
     Args:
-        module: The module, with its weights on any device.
-        inputs: Arguments of a call: a tensor or array, a tuple or list of positional arguments, or a dict of
-            keyword arguments; each may hold tensors in nested tuples, lists and dicts. None: see `inputs`.
-        source: Its name in messages; by default the name of its class.
+        module: Module with weights on any device.
+        inputs: Example inputs: a tensor or array, a tuple or list of positional arguments, or a dictionary of
+            keyword arguments. Arguments may contain tensors in nested tuples, lists and dictionaries. If
+            None, `inputs.bind` finds the inputs.
+        source: Name of the module in messages; by default the name of its class.
     """
     return LoadedModule(
         source=source or type(module).__name__,
@@ -373,15 +375,22 @@ def _is_file(module: Any, path: str) -> bool:
 
 
 def _imported(path: str, source: str) -> Any:
-    """The module at a dotted name (the current folder last) or in a .py file.
+    """Imports a Python module by dotted name or from a .py file; the current folder is searched last.
+
+    Args:
+        path: Dotted name, or path of a .py file.
+        source: Source as the user typed it, for error messages.
 
     Raises:
-        Misuse: There is none.
-        BadModel: Its code fails.
+        Misuse: The module or file does not exist.
+        BadModel: The code of the module fails.
     """
     folder = os.getcwd()
     importlib.invalidate_caches()
-    keeps_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # no files in the user's folder
+    dont_write_bytecode, sys.dont_write_bytecode = (
+        sys.dont_write_bytecode,
+        True,
+    )  # no files in the user's folder
     try:
         if path.endswith(".py"):
             name = _own_name(os.path.basename(path)[:-3], path)
@@ -409,11 +418,11 @@ def _imported(path: str, source: str) -> Any:
     except (Exception, SystemExit) as error:
         raise BadModel(f"importing {path} failed: {error_line(error)}", where=source) from error
     finally:
-        sys.dont_write_bytecode = keeps_none
+        sys.dont_write_bytecode = dont_write_bytecode
 
 
 def _own_name(name: str, path: str) -> str:
-    """A name for the module in a user's file: the file's name, unless another module has it."""
+    """The module name for a user's file: the file name, with a suffix if another module has that name."""
     if name in sys.modules:
         return name if _is_file(sys.modules[name], path) else f"{name}_of_the_user"
     is_taken = name.isidentifier() and importlib.util.find_spec(name) is not None

@@ -1,8 +1,8 @@
-"""Meta copy of an nn.Module, without its weights: it runs on shapes and the original stays unchanged.
+"""Copies of an nn.Module on the meta device, without weights, for runs on shapes.
 
-The twin has its own modules, so that a forward writes only to them (shapes of lazy layers, counters, cached
-tensors). Its parameters are on the meta device and take no memory. Tensors that share storage share it in the
-twin, too, so tied weights stay tied.
+The copy, here called twin, has its own modules. A `forward` may write to them (shapes of lazy layers,
+counters, cached tensors) without changing the original. Parameters of the twin are on the meta device and
+need no memory. Tensors that share a storage also share one in the twin, so tied weights stay tied.
 """
 
 from __future__ import annotations
@@ -43,30 +43,34 @@ from explorer.engine.formats.torch_module.tensor_subclass import (
 )
 
 MOST_KEPT = 4096
-"""Most elements of a non-parameter tensor that keeps its values: code uses such tensors for indices and
-branches."""
+"""Maximum number of elements of a non-parameter tensor that keeps its values. Code uses such tensors for
+indices and branches."""
 
 
 def without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
-    """A copy of `model` with parameters and buffers on the meta device; `model` stays unchanged.
+    """Copies a model to the meta device; the model itself stays unchanged.
 
-    Small integer tensors that are no parameters keep a copy of their values.
+    Small integer tensors other than parameters keep a copy of their values.
 
     Args:
-        model: The model with its values.
-        numbers: Whether small floating-point tensors keep their values, too, except those of torch's layers.
+        model: Model with values.
+        numbers: Whether small floating-point tensors also keep their values, except those of torch's layers.
     """
     return _without_values(model, _unregistered_tensors(model), numbers)
 
 
 def _without_values(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> nn.Module:
+    """Implements `without_values`; `loose` are the unregistered tensors of the model."""
     twin = _deep_copy(model, _twins(model, loose, numbers))
     attach_wrapped(model, twin)
     return twin
 
 
-def emptied(model: nn.Module) -> nn.Module:
-    """Like `without_values` with `numbers`, for a model in no other use; changes it in place if easy."""
+def remove_values(model: nn.Module) -> nn.Module:
+    """Like `without_values` with `numbers`, for a model without other references.
+
+    The model is changed in place and returned, unless it has unregistered tensors; then the result is a copy.
+    """
     loose = _unregistered_tensors(model)
     if loose:
         return _without_values(model, loose, numbers=True)
@@ -82,9 +86,18 @@ def emptied(model: nn.Module) -> nn.Module:
 
 
 def _twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> dict[int, Any]:
-    """The replacement of each tensor, also of `loose` ones, by its id; shared storage stays shared."""
-    of_torch = [m for m in model.modules() if is_of_torch(m)]
-    torch_buffers = {id(b) for m in of_torch for b in m.buffers(recurse=False)}
+    """Creates the replacement of each tensor of a model.
+
+    Args:
+        model: Model with values.
+        loose: Unregistered tensors of the model.
+        numbers: Whether small floating-point tensors keep their values (see `without_values`).
+
+    Returns:
+        The replacements by id of the original tensor. Tensors that share a storage also share one here.
+    """
+    torch_layers = [m for m in model.modules() if is_of_torch(m)]
+    torch_buffers = {id(b) for m in torch_layers for b in m.buffers(recurse=False)}
     storages: dict[Any, Any] = {}
     memo: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers(), *loose):
@@ -110,9 +123,9 @@ def _twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> di
 
 
 def materialised(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
-    """A twin without values whose lazy modules got their shapes from a run; `model` stays lazy.
+    """Creates a twin without values, and runs it to give its lazy modules their shapes; `model` stays lazy.
 
-    A run that fails gives shapes to the modules that it reached.
+    If the run fails, the modules that ran before the failure have their shapes.
     """
     twin = without_values(model).eval()
     with torch.no_grad(), contextlib.suppress(Exception):
@@ -121,23 +134,21 @@ def materialised(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 def sharing_values(model: nn.Module) -> nn.Module:
-    """A copy of `model` with the same tensors, which can be put in evaluation mode and run without changing
-    `model`.
-    """
+    """Copies a model but shares its tensors. The copy can be put in evaluation mode and run."""
     return _deep_copy(
         model, {id(t): t for t in (*model.parameters(), *model.buffers(), *_unregistered_tensors(model))}
     )
 
 
 def with_plain_tensors(model: nn.Module) -> tuple[nn.Module, str]:
-    """A copy of a model with plain tensors in place of tensor subclasses; the model itself without any.
+    """Converts tensor subclasses of a model to plain tensors.
 
     Returns:
-        The model, and name and class of the first tensor whose class cannot give its numbers, which stays
-        unchanged. The text is empty if there is none.
+        A copy with plain tensors, or the model itself if it has no tensor subclasses; and the name and class
+        of the first tensor that cannot be converted, or ''.
     """
     memo: dict[int, Any] = {}
-    failed = ""
+    failed_name = ""
     has_wrappers = False
     loose = (("an attribute", tensor) for tensor in _unregistered_tensors(model))
     for name, tensor in (*model.named_parameters(), *model.named_buffers(), *loose):
@@ -149,24 +160,25 @@ def with_plain_tensors(model: nn.Module) -> tuple[nn.Module, str]:
         has_wrappers = True
         plain = dequantized(tensor)
         if plain is None:
-            failed = failed or f"{name} ({type(tensor).__name__})"
+            failed_name = failed_name or f"{name} ({type(tensor).__name__})"
         else:
             memo[id(tensor)] = _as_parameter(plain, tensor)
     if not has_wrappers:
         return model, ""
     twin = _deep_copy(model, memo)
     attach_wrapped(model, twin)
-    return twin, failed
+    return twin, failed_name
 
 
 def _keeps_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is small and has integers or booleans, or is a scalar."""
     return tensor.numel() <= MOST_KEPT and not (
         tensor.dim() and (tensor.is_floating_point() or tensor.is_complex())
     )
 
 
 def _logical(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
-    """The logical form of a tensor subclass, without values; shared if the inner tensors are the same."""
+    """A plain tensor without values for a tensor subclass; shared if the inner tensors are the same."""
     places = tuple(place(inner) for inner in inner_tensors(tensor))
     twin = storages.get((places, tensor.shape))
     if twin is None:
@@ -176,7 +188,7 @@ def _logical(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
 
 
 def _without_numbers(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
-    """The same view of a storage without values."""
+    """The same view of a storage on the meta device; `storages` holds the storages created so far."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     storage = tensor.untyped_storage()
@@ -184,23 +196,24 @@ def _without_numbers(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Te
     if twin is None:
         empty = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
         twin = storages[storage_key(storage)] = empty.untyped_storage()
-    bare = torch.empty(0, dtype=tensor.dtype, device="meta")
-    bare.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())
-    return bare
+    view = torch.empty(0, dtype=tensor.dtype, device="meta")
+    view.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())
+    return view
 
 
-def _as_parameter(bare: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+def _as_parameter(tensor: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    """Makes `tensor` a parameter if `original` is one, and records gradient hooks of the original."""
     if isinstance(original, nn.Parameter):
-        bare = nn.Parameter(bare, original.requires_grad)
+        tensor = nn.Parameter(tensor, original.requires_grad)
     elif is_parameter(original):
-        bare.requires_grad_()
+        tensor.requires_grad_()
     if has_gradient_hooks(original):
-        setattr(bare, HOOKED, True)
-    return bare
+        setattr(tensor, HOOKED, True)
+    return tensor
 
 
 def _unregistered_tensors(model: nn.Module) -> list[torch.Tensor]:
-    """Tensors of modules other than parameters and buffers: masks, tables, a computed weight."""
+    """Tensors in attributes of modules, without registered parameters and buffers: masks, tables, weights."""
     modules = named(model)
     attributes = own_attributes(modules)
     loose: list[torch.Tensor] = []
@@ -211,13 +224,14 @@ def _unregistered_tensors(model: nn.Module) -> list[torch.Tensor]:
             loose += [element for element in value if isinstance(element, torch.Tensor)]
         elif isinstance(value, dict):
             loose += [element for element in value.values() if isinstance(element, torch.Tensor)]
-    beside = tensors_beside(modules, attributes)
-    return loose + [tensor for _, tensor in unregistered_parameters(modules, beside)]
+    other_tensors = tensors_beside(modules, attributes)
+    return loose + [tensor for _, tensor in unregistered_parameters(modules, other_tensors)]
 
 
 def _deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """A deep copy with tensors from `memo`. Objects that cannot be copied (an open file, a lock, a native
-    handle, packed weights) are shared.
+    """Copies a model with the tensors in `memo`.
+
+    Objects that cannot be copied, such as open files, locks, native handles and packed weights, are shared.
     """
     for module in model.modules():
         memo.update((id(v), v) for v in vars(module).values() if isinstance(v, torch.ScriptObject))
@@ -230,7 +244,7 @@ def _deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
 
 
 def _module_by_module(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """A copy of the modules only: all other attributes are shared with the original."""
+    """Copies only the modules; all other attributes are shared with the original."""
     twins: dict[int, Any] = {}
     for module in model.modules():
         twin = twins[id(module)] = module.__new__(type(module))

@@ -1,7 +1,8 @@
-"""Meta initialization: builds a model whose tensors have no values, and draws nothing for them.
+"""Meta initialization: context managers for building a model without initializing its weights.
 
-torch computes the shapes of random numbers in Python, on its slowest path, and the first call imports its
-compiler, which takes longer than everything else together. On the meta device there is nothing to fill.
+Tensors on the meta device have no values, but their initialization takes time: torch computes the shapes of
+random tensors in Python, and the first call imports torch's compiler, which takes longer than building the
+model. `UnfilledTensors` skips the initialization.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _FILLS = frozenset(
 
 
 class UnfilledTensors(DispatchMode):
-    """Skips filling tensors of the meta device."""
+    """Skips the operators that fill tensors on the meta device."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -35,19 +36,21 @@ class UnfilledTensors(DispatchMode):
 
 
 _LARGE = 1 << 20
-"""Most elements of a tensor with constant or random values that is no weight."""
+"""Number of elements above which a tensor with constant or random values is created on the meta device."""
 
-_ALIKE = frozenset((torch.zeros, torch.ones, torch.rand, torch.randn))
+_FILLED = frozenset((torch.zeros, torch.ones, torch.rand, torch.randn))
 
 
 class UninitialisedOnMeta(TorchFunctionMode):
-    """Puts tensors of `torch.empty`, with which weights are made, on the meta device; they hold no values to
-    read. So do large tensors with constant or random values. Other tensors have values.
+    """Creates uninitialized tensors on the meta device, and other tensors with values.
+
+    Layers create their weights with `torch.empty`. Large tensors with constant or random values are also
+    created on the meta device.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = dict(kwargs or {})
-        if (func is torch.empty or func in _ALIKE) and keywords.get("device") is None:
+        if (func is torch.empty or func in _FILLED) and keywords.get("device") is None:
             sizes = args[0] if args and not isinstance(args[0], int) else args
             if func is torch.empty or math.prod(keywords.get("size", sizes)) > _LARGE:
                 keywords["device"] = "meta"

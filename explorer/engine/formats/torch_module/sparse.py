@@ -1,7 +1,7 @@
 """Sparse tensors of a module: records the number of stored elements on the dense tensors that replace them.
 
-Without values, a sparse tensor is run as a dense one of its shape. Its products are then an upper bound, and
-its bytes are those of its values and indices.
+In a run on shapes, a dense tensor of the same shape replaces a sparse tensor. The number of multiplications
+is then an upper bound. The bytes are still those of the values and indices.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _PARTS: dict[torch.layout, tuple[str, ...]] = {
     torch.sparse_csc: ("values", "ccol_indices", "row_indices"),
     torch.sparse_bsc: ("values", "ccol_indices", "row_indices"),
 }
-"""Methods that return the tensors of a layout, values first."""
+"""Methods that return the inner tensors of a sparse layout, values first."""
 
 
 def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The values and the indices of a sparse tensor; none for another tensor."""
+    """The values and the indices of a sparse tensor; empty for other tensors."""
     names = _PARTS.get(tensor.layout, ())
     if not names or tensor.is_meta:
         return ()
     with torch.no_grad():
-        whole = tensor.detach().coalesce() if tensor.layout is torch.sparse_coo else tensor.detach()
-        return tuple(getattr(whole, name)() for name in names)
+        coalesced = tensor.detach().coalesce() if tensor.layout is torch.sparse_coo else tensor.detach()
+        return tuple(getattr(coalesced, name)() for name in names)
 
 
 def marked(twin: Tensor, original: torch.Tensor) -> Tensor:
-    """`twin`, marked with the number of elements that `original` stores if it is sparse."""
+    """Records on `twin` the number of elements that `original` stores, if it is sparse; returns `twin`."""
     sparse_parts = parts(original)
     if sparse_parts:
         setattr(twin, _ATTRIBUTE, sparse_parts[0].numel())
@@ -43,5 +43,5 @@ def marked(twin: Tensor, original: torch.Tensor) -> Tensor:
 
 
 def stored_elements(tensor: torch.Tensor) -> int | None:
-    """Number of elements stored in the sparse tensor that a dense one replaces; None for another tensor."""
+    """Number of elements stored in the sparse tensor that `tensor` replaces, or None for other tensors."""
     return getattr(tensor, _ATTRIBUTE, None)

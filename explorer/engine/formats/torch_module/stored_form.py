@@ -1,8 +1,8 @@
-"""Stored form of parameters: type and bytes in the file, if the module computes in another type.
+"""Stored form of parameters: element type and bytes in the file, if the module computes in another type.
 
-A quantized weight is a bfloat16 tensor for the code that multiplies with it, and half a byte per number in
-its file. Each module with such parameters keeps the stored forms in a plain attribute. Copies share it, and
-it makes layers with different stored forms unequal.
+For example, a quantized weight has half a byte per element in its file, but the module computes with a
+bfloat16 tensor. The stored forms are in a plain attribute of each module. Copies of the module share the
+attribute, and layers with different stored forms are not equal.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ _ATTRIBUTE = "_stored_as"
 
 
 class StoredForm(NamedTuple):
-    """Stored form of a parameter in a file: type of its numbers, and bytes including scales and tables."""
+    """Stored form of a parameter.
+
+    Attributes:
+        dtype: Element type in the file.
+        nbytes: Bytes in the file, including scales and tables.
+    """
 
     dtype: str
     nbytes: int
 
 
 def attach(module: nn.Module, forms: Mapping[str, StoredForm]) -> None:
-    """Attaches stored forms, by parameter name, to the modules in `module`."""
+    """Attaches stored forms, by full parameter name, to the modules in `module`."""
     by_owner: dict[str, list[tuple[str, str, int]]] = {}
     for name, form in forms.items():
         owner, _, last = name.rpartition(".")
@@ -39,9 +44,9 @@ def attach(module: nn.Module, forms: Mapping[str, StoredForm]) -> None:
 
 
 def attach_wrapped(module: nn.Module, twin: nn.Module) -> None:
-    """Attaches the stored forms of subclasses and sparse tensors in `module` to the modules of a copy.
+    """Attaches the stored forms of tensor subclasses and sparse tensors in `module` to a copy of it.
 
-    The type is that of the largest inner tensor, the bytes are those of all inner tensors.
+    The type is that of the largest inner tensor. The bytes are those of all inner tensors.
     """
     for (_, part), (_, twin_part) in zip(registered(module), registered(twin), strict=True):
         known_forms = of_module(twin_part)
@@ -56,18 +61,18 @@ def attach_wrapped(module: nn.Module, twin: nn.Module) -> None:
 
 
 def of_module(module: nn.Module) -> Mapping[str, StoredForm]:
-    """Attached stored forms of a module's own parameters, by name."""
+    """The attached stored forms of a module's own parameters, by name."""
     return {name: StoredForm(dtype, nbytes) for name, dtype, nbytes in vars(module).get(_ATTRIBUTE, ())}
 
 
 def forget(module: nn.Module) -> None:
-    """Removes the attached stored forms of a module, so that its own types count."""
+    """Removes the stored forms attached to a module, so that the types of its tensors are counted."""
     for part in module.modules():
         vars(part).pop(_ATTRIBUTE, None)
 
 
 def of_own(module: nn.Module) -> dict[nn.Parameter, StoredForm]:
-    """Stored forms of a module's own parameters: as in files, else as they are."""
+    """The stored forms of a module's own parameters, or type and bytes in memory if none is attached."""
     file_forms = of_module(module)
     parameters = {name: p for name, p in parameters_of(module).items() if p is not None}
     return {

@@ -1,7 +1,7 @@
-"""Tensor subclasses that hold their numbers in other tensors: torchao's, DTensor, MaskedTensor, users' own.
+"""Tensor subclasses whose values are in inner tensors: torchao's, DTensor, MaskedTensor, custom classes.
 
-Such a tensor has its own shape and type. Its bytes are those of its inner tensors, and its numbers are known
-if the subclass can convert itself into a plain tensor.
+Such a tensor has its own shape and element type. Its bytes are those of its inner tensors. Its values are
+known if the class can convert it to a plain tensor.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from explorer.base.units import many_text
 from explorer.engine.compat.torch import storage_key
 
 DEPTH = 16
-"""Most levels of nested subclasses."""
+"""Maximum depth of nested tensor subclasses."""
 
 _CONVERSIONS = ("dequantize", "full_tensor", "to_tensor", "get_data", "get_original_weight")
-"""Methods that convert a subclass into a plain tensor, in the order of trial: torchao's, DTensor's,
-MaskedTensor's, and that of torchao's NF4Tensor."""
+"""Methods that may convert a subclass to a plain tensor, in the order in which they are tried. They are from
+torchao, DTensor, MaskedTensor, and NF4Tensor of torchao (the last two)."""
 
-_FILLED = {"to_tensor": (0,)}
-"""Arguments of those methods: the fill value of a MaskedTensor."""
+_ARGUMENTS = {"to_tensor": (0,)}
+"""Arguments of these methods: the fill value of a MaskedTensor."""
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is of a subclass that holds its numbers in other tensors."""
+    """Whether a tensor is of a subclass whose values are in inner tensors."""
     return type(tensor) is not torch.Tensor and bool(_parts(tensor))
 
 
 def inner_tensors(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    """The plain tensors that hold a tensor subclass's numbers; none for a plain tensor."""
+    """The plain inner tensors of a tensor subclass; empty for a plain tensor."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return ()
     return tuple(_plain(tensor, 0))
@@ -46,10 +46,10 @@ def _plain(tensor: torch.Tensor, depth: int) -> Iterator[torch.Tensor]:
 
 
 def _parts(tensor: Any) -> list[torch.Tensor]:
-    """The inner tensors that a subclass declares, else those in its attributes."""
+    """The inner tensors that a subclass declares, or those in its attributes if it declares none."""
     kind = type(tensor)
     if kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
-        return []  # a subclass that holds its own numbers
+        return []  # a subclass with values of its own
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:
         names, _ = flatten()
@@ -60,7 +60,7 @@ def _parts(tensor: Any) -> list[torch.Tensor]:
 
 
 def wrappers_note(tensors: Iterable[torch.Tensor]) -> str:
-    """A note on the tensor subclasses among a model's tensors; empty if there are none."""
+    """A note on the tensor subclasses among a model's tensors, or '' if there are none."""
     counts: dict[str, int] = {}
     for tensor in tensors:
         if is_wrapper(tensor):
@@ -75,21 +75,21 @@ def wrappers_note(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def distinct(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Tensors without repetitions of the same part of the same storage."""
+    """The tensors, with one tensor for each distinct view of a storage."""
     return tuple({place(tensor): tensor for tensor in reversed(tensors)}.values())
 
 
 def place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Key of the part of a storage that a plain tensor covers."""
+    """Key that is equal for plain tensors that are the same view of the same storage."""
     storage = storage_key(tensor.untyped_storage())
     return storage, tensor.storage_offset(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def dequantized(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The numbers of a tensor subclass as a plain tensor; None if the subclass cannot give them."""
+    """Converts a tensor subclass to a plain tensor, or returns None if the class does not support it."""
     for name in (*_CONVERSIONS, "mul"):
         method = getattr(tensor, name, None)
-        arguments = (1,) if name == "mul" else _FILLED.get(name, ())
+        arguments = (1,) if name == "mul" else _ARGUMENTS.get(name, ())
         if method is None:
             continue
         try:
@@ -102,6 +102,6 @@ def dequantized(tensor: torch.Tensor) -> torch.Tensor | None:
         if not is_wrapper(plain):
             return plain.detach().to(tensor.dtype)
         if type(plain) is not type(tensor):
-            # a subclass in another one, such as a distributed tensor of quantized tensors
+            # the result is another subclass, such as the quantized tensor in a distributed tensor
             return dequantized(plain)
     return None

@@ -1,4 +1,4 @@
-"""Errors of a module on an input: a clear message if a layer gets an input of the wrong width."""
+"""Error messages for failed calls of a module; they name the first layer with an input of the wrong width."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ _WIDTHS: Mapping[type[nn.Module], tuple[str, int, int]] = {
     nn.BatchNorm2d: ("num_features", 1, 4),
     nn.BatchNorm3d: ("num_features", 1, 5),
 }
-"""Width rules by layer type: attribute of the width, axis, and number of axes (0: any)."""
+"""Width rules by layer type: attribute with the width, axis of the input, and required rank (0: any)."""
 
 
-def failure(module: nn.Module, again: Callable[[], object], error: Exception, place: str = "") -> str:
-    """Message for a failed call of a module.
+def failure(module: nn.Module, repeat_call: Callable[[], object], error: Exception, place: str = "") -> str:
+    """Creates the message for a failed call of a module.
 
     Args:
-        module: The module that failed.
-        again: Repeats the call.
-        error: The error that it raised.
-        place: Where the model failed: ' in layers.3', ' on its first input'.
+        module: Module that failed.
+        repeat_call: Function that repeats the call.
+        error: Error that the call raised.
+        place: Place of the failure as text: ' in layers.3', ' on its first input'.
 
     Returns:
-        'the model failed: ', with `place`, and the first layer with an input of the wrong width; else torch's
-        error.
+        A message that names the first layer with an input of the wrong width. If there is no such layer, it
+        contains the error of torch.
     """
     problems: list[str] = []
     paths = {id(layer): path for path, layer in module.named_modules()}
 
-    def look(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def check_width(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
         mismatch = _mismatch(layer, inputs[0]) if inputs and isinstance(inputs[0], torch.Tensor) else ""
         if mismatch and not problems:
             name, kind = paths[id(layer)], type(layer).__name__
             problems.append(f"layer '{name}' ({kind}) {mismatch}" if name else f"{kind} {mismatch}")
 
     layers = [layer for layer in module.modules() if isinstance(layer, tuple(_WIDTHS))]
-    hooks = [layer.register_forward_pre_hook(look) for layer in layers]
+    hooks = [layer.register_forward_pre_hook(check_width) for layer in layers]
     try:
         with torch.no_grad():
-            again()
+            repeat_call()
     except Exception:
         return f"the model failed{place}: {problems[0] if problems else error_line(error)}"
     finally:
@@ -60,12 +60,15 @@ def failure(module: nn.Module, again: Callable[[], object], error: Exception, pl
 
 
 def _mismatch(layer: nn.Module, tensor: torch.Tensor) -> str:
-    """'takes 16 in its last axis, and the input that came to it is [1, 9]'; '' where it fits."""
+    """Describes an input of the wrong width, or returns '' if the width is right.
+
+    An example is 'takes 16 in its last axis, and the input that came to it is [1, 9]'.
+    """
     name, axis, axes = next(width_rule for kind, width_rule in _WIDTHS.items() if isinstance(layer, kind))
     width, shape = int(getattr(layer, name)), tuple(tensor.shape)
-    within = -len(shape) <= axis < len(shape)
-    if within and shape[axis] == width and (not axes or len(shape) == axes):
+    is_valid_axis = -len(shape) <= axis < len(shape)
+    if is_valid_axis and shape[axis] == width and (not axes or len(shape) == axes):
         return ""
-    place = f"axis {axis % len(shape)}" if within else f"one of {-axis} axes or more"
+    place = f"axis {axis % len(shape)}" if is_valid_axis else f"one of {-axis} axes or more"
     place = "its last axis" if axis == -1 else place
     return f"takes {width:,} in {place}, and the input that came to it is {shape_text(shape)}"

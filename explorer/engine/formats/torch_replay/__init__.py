@@ -1,1 +1,1 @@
-"""TorchScript and torch.export programs, rebuilt from their files and run as modules."""
+"""TorchScript files and exported programs: rebuilds an nn.Module from each file, without running its code."""

@@ -1,13 +1,14 @@
-"""Exported program (.pt2) of torch.export.save, rebuilt as an nn.Module.
+"""Exported program (.pt2): rebuilds an nn.Module from a file of torch.export.save.
 
-torch.export.load unpickles weights and sample inputs without restriction, evaluates the expressions of
-dynamic sizes, and calls any torch function that a node names, so a file can run anything. The important parts
-of the archive are JSON (the graph and the places of the weights) and raw bytes. Both are read here as data.
-Only operators of the libraries in `operators` are called, and nothing is unpickled.
+torch.export.load can run any code in a file: it unpickles weights and sample inputs, evaluates expressions of
+dynamic sizes, and calls any torch function that a node names. This module reads the archive as data instead.
+The graph and the offsets of the weights are JSON, and the weights are raw bytes. It unpickles nothing, and
+calls only operators of the libraries in `operators`.
 
-Every node of the graph names the module that it ran in, which gives the tree of modules. Consecutive nodes of
-one module are one call of its twin, so hooks, counters and exporters see the calls of the original. Open
-sizes have their values at export until they are bound.
+Each node of the graph names its module, so the tree of modules can be rebuilt. Each module is replaced by a
+twin (see `rebuilt_module`). Consecutive nodes of one module become one call of its twin, so hooks, counters
+and exporters see the same calls as in the original model. Dynamic sizes have their values at export until the
+user binds them.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ from explorer.engine.formats.torch_replay.rebuilt_module import (
 from explorer.engine.formats.torch_replay.storages import Storages
 from explorer.facts import TensorInfo
 
-# -- open sizes
+# -- dynamic sizes
 
 
 def _evaluate(text: str, values: Mapping[str, int]) -> int:
-    """The value of an expression of sizes: sums, products and powers of symbols and integers.
+    """Evaluates an expression of sizes, which combines symbols and integers with arithmetic operators.
 
     Raises:
-        ValueError: It is no such expression.
+        ValueError: The text is not such an expression.
     """
     return _number(ast.parse(SYMBOL.sub(r"\1", text), mode="eval").body, values)
 
@@ -93,15 +94,16 @@ def _number(node: ast.expr, values: Mapping[str, int]) -> int:
 
 
 def _open_dims(program: Program) -> dict[str, tuple[str, int]]:
-    """Dimensions that a user may bind: name to symbol and value at export. 'batch' is the common first
-    dimension of all inputs.
+    """The dimensions that a user can bind: (symbol, value at export) by name.
+
+    If all inputs have a common dynamic first dimension, it has the name 'batch'.
     """
     open_dims: dict[str, tuple[str, int]] = {}
     firsts = set()
     for program_input in program.inputs:
-        for at, size in enumerate(program_input.sizes):
+        for axis, size in enumerate(program_input.sizes):
             symbol = None if isinstance(size, int) else symbol_of(size[0])
-            if not at:
+            if not axis:
                 firsts.add(symbol)
             if symbol is not None and not isinstance(size, int) and symbol.isidentifier():
                 open_dims.setdefault(symbol, (symbol, size[1]))
@@ -114,10 +116,15 @@ def _open_dims(program: Program) -> dict[str, tuple[str, int]]:
 def _bind(
     program: Program, input_shapes: Mapping[str, tuple[str | None, Any]], dims: Mapping[str, int]
 ) -> BoundInputs:
-    """The inputs with the user's sizes for open dimensions, else the sizes at export.
+    """Binds dynamic dimensions to the user's sizes; the others keep their sizes at export.
+
+    Args:
+        program: Exported program.
+        input_shapes: (element type or None, shape) by input name, as the user gave them.
+        dims: Size of each dimension that the user bound, by name.
 
     Raises:
-        Misuse: A size is fixed in the program or outside its range, or there is no such dimension.
+        Misuse: A size is fixed in the program or outside its range, or the dimension does not exist.
     """
     open_dims = _open_dims(program)
     values = dict(open_dims.values())
@@ -134,10 +141,10 @@ def _bind(
             raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, named))
         sizes = tuple(shape)
         fixed = [s for s in declared.sizes if isinstance(s, int)]
-        fits = len(sizes) == len(declared.sizes) and all(
+        is_match = len(sizes) == len(declared.sizes) and all(
             a == b for a, b in zip(declared.sizes, sizes, strict=True) if isinstance(a, int)
         )
-        if not fits or dtype not in (None, declared.dtype):
+        if not is_match or dtype not in (None, declared.dtype):
             text = shape_text([s if isinstance(s, int) else symbol_of(s[0]) for s in declared.sizes])
             raise Misuse(
                 f"the program was exported for {declared.dtype} {text}",
@@ -148,12 +155,14 @@ def _bind(
             if not isinstance(open_size, int) and symbol_of(open_size[0]) in values:
                 values[symbol_of(open_size[0])] = bound_size
     for symbol, size in values.items():
-        low, high = program.ranges.get(symbol, (None, None))
-        if (low is not None and size < low) or (high is not None and size > high):
-            called = next(
+        lower, upper = program.ranges.get(symbol, (None, None))
+        if (lower is not None and size < lower) or (upper is not None and size > upper):
+            dimension = next(
                 (name for name, (dim_symbol, _) in open_dims.items() if dim_symbol == symbol), symbol
             )
-            raise Misuse(f"the program takes {low} to {high} there, not {size}", where=f"--dim {called}")
+            raise Misuse(
+                f"the program takes {lower} to {upper} there, not {size}", where=f"--dim {dimension}"
+            )
     inputs = tuple(
         TensorInfo(g.name, g.dtype, tuple(_size(s, values) for s in g.sizes), "declared")
         for g in program.inputs
@@ -178,22 +187,22 @@ def _size(size: int | tuple[str, int], values: Mapping[str, int]) -> int:
         return size[1]
 
 
-def _note(name: str, symbol: str, size: int, program: Program, exported: bool) -> str:
-    """A note on an open dimension; `exported`: its size is that at export."""
-    low, high = program.ranges.get(symbol, (None, None))
-    span = f" ({low} to {high})" if low is not None and high is not None else ""
-    source = " as it was exported" if exported else ""
-    return f"dimension {name}: {size:,}{source}{span}, open in the program; --dim {name}=N binds it"
+def _note(name: str, symbol: str, size: int, program: Program, is_exported_size: bool) -> str:
+    """The note on a dynamic dimension; `is_exported_size` says whether its size is that at export."""
+    lower, upper = program.ranges.get(symbol, (None, None))
+    range_text = f" ({lower} to {upper})" if lower is not None and upper is not None else ""
+    source = " as it was exported" if is_exported_size else ""
+    return f"dimension {name}: {size:,}{source}{range_text}, open in the program; --dim {name}=N binds it"
 
 
-# -- the twin
+# -- the module
 
 
 def load(path: str) -> LoadedModule:
-    """Opens an exported program; its weights stay where they are.
+    """Opens an exported program; its weights stay in the file.
 
     Raises:
-        BadModel: It is broken, or is no exported program.
+        BadModel: The file is broken, or is not an exported program.
     """
     archive = ZipArchive(path)
     program = read(archive)
@@ -213,8 +222,9 @@ def load(path: str) -> LoadedModule:
 def _build(
     archive: ZipArchive, program: Program, weights: Mapping[str, tuple[str, dict[str, Any]]], meta: bool
 ) -> ReplayModule:
+    """Builds the twins of all modules; `meta` says whether to omit the values of the weights."""
     storages = Storages(archive, lambda key: key, meta)
-    player = GraphReplay(program, torch.device("meta" if meta else "cpu"))
+    replay = GraphReplay(program, torch.device("meta" if meta else "cpu"))
     twins: dict[str, ReplayModule] = {}
 
     def twin_at(path: str) -> ReplayModule:
@@ -222,7 +232,7 @@ def _build(
         if twin is None:
             kind = program.kinds.get(path) or "Module"
             arguments = tuple(g.name for g in program.inputs) if not path else ()
-            twin = twins[path] = twin_of(kind, arguments, player.run)
+            twin = twins[path] = twin_of(kind, arguments, replay.run)
             if path:
                 parent, _, name = path.rpartition(".")
                 twin_at(parent).add_module(name, twin)
@@ -251,6 +261,17 @@ def _build(
 
 
 def _spec(archive: ZipArchive, fqn: str, entry: str, described: Mapping[str, Any]) -> TensorSpec:
+    """Describes a stored tensor.
+
+    Args:
+        archive: Archive of the program.
+        fqn: Name in the state_dict.
+        entry: Name of the archive entry with the data.
+        described: Description of the tensor in the archive.
+
+    Raises:
+        BadModel: The tensor is stored as a pickle.
+    """
     meta = described.get("tensor_meta")
     if described.get("use_pickle") or not meta:
         raise BadModel(

@@ -1,7 +1,7 @@
-"""Graph of an exported program, read from its JSON: nodes in the module calls that they ran in.
+"""Graph of an exported program: reads the JSON and groups the nodes into module calls.
 
-Every node names its module and the call of it. Consecutive nodes of one call are a segment. Its inputs and
-outputs follow from the uses of the values.
+Each node names the module calls that contain it. Consecutive nodes of one module call form a segment, and
+segments nest like the modules. The inputs and outputs of a segment follow from the uses of the values.
 """
 
 from __future__ import annotations
@@ -20,11 +20,19 @@ from explorer.engine.formats.torch_files.exported_program import DTYPES, module_
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 LARGEST = 1 << 56
-"""Upper limit of a tensor's elements: a larger number of bytes would overflow."""
+"""Upper bound of the elements of a tensor; above it, the number of bytes would overflow."""
 
 
 class GraphNode(Struct):
-    """An operator: arguments as JSON, names of its results, and the values that it uses last."""
+    """An operator of the graph.
+
+    Attributes:
+        target: Qualified name of the operator.
+        inputs: Arguments, as in the JSON of the file.
+        outputs: Results, as in the JSON of the file.
+        stack: (key, path, class) of each module call that contains the node, outermost first.
+        spent: Names of the values that no later node uses.
+    """
 
     target: str
     inputs: list[dict[str, Any]]
@@ -33,19 +41,20 @@ class GraphNode(Struct):
     spent: list[str] = field(default_factory=list)
 
     def made(self) -> Iterator[str]:
-        """Names of its results."""
-        for out in self.outputs:
-            yield from names_in(out)
+        """Names of the result values."""
+        for output in self.outputs:
+            yield from names_in(output)
 
 
 class Segment(Struct):
-    """Nodes of one module call, and module calls inside it.
+    """The nodes of one module call, and the segments of the calls inside it.
 
     Attributes:
         path: Path of the module; '' is the model.
-        key: Key of the call: a module that runs twice has two.
+        key: Key of the call, which differs between two calls of one module.
         items: Nodes and inner segments in execution order.
-        given: Names of the values from outside; `result`: names of the values used outside.
+        given: Names of the input values, which the segment uses but does not compute.
+        result: Names of the output values, which are used outside the segment.
     """
 
     path: str
@@ -56,7 +65,13 @@ class Segment(Struct):
 
 
 class ProgramInput(Struct):
-    """An input of the program; a size is a number, or an expression with its value at export."""
+    """An input of the program.
+
+    Attributes:
+        name: Name of the input.
+        dtype: Element type.
+        sizes: Sizes. A dynamic size is a pair of its expression and its value at export.
+    """
 
     name: str
     dtype: str
@@ -64,17 +79,17 @@ class ProgramInput(Struct):
 
 
 class Program(Struct):
-    """An exported program from its file.
+    """An exported program.
 
     Attributes:
-        root: All nodes, in module calls.
-        kinds: Class of every module, by its path.
+        root: Segment of the model, which contains all nodes.
+        kinds: Class of each module, by path.
         inputs: Input tensors.
-        stored: Kind, name in the graph and name in the state_dict of every stored tensor.
-        results: Results, in the form of arguments.
-        layout: Nesting of the results, as a torch tree description.
-        ranges: Smallest and largest value of every symbol.
-        version: Version of torch that wrote it.
+        stored: (kind, name in the graph, name in the state_dict) of each stored tensor.
+        results: Results, in the same form as the arguments of a node.
+        layout: Nesting of the results, in the form of torch's tree specification.
+        ranges: Minimum and maximum of each symbol; None for an open end.
+        version: Version of torch that wrote the file.
     """
 
     root: Segment
@@ -88,7 +103,7 @@ class Program(Struct):
 
 
 def names_in(arg: Any) -> Iterator[str]:
-    """Names of the values in an argument or result."""
+    """The names of the values in an argument or result."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if kind in ("name", "as_name"):
             yield str(value)
@@ -98,7 +113,15 @@ def names_in(arg: Any) -> Iterator[str]:
 
 
 def _segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple[Segment, dict[str, str]]:
-    """The nodes in their module calls, and the class of each module."""
+    """Groups nodes into segments.
+
+    Args:
+        nodes: Nodes in execution order.
+        results: Names of the program's results.
+
+    Returns:
+        The segment of the model, and the class of each module by path.
+    """
     root = Segment("", "")
     kinds: dict[str, str] = {}
     open_calls = [root]
@@ -107,7 +130,7 @@ def _segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple[Segme
         kinds.update((path, kind) for _, path, kind in stack)
         inner = [(key, path) for key, path, _ in stack if path]
         if not stack:
-            # a node without a module (a query of a size) stays in the last call
+            # a node without a module, such as one that reads a size, belongs to the previous module call
             inner = [(s.key, s.path) for s in open_calls[1:]]
         depth = 1
         while depth < len(open_calls) and depth <= len(inner):
@@ -126,54 +149,55 @@ def _segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple[Segme
 
 
 def _set_call_values(root: Segment, results: set[str]) -> None:
-    """Sets the inputs and outputs of every call."""
+    """Sets `given` and `result` of every segment."""
     uses: dict[str, int] = {}
 
     def count(segment: Segment) -> tuple[dict[str, int], list[str]]:
-        used: dict[str, int] = {}
+        """Counts the uses of each value in a segment, and lists the values that it produces."""
+        use_counts: dict[str, int] = {}
         produced: list[str] = []
         for child in segment.items:
             if isinstance(child, Segment):
-                inner_used, inner_made = count(child)
-                produced += inner_made
-                for name, times in inner_used.items():
-                    used[name] = used.get(name, 0) + times
+                inner_uses, inner_produced = count(child)
+                produced += inner_produced
+                for name, use_count in inner_uses.items():
+                    use_counts[name] = use_counts.get(name, 0) + use_count
             else:
                 for argument in child.inputs:
                     for name in names_in(argument["arg"]):
-                        used[name] = used.get(name, 0) + 1
+                        use_counts[name] = use_counts.get(name, 0) + 1
                 produced += child.made()
-        segment.given = [n for n in used if n not in set(produced)]
-        inside[id(segment)] = used, produced
-        return used, produced
+        segment.given = [n for n in use_counts if n not in set(produced)]
+        counts[id(segment)] = use_counts, produced
+        return use_counts, produced
 
-    inside: dict[int, tuple[dict[str, int], list[str]]] = {}
+    counts: dict[int, tuple[dict[str, int], list[str]]] = {}
     uses, _ = count(root)
 
-    def settle(segment: Segment) -> None:
-        used, produced = inside[id(segment)]
-        segment.result = [n for n in produced if n in results or uses.get(n, 0) > used.get(n, 0)]
+    def set_results(segment: Segment) -> None:
+        use_counts, produced = counts[id(segment)]
+        segment.result = [n for n in produced if n in results or uses.get(n, 0) > use_counts.get(n, 0)]
         for child in segment.items:
             if isinstance(child, Segment):
-                settle(child)
+                set_results(child)
 
-    settle(root)
+    set_results(root)
 
 
 def _note_last_uses(nodes: Sequence[GraphNode], results: set[str]) -> None:
-    """Sets, for every node, the values that it uses last."""
+    """Sets `spent` of every node."""
     used_later = set(results)
     for node in reversed(nodes):
-        used = {n for argument in node.inputs for n in names_in(argument["arg"])} | set(node.made())
-        node.spent = [n for n in used if n not in used_later]
-        used_later |= used
+        node_values = {n for argument in node.inputs for n in names_in(argument["arg"])} | set(node.made())
+        node.spent = [n for n in node_values if n not in used_later]
+        used_later |= node_values
 
 
 def read(archive: ZipArchive) -> Program:
-    """Reads the program in an archive.
+    """Reads the exported program in an archive.
 
     Raises:
-        BadModel: There is none, or its graph cannot be read.
+        BadModel: The archive contains no program, or its graph cannot be read.
     """
     hint = "export it again with the torch that is installed here"
     return read_graph(archive, partial(_program, archive.path), hint)
@@ -204,7 +228,7 @@ def _program(path: str, described: dict[str, Any]) -> Program:
     ]
     root, kinds = _segments(nodes, [n for r in results for n in names_in(r)])
     calls = module.get("module_call_graph") or []
-    outer = next((c["signature"] for c in calls if c["fqn"] == "" and c["signature"]), None)
+    model_signature = next((c["signature"] for c in calls if c["fqn"] == "" and c["signature"]), None)
     ranges = {
         symbol_of(str(s)): (_limit(r.get("min_val")), _limit(r.get("max_val")))
         for s, r in (described.get("range_constraints") or {}).items()
@@ -215,7 +239,7 @@ def _program(path: str, described: dict[str, Any]) -> Program:
         inputs,
         state,
         results,
-        json.loads(outer["out_spec"])[1] if outer else None,
+        json.loads(model_signature["out_spec"])[1] if model_signature else None,
         ranges,
         str(described.get("torch_version", "")),
     )

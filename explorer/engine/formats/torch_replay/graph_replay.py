@@ -1,4 +1,4 @@
-"""Replay of an exported program's graph through the modules rebuilt for it."""
+"""Replay of an exported program: runs the nodes of its graph through the rebuilt modules (twins)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,24 @@ _FORMATS = {
 
 
 DECIDING: ContextVar[int] = ContextVar("DECIDING", default=0)
-"""Unique number of the running branch or loop of a program; 0 outside of all."""
+"""Unique number of the branch or loop of a program that is running; 0 outside branches and loops."""
 
 
 class GraphReplay:
-    """Replays the graph of a program through the twins of its modules."""
+    """Replays the graph of a program through the twins of its modules.
+
+    A call of a twin runs the nodes of its segment. The values of the graph are passed in `next`, so that the
+    call of the twin has only tensors as arguments.
+
+    Args:
+        program: Exported program.
+        device: Device of new tensors.
+
+    Attributes:
+        flows: Unique number of each branch or loop, by id of its first graph.
+        next: Segment of the next call of a twin, values of the graph by name, twin of the model, and ids of
+            the weights; None if the next call is that of the model.
+    """
 
     def __init__(self, program: Program, device: torch.device) -> None:
         self.program = program
@@ -43,16 +56,17 @@ class GraphReplay:
         return self
 
     def run(self, twin: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The forward of a twin: that of the model, or of the next module call."""
-        due, self.next = self.next, None
-        if due is None:
+        """Runs the `forward` of a twin: the whole model, or the segment in `next`."""
+        call, self.next = self.next, None
+        if call is None:
             return self._model(twin, args, kwargs)
-        segment, values, root, weights = due
+        segment, values, root, weights = call
         self._items(segment, values, root, weights)
         results = [values[n] for n in segment.result]
         return results[0] if len(results) == 1 else tuple(results)
 
     def _model(self, root: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the whole model."""
         values: dict[str, Any] = {}
         for _, name, fqn in self.program.stored:
             owner, _, attribute = fqn.rpartition(".")
@@ -66,11 +80,12 @@ class GraphReplay:
         return _unflattened(self.program.layout, leaves)
 
     def _result(self, value: Any) -> Any:
-        """A result; a Python number becomes a tensor, because results of exported models are tensors."""
-        plain = isinstance(value, (bool, int, float))
-        return torch.tensor(value, device=self.device) if plain else value
+        """Converts a result that is a Python number to a tensor: results of exported models are tensors."""
+        is_number = isinstance(value, (bool, int, float))
+        return torch.tensor(value, device=self.device) if is_number else value
 
     def _items(self, segment: Segment, values: dict[str, Any], root: ReplayModule, weights: set[int]) -> None:
+        """Runs the nodes of a segment, and calls the twins of its inner segments."""
         for child in segment.items:
             if isinstance(child, GraphNode):
                 self._node(child, values)
@@ -80,6 +95,7 @@ class GraphReplay:
             root.get_submodule(child.path)(*(t for t in tensors if id(t) not in weights))
 
     def _node(self, node: GraphNode, values: dict[str, Any]) -> None:
+        """Runs one node, and updates the values of the graph."""
         args, kwargs = [], {}
         for argument in node.inputs:
             value = self._argument(argument["arg"], values)
@@ -93,10 +109,10 @@ class GraphReplay:
             outputs = [{"as_tensor": t} for t in outputs[0]["as_tensors"]]
         elif len(outputs) == 1 and not isinstance(result, (tuple, list)):
             result = (result,)
-        for out, value in zip(
+        for output, value in zip(
             outputs, result if isinstance(result, (tuple, list)) else (result,), strict=False
         ):
-            for name in names_in(out):
+            for name in names_in(output):
                 values[name] = value
         for name in node.spent:
             values.pop(name, None)
@@ -147,16 +163,17 @@ class GraphReplay:
             return None
         if library == "aten" and name in _SIZES:
             if name == "sym_size" and (torch.compiler.is_exporting() or _is_tracing()):
-                return args[0].shape[args[1]] if len(args) > 1 else tuple(args[0].shape)  # may stay open
+                # the size may be symbolic, so it must not become an int
+                return args[0].shape[args[1]] if len(args) > 1 else tuple(args[0].shape)
             return _SIZES[name](*args, **kwargs)
         return operators.tensors(library, name, args, kwargs, self.device)
 
     def _region(self, name: str, args: list[Any]) -> Any:
-        """Runs a graph inside the graph: under a switch that changes no count (gradients, autocast), a
-        branch, or a loop.
+        """Runs a higher-order operator, whose arguments include graphs: a branch, a loop, or a wrapper.
 
-        torch.export and runs on shapes get torch's own operator, so that exports branch and loop, too. A
-        trace would follow one path only, and is refused.
+        Wrappers set gradients or autocast, which changes no count, so only their graph runs. During
+        torch.export, or with tensors on the meta device, branches and loops use torch's own operator, so that
+        exported graphs contain them. A trace would follow only one path, so it is refused.
         """
         arity = _FLOW.get(name)
         if arity == len(args):
@@ -167,21 +184,21 @@ class GraphReplay:
         if name == "cond" and arity == len(args):
             return self._graph(args[1] if bool(args[0]) else args[2], args[3])
         if name == "while_loop" and arity == len(args):
-            test, body, carried, more = args
+            test, body, carried, constants = args
             for _ in range(operators.LONGEST):
-                if not bool(self._graph(test, [*carried, *more])[0]):
+                if not bool(self._graph(test, [*carried, *constants])[0]):
                     return tuple(carried)
-                carried = self._graph(body, [*carried, *more])
+                carried = self._graph(body, [*carried, *constants])
             raise operators.UnknownOperator("its graph loops without an end")
         if name == "scan" and arity == len(args):
             return self._scan(*args)
-        at = next((i for i, a in enumerate(args) if isinstance(a, dict)), None)
-        if name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast") or at is None:
+        graph_index = next((i for i, a in enumerate(args) if isinstance(a, dict)), None)
+        if name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast") or graph_index is None:
             raise operators.UnknownOperator(f"the operator higher_order::{name} is not supported")
-        return self._graph(args[at], args[at + 1 :])
+        return self._graph(args[graph_index], args[graph_index + 1 :])
 
     def _as_torch(self, name: str, args: Sequence[Any]) -> Any:
-        """The result of torch's own operator for a branch or a loop."""
+        """Calls torch's own operator for a branch or a loop."""
         graph = next((id(a) for a in args if isinstance(a, Mapping)), 0)
         token = DECIDING.set(self.flows.setdefault(graph, len(self.flows) + 1))
         try:
@@ -190,31 +207,41 @@ class GraphReplay:
             DECIDING.reset(token)
 
     def _scan(
-        self, step: Mapping[str, Any], carried: list[Any], scanned: list[Any], more: Sequence[Any]
+        self, step: Mapping[str, Any], carried: list[Any], scanned: list[Any], constants: Sequence[Any]
     ) -> tuple[Any, ...]:
-        """A loop over the first axis of tensors: final carried values, and stacked outputs of the steps."""
+        """Runs a loop over the first axis of tensors.
+
+        Args:
+            step: Graph of one step.
+            carried: Initial values that each step passes to the next.
+            scanned: Tensors of which each step gets one slice of the first axis.
+            constants: Further inputs, equal in all steps.
+
+        Returns:
+            The final carried values, and the stacked outputs of the steps.
+        """
         rows: list[Sequence[Any]] = []
         count = len(carried)
         for row in zip(*scanned, strict=True):
-            results = self._graph(step, [*carried, *row, *more])
+            results = self._graph(step, [*carried, *row, *constants])
             carried, rows = list(results[:count]), [*rows, results[count:]]
         return (*carried, *(torch.stack(list(column)) for column in zip(*rows, strict=True)))
 
     def _callable(self, value: Any) -> Any:
-        """An argument of torch's own operator; a graph becomes a function."""
+        """Converts an argument for torch's own operator; a graph becomes a function."""
         if isinstance(value, Mapping) and "nodes" in value:
             return lambda *args: self._graph(value, args)
         return tuple(value) if isinstance(value, list) else value
 
     def _graph(self, graph: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
-        """Runs a graph inside the graph and returns its results as a tuple."""
+        """Runs the graph in an argument, and returns its results as a tuple."""
         inner: dict[str, Any] = {}
         for described, value in zip(graph["inputs"], arguments, strict=True):
-            for given_name in names_in(described):
-                inner[given_name] = value
+            for name in names_in(described):
+                inner[name] = value
         for n in graph["nodes"]:
             self._node(GraphNode(str(n["target"]), list(n["inputs"]), list(n["outputs"]), ()), inner)
-        return tuple(self._argument(out, inner) for out in graph["outputs"])
+        return tuple(self._argument(output, inner) for output in graph["outputs"])
 
 
 def _is_tracing() -> bool:
@@ -222,7 +249,7 @@ def _is_tracing() -> bool:
 
 
 _FLOW = {"cond": 4, "while_loop": 4, "scan": 4}
-"""Number of arguments of the operators that choose, by values, which graph runs or how often."""
+"""Number of arguments of each operator that branches or loops."""
 
 _TARGET = re.compile(r"torch\.ops\.(\w+)\.(\w+)(?:\.\w+)?")
 
@@ -230,7 +257,7 @@ _CHECKS = frozenset({
     "_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
     "sym_constrain_range_for_size",
 })  # fmt: skip
-"""Operators that check the assumptions of the export, and compute nothing."""
+"""Operators that check assumptions of the export, and have no result."""
 
 _SIZES: dict[str, Callable[..., Any]] = {
     "sym_size": lambda self, dim=None: tuple(map(int, self.shape)) if dim is None else int(self.shape[dim]),
@@ -260,19 +287,19 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 
 
 def _float(value: Any) -> Any:
-    """A float; infinities are text in the file, because JSON has none."""
+    """Converts a float of the file. Infinities and NaN are text, because JSON cannot express them."""
     if isinstance(value, list):
         return [_float(v) for v in value]
     return float(value) if isinstance(value, (str, int)) else value
 
 
 def _unflattened(layout: Any, leaves: list[Any]) -> Any:
-    """The results in the model's nesting: tuples, lists and dicts of tensors."""
-    rest = iter(leaves)
+    """Nests results as the model does, in tuples, lists and dictionaries."""
+    remaining = iter(leaves)
 
     def build(spec: Any) -> Any:
         if not isinstance(spec, dict) or not spec.get("type"):
-            return next(rest)
+            return next(remaining)
         children = [build(child) for child in spec["children_spec"]]
         if spec["type"] == "builtins.dict":
             return dict(zip(map(str, json.loads(spec["context"])), children, strict=True))

@@ -1,8 +1,8 @@
-"""Operators of TorchScript files and exported programs: builtins on numbers, lists and text in Python, and
-tensor operators by torch.
+"""Operators that TorchScript files and exported programs may call.
 
-An operator is looked up by name in tables and in the operator libraries listed here. A name from a file never
-reaches torch's Python functions. Operators that open files are in no table.
+Builtins on numbers, lists and text are implemented here in Python; tensor operators are those of torch. An
+operator is looked up by name in the tables and operator libraries listed here. A name from a file never
+reaches torch's Python functions, and operators that open files are excluded.
 """
 
 from __future__ import annotations
@@ -27,65 +27,65 @@ DTYPES: tuple[torch.dtype, ...] = (
     torch.float64, torch.complex32, torch.complex64, torch.complex128, torch.bool, torch.qint8,
     torch.quint8, torch.qint32, torch.bfloat16,
 )  # fmt: skip
-"""Types by their number in TorchScript."""
+"""Element types by number in TorchScript."""
 
 
-_SIGNS = {"__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor"}
-"""Tensor operators of Python's operator signs."""
+_BITWISE = {"__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor"}
+"""Tensor operators by Python's operator method."""
 
 
 class UnknownOperator(Exception):
-    """The error for an unknown or forbidden operator."""
+    """Raised for an unknown or forbidden operator."""
 
 
 class NotTraceable(UnknownOperator):
-    """An operator that branches or loops on values: a trace follows one way through it."""
+    """Raised for an operator that branches or loops on values. A trace would follow only one path."""
 
 
 def call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device) -> Any:
     """Calls an operator.
 
     Args:
-        name: Its name in TorchScript: 'torch.add', 'ops.prim.dtype', 'ops.torchvision.nms'.
-        args: Plain values and tensors.
-        kwargs: Plain values and tensors.
-        device: Device for new tensors of operators without tensor arguments.
+        name: Name in TorchScript: 'torch.add', 'ops.prim.dtype', 'ops.torchvision.nms'.
+        args: Positional arguments: plain values and tensors.
+        kwargs: Keyword arguments: plain values and tensors.
+        device: Device of new tensors, for operators without tensor arguments.
 
     Raises:
-        UnknownOperator: It is not known, or may not be called.
+        UnknownOperator: The operator is unknown or forbidden.
     """
-    root, _, rest = name.partition(".")
-    if rest in ("device", "prim.device"):
-        # the saved device does not matter: everything is on the device of the run
+    root, _, operator_name = name.partition(".")
+    if operator_name in ("device", "prim.device"):
+        # ignore the device in the file: all tensors are on the device of the run
         return device
     if root == "ops":
-        library, _, rest = rest.partition(".")
+        library, _, operator_name = operator_name.partition(".")
         if library == "prim":
-            return _prim(rest, args, kwargs)
-        return tensors(library, rest, args, kwargs, device)
-    builtin = _VALUES.get(rest)
+            return _prim(operator_name, args, kwargs)
+        return tensors(library, operator_name, args, kwargs, device)
+    builtin = _VALUES.get(operator_name)
     if builtin is not None:
         return builtin(*args, **kwargs)
-    scalar = _NUMBERS.get(rest)
+    scalar = _NUMBERS.get(operator_name)
     if scalar is not None and not any(isinstance(a, torch.Tensor) for a in args):
         return scalar(*args, **kwargs)
-    return tensors("aten", rest, args, kwargs, device)
+    return tensors("aten", operator_name, args, kwargs, device)
 
 
 def tensors(
     library: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
 ) -> Any:
-    """Calls one of torch's operators by library and name; the overload follows from the arguments.
+    """Calls an operator of torch by library and name; torch chooses the overload by the arguments.
 
     Raises:
-        UnknownOperator: It is not known, or may not be called.
+        UnknownOperator: The operator is unknown or forbidden.
     """
-    name = _SIGNS.get(name, name)
+    name = _BITWISE.get(name, name)
     if library not in LIBRARIES or name in FORBIDDEN or name.startswith("__"):
         raise UnknownOperator(f"the operator {library}::{name} is not known, or not one that a model needs")
-    whole = _WHOLE.get(name) if library == "aten" else None
-    if whole is not None:
-        return whole(*args, **kwargs)
+    layer_operator = _LAYER_OPERATORS.get(name) if library == "aten" else None
+    if layer_operator is not None:
+        return layer_operator(*args, **kwargs)
     if library == "torchvision":
         _load_torchvision()
     packet = getattr(getattr(torch.ops, library), name, None)
@@ -102,41 +102,49 @@ def tensors(
 
 
 def _check_sizes(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Checks the sizes of a computation on constants first: constants have values, so it takes time.
+    """Checks the sizes of an operator on constants before it runs.
+
+    Constants have values even while only shapes are computed, so a large result would take time.
 
     Raises:
-        UnknownOperator: The results are larger than any constant of a model.
+        UnknownOperator: The arguments and results together exceed `LARGEST_CONSTANT`.
     """
 
     def without_values(value: Any) -> Any:
         return value.to("meta") if isinstance(value, torch.Tensor) else value
 
-    taken = sum(a.numel() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
+    argument_elements = sum(a.numel() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
     try:
-        # hidden from operator counters: it is not part of the model
+        # without modes, operator counters do not see this call, which is not part of the model
         with without_modes():
             result = packet(
                 *(without_values(a) for a in args), **{name: without_values(a) for name, a in kwargs.items()}
             )
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
-        result = None  # it fails, or its sizes depend on values and do not exceed those of its inputs
-    made_of = result if isinstance(result, (list, tuple)) else [result]
-    if taken + sum(m.numel() for m in made_of if isinstance(m, torch.Tensor)) > LARGEST_CONSTANT:
+        result = (
+            None  # the operator fails, or its sizes depend on values and do not exceed those of its inputs
+        )
+    results = result if isinstance(result, (list, tuple)) else [result]
+    if (
+        argument_elements + sum(tensor.numel() for tensor in results if isinstance(tensor, torch.Tensor))
+        > LARGEST_CONSTANT
+    ):
         raise UnknownOperator("its code computes more constants than a model has")
 
 
 LARGEST_CONSTANT = 1 << 26
-"""Most elements computed from constants while shapes are inferred."""
+"""Maximum number of elements in the arguments and results of an operator on constants."""
 
-_MAKES: dict[Any, bool] = {}
+_HAS_DEVICE: dict[Any, bool] = {}
+"""Cache of `_takes_device` by operator."""
 
 
 def _takes_device(packet: Any) -> bool:
     """Whether an operator has a `device` argument."""
-    takes_device = _MAKES.get(packet)
+    takes_device = _HAS_DEVICE.get(packet)
     if takes_device is None:
         schemas = [schema_of(getattr(packet, o)) for o in packet.overloads()]
-        takes_device = _MAKES[packet] = any(a.name == "device" for s in schemas for a in s.arguments)
+        takes_device = _HAS_DEVICE[packet] = any(a.name == "device" for s in schemas for a in s.arguments)
     return takes_device
 
 
@@ -151,8 +159,10 @@ def _load_torchvision() -> None:
 
 
 def _recurrent(name: str) -> Callable[..., Any]:
+    """Creates a function that calls a recurrent layer of torch, such as `torch.lstm`."""
+
     def run(*args: Any, **kwargs: Any) -> Any:
-        # by torch's function, as in nn.LSTM: counters see the layer as one call
+        # call torch's function, as nn.LSTM does, so that counters see the layer as one call
         return getattr(torch, name)(*args, **kwargs)
 
     return run
@@ -173,10 +183,10 @@ def _attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> Any:
-    """The fused attention of nn.MultiheadAttention's fast path, step by step (batch first)."""
+    """Computes the fused attention of nn.MultiheadAttention with separate operators (batch first)."""
     padding = mask if mask is not None and mask_type == 1 else None
     attending = mask if mask is not None and mask_type != 1 else None
-    out, weights = torch.nn.functional.multi_head_attention_forward(
+    output, weights = torch.nn.functional.multi_head_attention_forward(
         query.transpose(0, 1),
         key.transpose(0, 1),
         value.transpose(0, 1),
@@ -196,7 +206,7 @@ def _attention(
         attn_mask=attending,
         average_attn_weights=average_attn_weights,
     )
-    return out.transpose(0, 1), weights
+    return output.transpose(0, 1), weights
 
 
 def _encoder_layer(
@@ -221,7 +231,7 @@ def _encoder_layer(
     mask: Any = None,
     mask_type: int | None = None,
 ) -> Any:
-    """The fused fast path of nn.TransformerEncoderLayer, step by step."""
+    """Computes the fused fast path of nn.TransformerEncoderLayer with separate operators."""
     functional = torch.nn.functional
     width = (embed_dim,)
 
@@ -229,34 +239,37 @@ def _encoder_layer(
         fused = (embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask)
         return _attention(x, x, x, *fused, need_weights=False, mask_type=mask_type)[0]
 
-    def feed(x: Any) -> Any:
+    def feed_forward(x: Any) -> Any:
         inner = functional.linear(x, ffn_weight_1, ffn_bias_1)
         inner = functional.gelu(inner) if use_gelu else functional.relu(inner)
         return functional.linear(inner, ffn_weight_2, ffn_bias_2)
 
     if norm_first:
         src = src + attend(functional.layer_norm(src, width, norm_weight_1, norm_bias_1, eps))
-        return src + feed(functional.layer_norm(src, width, norm_weight_2, norm_bias_2, eps))
+        return src + feed_forward(functional.layer_norm(src, width, norm_weight_2, norm_bias_2, eps))
     src = functional.layer_norm(src + attend(src), width, norm_weight_1, norm_bias_1, eps)
-    return functional.layer_norm(src + feed(src), width, norm_weight_2, norm_bias_2, eps)
+    return functional.layer_norm(src + feed_forward(src), width, norm_weight_2, norm_bias_2, eps)
 
 
 _BACKEND_HINTS = frozenset(("benchmark", "deterministic", "cudnn_enabled", "allow_tf32"))
-"""Number of last arguments of a traced convolution that only choose a kernel."""
+"""Keyword arguments of a traced convolution that only select a kernel."""
 
 
 def _convolution(*args: Any, **kwargs: Any) -> Any:
-    """A traced convolution without its hints: with them torch 2.9 has no kernel for the meta device."""
+    """Calls a traced convolution without the arguments that select a kernel.
+
+    With them, torch 2.9 has no kernel for the meta device.
+    """
     values = {name: value for name, value in kwargs.items() if name not in _BACKEND_HINTS}
     return torch.ops.aten.convolution(*args[:9], **values)
 
 
 def _scaled_attention(*args: Any, **kwargs: Any) -> Any:
-    """Attention by torch's function, so that counters see it as in a module."""
+    """Calls torch's Python function for attention, so that counters see the same call as in a module."""
     return torch.nn.functional.scaled_dot_product_attention(*args, **kwargs)
 
 
-_WHOLE: dict[str, Callable[..., Any]] = {
+_LAYER_OPERATORS: dict[str, Callable[..., Any]] = {
     "_convolution": _convolution,
     **{name: _recurrent(name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "_native_multi_head_attention": _attention,
@@ -269,6 +282,7 @@ _WHOLE: dict[str, Callable[..., Any]] = {
 
 
 def _number(value: Any) -> Any:
+    """The number in a tensor with one element; other values are returned unchanged."""
     return value.item() if isinstance(value, torch.Tensor) else value
 
 
@@ -304,18 +318,18 @@ def _slice(items: Any, *bounds: Any) -> Any:
     return items[slice(*(*bounds, None, None, None)[:3])]
 
 
-def _raise(message: Any = "", *rest: Any) -> None:
+def _raise(message: Any = "", *ignored: Any) -> None:
     raise RuntimeError(str(message))
 
 
 def _format(text: str, *values: Any) -> str:
-    pieces = str(text).split("{}")
+    parts = str(text).split("{}")
     texts = [str(v) for v in values]
-    return "".join(p + (texts[i] if i < len(texts) else "") for i, p in enumerate(pieces))
+    return "".join(part + (texts[i] if i < len(texts) else "") for i, part in enumerate(parts))
 
 
 def _ignore_message(*args: Any, **kwargs: Any) -> None:
-    """Discards warnings and prints of the model."""
+    """Discards a warning or printed text of the model."""
 
 
 def _false(*args: Any, **kwargs: Any) -> bool:
@@ -367,23 +381,23 @@ _VALUES: dict[str, Callable[..., Any]] = {
     "is_scripting": lambda: True,
     **dict.fromkeys(("warn", "manual_seed"), _ignore_message),
 }
-"""Builtins on plain values, and queries of a tensor's properties."""
+"""Builtins on plain values, and builtins that return properties of a tensor."""
 
 LONGEST = 1_000_000
-"""Most items of a list, or characters of a text, that code may create at once."""
+"""Maximum number of list items or characters that one call may create."""
 WIDEST = 4096
-"""Most bits of a number that code may create; TorchScript's have 64."""
+"""Maximum number of bits of an integer that code may create; integers in TorchScript have 64."""
 
 
-def _add(left: Any, right: Any, *rest: Any) -> Any:
+def _add(left: Any, right: Any, *options: Any) -> Any:
     if isinstance(left, (list, str)) and len(left) + len(right) > LONGEST:
         raise UnknownOperator("its code makes a list without an end")
     return left + right
 
 
 def _mul(left: Any, right: Any) -> Any:
-    for items, times in ((left, right), (right, left)):
-        if isinstance(items, (list, str, tuple)) and len(items) * int(times) > LONGEST:
+    for items, factor in ((left, right), (right, left)):
+        if isinstance(items, (list, str, tuple)) and len(items) * int(factor) > LONGEST:
             raise UnknownOperator("its code makes a list without an end")
     if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > WIDEST:
         raise UnknownOperator("its code makes a number without an end")
@@ -421,7 +435,7 @@ _NUMBERS: dict[str, Callable[..., Any]] = {
     "index": _method("index"),
     "count": _method("count"),
 }
-"""Builtins on numbers, lists and text that are tensor operators for tensors."""
+"""Builtins on numbers, lists and text. With a tensor argument, the same name is a tensor operator."""
 
 
 def _prim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -456,4 +470,4 @@ _PRIM: dict[str, Callable[..., Any]] = {
     "name": lambda value: getattr(value, "name", ""),
     **{function.__name__: function for function in (min, max, abs)},
 }
-"""TorchScript's primitives."""
+"""Operators of TorchScript's library `prim`, by name."""

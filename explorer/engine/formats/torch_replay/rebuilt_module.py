@@ -1,10 +1,9 @@
-"""nn.Module rebuilt from a file, with the structure of the saved module.
+"""Twins: nn.Modules rebuilt from a TorchScript file or an exported program.
 
-Once a TorchScript file or an exported program is an nn.Module again, everything that works with an nn.Module
-works with it: counting, observing runs, reading weights, ONNX export. A twin has the layer tree, the
-parameters and the class names of the original, and a forward that replays the file. None of the original's
-code is imported or run. A twin derives from the class of torch.nn if there is one, so that a twin of a Linear
-is a Linear.
+A twin has the layer tree, the parameters and the class names of the original module, and a `forward` that
+replays the file. Therefore all code for nn.Modules also works with a twin: counting, hooks, reading weights,
+ONNX export. The original's code is neither imported nor run. If the class of the original is in torch.nn, its
+twin is an instance of a subclass: the twin of a Linear is a Linear.
 """
 
 from __future__ import annotations
@@ -25,11 +24,12 @@ from explorer.engine.formats.torch_module.modules import plain
 
 
 class ReplayModule(nn.Module):
-    """A module whose forward calls a function of its creator: `run(self, args, kwargs)`.
+    """Base class of twins. Its `forward` calls the function `run(self, args, kwargs)`.
 
     Attributes:
-        run: Computes the result; shared by all copies of the module.
-        held: Other data of the module in the file, kept here so that names cannot clash with nn.Module's.
+        run: Function that computes the result. All copies of the module share it.
+        held: Other data of the module in the file, by name. It is separate from the attributes, so that names
+            cannot clash with those of nn.Module.
     """
 
     run: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -40,28 +40,31 @@ class ReplayModule(nn.Module):
         return self.run(self, args, kwargs)
 
     def extra_repr(self) -> str:
-        """Empty: the layers' own method needs constructor arguments, and no constructor ran."""
+        """Returns '', because the method of the layer class needs constructor arguments that a twin lacks."""
         return ""
 
-    # recurrent layers keep a list of their weights, which a twin does not have
+    # recurrent layers override these methods, and use a list of weights that a twin lacks
     _apply = apply_of_module
     __setattr__ = nn.Module.__setattr__
     __setstate__ = nn.Module.__setstate__
 
 
 _UNFIT = (nn.ParameterList, nn.ParameterDict)
-"""Classes with special storage of parameters: a twin only has their name."""
+"""Classes that store parameters in a special way.
+
+Their twins have only the class name, not the base class.
+"""
 
 _CLASSES: dict[tuple[str, tuple[str, ...]], type[ReplayModule]] = {}
 
 
 def twin_of(qualname: str, arguments: tuple[str, ...], run: Callable[..., Any]) -> ReplayModule:
-    """A twin without parameters or children yet.
+    """Creates a twin without parameters and children.
 
     Args:
-        qualname: The original's class with its module: 'torch.nn.modules.conv.Conv2d'.
-        arguments: Names of its forward's arguments; '=' follows the name of an optional argument.
-        run: See `ReplayModule`.
+        qualname: Qualified class name of the original: 'torch.nn.modules.conv.Conv2d'.
+        arguments: Names of the arguments of `forward`; '=' follows the name of an optional argument.
+        run: Function that computes the result (see `ReplayModule`).
     """
     key = qualname, arguments
     kind = _CLASSES.get(key)
@@ -77,7 +80,7 @@ def twin_of(qualname: str, arguments: tuple[str, ...], run: Callable[..., Any]) 
 def _class(qualname: str, arguments: tuple[str, ...]) -> type[ReplayModule]:
     module, _, name = qualname.rpartition(".")
     base = getattr(nn, name, None) if module.startswith("torch.nn.modules.") else None
-    fits = isinstance(base, type) and issubclass(base, nn.Module) and base.__module__ == module
+    is_layer_class = isinstance(base, type) and issubclass(base, nn.Module) and base.__module__ == module
 
     def forward(self: ReplayModule, *args: Any, **kwargs: Any) -> Any:
         return self.run(self, args, kwargs)
@@ -85,7 +88,7 @@ def _class(qualname: str, arguments: tuple[str, ...]) -> type[ReplayModule]:
     forward.__signature__ = _signature(arguments)  # type: ignore[attr-defined]
     members: dict[str, Any] = {"__module__": module or "__main__", "__qualname__": name, "forward": forward}
     bases: tuple[type, ...] = (ReplayModule,)
-    if fits and base is not None and not issubclass(base, _UNFIT):
+    if is_layer_class and base is not None and not issubclass(base, _UNFIT):
         bases = (ReplayModule, base)
     return type(name or "Module", bases, members)
 
@@ -110,21 +113,23 @@ def loaded_module(
     notes: Callable[[ReplayModule], tuple[str, ...]],
     **more: Any,
 ) -> LoadedModule:
-    """A file as a model, built on the meta device now and with its weights on demand.
+    """Creates the `LoadedModule` of a file.
+
+    The twins are built on the meta device now, and with weights when they are needed.
 
     Args:
-        archive: The file.
-        build: Builds the twin; its argument tells whether to do so without weights.
-        notes: Returns notes on it.
+        archive: Archive of the file.
+        build: Function that builds the twin of the model; its argument says whether to use the meta device.
+        notes: Function that returns the notes on the twin.
         more: Other attributes of the `LoadedModule`.
 
     Raises:
-        BadModel: The layers do not fit together, or the weights are stored big-endian.
+        BadModel: The layers do not fit together, or the weights are big-endian.
     """
     if archive.big_endian:
         raise BadModel("its weights are stored big-endian", where=archive.path)
 
-    def made(meta: bool) -> ReplayModule:
+    def build_or_refuse(meta: bool) -> ReplayModule:
         try:
             return build(meta)
         except ExplorerError:
@@ -135,10 +140,10 @@ def loaded_module(
                 where=archive.path,
             ) from error
 
-    twin = made(True)
+    twin = build_or_refuse(True)
     loaded = LoadedModule(
         source=archive.path,
-        build=lambda: made(False),
+        build=lambda: build_or_refuse(False),
         weights_text="as the file has them",
         trained=True,
         notes=notes(twin),
@@ -151,18 +156,20 @@ def loaded_module(
 def add_tensor(
     module: nn.Module, name: str, tensor: torch.Tensor, *, parameter: bool, trained: bool = False
 ) -> None:
-    """Registers a tensor under its name in the file, as a parameter or a buffer.
+    """Registers a tensor of the file in a module, as a parameter or a buffer.
 
-    A tensor that is a parameter already is used unchanged: tied weights are the same object.
+    A tensor that is already a parameter is registered unchanged, so that tied weights are one object.
 
     Raises:
-        BadModel: No module can have an attribute of this name.
+        BadModel: A module cannot have an attribute of this name.
     """
     try:
         if parameter:
-            able = tensor.is_floating_point() or tensor.is_complex()
+            can_be_trained = tensor.is_floating_point() or tensor.is_complex()
             as_parameter = (
-                tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, trained and able)
+                tensor
+                if isinstance(tensor, nn.Parameter)
+                else nn.Parameter(tensor, trained and can_be_trained)
             )
             module.register_parameter(name, as_parameter)
         else:
@@ -174,19 +181,19 @@ def add_tensor(
 
 
 def attributes(module: nn.Module, settings: Mapping[str, Any]) -> None:
-    """Sets the known constructor arguments of a layer as attributes.
+    """Sets constructor arguments of a layer as attributes.
 
-    Arguments that follow from the weights (channels, features) are added.
+    Arguments that follow from the shape of the weight, such as features, are added to `settings`.
     """
     all_settings = {**_from_weights(module), **settings}
     for name, value in all_settings.items():
-        taken = hasattr(nn.Module, name) or name in parameters_of(module) or name in children_of(module)
-        if not taken and (isinstance(value, tuple) or plain(value) == value):
+        is_taken = hasattr(nn.Module, name) or name in parameters_of(module) or name in children_of(module)
+        if not is_taken and (isinstance(value, tuple) or plain(value) == value):
             object.__setattr__(module, name, value)
 
 
 def _from_weights(module: nn.Module) -> dict[str, Any]:
-    """Constructor arguments of a layer from its weights."""
+    """The constructor arguments that follow from the shape of a layer's weight."""
     weight = parameters_of(module).get("weight")
     shape = tuple(weight.shape) if weight is not None else ()
     kind = type(module).__name__

@@ -1,8 +1,8 @@
-"""Storages: the weights in torch's zip archives as torch tensors, read in place.
+"""Storages: creates torch tensors from the weights in a zip archive of torch, without copying them.
 
-TorchScript files and exported programs are zip archives of pickles, text and raw weights. All are read as
-data (`zip_archive`, `pickle_machine`), nothing runs, and weights stay in the file until their values are
-read.
+TorchScript files and exported programs are zip archives with pickles, text and raw weights. `zip_archive` and
+`pickle_machine` read them as data, and no code in them runs. The weights stay in the mapped file until their
+values are read.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 
 class Storages(Struct):
-    """Builds tensors from descriptions, on one device; tensors of one storage share it.
+    """Builds torch tensors from descriptions. Tensors of one storage share it.
 
     Attributes:
-        archive: The archive with the bytes.
-        entry: Returns the name of the entry for a storage's key.
-        meta: Whether to make shapes only, without reading a byte.
+        archive: Archive with the weights.
+        entry: Function that returns the name of the archive entry for the key of a storage.
+        meta: Whether to build the tensors on the meta device, without reading the weights.
+        storages: Storages created so far, by key.
     """
 
     archive: ZipArchive
     entry: Callable[[str], str]
     meta: bool
-    made: dict[str, Any] = field(default_factory=dict)
+    storages: dict[str, Any] = field(default_factory=dict)
 
     def tensor(self, spec: TensorSpec) -> Any:
         """The torch tensor that `spec` describes.
 
         Raises:
-            BadModel: The archive has no such bytes, or fewer than the tensor takes.
+            BadModel: The description is impossible, or the archive lacks the bytes of the tensor.
         """
         try:
             checked(spec)
@@ -50,11 +51,11 @@ class Storages(Struct):
         if spec.extent * kind.itemsize > storage.nbytes():
             raise BadModel("a tensor is larger than its storage", where=self.archive.path)
         device = "meta" if self.meta else "cpu"
-        bare = torch.empty(0, dtype=kind, device=device)
-        return bare.set_(storage, spec.offset, spec.shape, spec.stride)
+        empty = torch.empty(0, dtype=kind, device=device)
+        return empty.set_(storage, spec.offset, spec.shape, spec.stride)
 
     def _storage(self, ref: StorageRef) -> Any:
-        storage = self.made.get(ref.key)
+        storage = self.storages.get(ref.key)
         if storage is not None:
             return storage
         name = self.entry(ref.key)
@@ -66,5 +67,5 @@ class Storages(Struct):
         else:
             view = self.archive.view(name)[:size]
             storage = torch.frombuffer(view, dtype=torch.uint8).untyped_storage()
-        self.made[ref.key] = storage
+        self.storages[ref.key] = storage
         return storage

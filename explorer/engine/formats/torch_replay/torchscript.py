@@ -1,10 +1,10 @@
-"""TorchScript file of torch.jit.save, traced or scripted, rebuilt as an nn.Module.
+"""TorchScript file: rebuilds an nn.Module from a file of torch.jit.save, traced or scripted.
 
-torch.jit.load uses no Python pickle, but it runs code of the file: a class with `__setstate__` is called
-while it loads, and TorchScript has operators that read and write files. Here the file is read as data
-(`storages`) and its code as text (`torchscript_interpreter`). The result is a module tree of twins
-(`rebuilt_module`) that is analyzed, run and exported like any nn.Module. Nothing of the file runs until
-values are needed, and then only tensor operators do.
+torch.jit.load runs code of the file: it calls `__setstate__` of classes while it loads, and TorchScript has
+operators that read and write files. This module reads the weights as data (`storages`), and the code as text
+(`torchscript_interpreter`). The result is a tree of twins (`rebuilt_module`), which is analyzed, run and
+exported like any nn.Module. The interpreter runs the code only when the model runs, and it allows only
+operators without access to files.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from explorer.engine.formats.torch_replay.torchscript_interpreter import (
 
 
 def load(path: str, *, trust: bool = False) -> LoadedModule:
-    """Opens a TorchScript file; its weights stay in the file, and none of its code is executed directly.
+    """Opens a TorchScript file; its weights stay in the file, and its code does not run.
 
     Args:
-        path: The file.
-        trust: Whether its loops may take minutes.
+        path: Path of the file.
+        trust: Whether loops in the code may run for minutes.
 
     Raises:
-        BadModel: It is broken, or holds what a TorchScript file does not.
+        BadModel: The file is broken, is not a TorchScript file, or names code that such a file does not need.
     """
     archive = ZipArchive(path)
     root = strict(archive.read("data.pkl"), path)
@@ -80,7 +80,7 @@ def _notes(traced: bool, twin: ReplayModule) -> tuple[str, ...]:
 
 
 def _traced_inputs(archive: ZipArchive, root_class: ScriptClass) -> dict[str, torch.Tensor] | None:
-    """The inputs at tracing, by the names of forward's arguments, without values."""
+    """The inputs at tracing, by argument name of `forward`, as tensors on the meta device."""
     traced = strict(archive.read("traced_inputs.pkl"), archive.path)
     specs = traced.get("forward") if isinstance(traced, dict) else None
     if not isinstance(specs, (list, tuple)):
@@ -99,37 +99,54 @@ def _traced_inputs(archive: ZipArchive, root_class: ScriptClass) -> dict[str, to
 
 
 class _Builder:
-    """Builds twins of the modules of one file, on one device."""
+    """Builds the twins of the modules in one file.
+
+    Args:
+        archive: Archive of the file.
+        code: Code of the file.
+        constants: Constants of the code.
+        meta: Whether to build the twins on the meta device, without weights.
+
+    Attributes:
+        storages: Weights of the modules.
+        constant_storages: Tensors among the constants.
+        value_storages: Constants that are always built with values (see `_is_value`).
+        twins: Twins and script objects built so far, by id of their description.
+        tied: Parameters built so far, by identity of the tensor.
+        machine: Interpreter of the code.
+    """
 
     def __init__(self, archive: ZipArchive, code: Code, constants: list[Any], meta: bool) -> None:
         self.code = code
         self.path = archive.path
         self.storages = Storages(archive, lambda key: f"data/{key}", meta)
-        self.constants_from = Storages(archive, lambda key: f"constants/{key}", meta)
-        self.values_from = Storages(archive, lambda key: f"constants/{key}", False)
+        self.constant_storages = Storages(archive, lambda key: f"constants/{key}", meta)
+        self.value_storages = Storages(archive, lambda key: f"constants/{key}", False)
         self.twins: dict[int, Any] = {}
         self.tied: dict[Any, torch.Tensor] = {}
         self.machine = ScriptInterpreter(code, torch.device("meta" if meta else "cpu"))
         self.constants = constants
 
     def model(self, root: ReducedObject) -> ReplayModule:
+        """Builds the twin of the model, and the constants of its code."""
         module = self.module(root)
         tensors = [c for c in self.constants if isinstance(c, TensorSpec)]
-        # a frozen model has its weights among the constants of its code
+        # a frozen model stores its weights as constants of its code
         frozen = not any(True for _ in module.parameters())
-        for at, value in enumerate(self.constants):
+        for index, value in enumerate(self.constants):
             if not isinstance(value, TensorSpec):
-                self.machine.constants[f"c{at}"] = self.value(value)
+                self.machine.constants[f"c{index}"] = self.value(value)
                 continue
-            tensor = (self.values_from if _is_value(value) else self.constants_from).tensor(value)
-            name = f"CONSTANTS_c{at}"
+            tensor = (self.value_storages if _is_value(value) else self.constant_storages).tensor(value)
+            name = f"CONSTANTS_c{index}"
             add_tensor(module, name, tensor, parameter=frozen and tensor.is_floating_point())
-            self.machine.constants[f"c{at}"] = getattr(module, name)
+            self.machine.constants[f"c{index}"] = getattr(module, name)
         module.held["constants"] = tensors
         module.held["frozen"] = frozen
         return module
 
     def module(self, record: ReducedObject) -> ReplayModule:
+        """Builds the twin of a module, or returns the existing one."""
         rebuilt = self.twins.get(id(record))
         if rebuilt is not None:
             return rebuilt  # type: ignore[no-any-return]
@@ -139,7 +156,7 @@ class _Builder:
         twin = twin_of(plain_name(record.qualname), _arguments(kind), self.machine.enter)
         self.twins[id(record)] = twin
         twin.held.update(kind=kind, values={})
-        # a module with packed weights (quantization) has another state; calling it fails
+        # the state of a module with packed weights (quantization) is not a dictionary; calling it fails
         state = record.state if isinstance(record.state, Mapping) else {}
         twin.held["packed"] = state is not record.state
         for name, value in state.items():
@@ -151,9 +168,10 @@ class _Builder:
         return twin
 
     def attribute(self, twin: ReplayModule, kind: ScriptClass, name: str, value: Any) -> None:
+        """Sets an attribute of a twin: a submodule, a tensor, or another value."""
         if isinstance(value, ReducedObject):
-            of = self.code.class_of(value.qualname)
-            if of is not None and of.base == "Module":
+            value_class = self.code.class_of(value.qualname)
+            if value_class is not None and value_class.base == "Module":
                 try:
                     twin.add_module(name, self.module(value))
                 except (KeyError, TypeError) as error:
@@ -171,14 +189,14 @@ class _Builder:
             twin.held["values"][name] = self.value(value)
 
     def value(self, value: Any) -> Any:
-        """A value of the file with its tensors built."""
+        """Converts a value of the file, and builds the tensors and objects in it."""
         if isinstance(value, TensorSpec):
             return self.storages.tensor(value)
         if isinstance(value, ReducedObject):
             twin = self.twins.get(id(value))
             if twin is None:
-                of = self.code.class_of(value.qualname)
-                if of is not None and of.base == "Module":
+                value_class = self.code.class_of(value.qualname)
+                if value_class is not None and value_class.base == "Module":
                     return self.module(value)
                 twin = self.twins[id(value)] = ScriptObject(value.qualname)
                 state = value.state if isinstance(value.state, Mapping) else {"state": value.state}
@@ -194,12 +212,12 @@ class _Builder:
 
 
 def _is_value(spec: TensorSpec) -> bool:
-    """Whether a constant is a small number for computing sizes, whose value is needed, not only its shape."""
+    """Whether code may compute sizes from a constant, so that its value is needed on the meta device too."""
     return not spec.shape or (spec.extent <= 16 and not spec.dtype.startswith(("float", "bfloat", "complex")))
 
 
 def _arguments(kind: ScriptClass) -> tuple[str, ...]:
-    """Names of its forward's arguments, with '=' after optional ones."""
+    """Names of the arguments of `forward`, with '=' after the names of optional arguments."""
     entry = kind.methods.get("forward") or kind.methods.get("forward__0")
     if entry is None:
         return ()
@@ -223,24 +241,24 @@ _ARGUMENTS: Mapping[str, Mapping[str, int]] = {
     "torch.lstm": {"num_layers": 4, "bidirectional": 7, "batch_first": 8},
     "torch.gru": {"num_layers": 4, "bidirectional": 7, "batch_first": 8},
 }
-"""Arguments of an operator that are constructor arguments of its layer, for traced layers."""
+"""Position of each operator argument that is also a constructor argument of the layer, by operator."""
 
 
 def _from_code(kind: ScriptClass) -> dict[str, Any]:
-    """Constructor arguments of a layer from the numbers in the calls of its forward."""
+    """The constructor arguments of a layer, from the literals in the first known call in its `forward`."""
     entry = kind.methods.get("forward")
     if entry is None or not plain_name(kind.qualname).startswith("torch.nn."):
         return {}
     for node in ast.walk(entry):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        places = _ARGUMENTS.get(ast.unparse(node.func))
-        if places is None:
+        positions = _ARGUMENTS.get(ast.unparse(node.func))
+        if positions is None:
             continue
         settings = {}
-        for name, at in places.items():
+        for name, index in positions.items():
             try:
-                value = ast.literal_eval(node.args[at])
+                value = ast.literal_eval(node.args[index])
             except (ValueError, IndexError, TypeError, SyntaxError):
                 continue
             settings[name] = tuple(value) if isinstance(value, list) else value

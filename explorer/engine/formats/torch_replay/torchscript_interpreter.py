@@ -1,9 +1,9 @@
-"""TorchScript interpreter: reads code as text and runs it statement by statement.
+"""TorchScript interpreter: parses the code in a TorchScript file and runs it statement by statement.
 
-A TorchScript file holds the code of its classes as text. Its grammar is a small part of Python's, so Python's
-own parser reads it, but Python never compiles or runs it. The statements are implemented here. The code can
-only call its own functions, TorchScript's builtins on plain values (`operators`), and torch's tensor
-operators without those that access files.
+A TorchScript file contains the code of its classes as text. The grammar is a subset of Python's, so Python's
+parser reads it, but Python never compiles or runs it: this module implements the statements. The code can
+call only its own functions, TorchScript's builtins on plain values (`operators`), and torch's tensor
+operators. Operators that access files are excluded.
 """
 
 from __future__ import annotations
@@ -24,32 +24,34 @@ from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 
 SOURCE = 32 << 20
-"""Largest file of code, in bytes."""
+"""Maximum bytes of a code file."""
 STEPS = 200_000
-"""Most steps of a run (statements, and the weights of operators on plain values): about one second. More is
-an endless loop; the longest real run, a scripted detector, takes about ten thousand."""
-_AGAIN = 32
-"""Steps of an operator in a loop, because it may be a tensor operator."""
+"""Maximum number of steps of a run, about one second. Each statement takes one step, and operators take more.
+The longest known real run, a scripted detector, takes about ten thousand steps."""
+_LOOP_STEPS = 32
+"""Steps of an operator inside a loop, because it may be a tensor operator."""
 TRUSTED = 100
-"""Factor for the steps of trusted code, such as the loop of a long recurrence."""
+"""Factor by which trusted code may take more steps, such as the loop of a long recurrence."""
 LONGEST = 1_000_000
-"""Most items, including nested ones, in the arguments of an operator on plain values."""
+"""Maximum number of items, including nested ones, in the arguments of an operator on plain values."""
 
 
 class ScriptError(Exception):
-    """The error for code that cannot run here."""
+    """Raised for code that this interpreter cannot run."""
 
 
 class ScriptClass(Struct):
     """A class with code in the file.
 
     Attributes:
-        qualname: '__torch__.torch.nn.modules.conv.Conv2d', with mangling.
-        base: 'Module', 'NamedTuple', 'Enum', 'Interface' or empty.
-        fields: Annotated attributes in order.
-        constants: Attributes whose value is in the code.
+        qualname: Qualified name in the file, such as '__torch__.torch.nn.modules.conv.Conv2d'. It may contain
+            parts that TorchScript added to make it unique.
+        base: Base class: 'Module', 'NamedTuple', 'Enum', 'Interface' or ''.
+        fields: Names of the annotated attributes, in order.
+        constants: Values of the constant attributes, by name.
         methods: Methods by name.
-        parameters: Attributes that are parameters; `buffers` likewise.
+        parameters: Names of the attributes that are parameters.
+        buffers: Names of the attributes that are buffers.
     """
 
     qualname: str
@@ -62,12 +64,17 @@ class ScriptClass(Struct):
 
 
 class Code:
-    """The code in an archive, parsed file by file on demand.
+    """The code in an archive. Each code file is parsed when it is first needed.
 
     Args:
-        read: Returns the text of an entry by its name, None if there is none.
-        where: The file, for messages.
-        trusted: Whether the user trusts that its loops end.
+        read: Function that returns the text of an archive entry by name, or None if it does not exist.
+        where: Path of the file, for error messages.
+        trusted: Whether the user trusts that the loops in the code end.
+
+    Attributes:
+        classes: Classes parsed so far, by qualified name.
+        functions: Functions parsed so far, by qualified name.
+        parsed: Names of the Python modules parsed so far.
     """
 
     def __init__(self, read: Callable[[str], str | None], where: str, trusted: bool = False) -> None:
@@ -79,12 +86,12 @@ class Code:
         self.parsed: set[str] = set()
 
     def class_of(self, qualname: str) -> ScriptClass | None:
-        """The class of this name, None if the file has no code for it."""
+        """The class with this qualified name, or None if the archive has no code for it."""
         self._parse(qualname.rpartition(".")[0])
         return self.classes.get(qualname)
 
     def function(self, qualname: str) -> ast.FunctionDef | None:
-        """The function of this name."""
+        """The function with this qualified name, or None if the archive has no code for it."""
         self._parse(qualname.rpartition(".")[0])
         return self.functions.get(qualname)
 
@@ -122,7 +129,7 @@ class Code:
                 if part.value is not None:
                     script_class.constants[part.target.id] = _literal(part.value)
             elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Subscript):
-                # __annotations__["0"] = ...: a name that is no identifier
+                # __annotations__["0"] = ...: the field name is not an identifier
                 script_class.fields.append(str(_literal(part.target.slice)))
             elif isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
                 name = part.targets[0].id
@@ -147,20 +154,30 @@ def _literal(node: ast.expr) -> Any:
 
 
 class ScriptFrame(Struct):
-    """A running function: its names, and the object of the method."""
+    """A running function.
+
+    Attributes:
+        names: Values of the local variables, by name.
+        owner: Object whose method runs, or None for a plain function.
+    """
 
     names: dict[str, Any]
     owner: Any = None
 
 
 class _Reference(Struct, frozen=True):
-    """A function or class of the file, as a value."""
+    """A reference to a function or class of the file, used as a value."""
 
     qualname: str
 
 
 class ScriptObject:
-    """An instance of a class of the file that is no module; its attributes are set later."""
+    """An instance of a class of the file that is not a module.
+
+    Attributes:
+        qualname: Qualified name of the class.
+        values: Attributes by name, set after creation.
+    """
 
     def __init__(self, qualname: str) -> None:
         self.qualname = qualname
@@ -168,6 +185,8 @@ class ScriptObject:
 
 
 class _Return(Exception):
+    """Raised by a return statement to leave the running function with a value."""
+
     def __init__(self, value: Any) -> None:
         super().__init__()
         self.value = value
@@ -178,13 +197,13 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, 
 _NUMBERS = {"inf": float("inf"), "nan": float("nan"), "infj": complex(0, float("inf"))}
 
 _ENTRY = re.compile(r"forward(\d+|__\d+)?")
-"""Methods that call a submodule: a traced module that is called twice also has forward1."""
+"""Names of the methods that run a submodule. A traced module that is called twice also has `forward1`."""
 
-_OFF = {
+_FIXED_RESULTS = {
     "__torch__.torch.backends.mha.get_fastpath_enabled": False,
     "__torch__.torch.jit.is_scripting": True,
 }
-"""Fixed results of functions of torch: a fast path would hide its operators."""
+"""Fixed results of functions of torch. They disable a fast path, which would hide operators."""
 
 _PACKED = (
     "its weights are packed for quantized operators, which are not opened in a file of TorchScript; count the"
@@ -193,14 +212,17 @@ _PACKED = (
 
 
 class ScriptInterpreter:
-    """Runs functions of `code`, which can use the file's modules, its constants, and operators.
+    """Runs functions of a file's code. They can use the file's modules, its constants, and operators.
 
     Args:
-        code: The code of the file.
-        device: Device of the operators.
+        code: Code of the file.
+        device: Device of new tensors.
 
     Attributes:
-        constants: Constants of the code, by name: 'c0'.
+        constants: Constants of the code, by name, such as 'c0'.
+        entry: Name of the method that the next call of a submodule runs, or '' for `forward`.
+        steps: Number of steps of the current run.
+        loop_depth: Number of loops that contain the current statement.
     """
 
     def __init__(self, code: Code, device: torch.device) -> None:
@@ -209,20 +231,20 @@ class ScriptInterpreter:
         self.constants: dict[str, Any] = {}
         self.entry = ""
         self.steps = 0
-        self.turning = 0
+        self.loop_depth = 0
 
     def __deepcopy__(self, memo: Any) -> ScriptInterpreter:
         return self
 
     def enter(self, twin: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The forward of a twin; `self.entry` has the name of the method."""
+        """Runs the `forward` of a twin (see `rebuilt_module`), or the method that `self.entry` names."""
         name, self.entry = self.entry or "forward", ""
         kind: ScriptClass = twin.held["kind"]
         if twin.held["packed"]:
             raise ScriptError(_PACKED)
         if "constants" in twin.held:
-            # the model itself: the steps are counted anew for every run
-            self.steps = self.turning = 0
+            # the model itself: a new run starts
+            self.steps = self.loop_depth = 0
             args = _image_lists(kind, args)
         method = kind.methods.get(name) or kind.methods.get("forward__0")
         if method is None:
@@ -235,21 +257,28 @@ class ScriptInterpreter:
     def run(
         self, function: ast.FunctionDef, args: Sequence[Any], kwargs: Mapping[str, Any], owner: Any = None
     ) -> Any:
-        """Calls a function of the file.
+        """Runs a function of the file.
+
+        Args:
+            function: Parsed definition of the function.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+            owner: Object whose method this is, or None for a plain function.
 
         Raises:
-            ScriptError: It cannot run here, or its own assertion fails.
+            ScriptError: The interpreter cannot run the function.
         """
         frame = ScriptFrame(self._bind(function, args, kwargs), owner)
         try:
             self._block(function.body, frame)
-        except _Return as done:
-            return done.value
+        except _Return as signal:
+            return signal.value
         return None
 
     def _bind(
         self, function: ast.FunctionDef, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, Any]:
+        """The value of each argument of a function, by name."""
         names = [a.arg for a in function.args.args]
         if len(args) > len(names):
             raise ScriptError(f"{function.name} takes {len(names)} arguments and was given {len(args)}")
@@ -267,10 +296,11 @@ class ScriptInterpreter:
     # statements
 
     def _spend(self, steps: int) -> None:
+        """Counts steps; raises an error above the limit."""
         self.steps += steps
         if self.steps > STEPS * (TRUSTED if self.code.trusted else 1):
-            more = "" if self.code.trusted else "; --trust lets it run a hundred times longer"
-            raise ScriptError(f"its code runs without an end{more}")
+            hint = "" if self.code.trusted else "; --trust lets it run a hundred times longer"
+            raise ScriptError(f"its code runs without an end{hint}")
 
     def _block(self, statements: Sequence[ast.stmt], frame: ScriptFrame) -> None:
         for statement in statements:
@@ -313,27 +343,27 @@ class ScriptInterpreter:
         self._block(branch, frame)
 
     def _while(self, statement: ast.While, frame: ScriptFrame) -> None:
-        self.turning += 1
+        self.loop_depth += 1
         try:
             while bool(self._value(statement.test, frame)):
                 self._block(statement.body, frame)
         finally:
-            self.turning -= 1
+            self.loop_depth -= 1
 
     def _for(self, statement: ast.For, frame: ScriptFrame) -> None:
-        self.turning += 1
+        self.loop_depth += 1
         try:
             for value in self._value(statement.iter, frame):
                 self._bind_target(statement.target, value, frame)
                 self._block(statement.body, frame)
         finally:
-            self.turning -= 1
+            self.loop_depth -= 1
 
     def _return(self, statement: ast.Return, frame: ScriptFrame) -> None:
         raise _Return(None if statement.value is None else self._value(statement.value, frame))
 
     def _with(self, statement: ast.With, frame: ScriptFrame) -> None:
-        # torch.no_grad and profiling change no result
+        # the context managers in question, torch.no_grad and profiling, do not change results
         self._block(statement.body, frame)
 
     def _pass(self, statement: ast.stmt, frame: ScriptFrame) -> None:
@@ -406,7 +436,7 @@ class ScriptInterpreter:
                 receiver = self._value(target.value, frame)
                 return self._invoke(frame, receiver, target.attr, args, kwargs)
             if dotted.startswith(("torch.", "ops.")):
-                self._spend((_AGAIN if self.turning else 1) + _step_cost(dotted, args))
+                self._spend((_LOOP_STEPS if self.loop_depth else 1) + _step_cost(dotted, args))
                 return self._operator(dotted, args, kwargs)
             return self._call_in_file(dotted, args, kwargs)
         callee = self._value(target, frame)
@@ -417,8 +447,8 @@ class ScriptInterpreter:
     def _call_in_file(self, qualname: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         function = self.code.function(qualname)
         if function is not None:
-            replaced = _OFF.get(qualname)
-            return self.run(function, args, kwargs) if replaced is None else replaced
+            fixed_result = _FIXED_RESULTS.get(qualname)
+            return self.run(function, args, kwargs) if fixed_result is None else fixed_result
         holder, _, name = qualname.rpartition(".")
         if name == "__new__" and self.code.class_of(holder) is not None:
             return ScriptObject(holder)
@@ -448,7 +478,10 @@ class ScriptInterpreter:
     def _invoke(
         self, frame: ScriptFrame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Calls a method: of a submodule through its hooks, of anything else directly."""
+        """Calls a method.
+
+        The `forward` of a submodule is called through the module, so that its hooks run.
+        """
         if isinstance(value, ReplayModule):
             if value is not frame.owner and _ENTRY.fullmatch(name):
                 self.entry = name
@@ -464,7 +497,7 @@ class ScriptInterpreter:
         method = kind.methods.get(name)
         if method is None:
             raise ScriptError(f"{kind.qualname} has no method {name}")
-        # work that a module does in another module's method counts for that module: the frame keeps its owner
+        # the frame gets the receiver as its owner, so that operators count for the module whose method runs
         return self.run(method, (value, *args), kwargs, owner=value)
 
     def _get(self, value: Any, name: str) -> Any:
@@ -484,29 +517,29 @@ class ScriptInterpreter:
             return getattr(value, name)
         raise ScriptError(f"a {type(value).__name__} has no {name}")
 
-    def _set(self, value: Any, name: str, new: Any) -> None:
+    def _set(self, value: Any, name: str, new_value: Any) -> None:
         if isinstance(value, ScriptObject):
-            value.values[name] = new
+            value.values[name] = new_value
         elif isinstance(value, ReplayModule):
-            # state between calls is not kept: every run starts with the file's state
+            # new attributes are dropped, so that each run starts with the state in the file
             if name in value.held["values"]:
-                value.held["values"][name] = new
+                value.held["values"][name] = new_value
         else:
             raise ScriptError(f"a {type(value).__name__} has no {name}")
 
     def _construct(self, kind: ScriptClass, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """An instance of a class of the file."""
+        """Creates an instance of a class of the file."""
         if kind.base == "NamedTuple":
             values = dict(zip(kind.fields, args, strict=False)) | kwargs
             if all(f.isidentifier() and not f.startswith("_") for f in kind.fields):
                 tuple_class = namedtuple("NamedTuple", kind.fields)  # type: ignore[misc]
                 return tuple_class(**values)
             return tuple(values.values())
-        made_object = ScriptObject(kind.qualname)
-        start = kind.methods.get("__init__")
-        if start is not None:
-            self.run(start, (made_object, *args), kwargs, owner=made_object)
-        return made_object
+        instance = ScriptObject(kind.qualname)
+        initializer = kind.methods.get("__init__")
+        if initializer is not None:
+            self.run(initializer, (instance, *args), kwargs, owner=instance)
+        return instance
 
     def _operator(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if any(isinstance(a, ScriptObject) and ".torch.classes." in a.qualname for a in args):
@@ -518,13 +551,13 @@ class ScriptInterpreter:
 
 
 def _image_lists(kind: ScriptClass, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of the model, with lists where it takes a list of tensors (images of a detector)."""
+    """Converts each argument for which the model expects a list of tensors, such as a detector's images."""
     declared = kind.methods["forward"].args.args[1:]
     arguments = list(args)
-    for at, (argument, value) in enumerate(zip(declared, args, strict=False)):
-        wants = argument.annotation is not None and ast.unparse(argument.annotation) == "List[Tensor]"
-        if wants and isinstance(value, torch.Tensor):
-            arguments[at] = list(value.unbind(0)) if value.dim() == 4 else [value]
+    for index, (argument, value) in enumerate(zip(declared, args, strict=False)):
+        is_list = argument.annotation is not None and ast.unparse(argument.annotation) == "List[Tensor]"
+        if is_list and isinstance(value, torch.Tensor):
+            arguments[index] = list(value.unbind(0)) if value.dim() == 4 else [value]
     return tuple(arguments)
 
 
@@ -535,57 +568,57 @@ _DEEP = frozenset(
         "__contains__", "__is__", "__isnot__", "index", "count", "remove", "sort", "sorted", "max", "min",
     )
 )  # fmt: skip
-"""Operators that read nested lists."""
+"""Operators that read nested lists completely."""
 
 
 def _step_cost(name: str, args: Sequence[Any]) -> int:
-    """Steps of an operator on plain values: one for every 64 items that it may read.
+    """Number of steps of an operator on plain values: one for every 64 items that it may read.
 
     Raises:
-        ScriptError: An argument is a list that contains itself, or lists with a billion nested items.
+        ScriptError: The arguments have more than `LONGEST` items, such as a list that contains itself.
     """
-    todo = [a for a in args if isinstance(a, (list, tuple, dict, str))]
-    deep = name in _DEEP
+    pending = [a for a in args if isinstance(a, (list, tuple, dict, str))]
+    is_deep = name in _DEEP
     items_visited = 0
-    while todo:
-        value = todo.pop()
+    while pending:
+        value = pending.pop()
         items_visited += len(value)
         if items_visited > LONGEST:
             raise ScriptError("its code makes a list without an end")
-        if deep and not isinstance(value, str):
+        if is_deep and not isinstance(value, str):
             items = value.values() if isinstance(value, dict) else value
-            todo += [element for element in items if isinstance(element, (list, tuple, dict, str))]
+            pending += [element for element in items if isinstance(element, (list, tuple, dict, str))]
     return items_visited >> 6
 
 
 def bounded(values: Sequence[Any]) -> None:
-    """Checks that values that enter or leave a layer are of limited size.
+    """Checks the size of the arguments or results of a layer.
 
     Raises:
-        ScriptError: A list contains itself, or lists have a billion nested items or a hundred levels.
+        ScriptError: The values have more than a tenth of `LONGEST` items, or more than 100 levels.
     """
-    todo = [(value, 0) for value in values if isinstance(value, (list, tuple, dict))]
+    pending = [(value, 0) for value in values if isinstance(value, (list, tuple, dict))]
     items_visited = 0
-    while todo:
-        value, depth = todo.pop()
+    while pending:
+        value, depth = pending.pop()
         items_visited += len(value)
         if items_visited > LONGEST // 10 or depth > _DEEPEST:
             raise ScriptError("its code makes a list without an end")
         items = value.values() if isinstance(value, dict) else value
-        todo += [(element, depth + 1) for element in items if isinstance(element, (list, tuple, dict))]
+        pending += [(element, depth + 1) for element in items if isinstance(element, (list, tuple, dict))]
 
 
 _DEEPEST = 100
 
 
 def _dotted(node: ast.expr, frame: ScriptFrame) -> str | None:
-    """The full name, such as 'torch.add', of a global; None for an attribute of a value."""
-    pieces: list[str] = []
+    """The dotted name of a global, such as 'torch.add', or None for an attribute of a value."""
+    parts: list[str] = []
     while isinstance(node, ast.Attribute):
-        pieces.append(node.attr)
+        parts.append(node.attr)
         node = node.value
     if isinstance(node, ast.Name) and node.id in _ROOTS and node.id not in frame.names:
-        return ".".join([node.id, *reversed(pieces)])
+        return ".".join([node.id, *reversed(parts)])
     return None
 
 

@@ -1,1 +1,1 @@
-"""Models of Hugging Face's transformers: built from their configuration and matched with their weights."""
+"""Models of Hugging Face's transformers: builds a module from a configuration and matches its weights."""

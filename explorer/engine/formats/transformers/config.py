@@ -1,7 +1,7 @@
-"""config.json of a transformers model: checked before a module is built from it.
+"""Checks the config.json of a transformers model before a module is built from it.
 
-A configuration is not trusted: one line may ask for a billion layers. Each layer is built in Python, so their
-number is limited here. Sizes of tensors cost nothing, because the tensors have no values.
+A configuration is not trusted: one line may request a billion layers. Each layer is built in Python, so this
+module limits their number. Large sizes of tensors are harmless, because the tensors have no values.
 """
 
 from __future__ import annotations
@@ -15,46 +15,50 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_LAYERS = 4_096
-"""Most layers, blocks or stages in a list: twenty times those of the deepest model."""
+"""Maximum number of layers, blocks or stages, twenty times that of the deepest known model."""
 
 MOST_EXPERTS = 65_536
+"""Maximum number of experts."""
 MOST_MODULES = 500_000
-"""Most modules of a model: some architectures build several modules for each expert in each layer."""
+"""Maximum number of modules of a model.
+
+Some architectures build several modules for each expert in each layer.
+"""
 
 _LARGEST = 1 << 40
-"""Largest size: a tensor with two larger sizes could not be counted."""
+"""Maximum of other sizes; the elements of a tensor with two larger sizes could not be counted."""
 
 _DEPTHS = ("layer", "block", "depth", "stage", "repeat", "levels", "hops")
-"""Words in the names of settings for numbers of modules."""
+"""Words in the names of settings that are numbers of modules."""
 
 _WIDTHS = ("size", "dim", "vocab", "token", "_id", "length")
-"""Words in the names of settings for widths."""
+"""Words in the names of settings that are widths."""
 
-_PARTS = 8
-"""Most levels of nested configurations."""
+_MAX_DEPTH = 8
+"""Maximum depth of nested configurations."""
 
 
 class BuildError(Exception):
-    """The error for a configuration from which no module is built; its text gives the reason."""
+    """Raised for a configuration from which no module can be built; the text gives the reason."""
 
 
 def check(config: Mapping[str, Any], source: str) -> None:
-    """Refuses sizes beyond those of any model.
+    """Checks that no size exceeds those of any model.
 
     Args:
         config: Contents of config.json.
-        source: The source that the user named.
+        source: Path or name, as the user typed it.
 
     Raises:
-        BadModel: One is too large to be built.
+        BadModel: A size is too large.
     """
     for key, value in _numbers(config, "", 0):
         name = key.rpartition(".")[2]
-        most = MOST_EXPERTS if "expert" in name else MOST_LAYERS if _is_depth(name) else _LARGEST
-        if not -_LARGEST <= value <= most:
-            who = "its metadata" if source.endswith(".gguf") else "config.json"
-            problem = f"{who} says {printable(key)} {value:,}"
-            raise BadModel(problem, where=source, hint=f"at most {most:,} are built")
+        maximum = MOST_EXPERTS if "expert" in name else MOST_LAYERS if _is_depth(name) else _LARGEST
+        if not -_LARGEST <= value <= maximum:
+            config_name = "its metadata" if source.endswith(".gguf") else "config.json"
+            problem = f"{config_name} says {printable(key)} {value:,}"
+            raise BadModel(problem, where=source, hint=f"at most {maximum:,} are built")
 
 
 def _is_depth(name: str) -> bool:
@@ -62,10 +66,10 @@ def _is_depth(name: str) -> bool:
 
 
 def _numbers(value: Any, key: str, depth: int) -> Iterator[tuple[str, int]]:
-    """Every integer of a configuration, with the path of its setting."""
+    """The (path of the setting, value) of each integer in a configuration."""
     if isinstance(value, int) and not isinstance(value, bool):
         yield key, value
-    elif depth < _PARTS and isinstance(value, (dict, list)):
+    elif depth < _MAX_DEPTH and isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else ((None, element) for element in value)
         for name, element in items:
             inner = key if name is None else f"{key}.{name}" if key else str(name)
@@ -73,9 +77,9 @@ def _numbers(value: Any, key: str, depth: int) -> Iterator[tuple[str, int]]:
 
 
 def own_code(config: Mapping[str, Any]) -> str:
-    """The file of code in the folder that a configuration names for its architecture; '' if none."""
-    named = config.get("auto_map")
-    if not isinstance(named, dict):
+    """The name of the code file in the folder that the configuration names, or '' if it names none."""
+    code_by_class = config.get("auto_map")
+    if not isinstance(code_by_class, dict):
         return ""
-    first = next((v for v in named.values() if isinstance(v, str) and "." in v), "")
+    first = next((v for v in code_by_class.values() if isinstance(v, str) and "." in v), "")
     return printable(f"{first.rpartition('--')[2].partition('.')[0]}.py") if first else ""

@@ -1,8 +1,8 @@
-"""GGUF metadata as a transformers configuration, and llama.cpp's tensor names as those of a module.
+"""GGUF files for transformers: converts metadata to a configuration, and tensor names to parameter names.
 
-transformers' own tables map metadata keys to settings for the architectures that it knows. Other settings and
-architectures follow llama.cpp's own keys, which are common to all architectures. Such a result is accepted
-only if every tensor of the module is in the file with its shape.
+For some architectures, tables in transformers map metadata keys to settings. Other settings follow from
+llama.cpp's keys, which are common to all architectures. A module with such settings is accepted only if all
+its tensors are in the file with the same shapes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TYPES = {
     "gptneox": "gpt_neox",
     "starcoder": "gpt_bigcode",
 }
-"""transformers' names for llama.cpp's architectures, where they differ."""
+"""transformers' name by llama.cpp's name of an architecture, if they differ."""
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "context_length": ("max_position_embeddings",),
@@ -55,7 +55,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "attention.kv_lora_rank": ("kv_lora_rank",),
     "attention.q_lora_rank": ("q_lora_rank",),
 }
-"""Settings by llama.cpp's keys (its constants.py), without the prefix of the architecture."""
+"""transformers' settings by llama.cpp's key (in its constants.py), without the prefix of the architecture."""
 
 _NEEDED = ("block_count", "embedding_length", "attention.head_count")
 
@@ -65,20 +65,23 @@ _LLAMA_LIKE = re.compile(
     r"|blk\.\d+\.(attn_q|attn_k|attn_v|attn_output|ffn_gate|ffn_up|ffn_down)\.(weight|bias)"
     r"|blk\.\d+\.(ffn_gate_inp|ffn_gate_exps|ffn_up_exps|ffn_down_exps)\.weight"
 )
-"""The tensors of a Llama, and additional tensors of similar models."""
+"""Names of the tensors of a Llama, and of additional tensors of similar models."""
 
 
 def configurations(
     metadata: Mapping[str, Any], tensors: Sequence[StoredTensor]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Possible configurations of a file, most likely first, each with a note.
+    """Lists possible configurations of a file, most likely first.
 
     Args:
-        metadata: Metadata of the file, with arrays as tuples of numbers.
+        metadata: Metadata of the file; arrays are tuples of numbers.
         tensors: Tensors of the file.
 
+    Yields:
+        A configuration, and a note or ''.
+
     Raises:
-        BuildError: The metadata lacks a required key.
+        BuildError: The metadata lacks a required key, or a setting differs between layers.
     """
     from transformers.integrations.ggml import GGUF_CONFIG_DEFAULTS_MAPPING, GGUF_CONFIG_MAPPING
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -89,48 +92,50 @@ def configurations(
     settings = {key.removeprefix(f"{name}."): _uniform_value(value) for key, value in metadata.items()}
     if name == "lfm2":
         settings |= _lfm2_settings(metadata.get(f"{name}.attention.head_count_kv"))
-    vary = [key for key in _KEYS if settings.get(key) is None and f"{name}.{key}" in metadata]
-    if vary:
+    varying = [key for key in _KEYS if settings.get(key) is None and f"{name}.{key}" in metadata]
+    if varying:
         raise BuildError(
-            f"its layers differ in {printable(', '.join(vary))}, and no module that has those is known"
+            f"its layers differ in {printable(', '.join(varying))}, and no module that has those is known"
         )
-    lacking = [f"{name}.{key}" for key in _NEEDED if not isinstance(settings.get(key), int)]
-    if lacking and not name.startswith("mamba"):
-        raise BuildError(f"its metadata does not say {printable(', '.join(lacking))}")
+    missing_keys = [f"{name}.{key}" for key in _NEEDED if not isinstance(settings.get(key), int)]
+    if missing_keys and not name.startswith("mamba"):
+        raise BuildError(f"its metadata does not say {printable(', '.join(missing_keys))}")
     kind = _TYPES.get(name, name)
     table = GGUF_CONFIG_MAPPING.get(kind.removesuffix("_text"), {})
     by_name = {tensor.name: tensor for tensor in tensors}
     common = _common_settings(settings, by_name)
     if kind in CONFIG_MAPPING and not (kind == "llama" and "num_experts" in common):
         mapped = {setting: settings[key] for key, setting in table.items() if setting and key in settings}
-        taken = {setting for key in table if key in settings for setting in _KEYS.get(key, ())}
-        unmapped = {setting: value for setting, value in common.items() if setting not in taken}
+        common_settings = {setting for key in table if key in settings for setting in _KEYS.get(key, ())}
+        unmapped = {setting: value for setting, value in common.items() if setting not in common_settings}
         defaults = GGUF_CONFIG_DEFAULTS_MAPPING.get(kind, {})
         extras = _extra_settings(kind, settings, by_name)
         yield {**unmapped, **mapped, **defaults, **extras, "model_type": kind}, ""
     if all(_LLAMA_LIKE.fullmatch(tensor) for tensor in by_name):
-        like = _llama_like_settings(by_name)
-        words = f"llama.cpp's '{printable(name)}' is counted as transformers' {like['model_type']}"
-        note = "" if name == "llama" else f"{words}: its tensors are those of one"
-        yield {**common, **like}, note
+        llama_settings = _llama_like_settings(by_name)
+        summary = (
+            f"llama.cpp's '{printable(name)}' is counted as transformers' {llama_settings['model_type']}"
+        )
+        note = "" if name == "llama" else f"{summary}: its tensors are those of one"
+        yield {**common, **llama_settings}, note
 
 
 def _lfm2_settings(heads: Any) -> dict[str, Any]:
-    """Settings of LFM2 from llama.cpp's list per layer: a layer without key heads is a convolution."""
+    """The settings of LFM2, from llama.cpp's number of key heads by layer; a convolution has 0 key heads."""
     if not isinstance(heads, tuple) or not any(heads):
         return {}
     return {"attention.head_count_kv": max(heads), "full_attention": [n for n, h in enumerate(heads) if h]}
 
 
 def _uniform_value(value: Any) -> Any:
-    """A value; of a list per layer, the common value, or None if the layers differ."""
+    """The common value of a list with one value per layer, or None if the layers differ."""
     if isinstance(value, tuple):
         return value[0] if value and len(set(value)) == 1 else None
     return value
 
 
 def _common_settings(metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
-    """The settings that llama.cpp's keys give for any architecture."""
+    """The settings that llama.cpp's keys determine for all architectures."""
     configuration = {
         s: metadata[key] for key, settings in _KEYS.items() if metadata.get(key) is not None for s in settings
     }
@@ -142,21 +147,27 @@ def _common_settings(metadata: Mapping[str, Any], by_name: Mapping[str, StoredTe
 
 
 def _llama_like_settings(by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
-    """Settings of the Llama-like architecture that has these tensors."""
-    normed, biased = "blk.0.attn_q_norm.weight" in by_name, "blk.0.attn_q.bias" in by_name
+    """The settings of the Llama-like architecture that these tensors determine."""
+    has_qk_norm, has_qkv_bias = "blk.0.attn_q_norm.weight" in by_name, "blk.0.attn_q.bias" in by_name
     if "blk.0.ffn_gate_exps.weight" in by_name:
-        return {"model_type": "qwen3_moe", "norm_topk_prob": True} if normed else {"model_type": "mixtral"}
-    if normed:
-        return {"model_type": "qwen3", "attention_bias": biased}
-    if biased and "blk.0.attn_output.bias" not in by_name:
+        return (
+            {"model_type": "qwen3_moe", "norm_topk_prob": True} if has_qk_norm else {"model_type": "mixtral"}
+        )
+    if has_qk_norm:
+        return {"model_type": "qwen3", "attention_bias": has_qkv_bias}
+    if has_qkv_bias and "blk.0.attn_output.bias" not in by_name:
         return {"model_type": "qwen2"}
-    return {"model_type": "llama", "attention_bias": biased, "mlp_bias": "blk.0.ffn_gate.bias" in by_name}
+    return {
+        "model_type": "llama",
+        "attention_bias": has_qkv_bias,
+        "mlp_bias": "blk.0.ffn_gate.bias" in by_name,
+    }
 
 
 def _extra_settings(
     kind: str, metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]
 ) -> dict[str, Any]:
-    """Settings of an architecture that follow from its tensors, or from several keys together."""
+    """The settings of an architecture that depend on its tensors, or on several keys together."""
     if kind == "stablelm":
         return {
             "use_qkv_bias": "blk.0.attn_q.bias" in by_name,
@@ -182,20 +193,20 @@ def _extra_settings(
 
 
 _EXPERTS = re.compile(r"(?:.*\.)?(\d+)\..*experts\.(gate_up_proj|down_proj)(_bias)?")
-_PIECES = {
+_EXPERT_NAMES = {
     "gate_up_proj": (("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_up_exps",)),
     "down_proj": (("ffn_down_exps",),),
 }
 
 
 class GgufNames:
-    """llama.cpp's names for the parameters of a module.
+    """Maps llama.cpp's tensor names to the parameters of a module; implements `matching.Names`.
 
     Args:
-        parameters: The module's parameters and buffers by name.
+        parameters: Parameters and buffers of the module, by name.
         architecture: llama.cpp's name of the architecture.
         layers: Number of layers of the module.
-        file_tensors: The tensors of the file by name.
+        file_tensors: Tensors of the file, by name.
     """
 
     def __init__(
@@ -206,58 +217,70 @@ class GgufNames:
         self.maps = [_name_map(kind, layers) for kind in dict.fromkeys(kinds)]
         self.targets: dict[str, str] = {}
         for name in parameters:
-            for called in self._file_names(name, file_tensors):
-                self.targets.setdefault(called, name)
+            for file_name in self._file_names(name, file_tensors):
+                self.targets.setdefault(file_name, name)
 
     def target(self, name: str) -> tuple[str, str]:
-        """The module's name for a tensor of the file; '' if it has none."""
+        """The parameter name of a tensor of the file, or '' if the module has none; and an empty pattern."""
         return self.targets.get(name, ""), ""
 
     def shapes(self, target: str, sources: Sequence[tuple[str, Any]]) -> Mapping[str, tuple[int, ...] | None]:
-        """Shape of a parameter: the module's, if that of the tensors equals it up to the order of axes."""
+        """The shape of a parameter in the file.
+
+        It is the module's shape if the stored tensors have the same sizes in any order of the axes.
+        """
         shape = tuple(self.parameters[target].shape)
         stored_shapes = [weight.shape for _, weight in sources]
         if len(stored_shapes) == 1:
-            same = _axes(stored_shapes[0]) == _axes(shape)
-            return {target: shape if same else stored_shapes[0]}
+            is_same = _axes(stored_shapes[0]) == _axes(shape)
+            return {target: shape if is_same else stored_shapes[0]}
         total = sum(weight.elements or 0 for _, weight in sources)
         return {target: shape if total == self.parameters[target].numel() else (total,)}
 
     def _file_names(self, name: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
-        """llama.cpp's names for a parameter; names in the file come first."""
+        """llama.cpp's names of a parameter.
+
+        If several sets of names are possible, the one in the file is used.
+        """
         expert = _EXPERTS.fullmatch(name)
         if expert:
             ending = ".bias" if expert[3] else ".weight"
-            ways = [[f"blk.{expert[1]}.{p}{ending}" for p in way] for way in _PIECES[expert[2]]]
-            return next((way for way in ways if way[0] in file_tensors), ways[0])
+            name_sets = [
+                [f"blk.{expert[1]}.{part}{ending}" for part in parts] for parts in _EXPERT_NAMES[expert[2]]
+            ]
+            return next((names for names in name_sets if names[0] in file_tensors), name_sets[0])
         stem, _, last = name.rpartition(".")
         if last not in ("weight", "bias"):
             stem, last = name, "weight"
         if name.endswith("e_score_correction_bias"):
             stem, last = name.removesuffix("_bias"), "bias"
         for names in self.maps:
-            for called in (stem, stem.partition(".")[2]):
-                file_name = None if names is None else names.get_name(called)
+            for module_name in (stem, stem.partition(".")[2]):
+                file_name = None if names is None else names.get_name(module_name)
                 if file_name is not None:
                     return self._with_ending(file_name, last, file_tensors)
         return ()
 
     def _with_ending(self, stem: str, last: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
-        """llama.cpp's name with its ending: some tensors have none, and some are two tensors in the file."""
+        """llama.cpp's names with their endings.
+
+        Some names have no ending, and some parameters are two tensors.
+        """
         if f"{stem}.{last}" not in file_tensors and stem in file_tensors:
             return (stem,)
-        front, mixed, _ = stem.rpartition("attn_kv_b")
-        if mixed and f"{front}attn_k_b.weight" in file_tensors:
+        front, is_combined, _ = stem.rpartition("attn_kv_b")
+        if is_combined and f"{front}attn_k_b.weight" in file_tensors:
             return f"{front}attn_k_b.weight", f"{front}attn_v_b.weight"
         return (f"{stem}.{last}",)
 
 
 def _axes(shape: Sequence[int]) -> list[int]:
+    """The sizes of a shape other than 1, sorted."""
     return sorted(n for n in shape if n != 1)
 
 
 def _name_map(architecture: str, layers: int) -> Any:
-    """The gguf package's names for an architecture; None if it does not know the architecture."""
+    """The map of tensor names in the gguf package for an architecture, or None if it is unknown there."""
     import gguf
 
     number_by_name = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}

@@ -1,7 +1,8 @@
-"""Matches checkpoint names with a module's: missing, unexpected, tied, of another shape, and stored forms.
+"""Matches the tensors of files with the parameters of a module, and finds missing and unexpected ones.
 
-transformers knows how names changed since a file was written: single experts in a file become one parameter
-with three axes, and Q, K and V may become one tensor. Its own conversions run here on shapes only.
+Names and shapes in older files may differ from those of the module. For example, single experts in a file
+become one parameter with three axes, and Q, K and V may become one tensor. This module runs the conversions
+of transformers on tensors without values.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from explorer.engine.formats.weights.stored_forms import LogicalTensor, logical
 
 
 class NameMatch(Struct):
-    """The match of file tensors with a module.
+    """The match of the tensors in files with a module.
 
     Attributes:
         stored: Stored form of each parameter and buffer, by name.
-        names: Names of the file tensors of each parameter and buffer, by name.
-        missing: Names of the module that are in no file.
-        unexpected: Names in the files that the module does not have.
-        contradictions: Descriptions of tensors with another shape.
+        names: Names of the file tensors from which each parameter or buffer is created, by its name.
+        missing: Names of parameters and buffers that are in no file.
+        unexpected: Names of file tensors that the module does not have.
+        contradictions: Descriptions of tensors whose shape differs from the module's.
     """
 
     stored: dict[str, StoredForm] = field(default_factory=dict)
@@ -39,7 +40,7 @@ class NameMatch(Struct):
     contradictions: list[str] = field(default_factory=list)
 
     def notes(self) -> Iterator[str]:
-        """Notes that a reader of the figures needs."""
+        """Notes on missing and unexpected tensors, which explain the reported figures."""
         if self.missing:
             yield (
                 f"{many_text(len(self.missing), 'parameter')} of the module in no file, counted as the"
@@ -56,39 +57,48 @@ class Names(Protocol):
     """Maps the tensors of a file to the parameters of a module."""
 
     def target(self, name: str) -> tuple[str, str]:
-        """The module's name for a tensor of the file, and the pattern of its conversion, if any."""
+        """The parameter name of a file tensor, and the pattern of its conversion or ''."""
         ...
 
     def shapes(
         self, target: str, sources: Sequence[tuple[str, LogicalTensor]]
     ) -> Mapping[str, tuple[int, ...] | None]:
-        """Shape of each parameter that tensors become, by name; None if unknown."""
+        """The shape of each parameter that is created from file tensors, by name; None if unknown.
+
+        Args:
+            target: Parameter name that `target` returned.
+            sources: (pattern, tensor) of each file tensor with this target.
+        """
         ...
 
 
 def match(module: nn.Module, tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) -> NameMatch:
-    """Finds the tensors of a module in files of transformers.
+    """Matches the tensors in files of transformers with a module.
 
     Args:
-        module: A transformers module on the meta device.
+        module: Module of transformers, on the meta device.
         tensors: Tensors of all files, from their headers.
         quantization: Quantization settings of the configuration; empty without quantization.
     """
     parameters = module.state_dict(keep_vars=True)
     weights = sorted(logical(tensors, quantization), key=lambda w: _natural_order(w.name))
-    alike = all(w.name in parameters and w.of_shape(tuple(parameters[w.name].shape)) for w in weights)
-    return matched(parameters, weights, _SameNames(parameters) if alike else _Conversions(module, parameters))
+    has_same_names = all(
+        w.name in parameters and w.of_shape(tuple(parameters[w.name].shape)) for w in weights
+    )
+    return matched(
+        parameters, weights, _SameNames(parameters) if has_same_names else _Conversions(module, parameters)
+    )
 
 
 def matched(
     parameters: Mapping[str, torch.Tensor], weights: Iterable[LogicalTensor], names: Names
 ) -> NameMatch:
-    """Finds the tensors of a module among weights.
+    """Matches weights with the parameters of a module.
 
     Args:
-        parameters: The module's tensors by name; a tied tensor has several names.
-        weights: Weights of the files, experts in their order.
-        names: Maps names to those of the module.
+        parameters: Parameters and buffers of the module by name; a tied tensor has several names.
+        weights: Weights of the files; experts must be in order.
+        names: Map from file names to parameter names.
     """
     name_match = NameMatch()
     groups: dict[str, list[tuple[str, LogicalTensor]]] = defaultdict(list)
@@ -104,17 +114,17 @@ def matched(
     shared: dict[int, list[str]] = defaultdict(list)
     for name, tensor in parameters.items():
         shared[id(tensor)].append(name)
-    for alike in shared.values():
-        stored_form = next((name_match.stored[name] for name in alike if name in name_match.stored), None)
+    for tied in shared.values():
+        stored_form = next((name_match.stored[name] for name in tied if name in name_match.stored), None)
         if stored_form is None:
-            name_match.missing.append(alike[0])
+            name_match.missing.append(tied[0])
         else:
-            name_match.stored.update((name, stored_form) for name in alike if name not in name_match.stored)
+            name_match.stored.update((name, stored_form) for name in tied if name not in name_match.stored)
     return name_match
 
 
 class _SameNames:
-    """The mapping for files with the names and shapes of the module: nothing is converted."""
+    """The map for files whose names and shapes are those of the module."""
 
     def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
         self.parameters = parameters
@@ -131,16 +141,16 @@ class _SameNames:
 
 
 class _Conversions:
-    """The mapping by transformers' own conversions of names and shapes."""
+    """The map that uses the conversions of names and shapes in transformers."""
 
     def __init__(self, module: Any, parameters: Mapping[str, torch.Tensor]) -> None:
         from transformers import conversion_mapping, core_model_loading
 
         self.module, self.parameters, self.loading = module, parameters, core_model_loading
-        every = conversion_mapping.get_model_conversion_mapping(module)
+        conversions = conversion_mapping.get_model_conversion_mapping(module)
         converter = core_model_loading.WeightConverter
-        self.converters = [t for t in every if isinstance(t, converter)]
-        self.renamings = [t for t in every if not isinstance(t, converter)]
+        self.converters = [t for t in conversions if isinstance(t, converter)]
+        self.renamings = [t for t in conversions if not isinstance(t, converter)]
         self.by_pattern = {p: t for t in self.converters for p in t.source_patterns}
         self.prefix = getattr(module, "base_model_prefix", "")
 
@@ -159,8 +169,12 @@ class _Conversions:
         pattern, first = sources[0]
         if not pattern:
             shape = tuple(self.parameters[target].shape)
-            alone = len(sources) == 1
-            return {target: shape if alone and first.of_shape(shape) else (alone and first.shape) or ()}
+            is_only_source = len(sources) == 1
+            return {
+                target: shape
+                if is_only_source and first.of_shape(shape)
+                else (is_only_source and first.shape) or ()
+            }
         if any(weight.shape is None for _, weight in sources):
             return {target: None}
         converter = copy.deepcopy(self.by_pattern[pattern])
@@ -185,36 +199,43 @@ def _record_match(
     shapes: Mapping[str, tuple[int, ...] | None],
     weights: Sequence[LogicalTensor],
 ) -> None:
-    """Records the tensors of a file for the parameters that they become, or a contradiction."""
+    """Records the file tensors of one or more parameters, and a contradiction if a shape differs.
+
+    Args:
+        name_match: Match to which the result is added.
+        parameters: Parameters and buffers of the module, by name.
+        shapes: Shape of each parameter that is created from the weights, by name; None if unknown.
+        weights: Weights of the files.
+    """
     size = sum(weight.nbytes for weight in weights)
     kinds = list(dict.fromkeys(weight.dtype for weight in weights))
     names = tuple(tensor.name for weight in weights for tensor in weight.tensors)
     stored_elements = [weight.elements for weight in weights if weight.elements is not None]
     total = sum(parameters[name].numel() for name in shapes if name in parameters) or 1
     bytes_left = size
-    for at, (name, shape) in enumerate(shapes.items()):
+    for index, (name, shape) in enumerate(shapes.items()):
         target = parameters.get(name)
         if target is None:
             name_match.unexpected += names
             continue
-        wrong = shape is not None and shape != tuple(target.shape)
+        is_contradiction = shape is not None and shape != tuple(target.shape)
         if shape is None and len(stored_elements) == len(weights):
-            wrong = sum(stored_elements) < target.numel()
-        if wrong:
-            there = (
+            is_contradiction = sum(stored_elements) < target.numel()
+        if is_contradiction:
+            stored = (
                 shape_text(shape)
                 if shape
                 else f"{sum(stored_elements):,} numbers in {many_text(len(weights), 'tensor')}"
             )
             name_match.contradictions.append(
-                f"{printable(names[0])} is {there}, by the configuration {shape_text(tuple(target.shape))}"
+                f"{printable(names[0])} is {stored}, by the configuration {shape_text(tuple(target.shape))}"
             )
-        share = bytes_left if at == len(shapes) - 1 else size * target.numel() // total
+        share = bytes_left if index == len(shapes) - 1 else size * target.numel() // total
         bytes_left -= share
         name_match.stored[name] = StoredForm(", ".join(kinds), share)
         name_match.names[name] = names
 
 
 def _natural_order(name: str) -> tuple[tuple[int, str], ...]:
-    """Sort key with numbers by value, so that experts stay in their order."""
+    """Sort key of a name that compares numbers by value, so that experts are in order."""
     return tuple((int(p), "") if p.isdecimal() and len(p) < 10 else (-1, p) for p in name.split("."))

@@ -1,8 +1,8 @@
-"""nn.Module of a configuration: transformers builds it from config.json, on the meta device.
+"""nn.Module of a configuration: lets transformers build a model from config.json, on the meta device.
 
-The class is the first of `architectures`, else transformers' class for text generation with this type of
-model, else the bare model. Nothing is fetched, no weight is read and no code of the folder runs: code in
-`auto_map` runs only with `--trust`, and transformers then copies it to its own cache.
+The class is the first known one in `architectures`. Without one, it is transformers' class for text
+generation with this `model_type`, or the base model. Nothing is downloaded, and no weights are read. Code in
+the folder (`auto_map`) runs only with `--trust`; transformers then copies it to its own cache.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from explorer.engine.formats.transformers.config import MOST_MODULES, BuildError
 from explorer.host.optional_packages import error_line, require, silence
 
 TOKENS = 128
-"""Tokens of a text, if its length is not given."""
+"""Number of tokens of a text without a given length."""
 
 
 def built(
@@ -42,19 +42,19 @@ def built(
     values: str = "",
     files: Sequence[str] = (),
 ) -> LoadedModule:
-    """The module of a configuration; its weights get values on demand.
+    """Creates the model of a configuration. Its weights are read when they are needed.
 
     Args:
-        source: The source that the user named.
+        source: Path or name, as the user typed it.
         config: Contents of config.json.
-        dtype: Type of its weights, in numpy's spelling; empty for the configuration's own.
-        trust: Whether code of the folder may run.
-        values: The folder that `from_pretrained` reads the values from; empty if they cannot be read.
-        files: The files with the values, if the folder may have others, too.
+        dtype: Element type of the weights in numpy's spelling, or '' for the type in the configuration.
+        trust: Whether code in the folder may run.
+        values: Folder from which `from_pretrained` reads the values, or '' if they cannot be read.
+        files: Files with the values, if the folder may contain other files too.
 
     Raises:
-        BuildError: transformers does not have the architecture, or cannot build it from this configuration.
-        BadModel: The configuration asks for more than any model has.
+        BuildError: transformers lacks the architecture, or cannot build it from this configuration.
+        BadModel: A size in the configuration exceeds that of any model.
         MissingExtra: transformers is not installed, or is broken.
     """
     check(config, source)
@@ -67,28 +67,28 @@ def built(
         except (Exception, SystemExit) as error:
             raise BuildError(f"transformers cannot read this configuration ({error_line(error)})") from error
     asks = _without_cache(settings)
-    number = getattr(torch, dtype, None)
+    torch_dtype = getattr(torch, dtype, None)
 
     def make() -> nn.Module:
         with offline(), _limit_modules(source):
-            dtype_ = number if isinstance(number, torch.dtype) else None
-            model: Any = configured(kind, copy.deepcopy(settings), dtype_)
+            module_dtype = torch_dtype if isinstance(torch_dtype, torch.dtype) else None
+            model: Any = configured(kind, copy.deepcopy(settings), module_dtype)
         if hasattr(model, "tie_weights"):
             model.tie_weights()  # transformers 5.0 ties none on the meta device
-        _keep_wide(model, number)
+        _keep_wide(model, torch_dtype)
         module: nn.Module = model
         return module
 
     def fill() -> nn.Module:
         if not values:
             raise BadModel("its values are stored as no module of torch's computes with them", where=source)
-        return _with_values(kind, copy.deepcopy(settings), number, values, files)
+        return _with_values(kind, copy.deepcopy(settings), torch_dtype, values, files)
 
-    # without a cache, transformers checks whether a row holds several texts
+    # `asks`: without a cache, transformers reads values to check whether a row contains several texts
     loaded = LoadedModule(source, make, f"of {source}", values=fill, asks=asks, new=True, weights_from="file")
     try:
         loaded.example = _text_input(loaded.shapes())
-    except _TooMany:
+    except _TooManyModules:
         raise
     except ExplorerError as error:
         raise BuildError(
@@ -97,27 +97,27 @@ def built(
     return loaded
 
 
-def _with_values(kind: Any, settings: Any, number: Any, folder: str, files: Sequence[str]) -> nn.Module:
-    """The module with the values of these files, or of the folder; no code in a checkpoint runs."""
+def _with_values(kind: Any, settings: Any, dtype: Any, folder: str, files: Sequence[str]) -> nn.Module:
+    """Builds the module with the values in `files`, or in the folder; no code in a checkpoint runs."""
     from transformers.modeling_utils import load_state_dict  # takes a second
 
     state = {name: tensor for file in files for name, tensor in load_state_dict(file).items()}
     with offline():
-        read: nn.Module = kind.from_pretrained(
+        module: nn.Module = kind.from_pretrained(
             None if files else folder,
             config=settings,
-            dtype=number,
+            dtype=dtype,
             local_files_only=True,
             state_dict=state or None,
         )
-    return read
+    return module
 
 
 def _without_cache(settings: Any) -> bool:
-    """Switches the cache off: filling it is no part of a pass, and no exporter supports it.
+    """Switches the KV cache off, because a full pass does not use it and no exporter supports it.
 
     Returns:
-        Whether it was on.
+        Whether the cache was on.
     """
     had_cache = False
     for part in (settings, *(getattr(settings, name, None) for name in settings.sub_configs)):
@@ -128,10 +128,10 @@ def _without_cache(settings: Any) -> bool:
 
 
 def _architecture(transformers: Any, source: str, config: Mapping[str, Any], trust: bool) -> tuple[Any, Any]:
-    """The class to build, and its configuration object.
+    """Finds the class to build, and creates its configuration object.
 
     Raises:
-        BuildError: There is none.
+        BuildError: transformers has no class for the configuration.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -143,14 +143,14 @@ def _architecture(transformers: Any, source: str, config: Mapping[str, Any], tru
         if code and trust:
             return _architecture_of_folder(transformers, source)
         version = f"transformers {transformers.__version__}"
-        more = f", and its own code ({code}) runs with --trust alone" if code else ""
-        raise BuildError(f"{version} knows no architecture '{printable(name)}'{more}")
+        trust_hint = f", and its own code ({code}) runs with --trust alone" if code else ""
+        raise BuildError(f"{version} knows no architecture '{printable(name)}'{trust_hint}")
     settings = CONFIG_MAPPING[name].from_dict(_architecture_settings(config))
     return _model_class(transformers, name, config), settings
 
 
 def _architecture_of_folder(transformers: Any, source: str) -> tuple[Any, Any]:
-    """Like `_architecture`, for trusted code in the folder."""
+    """Like `_architecture`, for code in the folder that the user trusts."""
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
     settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=True, local_files_only=True)
@@ -161,10 +161,10 @@ def _architecture_of_folder(transformers: Any, source: str) -> tuple[Any, Any]:
 
 
 def _model_class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any:
-    """The class of the first known architecture, else that of the type of model."""
+    """The first class in `architectures` that transformers has, or its class for the model type `name`."""
     architectures = config.get("architectures")
-    for called in architectures if isinstance(architectures, list) else ():
-        kind = getattr(transformers, called, None) if isinstance(called, str) else None
+    for class_name in architectures if isinstance(architectures, list) else ():
+        kind = getattr(transformers, class_name, None) if isinstance(class_name, str) else None
         if isinstance(kind, type) and issubclass(kind, nn.Module) and is_configured(kind):
             return kind
     from transformers.models.auto import modeling_auto
@@ -176,18 +176,18 @@ def _model_class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any
         modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
         modeling_auto.MODEL_MAPPING_NAMES,
     ):
-        called = names.get(name)
-        if isinstance(called, str):
-            return getattr(transformers, called)
+        class_name = names.get(name)
+        if isinstance(class_name, str):
+            return getattr(transformers, class_name)
     raise BuildError(f"transformers has no module for the architecture '{printable(name)}'")
 
 
 _UNWANTED = ("auto_map", "quantization_config", "_attn_implementation", "_experts_implementation")
-"""Settings for the place of code or the packing of weights, which do not change the module."""
+"""Settings that do not change the modules: places of code, packing of weights, choices of kernels."""
 
 
 def _architecture_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the architecture only, without fetching a backbone."""
+    """The settings that determine the modules; the download of a backbone is disabled."""
     settings = {key: _with_infinities(value) for key, value in config.items() if key not in _UNWANTED}
     if "use_pretrained_backbone" in settings:
         settings["use_pretrained_backbone"] = False
@@ -195,7 +195,7 @@ def _architecture_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_infinities(value: Any) -> Any:
-    """A copy of a setting with infinities, which transformers writes as objects because JSON has none."""
+    """Copies a setting and restores infinities, which transformers writes as objects (JSON lacks them)."""
     if isinstance(value, dict):
         if tuple(value) == ("__float__",):
             return {"Infinity": math.inf, "-Infinity": -math.inf}.get(str(value["__float__"]), math.nan)
@@ -204,41 +204,41 @@ def _with_infinities(value: Any) -> Any:
 
 
 def _keep_wide(module: Any, dtype: torch.dtype | None) -> None:
-    """Converts tensors to float32 that transformers keeps in it when it reads a model in a narrower type."""
+    """Converts to float32 the tensors that transformers keeps in float32 when it loads a narrower type."""
     patterns = wide_parts(module, dtype)
     if not patterns:
         return
-    wide = re.compile("|".join(patterns))
+    wide_pattern = re.compile("|".join(patterns))
     for path, part in module.named_modules():
         parameters, buffers, _ = module_dicts(part).values()
         for tensors in (parameters, buffers):
             for name, tensor in list(tensors.items()):
-                if tensor is None or tensor.dtype is not dtype or not wide.search(f"{path}.{name}"):
+                if tensor is None or tensor.dtype is not dtype or not wide_pattern.search(f"{path}.{name}"):
                     continue
-                widened = tensor.detach().float()
+                wide_tensor = tensor.detach().float()
                 tensors[name] = (
-                    nn.Parameter(widened, tensor.requires_grad) if tensors is parameters else widened
+                    nn.Parameter(wide_tensor, tensor.requires_grad) if tensors is parameters else wide_tensor
                 )
 
 
-class _TooMany(BadModel):
-    """The error for a configuration with more modules than any model has."""
+class _TooManyModules(BadModel):
+    """Raised for a configuration with more modules than any model has."""
 
 
 @contextlib.contextmanager
 def _limit_modules(source: str) -> Iterator[None]:
-    """Limits the number of modules that are built.
+    """Limits the number of modules that are built in this context.
 
     Raises:
-        BadModel: The configuration asks for more.
+        BadModel: More modules are registered.
     """
     count = itertools.count(1)
 
-    def counted(module: nn.Module, name: str, child: nn.Module | None) -> None:
+    def count_module(module: nn.Module, member_name: str, child: nn.Module | None) -> None:
         if next(count) > MOST_MODULES:
-            raise _TooMany(f"config.json asks for more than {MOST_MODULES:,} modules", where=source)
+            raise _TooManyModules(f"config.json asks for more than {MOST_MODULES:,} modules", where=source)
 
-    hook = register_module_module_registration_hook(counted)
+    hook = register_module_module_registration_hook(count_module)
     try:
         yield
     finally:
@@ -246,16 +246,16 @@ def _limit_modules(source: str) -> Iterator[None]:
 
 
 def _text_input(module: nn.Module) -> dict[str, torch.Tensor] | None:
-    """One text as input, for a model that needs no other input; None for others (see `configured_inputs`)."""
+    """The input of a model that needs only a text, or None for other models (see `configured_inputs`)."""
     config: Any = getattr(module, "config", None)
     main = getattr(module, "main_input_name", "")
     if main != "input_ids" or getattr(config, "is_encoder_decoder", False):
         return None
     names = inspect.signature(module.forward).parameters
     kind: Any = type(module)
-    writes = hasattr(kind, "can_generate") and kind.can_generate()
+    is_generator = hasattr(kind, "can_generate") and kind.can_generate()
     takes_media = any(name in names for name in ("pixel_values", "input_features"))
-    if "input_ids" not in names or (takes_media and not writes):
+    if "input_ids" not in names or (takes_media and not is_generator):
         return None
     text: Any = config.get_text_config() if hasattr(config, "get_text_config") else config
     longest = getattr(text, "max_position_embeddings", None)

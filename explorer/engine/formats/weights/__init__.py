@@ -1,1 +1,1 @@
-"""Files with tensors only."""
+"""Readers of formats that contain only tensors: safetensors, GGUF, and Hugging Face folders."""

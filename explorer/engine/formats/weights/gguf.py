@@ -1,8 +1,8 @@
-"""GGUF files of ggml and llama.cpp: reads header, metadata and tensor entries.
+"""GGUF files of ggml and llama.cpp: reads the metadata and the descriptions of the tensors.
 
-The header is mapped and skipped string by string: it does not give its length, and a vocabulary before the
-tensors has several hundred thousand strings. The format follows ggml's docs/gguf.md; sizes of blocks come
-from ggml's type_traits.
+The file is mapped into memory. The header does not contain its own length, and a vocabulary of several
+hundred thousand strings may precede the tensors, so the header is read string by string. The format is that
+of ggml's docs/gguf.md. Block sizes are those of ggml's type_traits.
 """
 
 from __future__ import annotations
@@ -78,35 +78,36 @@ TYPES: Mapping[int, tuple[str, int, int]] = {
     40: ("NVFP4", 64, 36),
     41: ("Q1_0", 128, 18),
 }
-"""Tensor types by ggml_type: name (numpy's if there is one), elements of a block, bytes of a block."""
+"""(name, elements of a block, bytes of a block) of each element type, by number of ggml_type. A type that
+numpy has is named as in numpy."""
 
 _MAGIC = b"GGUF"
 _SHORTEST = 24
-"""Bytes of magic number, version and both counts."""
+"""Minimum bytes of a file: magic number, version and two counts."""
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
 _DIMS = 4
 _LARGEST = (1 << 63) - 1
 _NESTED = 4
-"""Most levels of nested arrays; ggml itself supports none."""
-_MOST = 1 << 23
-"""Most strings in arrays, tensors and keys: ten times the largest vocabularies with their merges."""
+"""Maximum depth of nested arrays; ggml itself does not support them."""
+_MAX_ENTRIES = 1 << 23
+"""Maximum number of tensors, of keys, and of strings in arrays: ten times the largest known vocabulary."""
 _ARRAY_COST = 128
-"""Cost of a nested array, in strings."""
-_KEPT = 1 << 10
-"""Longest array of numbers that is kept: one number per layer."""
+"""Number of strings that a nested array counts for."""
+_MAX_KEPT_NUMBERS = 1 << 10
+"""Maximum length of an array of numbers that is kept. Such an array has one number for each layer."""
 _SHOWN = 6
-"""Most elements of an array that are shown."""
+"""Maximum number of elements of an array that are shown."""
 _TEXT = 1 << 12
-"""Longest text that is kept, in bytes; a chat template has a few thousand."""
+"""Maximum bytes of a text that are kept; a chat template has a few thousand."""
 _AGAIN = "fetch or save the file again"
 
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
-"""Letters of `struct` by gguf_metadata_value_type."""
+"""Format letters of `struct` by number of gguf_metadata_value_type."""
 
 _NAMES = {_STRING: "strings", _ARRAY: "arrays", _BOOL: "booleans", 6: "floats", 12: "floats"}
-"""Words for the elements of an array, if they are not integers."""
+"""Words for elements of an array that are not integers, shown to users."""
 
 _FILE_TYPES: Mapping[int, str] = {
     0: "all F32",
@@ -145,7 +146,7 @@ _FILE_TYPES: Mapping[int, str] = {
     39: "mostly NVFP4",
     40: "mostly Q1_0",
 }
-"""Names of general.file_type (llama_ftype of llama.h)."""
+"""Descriptions of general.file_type by number (llama_ftype in llama.h)."""
 
 
 @record
@@ -153,16 +154,16 @@ class GgufHeader:
     """The header of one file.
 
     Attributes:
-        path: The file.
-        size: Its bytes.
+        path: Path of the file.
+        size: Bytes of the file.
         version: Version of the format.
-        big_endian: Whether its numbers are stored big-endian.
-        metadata: Value by key: numbers, booleans and texts; for an array, a text that describes it.
-        arrays: Numbers of short arrays by key: settings that differ by layer.
+        big_endian: Whether numbers are big-endian.
+        metadata: Numbers, booleans and texts by key. The value of an array is a text that describes it.
+        arrays: Contents of short arrays of numbers by key, such as settings that differ between layers.
         tensors: Tensors in the order of the file.
         notes: Notes on unusual contents.
-        partial: Whether to read the tensors of a truncated file, too.
-        cut: The error for a truncated file.
+        partial: Whether a truncated file sets `cut` instead of raising an error.
+        cut: Error for a truncated file, or None.
     """
 
     path: str
@@ -178,14 +179,14 @@ class GgufHeader:
 
 
 def read(path: str, *, partial: bool = False) -> GgufHeader:
-    """The header of a file; its tensors are not touched.
+    """Reads the header of a file, without the values of the tensors.
 
     Args:
-        path: The file.
-        partial: Sets `GgufHeader.cut` instead of raising the error for a truncated file.
+        path: Path of the file.
+        partial: Whether a truncated file sets `GgufHeader.cut` instead of raising an error.
 
     Raises:
-        BadModel: It is no GGUF file, is cut off, or says of itself what cannot be.
+        BadModel: The file is not a GGUF file, is truncated, or contradicts itself.
     """
     descriptor, size = open_regular(path)
     try:
@@ -202,15 +203,27 @@ def read(path: str, *, partial: bool = False) -> GgufHeader:
 
 
 class _Reader:
-    """Reads one header from front to back and checks every length against the rest of the file."""
+    """Reads one header from beginning to end, and checks each length against the size of the file.
+
+    Args:
+        parsed: Header to fill.
+        buffer: Mapped file.
+
+    Attributes:
+        position: Offset of the next byte to read.
+        order: Byte order, as `struct` spells it.
+        strings_left: Number of strings in arrays that may still be read.
+        names: Names of the tensors read so far.
+        codes: Compiled formats of `struct`, by format string.
+    """
 
     def __init__(self, parsed: GgufHeader, buffer: mmap.mmap) -> None:
         self.parsed = parsed
         self.data = buffer
         self.size = parsed.size
-        self.at = len(_MAGIC)
+        self.position = len(_MAGIC)
         self.order = "<"
-        self.left = _MOST
+        self.strings_left = _MAX_ENTRIES
         self.names: set[str] = set()
         self.codes: dict[str, struct.Struct] = {}
 
@@ -219,13 +232,13 @@ class _Reader:
         version = self.number("I")
         if version not in _VERSIONS and int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
             parsed.big_endian, self.order = True, ">"
-            self.at = len(_MAGIC)
+            self.position = len(_MAGIC)
             version = self.number("I")
         if version not in _VERSIONS:
             problem = f"is written in version {version:,} of GGUF; versions 2 and 3 are known"
             raise BadModel(problem, where=parsed.path)
         parsed.version = version
-        # the shortest tensor takes 24 bytes, the shortest pair 13
+        # the description of a tensor has at least 24 bytes, and a pair of key and value at least 13
         tensors, pairs = self.count(24, "tensors"), self.count(13, "keys")
         for _ in range(pairs):
             key = self.text("a key")
@@ -236,48 +249,68 @@ class _Reader:
         self.place(entries)
         return parsed
 
-    def broken(self, what: str) -> NoReturn:
-        raise BadModel(f"its header is broken: {what}", where=self.parsed.path, hint=_AGAIN)
+    def broken(self, problem: str) -> NoReturn:
+        raise BadModel(f"its header is broken: {problem}", where=self.parsed.path, hint=_AGAIN)
 
     def take(self, length: int) -> int:
-        """The place of the next bytes, after a check that the file has them."""
-        at = self.at
-        if length > self.size - at:
-            problem = f"is cut off: at byte {at:,} of {self.size:,} follow {length:,} more"
+        """Skips `length` bytes, and returns the offset of the first one.
+
+        Raises:
+            BadModel: The file has fewer bytes.
+        """
+        start = self.position
+        if length > self.size - start:
+            problem = f"is cut off: at byte {start:,} of {self.size:,} follow {length:,} more"
             raise BadModel(problem, where=self.parsed.path, hint=_AGAIN)
-        self.at = at + length
-        return at
+        self.position = start + length
+        return start
 
     def numbers(self, letters: str) -> tuple[int, ...]:
-        """The next numbers, of these `struct` letters."""
+        """Reads the next numbers; `letters` are format letters of `struct`."""
         code = self.codes.get(self.order + letters)
         if code is None:
             code = self.codes[self.order + letters] = struct.Struct(self.order + letters)
         return code.unpack_from(self.data, self.take(code.size))
 
     def number(self, letter: str) -> int:
-        """The next number."""
+        """Reads the next number; `letter` is a format letter of `struct`."""
         return self.numbers(letter)[0]
 
-    def count(self, least: int, what: str) -> int:
-        """The number of following objects, of at least `least` bytes each."""
+    def count(self, min_bytes: int, objects: str) -> int:
+        """Reads the number of the objects that follow.
+
+        Args:
+            min_bytes: Minimum bytes of an object.
+            objects: Name of the objects, for the error.
+
+        Raises:
+            BadModel: The file has not enough bytes for so many objects.
+        """
         count = self.number("Q")
-        if count > _MOST or count * least > self.size - self.at:
-            self.broken(f"it announces {count:,} {what} with {self.size - self.at:,} bytes left")
+        if count > _MAX_ENTRIES or count * min_bytes > self.size - self.position:
+            self.broken(f"it announces {count:,} {objects} with {self.size - self.position:,} bytes left")
         return count
 
-    def text(self, what: str) -> str:
+    def text(self, description: str) -> str:
+        """Reads a short text; `description` describes it for the error."""
         length = self.number("Q")
-        at = self.take(length)
+        start = self.take(length)
         if length > 1 << 16:
-            self.broken(f"{what} has {length:,} bytes")
-        return self.data[at : at + length].decode("utf-8", "backslashreplace")
+            self.broken(f"{description} has {length:,} bytes")
+        return self.data[start : start + length].decode("utf-8", "backslashreplace")
 
     def value(self, kind: int, key: str, depth: int) -> int | float | bool | str:
+        """Reads a value of the metadata.
+
+        Args:
+            kind: Number of the type in gguf_metadata_value_type.
+            key: Key of the value, for errors.
+            depth: Number of arrays that contain the value.
+        """
         if kind == _STRING:
             length = self.number("Q")
-            at = self.take(length)
-            text = self.data[at : at + min(length, _TEXT)].decode("utf-8", "backslashreplace")
+            start = self.take(length)
+            text = self.data[start : start + min(length, _TEXT)].decode("utf-8", "backslashreplace")
             return text if length <= _TEXT else f"{text} ... ({length:,} bytes)"
         if kind == _ARRAY:
             return self.array(key, depth)
@@ -289,48 +322,48 @@ class _Reader:
         return bool(self.number(letter)) if kind == _BOOL else self.number(letter)
 
     def array(self, key: str, depth: int) -> str:
-        """Describes an array by its length and its first elements."""
+        """Reads an array, and describes it by its length and its first elements."""
         kind = self.number("I")
         if depth >= _NESTED:
             self.broken(f"'{printable(key)}' holds arrays in arrays in arrays")
         letter = _SCALARS.get(kind, "")
-        least = {_STRING: 8, _ARRAY: 12}.get(kind, struct.calcsize(self.order + letter))
-        if not least:
+        element_bytes = {_STRING: 8, _ARRAY: 12}.get(kind, struct.calcsize(self.order + letter))
+        if not element_bytes:
             self.broken(f"'{printable(key)}' is an array of the unknown type {kind:,}")
         number = self.number("Q")
-        # numbers are skipped together, strings and arrays one by one
-        self.left -= 0 if letter else number * (1 if kind == _STRING else _ARRAY_COST)
-        if number > (self.size - self.at) // least or self.left < 0:
+        # numbers are skipped together, but strings and arrays one by one, so these have a limit
+        self.strings_left -= 0 if letter else number * (1 if kind == _STRING else _ARRAY_COST)
+        if number > (self.size - self.position) // element_bytes or self.strings_left < 0:
             self.broken(f"it announces {number:,} elements of '{printable(key)}'")
-        if letter and not depth and number <= _KEPT:
+        if letter and not depth and number <= _MAX_KEPT_NUMBERS:
             numbers = self.numbers(f"{number}{letter}") if number else ()
             self.parsed.arrays[key] = numbers
-            self.at -= number * least
+            self.position -= number * element_bytes
         first_elements = [str(self.value(kind, key, depth + 1)) for _ in range(min(number, _SHOWN))]
-        rest = number - len(first_elements)
+        remaining = number - len(first_elements)
         if letter:
-            self.take(rest * least)
+            self.take(remaining * element_bytes)
         elif kind == _STRING:
-            self.skip_strings(rest)
+            self.skip_strings(remaining)
         else:
-            for _ in range(rest):
+            for _ in range(remaining):
                 self.value(kind, key, depth + 1)
-        more = ", ..." if rest else ""
-        return f"{number:,} {_NAMES.get(kind, 'integers')}: {', '.join(first_elements)}{more}"
+        dots = ", ..." if remaining else ""
+        return f"{number:,} {_NAMES.get(kind, 'integers')}: {', '.join(first_elements)}{dots}"
 
     def skip_strings(self, count: int) -> None:
-        """Skips strings."""
-        buffer, size, at = self.data, self.size, self.at
+        """Skips the next `count` strings."""
+        buffer, size, offset = self.data, self.size, self.position
         length_of = struct.Struct(f"{self.order}Q").unpack_from
-        while count and at + 8 <= size:
-            at += 8 + length_of(buffer, at)[0]
+        while count and offset + 8 <= size:
+            offset += 8 + length_of(buffer, offset)[0]
             count -= 1
-        if count or at > size:
+        if count or offset > size:
             self.broken("an array of strings ends behind the end of the file")
-        self.at = at
+        self.position = offset
 
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
-        """Name, shape (outermost dimension first), type and offset of a tensor."""
+        """Reads the description of a tensor: name, shape (outermost dimension first), type, and offset."""
         name = self.text("the name of a tensor")
         rank = self.number("I")
         if rank > _DIMS:
@@ -344,15 +377,22 @@ class _Reader:
         return name, tuple(dims[::-1]), code, offset
 
     def place(self, entries: list[tuple[str, tuple[int, ...], int, int]]) -> None:
-        """Finds the bytes of every tensor, after the end of the header is known."""
+        """Computes the byte range of each tensor; called at the end of the header, where the data begins.
+
+        Args:
+            entries: Description of each tensor, as `tensor` returns it.
+
+        Raises:
+            BadModel: A tensor is impossible, or leaves the file.
+        """
         parsed = self.parsed
         alignment = parsed.metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
             self.broken(f"an alignment of {printable(str(alignment))} is no power of two")
-        start = min(-(-self.at // alignment) * alignment, parsed.size)
+        start = min(-(-self.position // alignment) * alignment, parsed.size)
         offsets = sorted({offset for _, _, _, offset in entries})
-        following = dict(zip(offsets, [*offsets[1:], parsed.size - start], strict=bool(offsets)))
-        strange: dict[int, int] = {}
+        next_offset = dict(zip(offsets, [*offsets[1:], parsed.size - start], strict=bool(offsets)))
+        unknown_types: dict[int, int] = {}
         for name, shape, code, offset in entries:
             tensor = StoredTensor(name, "", shape, 0, parsed.path, start + offset)
             if code in TYPES:
@@ -362,9 +402,9 @@ class _Reader:
                     self.broken(f"tensor '{printable(name)}' has rows of {row:,} numbers of {tensor.dtype}")
                 tensor.nbytes = tensor.elements // numbers * size
             else:
-                tensor.dtype, tensor.nbytes = f"ggml type {code}", max(0, following[offset] - offset)
+                tensor.dtype, tensor.nbytes = f"ggml type {code}", max(0, next_offset[offset] - offset)
                 tensor.unread = "what it is packed as is not known here"
-                strange[code] = strange.get(code, 0) + 1
+                unknown_types[code] = unknown_types.get(code, 0) + 1
             if parsed.big_endian:
                 tensor.unread = "it is stored with the highest byte first"
             if tensor.nbytes > parsed.size - tensor.offset:
@@ -376,7 +416,7 @@ class _Reader:
                 if not parsed.partial:
                     raise parsed.cut
             parsed.tensors.append(tensor)
-        for code, count in strange.items():
+        for code, count in unknown_types.items():
             parsed.notes.append(
                 f"{count:,} tensors are of ggml's type {code:,}, which is newer than what is known here:"
                 " their bytes are the room up to the next tensor, which is the most"
@@ -389,7 +429,7 @@ def contents(source: str) -> TensorIndex:
     """Reads a GGUF file with the other parts of its model, or a folder of such parts.
 
     Raises:
-        BadModel: One is no GGUF file, is cut off, or says of itself what cannot be.
+        BadModel: A file is not a GGUF file, is truncated, or contradicts itself.
     """
     return _index(source, read(_first_file(source)))
 
@@ -400,6 +440,7 @@ def _outline(source: str) -> Outline:
 
 
 def _index(source: str, first: GgufHeader) -> TensorIndex:
+    """The tensor index of a model; `first` is the header of the file that was opened."""
     headers, missing = _part_headers(first)
     notes = _part_notes(first, missing)
     tensors = [tensor for header in headers for tensor in header.tensors]
@@ -440,28 +481,28 @@ def _fact_text(key: str, value: float | str) -> str:
 
 
 def _file_type(value: object) -> str:
-    """What a file's type means; '' for what is no type."""
+    """The description of a general.file_type, or '' for other values."""
     return _FILE_TYPES.get(value, "not known here") if isinstance(value, int) else ""
 
 
 _MODELS = (".safetensors", ".bin", ".pt", ".pth", ".onnx", ".tflite", ".ckpt", ".h5", ".msgpack")
-"""Endings of other model files: a folder with one of these is no split GGUF model."""
+"""Endings of other model files. A folder with such a file is not opened as a split GGUF model."""
 
 
 def _split_set(folder: str) -> list[str]:
-    """The parts of the only GGUF model in a folder, in order; empty for any other folder."""
+    """The file names of the only GGUF model in a folder, in order; empty for any other folder."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:
         return []
     parts = [name for name in names if name.endswith(".gguf")]
     sets = {part and (part[0], part[2]) for part in map(part_of, parts)}
-    alone = len(sets) == 1 and None not in sets and not any(name.endswith(_MODELS) for name in names)
-    return parts if alone else []
+    is_only_model = len(sets) == 1 and None not in sets and not any(name.endswith(_MODELS) for name in names)
+    return parts if is_only_model else []
 
 
 def _first_file(source: str) -> str:
-    """The first file to read; in a folder, the first part."""
+    """The path of the file to read first: `source` itself, or the first part in a folder."""
     if not os.path.isdir(source):
         return source
     parts = _split_set(source)
@@ -475,7 +516,7 @@ def _recognise(probe: SourceProbe) -> bool:
 
 
 def _part_headers(opened: GgufHeader) -> tuple[list[GgufHeader], list[str]]:
-    """The headers of all parts of a model, and the names of missing parts."""
+    """Reads the headers of all parts of a model. Returns them, and the names of missing parts."""
     folder, name = os.path.split(opened.path)
     part = part_of(name)
     if part is None or part[2] != opened.metadata.get("split.count") or not 0 < part[1] <= part[2]:
@@ -505,8 +546,8 @@ def _part_notes(opened: GgufHeader, missing: Sequence[str]) -> list[str]:
     if not missing:
         return []
     first = part[0] + f"-00001-of-{count:05d}.gguf"
-    lost = "; what the model is stands in the first, which is one of them" if first in missing else ""
-    note = f"{len(missing):,} of {count:,} parts are missing: {named_few(missing)}{lost}"
+    explanation = "; what the model is stands in the first, which is one of them" if first in missing else ""
+    note = f"{len(missing):,} of {count:,} parts are missing: {named_few(missing)}{explanation}"
     return [CountNote(note, "here")]
 
 

@@ -1,8 +1,8 @@
-"""Folders of Hugging Face's libraries: config.json and the weights, opened as one model.
+"""Hugging Face folders: opens config.json and the weights in a folder as one model.
 
-The weights are in one file, or in many with an index of the tensors. The index is not trusted: notes list
-tensors that the files lack or have in excess, and contradictions between config.json and the tensors. Files
-must lie in the folder; only the links of huggingface_hub's cache may lead out.
+The weights are in one file, or in several files (shards) with an index of the tensors. The index is not
+trusted. Notes list missing and additional tensors, and contradictions between config.json and the tensors.
+All files must be in the folder; only links of huggingface_hub's cache may point outside.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _STEMS = ("model", "diffusion_pytorch_model", "adapter_model", "pytorch_model")
 _WEIGHTS = tuple(
     f"{stem}.{ending}{index}" for ending in ("safetensors", "bin") for stem in _STEMS for index in (INDEX, "")
 )
-"""Names of a folder's weights, in order of preference: safetensors before pickles, and an index before a
-single file, which an older version may have left."""
+"""File names of weights, in order of preference: safetensors before pickles, and an index before a single
+file, which may be left over from an older version."""
 
 _CONFIGS = ("config.json", "adapter_config.json")
 
 _INDEX_BYTES = 32 << 20
-"""Longest index, in bytes: that of 92,000 tensors has nine million."""
+"""Maximum bytes of an index; the index of 92,000 tensors has nine million."""
 
 _CONFIG_BYTES = 4 << 20
 _FILES = 10_000
-"""Most files of a model."""
+"""Maximum number of files of a model, and of folder entries that are examined."""
 
 NO_WEIGHTS = "no weights are in this folder"
 _MODELS = (
@@ -56,33 +56,39 @@ _MODELS = (
     *(".pb", ".npz"),
     *(".msgpack", ".pkl", ".ot", ".mlmodel", INDEX),
 )
-"""Endings of files with weights, supported or not: a folder with one is more than a configuration."""
+"""Endings of files with weights, supported or not. A folder with such a file contains more than a
+configuration."""
 
 
 def contents(source: str) -> TensorIndex:
-    """Reads the model in a folder, or of an index or a file of weights in it.
+    """Reads the headers of a model.
+
+    Args:
+        source: Path of a folder, or of an index or a weights file in it.
 
     Raises:
-        BadModel: A file or the index is broken, or there are neither weights nor a model_type.
+        BadModel: A file or the index is broken, or the folder has neither weights nor a model_type.
     """
     folder, name = (source, _main_file(source)) if os.path.isdir(source) else os.path.split(source)
     folder, model = folder or ".", "" if os.path.isdir(source) else source
     notes: list[str] = []
-    lacking: list[str] = []
+    missing_names: list[str] = []
     unclaimed: list[tuple[str, str]] = []
     if name.endswith(INDEX):
-        tensors, files, metadata = _indexed_tensors(folder, name, model, notes, lacking, unclaimed)
+        tensors, files, metadata = _indexed_tensors(folder, name, model, notes, missing_names, unclaimed)
     else:
         files = [name] if name else _only_weights(folder)
         if not files and _is_bare(folder):
             tensors, metadata = [], {}
         else:
-            tensors, metadata = _unindexed_tensors(folder, files, model, notes, lacking, unclaimed)
+            tensors, metadata = _unindexed_tensors(folder, files, model, notes, missing_names, unclaimed)
     paths = [os.path.join(folder, file) for file in files]
     if not paths:
         notes.append(NO_WEIGHTS)
-    _, config, wrong = configuration(folder, _CONFIGS[::-1] if name.startswith("adapter_") else _CONFIGS)
-    notes += [wrong] if wrong else []
+    _, config, config_error = configuration(
+        folder, _CONFIGS[::-1] if name.startswith("adapter_") else _CONFIGS
+    )
+    notes += [config_error] if config_error else []
     facts = [(key, shortened(text)) for key, text in (*_flat_settings(config, "", 0), *metadata.items())]
     tied = safetensors.tied_notes(tensors, metadata)
     if paths:
@@ -100,7 +106,7 @@ def contents(source: str) -> TensorIndex:
         facts=facts,
         notes=notes,
         producer=shortened(_text(architecture[:3])) if isinstance(architecture, list) else "",
-        missing=lacking,
+        missing=missing_names,
         config=config,
         unclaimed=unclaimed,
         quantization=_quantization(config),
@@ -108,18 +114,19 @@ def contents(source: str) -> TensorIndex:
 
 
 def _main_file(folder: str) -> str:
-    """The name of the first file to read; empty if there is none."""
+    """The name of the preferred index or weights file in a folder, or '' if it has none."""
     return next((name for name in _WEIGHTS if os.path.isfile(os.path.join(folder, name))), "")
 
 
 def _only_weights(folder: str) -> list[str]:
-    """The weights of a folder without usual names: its only file of tensors, or the parts of one model."""
+    """The weights of a folder without usual names: its only safetensors file, or the parts of one model."""
     names = sorted(_listed(folder, (".safetensors",)))
     parts = {part and (part[0], part[2]) for part in map(part_of, names)}
     return names if len(names) == 1 or (len(parts) == 1 and None not in parts) else []
 
 
 def _listed(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
+    """The names in a folder with one of these endings."""
     try:
         with os.scandir(folder) as entries:
             for number, entry in enumerate(entries):
@@ -132,24 +139,24 @@ def _listed(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
 
 
 def _other_weights(folder: str, name: str) -> list[str]:
-    """Other weights in a folder: another variant, or the same weights as pickles."""
+    """The names of other weights in a folder, such as another variant, or the same weights as pickles."""
     other_names = (n for n in _listed(folder, (".safetensors", ".bin", ".gguf", INDEX)) if n != name)
     return sorted(n for n in other_names if not n.endswith(".bin") or n.startswith(_STEMS))
 
 
 def _path_inside(folder: str, name: str, model: str = "") -> str:
-    """The path of a file of the model, which may not lead out of its folder.
+    """The path of a file of the model, which must be in the model's folder (see `named_inside`).
 
     Args:
-        folder: The folder as the user named it.
+        folder: Folder, as the user named it.
         name: Name of the file.
-        model: The file that the user named instead of the folder.
+        model: File that the user named, or '' if the user named the folder.
 
     Raises:
-        BadModel: It leads out, and neither to the place that `model` links to nor into the folder's cache.
+        BadModel: The name has a folder, or is a link to a file outside the allowed folders.
     """
-    plain = name == os.path.basename(name) and name not in (".", "..")
-    if not plain or not named_inside(name, folder, model):
+    is_file_name = name == os.path.basename(name) and name not in (".", "..")
+    if not is_file_name or not named_inside(name, folder, model):
         raise BadModel(f"'{printable(name)}' leads out of the model's folder", where=folder)
     return os.path.join(folder, name)
 
@@ -160,7 +167,13 @@ def _path_inside(folder: str, name: str, model: str = "") -> str:
 def _file_tensors(
     path: str, notes: list[str], unclaimed: list[tuple[str, str]]
 ) -> tuple[list[StoredTensor], Mapping[str, str]]:
-    """The tensors and the metadata of one file; `unclaimed` gets its data outside tensors."""
+    """Reads the tensors and the metadata of one file.
+
+    Args:
+        path: Path of the file.
+        notes: List to which notes are added.
+        unclaimed: List to which (name, reason) of data outside tensors is added.
+    """
     if path.endswith(".safetensors"):
         header = safetensors.read(path)
         notes += header.notes
@@ -174,7 +187,7 @@ def _file_tensors(
         if tensor.name in checkpoint.strides and not tensor.unread:
             tensor.unread = "it does not lie in one piece in its file"
         if tensor.identity is not None:
-            # storage numbers are unique only within a file
+            # storage keys are unique only within one file
             tensor.identity = path, tensor.identity
             tensor.pieces = [((path, key), elements, size) for key, elements, size in tensor.pieces]
     return list(checkpoint.contents.tensors), {}
@@ -185,10 +198,22 @@ def _unindexed_tensors(
     files: Sequence[str],
     model: str,
     notes: list[str],
-    lacking: list[str],
+    missing_names: list[str],
     unclaimed: list[tuple[str, str]],
 ) -> tuple[list[StoredTensor], Mapping[str, str]]:
-    """The tensors and the metadata of files without an index; `lacking` gets the names of missing parts."""
+    """Reads the tensors and the metadata of files without an index.
+
+    Args:
+        folder: Folder, as the user named it.
+        files: Names of the files.
+        model: File that the user named, or '' if the user named the folder.
+        notes: List to which notes are added.
+        missing_names: List to which the names of missing parts are added.
+        unclaimed: List to which (name, reason) of data outside tensors is added.
+
+    Raises:
+        BadModel: There are no files, a file is broken, or two files contain the same tensor.
+    """
     if not files:
         file_names = "model.safetensors or model.safetensors.index.json"
         raise BadModel("no weights are in this folder", where=folder, hint=f"looked for {file_names}")
@@ -196,8 +221,8 @@ def _unindexed_tensors(
     if part is not None:
         notes.append(f"there is no index: {len(files):,} of {part[2]:,} parts are here, taken for one model")
         ending = files[0].rpartition(".")[2]
-        whole = (f"{part[0]}-{n + 1:05d}-of-{part[2]:05d}.{ending}" for n in range(part[2]))
-        lacking += sorted(set(whole) - set(files))
+        part_names = (f"{part[0]}-{n + 1:05d}-of-{part[2]:05d}.{ending}" for n in range(part[2]))
+        missing_names += sorted(set(part_names) - set(files))
     by_name: dict[str, StoredTensor] = {}
     metadata: Mapping[str, str] = {}
     for file in files:
@@ -214,21 +239,36 @@ def _indexed_tensors(
     name: str,
     model: str,
     notes: list[str],
-    lacking: list[str],
+    missing_names: list[str],
     unclaimed: list[tuple[str, str]],
 ) -> tuple[list[StoredTensor], list[str], Mapping[str, str]]:
-    """The tensors of all files in an index, the files, and the index's metadata; `lacking` gets the names of
-    missing files and tensors.
+    """Reads the tensors of all files in an index.
+
+    Args:
+        folder: Folder, as the user named it.
+        name: Name of the index.
+        model: File that the user named, or '' if the user named the folder.
+        notes: List to which notes are added.
+        missing_names: List to which the names of missing files and tensors are added.
+        unclaimed: List to which (name, reason) of data outside tensors is added.
+
+    Returns:
+        The tensors, the names of the files that are present, and the metadata of the index.
+
+    Raises:
+        BadModel: The index or a file is broken, or no file is present.
     """
     path = _path_inside(folder, name, model)
     index = _read_json(path, _INDEX_BYTES)
-    named = index.get("weight_map")
-    if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
+    file_by_tensor = index.get("weight_map")
+    if not isinstance(file_by_tensor, dict) or not all(
+        isinstance(file, str) for file in file_by_tensor.values()
+    ):
         raise BadModel("is no index: it does not say which tensor is in which file", where=path)
-    files = list(dict.fromkeys(named.values()))
+    files = list(dict.fromkeys(file_by_tensor.values()))
     if len(files) > _FILES:
         raise BadModel(f"names {len(files):,} files", where=path)
-    # every name is checked before a file is opened
+    # check all names before opening a file
     paths = {file: _path_inside(folder, file, model) for file in files}
     absent = [file for file in files if not os.path.lexists(paths[file])]
     present = [file for file in files if os.path.lexists(paths[file])]
@@ -238,25 +278,27 @@ def _indexed_tensors(
     extra: list[str] = []
     for file in present:
         for tensor in _file_tensors(paths[file], notes, unclaimed)[0]:
-            if named.get(tensor.name, file) != file:
+            if file_by_tensor.get(tensor.name, file) != file:
                 extra.append(f"{tensor.name} in {file}")
                 unclaimed.append((f"{tensor.name} in {file}", "the index says that it is in another file"))
                 continue
-            if tensor.name not in named:
+            if tensor.name not in file_by_tensor:
                 extra.append(tensor.name)
             if tensor.name in by_name:
                 problem = f"'{printable(tensor.name)}' is in two files, and the index names neither"
                 raise BadModel(problem, where=path)
             by_name[tensor.name] = tensor
-    missing = [tensor for tensor, file in named.items() if file not in absent and tensor not in by_name]
-    lacking += [*absent, *missing]
+    missing = [
+        tensor for tensor, file in file_by_tensor.items() if file not in absent and tensor not in by_name
+    ]
+    missing_names += [*absent, *missing]
     if absent:
-        lost = sum(1 for file in named.values() if file in set(absent))
+        missing_count = sum(1 for file in file_by_tensor.values() if file in set(absent))
         notes.insert(
             0,
             CountNote(
                 f"{len(absent):,} of {len(files):,} files are missing,"
-                f" with {lost:,} of {len(named):,} tensors: {named_few(absent)}",
+                f" with {missing_count:,} of {len(file_by_tensor):,} tensors: {named_few(absent)}",
                 "here",
             ),
         )
@@ -268,31 +310,31 @@ def _indexed_tensors(
     index_metadata = metadata if isinstance(metadata, dict) else {}
     total = index_metadata.get("total_size")
     size = sum(tensor.nbytes for tensor in distinct(list(by_name.values())))
-    # older versions wrote it as a float
+    # older versions write the total as a float
     if isinstance(total, (int, float)) and total != size and not absent:
         notes.append(f"the index says {shortened(str(total))} bytes of tensors, the files hold {size:,}")
     return list(by_name.values()), present, {key: _text(value) for key, value in index_metadata.items()}
 
 
-def _read_json(path: str, most: int) -> dict[str, Any]:
-    """A JSON object from a small file.
+def _read_json(path: str, max_bytes: int) -> dict[str, Any]:
+    """Reads a JSON object from a file of at most `max_bytes` bytes.
 
     Raises:
-        BadModel: It is too long, has too many lists and objects, or is no JSON object; the text says why.
+        BadModel: The file is too long, has too many lists and objects, or is not a JSON object.
     """
     import json
 
     descriptor, size = open_regular(path)
     try:
-        if size > most:
-            raise BadModel(f"has {size:,} bytes, {most:,} are read at most", where=path)
+        if size > max_bytes:
+            raise BadModel(f"has {size:,} bytes, {max_bytes:,} are read at most", where=path)
         raw = os.read(descriptor, size)
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
     finally:
         os.close(descriptor)
     try:
-        # an empty list takes 3 bytes here and 60 in memory
+        # an empty list has 3 bytes in the file and 60 in memory
         if raw.count(b"[") + raw.count(b"{") > _VALUES:
             raise ValueError("it has more lists and objects than anybody writes")
         decoded = json.loads(raw)
@@ -304,20 +346,20 @@ def _read_json(path: str, most: int) -> dict[str, Any]:
 
 
 def _json_error(raw: bytes, error: ValueError | RecursionError) -> str:
-    """The reason why bytes are no JSON."""
+    """The reason why bytes are not JSON, as text."""
     if not raw.strip():
         return "it is empty"
     if isinstance(error, RecursionError):
         return "it has lists in lists, deeper than anybody writes"
     if isinstance(error, UnicodeDecodeError):
         return f"its byte {error.start:,} is no {error.encoding.upper()}"
-    text, at = getattr(error, "doc", ""), getattr(error, "pos", None)
-    if at is None:
+    text, offset = getattr(error, "doc", ""), getattr(error, "pos", None)
+    if offset is None:
         return str(error)
     message = getattr(error, "msg", "")
-    whole = text.rstrip()
-    if at >= len(whole) or message.startswith("Unterminated"):
-        return f"it is cut off in line {whole.count(chr(10)) + 1:,}"
+    stripped = text.rstrip()
+    if offset >= len(stripped) or message.startswith("Unterminated"):
+        return f"it is cut off in line {stripped.count(chr(10)) + 1:,}"
     return f"line {getattr(error, 'lineno', 0):,}, column {getattr(error, 'colno', 0):,}: {message}"
 
 
@@ -329,9 +371,11 @@ _VALUES = 100_000
 
 
 def configuration(folder: str, names: Sequence[str] = _CONFIGS) -> tuple[str, dict[str, Any], str]:
-    """The configuration file of a folder: its name, its contents, and the error in it.
+    """Reads the configuration file of a folder.
 
-    All are empty if there is none; the contents of a broken file are empty.
+    Returns:
+        The name of the file, its contents, and an error as text. All are empty if the folder has no
+        configuration file. For a broken file, the contents are empty.
     """
     folder = folder or "."
     for name in names:
@@ -344,15 +388,15 @@ def configuration(folder: str, names: Sequence[str] = _CONFIGS) -> tuple[str, di
 
 
 def unnamed_model(folder: str) -> str:
-    """The reason why the configuration of a folder names no model; '' if it does, or there is none."""
-    name, config, wrong = configuration(folder)
+    """The reason why the configuration of a folder has no model_type; '' if it has one, or without a file."""
+    name, config, config_error = configuration(folder)
     if not name or isinstance(config.get("model_type"), str):
         return ""
-    return wrong or f"{name} names no model_type"
+    return config_error or f"{name} names no model_type"
 
 
 def _flat_settings(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
-    """The settings of a configuration as key and text; settings of a part have its name as a prefix."""
+    """The (key, text) of each setting; keys in an inner configuration are prefixed with its name."""
     for key, setting in value.items():
         if isinstance(setting, dict) and depth < 2 and len(setting) <= _PARTS:
             yield from _flat_settings(setting, f"{prefix}{key}.", depth + 1)
@@ -363,7 +407,7 @@ def _flat_settings(value: Mapping[str, Any], prefix: str, depth: int) -> Iterato
 
 
 def _text(value: Any) -> str:
-    """A JSON value as text; it may be nested as deep as the parser allows."""
+    """Formats a JSON value, which may be nested as deeply as the parser allows."""
     try:
         return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     except RecursionError:
@@ -371,7 +415,7 @@ def _text(value: Any) -> str:
 
 
 _PARTS = 32
-"""Most entries of a part that are listed: class labels come in thousands."""
+"""Maximum number of entries of an inner configuration that are listed; class labels may have thousands."""
 
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _VOCABULARY = ("vocab_size",)
@@ -385,9 +429,9 @@ _DTYPES = ("dtype", "torch_dtype")
 
 
 def _setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any:
-    """A setting by the first of its names that exists, also in a part of a multi-part configuration."""
-    text = config.get("text_config")
-    for part in (config, text if isinstance(text, dict) else {}):
+    """The value of the first of these settings that exists with this type, also in `text_config`, or None."""
+    text_config = config.get("text_config")
+    for part in (config, text_config if isinstance(text_config, dict) else {}):
         for name in names:
             if type(part.get(name)) is kind:
                 return part[name]
@@ -395,7 +439,7 @@ def _setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any
 
 
 def _quantization(config: Mapping[str, Any]) -> str:
-    """How config.json says that weights are quantized: 'gptq, 4 bits'; '' if it says nothing of it."""
+    """The quantization in config.json as text, such as 'gptq, 4 bits', or '' if there is none."""
     setting = config.get("quantization_config")
     if not isinstance(setting, dict):
         return ""
@@ -404,27 +448,27 @@ def _quantization(config: Mapping[str, Any]) -> str:
 
 
 def _quantized_bits(config: Mapping[str, Any]) -> int:
-    """Bits of a quantized weight by config.json; 0 where it does not say."""
+    """Bits of a quantized weight in config.json, or 0 if unknown."""
     setting = config.get("quantization_config")
     bits = (setting.get("bits") or setting.get("num_bits")) if isinstance(setting, dict) else 0
     return bits if isinstance(bits, int) and 0 < bits <= 8 else 0
 
 
 def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], tied: bool) -> list[str]:
-    """Notes on contradictions between config.json and the tensors, and on its quantization settings.
+    """Notes on contradictions between config.json and the tensors, on tied weights, and on quantization.
 
     Args:
         config: Contents of config.json.
-        tensors: All tensors.
-        tied: Whether notes on tied weights exist already.
+        tensors: All tensors of the model.
+        tied: Whether another note already lists the tied weights.
     """
     notes = []
     embedding = next((t for t in tensors if t.name.endswith(_EMBEDDINGS) and len(t.shape) == 2), None)
     rows, width = _setting(config, _VOCABULARY, int), _setting(config, _WIDTH, int)
-    more = _ROWS_BESIDE.get(str(config.get("model_type")), 0)
-    if embedding is not None and rows and width and embedding.shape != (rows + more, width):
+    added = _ROWS_BESIDE.get(str(config.get("model_type")), 0)
+    if embedding is not None and rows and width and embedding.shape != (rows + added, width):
         notes.append(
-            f"config.json says a vocabulary of {rows:,}{f' (and {more} beside it)' if more else ''}"
+            f"config.json says a vocabulary of {rows:,}{f' (and {added} beside it)' if added else ''}"
             f" and a width of {width:,};"
             f" {embedding.name} is {list(embedding.shape)}"
         )
@@ -457,49 +501,57 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], 
 
 
 _ROWS_BESIDE = {"mllama": 8, "mllama_text_model": 8, "moshi": 1}
-"""Additional rows of the embedding beyond the vocabulary, by architecture."""
+"""Number of embedding rows beyond the vocabulary, by architecture."""
 
 _PACKED = (".qweight", ".weight_packed")
-"""Endings of packed weights: each int32 holds as many as its bits allow."""
+"""Endings of names of packed weights. Each int32 contains 32 // bits weights."""
 
 
 def _layer_note(count: int | None, tensors: Sequence[StoredTensor]) -> list[str]:
-    """A note if no list of numbered modules has as many layers as config.json says."""
+    """A note if no list of numbered modules has as many layers as config.json declares.
+
+    Args:
+        count: Number of layers in config.json, or None if unknown.
+        tensors: All tensors of the model.
+    """
     if not count or count > len(tensors):
         return [f"config.json says {count:,} layers, and there are {len(tensors):,} tensors"] if count else []
     lists: dict[str, set[int]] = {}
     for tensor in tensors:
-        pieces = tensor.name.split(".", 12)
-        for at, piece in enumerate(pieces[:-1]):
-            if len(piece) < 6 and piece.isascii() and piece.isdecimal():
-                lists.setdefault(".".join(pieces[:at]), set()).add(int(piece))
+        parts = tensor.name.split(".", 12)
+        for index, part in enumerate(parts[:-1]):
+            if len(part) < 6 and part.isascii() and part.isdecimal():
+                lists.setdefault(".".join(parts[:index]), set()).add(int(part))
     if not lists or any(numbers == set(range(count)) for numbers in lists.values()):
         return []
-    path = max(lists, key=lambda p: len(lists[p]) if p.rpartition(".")[2] in _CALLED else 0)
+    path = max(lists, key=lambda p: len(lists[p]) if p.rpartition(".")[2] in _LIST_NAMES else 0)
     numbers = lists[path]
-    if path.rpartition(".")[2] not in _CALLED:
+    if path.rpartition(".")[2] not in _LIST_NAMES:
         return []
     missing, extra = sorted(set(range(count)) - numbers), sorted(numbers - set(range(count)))
-    words = [f"config.json says {count:,} layers, {path or 'the model'} has {len(numbers):,}"]
+    sentences = [f"config.json says {count:,} layers, {path or 'the model'} has {len(numbers):,}"]
     for label, layer_numbers in (("missing", missing), ("more than that", extra)):
         if layer_numbers:
-            words.append(f"{label}: {named_few([f'{path}.{number}' for number in layer_numbers])}")
-    return ["; ".join(words)]
+            sentences.append(f"{label}: {named_few([f'{path}.{number}' for number in layer_numbers])}")
+    return ["; ".join(sentences)]
 
 
-_CALLED = ("layers", "layer", "h", "blocks", "block")
-"""Names of the list of a model's layers."""
+_LIST_NAMES = ("layers", "layer", "h", "blocks", "block")
+"""Usual names of the list of a model's layers."""
 
 
-def _of_types(note: str) -> str:
-    """A note whose figures are stored integers and scales, where the parameters are those of the model."""
+def _with_known_parameters(note: str) -> str:
+    """Changes a note on stored integers and scales for an outline with the model's number of parameters."""
     if isinstance(note, CountNote) and note.counted == "stored":
         return CountNote(note.plain, "types stored", note.rest)
     return note
 
 
 def _outline(source: str) -> Outline:
-    """The outline; for quantized weights with their number of parameters, if known."""
+    """The outline of a model.
+
+    For quantized weights, it has the number of parameters before packing, if known.
+    """
     stored_index = contents(source)
     quantized = quantization_of(stored_index.config)
     if not isinstance(quantized, dict):
@@ -509,7 +561,9 @@ def _outline(source: str) -> Outline:
     if len(elements) < len(weights) or len(weights) == len(stored_index.tensors):
         return outlined(stored_index)
     as_stored = safetensors.packing_notes(stored_index.tensors)
-    stored_index.notes = [_of_types(note) for note in stored_index.notes if note not in as_stored]
+    stored_index.notes = [
+        _with_known_parameters(note) for note in stored_index.notes if note not in as_stored
+    ]
     return outlined(stored_index, weights=sum(elements))
 
 
@@ -526,12 +580,12 @@ def _recognise(probe: SourceProbe) -> bool:
 
 
 def _is_bare(folder: str) -> bool:
-    """Whether a folder has a configuration and no weights."""
+    """Whether a folder has a configuration with a model_type, no weights, and no inner folders."""
     try:
         with os.scandir(folder) as entries:
             for number, entry in enumerate(entries):
-                below = entry.is_dir() and not entry.name.startswith(".")
-                if number >= _FILES or below or entry.name.lower().endswith(_MODELS):
+                is_inner_folder = entry.is_dir() and not entry.name.startswith(".")
+                if number >= _FILES or is_inner_folder or entry.name.lower().endswith(_MODELS):
                     return False
     except OSError:
         return False
@@ -539,9 +593,9 @@ def _is_bare(folder: str) -> bool:
 
 
 def _is_index(probe: SourceProbe) -> bool:
-    """Whether a file is an index: JSON with a weight map, or with the name of an index."""
-    named = probe.source.endswith((f".safetensors{INDEX}", f".bin{INDEX}"))
-    return probe.head.lstrip()[:1] == b"{" and (named or b'"weight_map"' in probe.head)
+    """Whether a file is an index: JSON with a weight map, or with the file name of an index."""
+    has_index_name = probe.source.endswith((f".safetensors{INDEX}", f".bin{INDEX}"))
+    return probe.head.lstrip()[:1] == b"{" and (has_index_name or b'"weight_map"' in probe.head)
 
 
 FORMAT = Format(

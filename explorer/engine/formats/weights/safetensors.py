@@ -1,8 +1,8 @@
-"""safetensors files: reads the header, a JSON object before the tensors.
+"""safetensors files: reads the header, a JSON object before the data of the tensors.
 
-The header has the name, type, shape and place of every tensor. Only the header is read: eight bytes for its
-length, then the JSON. It is parsed entry by entry and never as one JSON value: a hostile header of the 100 MB
-that the format allows would become gigabytes of lists.
+The header contains the name, type, shape and byte range of each tensor. Its length is in the first eight
+bytes. The JSON is parsed entry by entry, not as one value: a hostile header of 100 MB, the limit of the
+format, would need gigabytes of memory for its lists.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 HEADER_BYTES = 100_000_000
-"""Longest header that the format allows (MAX_HEADER_SIZE of safetensors 0.8)."""
+"""Maximum bytes of a header in the format (MAX_HEADER_SIZE of safetensors 0.8)."""
 
 LARGE = 4 << 20
-"""Smallest header whose outline is streamed, in bytes: that of thirty thousand tensors or more."""
+"""Bytes of a header above which its outline is streamed: those of about thirty thousand tensors."""
 
 DTYPES: Mapping[str, tuple[str, int]] = {
     "BOOL": ("bool", 8),
@@ -66,18 +66,18 @@ DTYPES: Mapping[str, tuple[str, int]] = {
     "I64": ("int64", 64),
     "U64": ("uint64", 64),
 }
-"""Spelling in numpy (or ml_dtypes) and bits of each type (Dtype of safetensors 0.8)."""
+"""(name in numpy or ml_dtypes, bits) of each element type (Dtype of safetensors 0.8)."""
 
-# patterns are compiled when a header is read: this module is imported to recognize any file
+# compile patterns only when a header is read: every program start imports this module
 _ENTRY = (
     rb'"(?!__metadata__")([^"\\\x00-\x1f]*+)": ?'
     rb'\{"dtype": ?"([A-Za-z0-9_]{1,32}", ?"shape": ?\[[0-9, ]{0,4096}+)\]'
     rb', ?"data_offsets": ?\[([0-9]{1,19}), ?([0-9]{1,19})\]\}(, ?)?'
 )
-"""An entry as all known writers write it; other JSON is read more slowly."""
+"""Pattern of an entry as all known writers write it; entries in other forms are parsed more slowly."""
 
 _OBJECT = rb"\{[^{}]{0,8192}+\}"
-"""An entry in any other form, without nested objects and without long parts."""
+"""Pattern of the value of an entry in any other form, without nested objects."""
 
 _STRING = rb'"(?:[^"\\]|\\.)*+"'
 
@@ -89,18 +89,18 @@ _AGAIN = "fetch or save the file again"
 
 @record
 class SafetensorsHeader:
-    """What the header of one file says.
+    """The header of one file.
 
     Attributes:
-        path: The file.
-        size: Its bytes.
-        length: Bytes before the first tensor.
+        path: Path of the file.
+        size: Bytes of the file.
+        length: Bytes before the data of the tensors.
         tensors: Tensors in the order of the header.
-        metadata: The writer's metadata.
+        metadata: Metadata from the writer of the file.
         notes: Notes on unusual contents.
-        partial: Whether to read the tensors of a truncated file, too.
-        cut: The error for a truncated file.
-        unused: Bytes that belong to no tensor.
+        partial: Whether a truncated file sets `cut` instead of raising an error.
+        cut: Error for a truncated file, or None.
+        unused: Number of bytes after the header that belong to no tensor.
     """
 
     path: str
@@ -115,23 +115,24 @@ class SafetensorsHeader:
 
 
 def read(path: str) -> SafetensorsHeader:
-    """The header of a file; its tensors are not touched.
+    """Reads the header of a file, without the values of the tensors.
 
     Raises:
-        BadModel: It is no safetensors file, is cut off, or says of itself what cannot be.
+        BadModel: The file is not a safetensors file, is truncated, or contradicts itself.
     """
     return _read_header(*_open_header(path))
 
 
 def _read_header(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeader:
-    # Python's garbage collector would scan a million tensors again and again
-    collects = len(text) > LARGE and gc.isenabled()
-    if collects:
+    """Parses the text of a header into `header`, and returns it."""
+    # Python's garbage collector would scan a million tensors repeatedly
+    has_gc = len(text) > LARGE and gc.isenabled()
+    if has_gc:
         gc.disable()
     try:
         header.tensors = list(_entries(text, header))
     finally:
-        if collects:
+        if has_gc:
             gc.enable()
     header.unused = 0 if header.cut else unused_bytes(header.tensors, header.length, header.size)
     if header.unused:
@@ -140,7 +141,7 @@ def _read_header(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeade
 
 
 def _open_header(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
-    """An empty header object, and the text of the header."""
+    """Opens a file. Returns a header without tensors, and the text of the header."""
     descriptor, size = open_regular(path)
     try:
         start = os.pread(descriptor, HEAD_BYTES, 0)
@@ -162,18 +163,18 @@ def _open_header(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
 
 
 def _read(descriptor: int, offset: int, length: int) -> mmap.mmap:
-    """Bytes of a file, in memory that can be released page by page."""
+    """Reads bytes of a file into memory that can be released page by page."""
     text = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    done = 0
+    read_bytes = 0
     with input_files.unbuffered(descriptor, close=False) as file:
         file.seek(offset)
-        while done < length and (more := file.readinto(memoryview(text)[done:])):
-            done += more
+        while read_bytes < length and (count := file.readinto(memoryview(text)[read_bytes:])):
+            read_bytes += count
     return text
 
 
 def _entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTensor]:
-    """The tensors of a header, one by one; its other contents go into `header`."""
+    """Yields the tensors in the text of a header; metadata and notes are stored in `header`."""
     try:
         yield from _parse_entries(text, header)
     except UnicodeDecodeError:
@@ -181,78 +182,88 @@ def _entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTenso
 
 
 def _parse_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTensor]:
+    """Implements `_entries`."""
     import re
 
-    usual = re.compile(_ENTRY).match
+    match_entry = re.compile(_ENTRY).match
     names: set[str] = set()
-    # a model has few types and shapes, and many tensors of each
+    # a model has few pairs of type and shape, with many tensors of each: parse each pair once
     forms: dict[bytes, _Form] = {}
-    given_back = 0
-    at = _expect(text, _skip(text, 0), b"{", header)
-    more = text[at : at + 1] != b"}"
-    while more:
-        if at - given_back > _READ:
-            given_back = at // mmap.PAGESIZE * mmap.PAGESIZE
-            text.madvise(mmap.MADV_DONTNEED, 0, given_back)
-        entry = usual(text, at)
+    released = 0
+    offset = _expect(text, _skip(text, 0), b"{", header)
+    has_entry = text[offset : offset + 1] != b"}"
+    while has_entry:
+        if offset - released > _RELEASE_INTERVAL:
+            released = offset // mmap.PAGESIZE * mmap.PAGESIZE
+            text.madvise(mmap.MADV_DONTNEED, 0, released)
+        entry = match_entry(text, offset)
         tensor: StoredTensor | None = None
         if entry is not None:
             raw, form, begin, end, comma = entry.groups()
             name = raw.decode()
             parsed_form = forms.get(form)
             if parsed_form is None:
-                parsed_form = _form(form, header, at)
-                if len(forms) < _MEMO:
+                parsed_form = _form(form, header, offset)
+                if len(forms) < _MAX_FORMS:
                     forms[form] = parsed_form
             tensor = _stored_tensor(header, name, parsed_form, int(begin), int(end))
-            at = entry.end()
+            offset = entry.end()
         else:
             comma = None
-            name, at = _string(text, at, header)
-            at = _expect(text, _skip(text, at), b":", header)
+            name, offset = _string(text, offset, header)
+            offset = _expect(text, _skip(text, offset), b":", header)
             if name != "__metadata__":
-                value, at = _object(text, at, header)
-                form_ = _form_of(value["dtype"], tuple(value["shape"]))
-                tensor = _stored_tensor(header, name, form_, *value["data_offsets"])
+                value, offset = _object(text, offset, header)
+                parsed_form = _form_of(value["dtype"], tuple(value["shape"]))
+                tensor = _stored_tensor(header, name, parsed_form, *value["data_offsets"])
             elif header.metadata:
-                _broken(header, at)
+                _broken(header, offset)
             else:
-                header.metadata, at = _pairs(text, at, header)
+                header.metadata, offset = _pairs(text, offset, header)
         if tensor is not None:
             if name in names:
                 raise BadModel(f"two of its tensors are called '{printable(name)}'", where=header.path)
             names.add(name)
             yield tensor
         if comma is None:
-            at = _skip(text, at)
-            more = text[at : at + 1] == b","
-            if more:
-                at = _skip(text, at + 1)
-    at = _skip(text, _expect(text, at, b"}", header))
-    if at < len(text):
-        _broken(header, at)
+            offset = _skip(text, offset)
+            has_entry = text[offset : offset + 1] == b","
+            if has_entry:
+                offset = _skip(text, offset + 1)
+    offset = _skip(text, _expect(text, offset, b"}", header))
+    if offset < len(text):
+        _broken(header, offset)
 
 
-_MEMO = 1 << 14
-_READ = 4 << 20
-"""Bytes of a header after which parsed pages are released."""
+_MAX_FORMS = 1 << 14
+"""Maximum number of cached pairs of type and shape."""
+_RELEASE_INTERVAL = 4 << 20
+"""Bytes of a header that are parsed before their memory pages are released."""
 
 
 _Form = tuple[str, tuple[int, ...], int, int, str]
-"""Type, shape, elements (-1 for an impossible shape), bits of each (0: unknown), reason for unread values."""
+"""Type, shape, number of elements (-1 for an impossible shape), bits of an element (0 if unknown), and reason
+why the values cannot be read."""
 
 
-def _form(form: bytes, header: SafetensorsHeader, at: int) -> _Form:
-    """The parts of an entry other than name and place."""
+def _form(form: bytes, header: SafetensorsHeader, offset: int) -> _Form:
+    """Parses the type and shape of an entry.
+
+    Args:
+        form: Text of both, as the pattern `_ENTRY` captures it.
+        header: Header, for errors.
+        offset: Offset of the entry in the header, for errors.
+    """
     dtype, _, dims = form.partition(b'"')
     dims = dims.partition(b"[")[2]
     try:
         return _form_of(dtype.decode(), tuple(map(int, dims.split(b","))) if dims else ())
     except ValueError:
-        _broken(header, at)
+        _broken(header, offset)
 
 
 def _form_of(dtype: str, shape: tuple[int, ...]) -> _Form:
+    """The form of a tensor with this type and shape."""
     spelling, bits = DTYPES.get(dtype, (dtype, 0))
     elements = 1
     for dim in shape:
@@ -265,70 +276,72 @@ def _form_of(dtype: str, shape: tuple[int, ...]) -> _Form:
     return spelling, shape, elements, bits, unread
 
 
-def _skip(text: mmap.mmap, at: int) -> int:
-    while at < len(text) and text[at] in _SPACE:
-        at += 1
-    return at
+def _skip(text: mmap.mmap, offset: int) -> int:
+    """The offset of the first byte from `offset` on that is not white space."""
+    while offset < len(text) and text[offset] in _SPACE:
+        offset += 1
+    return offset
 
 
-def _expect(text: mmap.mmap, at: int, letter: bytes, header: SafetensorsHeader) -> int:
-    """The place after a required letter and the space that follows."""
-    if text[at : at + 1] != letter:
-        _broken(header, at)
-    return _skip(text, at + 1)
+def _expect(text: mmap.mmap, offset: int, character: bytes, header: SafetensorsHeader) -> int:
+    """The offset after a required character and the white space that follows it."""
+    if text[offset : offset + 1] != character:
+        _broken(header, offset)
+    return _skip(text, offset + 1)
 
 
-def _broken(header: SafetensorsHeader, at: int) -> NoReturn:
-    problem = f"its header is not what safetensors writes, from byte {at:,} on"
+def _broken(header: SafetensorsHeader, offset: int) -> NoReturn:
+    problem = f"its header is not what safetensors writes, from byte {offset:,} on"
     raise BadModel(problem, where=header.path, hint=_AGAIN)
 
 
-def _string(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[str, int]:
+def _string(text: mmap.mmap, start: int, header: SafetensorsHeader) -> tuple[str, int]:
+    """Parses a JSON string. Returns the text, and the offset after the string."""
     import re
     from json.decoder import scanstring  # type: ignore[attr-defined]
 
-    written = re.compile(_STRING, re.DOTALL).match(text, at)
-    if written is None:
-        _broken(header, at)
-    decoded = written[0].decode()
+    literal = re.compile(_STRING, re.DOTALL).match(text, start)
+    if literal is None:
+        _broken(header, start)
+    decoded = literal[0].decode()
     try:
         text_value, _ = scanstring(decoded, 1, True)
         text_value.encode()
     except ValueError:  # bad escapes, control characters, lone surrogates
-        _broken(header, at)
-    return text_value, written.end()
+        _broken(header, start)
+    return text_value, literal.end()
 
 
-def _pairs(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[str, str], int]:
-    """An object of strings by strings, the only form of metadata."""
-    at = _expect(text, at, b"{", header)
+def _pairs(text: mmap.mmap, offset: int, header: SafetensorsHeader) -> tuple[dict[str, str], int]:
+    """Parses the metadata, a JSON object of strings. Returns it, and the offset after the object."""
+    offset = _expect(text, offset, b"{", header)
     pairs: dict[str, str] = {}
-    more = text[at : at + 1] != b"}"
-    while more:
-        key, at = _string(text, at, header)
-        at = _expect(text, _skip(text, at), b":", header)
-        pairs[key], at = _string(text, at, header)
-        at = _skip(text, at)
-        more = text[at : at + 1] == b","
-        if more:
-            at = _skip(text, at + 1)
-    return pairs, _expect(text, at, b"}", header)
+    has_pair = text[offset : offset + 1] != b"}"
+    while has_pair:
+        key, offset = _string(text, offset, header)
+        offset = _expect(text, _skip(text, offset), b":", header)
+        pairs[key], offset = _string(text, offset, header)
+        offset = _skip(text, offset)
+        has_pair = text[offset : offset + 1] == b","
+        if has_pair:
+            offset = _skip(text, offset + 1)
+    return pairs, _expect(text, offset, b"}", header)
 
 
-def _object(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[str, Any], int]:
-    """The value of an entry in an unusual form, with its types checked."""
+def _object(text: mmap.mmap, start: int, header: SafetensorsHeader) -> tuple[dict[str, Any], int]:
+    """Parses and checks the value of an entry in an unusual form. Returns it, and the offset after it."""
     import json
     import re
 
-    match = re.compile(_OBJECT).match(text, at)
+    match = re.compile(_OBJECT).match(text, start)
     if match is None:
-        _broken(header, at)
+        _broken(header, start)
     try:
         value = json.loads(match[0].decode())
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError):
-        _broken(header, at)
+        _broken(header, start)
     numbers = value.get("shape"), value.get("data_offsets")
     if not (
         set(value) == _KEYS
@@ -336,39 +349,50 @@ def _object(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[s
         and all(isinstance(part, list) and all(type(n) is int for n in part) for part in numbers)
         and len(value["data_offsets"]) == 2
     ):
-        _broken(header, at)
+        _broken(header, start)
     return value, match.end()
 
 
 def _stored_tensor(header: SafetensorsHeader, name: str, form: _Form, begin: int, end: int) -> StoredTensor:
-    """One tensor, after a check of its entry."""
+    """Creates a tensor, after a check of its entry.
+
+    Args:
+        header: Header of the file.
+        name: Name of the tensor.
+        form: Type and shape of the tensor.
+        begin: Offset of the first byte, relative to the end of the header.
+        end: Offset after the last byte, relative to the end of the header.
+
+    Raises:
+        BadModel: The entry is impossible, or leaves the file.
+    """
     spelling, shape, elements, bits, unread = form
-    problem, is_cut = "", False
+    problem, is_truncated = "", False
     if not 0 <= begin <= end or elements < 0:
         problem = "its place or its shape is impossible"
     elif header.length + end > header.size:
         problem = f"ends at byte {header.length + end:,} of a file of {header.size:,}: the file is cut off"
-        is_cut = True
+        is_truncated = True
     elif bits and elements * bits != (end - begin) * 8:
         problem = f"{elements:,} numbers of {spelling} do not take {end - begin:,} bytes"
     if problem:
-        broken = BadModel(problem, where=f"{header.path}: tensor '{printable(name)}'", hint=_AGAIN)
-        if not (header.partial and is_cut):
-            raise broken
-        header.cut = header.cut or broken
+        error = BadModel(problem, where=f"{header.path}: tensor '{printable(name)}'", hint=_AGAIN)
+        if not (header.partial and is_truncated):
+            raise error
+        header.cut = header.cut or error
     return StoredTensor(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)
 
 
 def contents(source: str) -> TensorIndex:
-    """What one safetensors file says of itself.
+    """Reads the tensor index of one safetensors file.
 
     Raises:
-        BadModel: It is no safetensors file, is cut off, or says of itself what cannot be.
+        BadModel: The file is not a safetensors file, is truncated, or contradicts itself.
     """
-    return _said(read(source))
+    return _tensor_index(read(source))
 
 
-def _said(header: SafetensorsHeader) -> TensorIndex:
+def _tensor_index(header: SafetensorsHeader) -> TensorIndex:
     source = header.path
     return TensorIndex(
         FORMAT.name,
@@ -387,20 +411,20 @@ def _said(header: SafetensorsHeader) -> TensorIndex:
 
 
 def _shard_note(source: str) -> list[str]:
-    """A note on a part of a model: what to open for the whole model."""
+    """A note if the file is a part of a model; it names the file to open for the complete model."""
     part = part_of(os.path.basename(source))
     if part is None:
         return []
     index = os.path.join(os.path.dirname(source), f"{part[0]}.safetensors.index.json")
-    whole = f"open {index} for the whole" if os.path.isfile(index) else "its index is not beside it"
-    return [f"this is part {part[1]:,} of {part[2]:,} of a model: {whole}"]
+    advice = f"open {index} for the whole" if os.path.isfile(index) else "its index is not beside it"
+    return [f"this is part {part[1]:,} of {part[2]:,} of a model: {advice}"]
 
 
 def tied_notes(tensors: Sequence[StoredTensor], metadata: Mapping[str, str]) -> list[str]:
-    """A note if the metadata lists other names of stored tensors.
+    """A note if the metadata lists further names of stored tensors.
 
-    safetensors' save_model and huggingface_hub store a tensor under one name, with its other names in the
-    metadata.
+    `save_model` of safetensors and huggingface_hub store a tied tensor under one name, and write its other
+    names to the metadata.
     """
     names = {tensor.name for tensor in tensors} if metadata else set()
     tied = [f"{key} is {text}" for key, text in metadata.items() if text in names and key not in names]
@@ -410,10 +434,10 @@ def tied_notes(tensors: Sequence[StoredTensor], metadata: Mapping[str, str]) -> 
 
 
 def packing_notes(tensors: Sequence[StoredTensor]) -> list[str]:
-    """A note if integers hold several weights each, so that counts differ from the model's."""
-    whole = [t for t in tensors if t.dtype in _INTEGERS]
-    names = {tensor.name for tensor in tensors} if whole else set()
-    packed = [t for t in whole if _is_packed(t.name, names)]
+    """A note if integers contain several weights each, so that the file has fewer elements than the model."""
+    integers = [t for t in tensors if t.dtype in _INTEGERS]
+    names = {tensor.name for tensor in tensors} if integers else set()
+    packed = [t for t in integers if _is_packed(t.name, names)]
     if not packed:
         return []
     few = named_few([t.name for t in packed], 1)
@@ -423,15 +447,19 @@ def packing_notes(tensors: Sequence[StoredTensor]) -> list[str]:
 
 _INTEGERS = ("int32", "uint8", "int8")
 _PACKED = (".qweight", ".qzeros", ".weight_packed")
-"""Endings of packed weights of GPTQ, AWQ and compressed-tensors."""
-_BESIDE = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4", ".absmax")
-"""Ending of bitsandbytes' companion of a tensor with two numbers in each byte."""
+"""Endings of names of packed weights in GPTQ, AWQ and compressed-tensors."""
+_COMPANIONS = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4", ".absmax")
+"""Endings of the names of tables in bitsandbytes.
+
+They follow the name of a tensor with two weights per byte.
+"""
 
 
 def _is_packed(name: str, names: set[str]) -> bool:
-    if name.endswith(_PACKED) or any(name + ending in names for ending in _BESIDE):
+    """Whether a tensor contains several weights in each integer; `names` are the names of all tensors."""
+    if name.endswith(_PACKED) or any(name + ending in names for ending in _COMPANIONS):
         return True
-    # MXFP4 as OpenAI publishes it
+    # MXFP4 in the layout of OpenAI's models
     return name.endswith("_blocks") and f"{name.removesuffix('_blocks')}_scales" in names
 
 
@@ -445,12 +473,12 @@ def _outline(source: str) -> Outline:
     header.partial = True
     if len(text) > LARGE:
         return _streamed_outline(header, text)
-    contents = _said(_read_header(header, text))
+    contents = _tensor_index(_read_header(header, text))
     return outlined(contents, header.cut)
 
 
 def _streamed_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
-    """The outline of a file with many tensors, whose rows are streamed."""
+    """The outline of a file with many tensors; it yields rows while the header is parsed."""
     entries = _entries(text, header)
     first = next(entries, None)
 

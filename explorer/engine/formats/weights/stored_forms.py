@@ -1,10 +1,16 @@
-"""Quantized weights in the forms of libraries: which tensors of a file form one weight, and its shape.
+"""Stored forms of quantized weights: groups the tensors of a file into weights, and computes their shapes.
 
-GPTQ stores integers, zero points, scales and an order for each weight; bitsandbytes a table; HQQ its settings
-as tensors; VPTQ indices of vectors in a table; BitNet four ternary numbers per byte; fp8 a scale. Together
-they are the bytes of one parameter. The bits in `quantization_config` are only needed for the shape of packed
-integers. The tensors of an unknown form match no weight: they are reported as unexpected, and the module as
-unknown.
+A quantization library stores one weight as several tensors:
+
+- GPTQ and AWQ: packed integers, zero points, scales, and the order of the groups.
+- bitsandbytes: packed integers and tables.
+- HQQ: packed integers, and settings as tensors.
+- VPTQ: indices of vectors, and tables of vectors.
+- BitNet: four ternary numbers in each byte, and a scale.
+- fp8: numbers and scales.
+
+The bits in `quantization_config` are needed only for the shape of packed integers. Tensors in an unknown form
+match no weight of the module, so they are reported as unexpected.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _MAIN = ("qweight", "weight_packed", "weight", "W_q", "indices")
-"""Last pieces of the names of tensors with the numbers themselves."""
+"""Last parts of the names of main tensors, which contain the numbers of a weight."""
 
 _WEIGHT = (
     "qweight", "qzeros", "scales", "g_idx",  # GPTQ, AWQ
@@ -34,26 +40,26 @@ _WEIGHT = (
     "weight_scale_2",  # NVFP4 of ModelOpt
     "SCB", "weight_format",  # bitsandbytes in 8 bits
 )  # fmt: skip
-"""Last pieces of names that accompany or replace `weight`."""
+"""Last parts of the names of tensors that accompany or replace `weight`."""
 
 _PARTS = ("_blocks", "_scales", "_activation_scale", "_scale_inv", "_scale")
-"""Endings of the tensors of stacked experts: MXFP4's `gate_up_proj_blocks`, fp8's `down_proj_scale`."""
+"""Name endings of the tensors of stacked experts: `gate_up_proj_blocks` of MXFP4, fp8's `down_proj_scale`."""
 
 _PACKING = {"int32": 32, "int16": 16, "uint8": 8}
-"""Bits of types that hold several numbers each."""
+"""Bits of the element types that contain several numbers each."""
 
 
 @record
 class LogicalTensor:
-    """A weight of a module: one tensor of a file, or several tensors.
+    """A weight of a module, stored as one or several tensors of a file.
 
     Attributes:
-        name: Its name without the pieces.
-        tensors: Its tensors, that of the numbers first.
-        dtype: Type of its numbers.
-        shape: Its shape; None if the stored data do not tell.
-        elements: Number of its elements; None if unknown.
-        spare: Most elements (of its last axis or, without a shape, of all) that may be padding.
+        name: Name of the weight.
+        tensors: Tensors of the file, the main tensor first.
+        dtype: Element type of the weight.
+        shape: Shape of the weight, or None if unknown.
+        elements: Number of elements of the weight, or None if unknown.
+        spare: Maximum number of elements that may be padding, on the last axis or, without a shape, in total.
     """
 
     name: str
@@ -65,11 +71,11 @@ class LogicalTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes as stored, including scales and tables."""
+        """Bytes in the file, including scales and tables."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def of_shape(self, shape: tuple[int, ...]) -> bool:
-        """Whether it may be a weight of this shape, as far as known."""
+        """Whether the weight may have this shape."""
         if self.shape is None:
             return self.elements is None or 0 <= self.elements - prod(shape) <= self.spare
         if len(self.shape) != len(shape) or self.shape[:-1] != shape[:-1]:
@@ -81,8 +87,8 @@ def logical(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) ->
     """Groups the tensors of files into weights.
 
     Args:
-        tensors: All tensors.
-        quantization: Quantization settings of config.json; if empty, each tensor is a weight.
+        tensors: All tensors of the files.
+        quantization: Quantization settings of config.json. If empty, each tensor is a weight.
     """
     weights: dict[str, LogicalTensor] = {}
     names = {tensor.name for tensor in tensors} if quantization else set()
@@ -91,19 +97,20 @@ def logical(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) ->
         weights.setdefault(name, LogicalTensor(name)).tensors.append(tensor)
     for weight in weights.values():
         if len(weight.tensors) > 1:
-            # the tables of a small weight may be larger than its numbers
+            # sort by name first, because the tables of a small weight may be larger than its numbers
             weight.tensors.sort(key=lambda tensor: (not _is_main(tensor, weight.name), -tensor.nbytes))
         _measure(weight, quantization)
     return list(weights.values())
 
 
 def _is_main(tensor: StoredTensor, name: str) -> bool:
-    main = tensor.last in _MAIN and tensor.name == f"{name.removesuffix('.weight')}.{tensor.last}"
-    return tensor.name == name or main or tensor.last.endswith("_blocks")
+    """Whether a tensor contains the numbers of the weight `name`."""
+    is_main_name = tensor.last in _MAIN and tensor.name == f"{name.removesuffix('.weight')}.{tensor.last}"
+    return tensor.name == name or is_main_name or tensor.last.endswith("_blocks")
 
 
 def _owner_weight(name: str, names: set[str], quantization: Mapping[str, Any]) -> str:
-    """Name of the weight that a tensor belongs to; its own name if it is no piece.
+    """The name of the weight to which a tensor belongs, or its own name if it is not part of another weight.
 
     Args:
         name: Name of the tensor.
@@ -112,28 +119,28 @@ def _owner_weight(name: str, names: set[str], quantization: Mapping[str, Any]) -
     """
     owner, _, last = name.rpartition(".")
     if last != "bias" and f"{owner}.W_q" in names and _hqq_settings(owner, quantization):
-        return f"{owner}.weight"  # HQQ stores its settings as tensors, too
-    if last != "bias" and (coded := _vptq_layers(quantization)):
-        layer = next((x for x in (owner, owner.rpartition(".")[0]) if _vptq_settings(coded.get(x))), "")
+        return f"{owner}.weight"  # HQQ stores its settings as tensors
+    if last != "bias" and (vptq_layers := _vptq_layers(quantization)):
+        layer = next((x for x in (owner, owner.rpartition(".")[0]) if _vptq_settings(vptq_layers.get(x))), "")
         if layer:
             return f"{layer}.weight"  # x.indices, x.centroids.weight
-    # in DeepSeek's fp8, the scale of x.weight is x.scale
-    beside = last == "scale" or (last == "biases" and f"{owner}.scales" in names)  # MLX: what is added
-    if last in _WEIGHT or (beside and f"{owner}.weight" in names):
+    # x.scale in fp8 of DeepSeek and x.biases in MLX belong to x.weight
+    is_companion = last == "scale" or (last == "biases" and f"{owner}.scales" in names)
+    if last in _WEIGHT or (is_companion and f"{owner}.weight" in names):
         return f"{owner}.weight"
     # bitsandbytes appends the names of its tables: x.weight.absmax, x.weight.quant_state.nf4
     front, weight, _ = name.partition(".weight.")
     if weight and f"{front}.weight" in names:
         return f"{front}.weight"
     for ending in _PARTS:
-        whole = f"{owner}.{last.removesuffix(ending)}"
-        if last.endswith(ending) and (f"{whole}_blocks" in names or whole in names):
-            return whole
+        expert_weight = f"{owner}.{last.removesuffix(ending)}"
+        if last.endswith(ending) and (f"{expert_weight}_blocks" in names or expert_weight in names):
+            return expert_weight
     return name
 
 
 def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
-    """Sets type, shape and number of elements of a weight."""
+    """Sets the type, shape and number of elements of a weight."""
     main, layer = weight.tensors[0], weight.name.removesuffix(".weight")
     weight.dtype, weight.shape, weight.elements = main.dtype, main.shape, main.elements
     if main.last.endswith("_blocks"):
@@ -148,23 +155,27 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
         weight.shape, weight.elements = (*main.shape[:-1], 2 * main.shape[-1]), 2 * main.elements
     elif main.last == "W_q" and (hqq := _hqq_settings(layer, quantization)):
         _unpack_hqq(weight, main, *hqq)
-    elif main.last == "indices" and (code := _vptq_settings(_vptq_layers(quantization).get(layer))):
-        _unpack_vptq(weight, main, code)
+    elif main.last == "indices" and (vptq := _vptq_settings(_vptq_layers(quantization).get(layer))):
+        _unpack_vptq(weight, main, vptq)
     elif quantization.get("quant_method") == "bitnet" and main.dtype == "uint8" and len(weight.tensors) > 1:
-        # four ternary numbers per byte, from rows that are a quarter of the height apart
+        # each byte contains four ternary numbers, from rows a quarter of the height apart
         weight.dtype, weight.shape = "int2", (4 * main.shape[0], *main.shape[1:]) if main.shape else None
         weight.elements = 4 * main.elements
     elif main.last == "weight" and main.dtype == "uint32":
         _unpack_groups(weight, main, quantization)
     elif any(tensor.name.endswith(".weight.absmax") for tensor in weight.tensors):
-        # two numbers per byte, whatever the stored type; the last byte may be padded
+        # each byte contains two numbers, for any stored type; the last byte may be padded
         weight.dtype = _bitsandbytes_type(weight.tensors)
         weight.shape, weight.elements = None, 2 * main.nbytes
         weight.spare = 2 * main.nbytes // max(main.elements, 1) - 1
 
 
 def _unpack_blocks(weight: LogicalTensor, main: StoredTensor) -> None:
-    """Shape in MXFP4: two numbers per byte, bytes in blocks, axes of outputs and inputs exchanged."""
+    """Sets the shape of a weight in MXFP4.
+
+    Each byte contains two numbers, bytes are grouped into blocks, and the axes of inputs and outputs are
+    exchanged.
+    """
     weight.dtype, weight.shape, weight.elements = "float4_e2m1fn", None, 2 * main.elements
     scales = next((tensor for tensor in weight.tensors if tensor.last.endswith("_scales")), None)
     if len(main.shape) == 4 and scales is not None and scales.shape == main.shape[:-1]:
@@ -173,26 +184,29 @@ def _unpack_blocks(weight: LogicalTensor, main: StoredTensor) -> None:
 
 
 def _unpack_groups(weight: LogicalTensor, main: StoredTensor, quantization: Mapping[str, Any]) -> None:
-    """Shape in MLX: a scale for each group of a row, whose integers are packed into 32 bits."""
+    """Sets the shape of a weight in MLX, which packs integers into 32 bits, with a scale for each group."""
     scales = next((tensor for tensor in weight.tensors if tensor.last == "scales"), None)
     layer_settings = quantization.get(weight.name.removesuffix(".weight"))
     group = (layer_settings if isinstance(layer_settings, dict) else quantization).get("group_size")
     if scales is None or not isinstance(group, int) or scales.shape[:-1] != main.shape[:-1] or not main.shape:
         return
     columns = scales.shape[-1] * group
-    bits, rest = divmod(32 * main.shape[-1], columns) if columns > 0 else (0, 1)
-    if not rest and 0 < bits <= 8:
+    bits, remainder = divmod(32 * main.shape[-1], columns) if columns > 0 else (0, 1)
+    if not remainder and 0 < bits <= 8:
         weight.dtype = f"int{bits}"
         weight.shape = *main.shape[:-1], columns
         weight.elements = prod(weight.shape)
 
 
 _HQQ_BITS = {1: 8, 2: 8, 3: 32, 4: 8, 8: 8}
-"""Bits of a number in HQQ, and bits of the integer that packs it: ten numbers of 3 bits lie in 32."""
+"""Bits of the packing integer in HQQ, by bits of a number.
+
+For example, ten numbers of 3 bits are in 32 bits.
+"""
 
 
 def _hqq_settings(layer: str, quantization: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Bits and group size of a layer, 0 for groups of no fixed size; None if the bits are unknown."""
+    """The bits and the group size (0 if not fixed) of a layer in HQQ, or None if the bits are unknown."""
     settings = _mapping(quantization.get("quant_config"))
     layer_settings = next((value for tag, value in settings.items() if layer.endswith(f".{tag}")), settings)
     weight_settings = _mapping(_mapping(layer_settings).get("weight_quant_params"))
@@ -203,10 +217,13 @@ def _hqq_settings(layer: str, quantization: Mapping[str, Any]) -> tuple[int, int
 
 
 def _unpack_hqq(weight: LogicalTensor, main: StoredTensor, bits: int, group: int) -> None:
-    """Elements in HQQ: those in the bytes, minus padding with 3 bits; the shape is a stored value."""
+    """Sets the number of elements of a weight in HQQ.
+
+    With 3 bits, the bytes may include padding. The shape is unknown, because it is the value of a tensor.
+    """
     weight.dtype, weight.shape = f"int{bits}", None
     weight.elements = main.nbytes * 8 // _HQQ_BITS[bits] * (_HQQ_BITS[bits] // bits)
-    spare = 9 * max(main.shape[-1:], default=0) if bits == 3 else 0  # its rows come in tens
+    spare = 9 * max(main.shape[-1:], default=0) if bits == 3 else 0  # rows are padded to a multiple of ten
     scales = next((tensor for tensor in weight.tensors if tensor.last == "scale"), None)
     if scales is None or not group:
         weight.spare = spare
@@ -216,7 +233,16 @@ def _unpack_hqq(weight: LogicalTensor, main: StoredTensor, bits: int, group: int
 
 @record
 class _VectorCode:
-    """VPTQ's settings of a layer: its sizes, columns of outliers, and bits of a vector."""
+    """Settings of a layer in VPTQ.
+
+    Args:
+        rows: Number of output features.
+        columns: Number of input features.
+        outliers: Number of columns that are outliers.
+        length: Number of elements of a vector.
+        bits: Bits of the indices of one vector.
+        packed: Whether the indices are packed.
+    """
 
     rows: int
     columns: int
@@ -227,7 +253,7 @@ class _VectorCode:
 
 
 def _vptq_settings(settings: Any) -> _VectorCode | None:
-    """The settings; None if they do not give the sizes."""
+    """Reads the settings of a layer in VPTQ, or returns None if they do not contain the sizes."""
     settings = _mapping(settings)
     sizes = settings.get("out_features"), settings.get("in_features"), settings.get("outlier_size", 0)
     books = [_last(settings.get(key)) for key in ("num_centroids", "num_res_centroids")]
@@ -238,7 +264,7 @@ def _vptq_settings(settings: Any) -> _VectorCode | None:
 
 
 def _unpack_vptq(weight: LogicalTensor, main: StoredTensor, code: _VectorCode) -> None:
-    """Shape in VPTQ: from its settings, if the number of packed indices fits."""
+    """Sets the shape of a weight in VPTQ from its settings, if the number of packed indices matches."""
     weight.dtype, weight.shape = "packed", (code.rows, code.columns)
     weight.elements = code.rows * code.columns
     needed = code.rows * (code.columns - code.outliers) / code.length * code.bits
@@ -251,7 +277,7 @@ def _vptq_layers(quantization: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _last(value: Any) -> int:
-    """The last of a list of integers (VPTQ lists outliers first); 0 for anything else."""
+    """The last element of a list of integers, or 0 for other values; VPTQ lists values for outliers first."""
     return value[-1] if isinstance(value, list) and value and type(value[-1]) is int else 0
 
 
@@ -260,34 +286,42 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def quantization_of(config: Mapping[str, Any]) -> Any:
-    """Quantization settings of config.json, under its own key or that of MLX."""
+    """The quantization settings in config.json: `quantization_config`, or `quantization` in files of MLX."""
     return config.get("quantization_config") or config.get("quantization")
 
 
 def _unpack(weight: LogicalTensor, main: StoredTensor, bits: int, awq: bool) -> None:
-    """Shape of packed integers; their scales tell the packed axis."""
+    """Sets the shape of a weight in packed integers; the shape of the scales determines the packed axis.
+
+    Args:
+        weight: Weight to change.
+        main: Tensor of packed integers.
+        bits: Bits of a number, or 0 if unknown.
+        awq: Whether the library is AWQ.
+    """
     weight.shape, weight.elements = None, None
-    each = _PACKING[main.dtype]
+    integer_bits = _PACKING[main.dtype]
     if not bits or len(main.shape) != 2:
         return
     rows, columns = main.shape
-    times = each // bits
+    packed_count = integer_bits // bits
     scales = next((t.shape for t in weight.tensors if t.last == "scales" and len(t.shape) == 2), (0, 0))
     if main.last == "weight_packed":
-        weight.shape, weight.spare = (rows, columns * times), times - 1
-    elif main.dtype == "int16" and scales[1] == rows * times:
-        weight.shape = rows * times, columns  # AWQ's fast GEMV: four rows in each number
+        weight.shape, weight.spare = (rows, columns * packed_count), packed_count - 1
+    elif main.dtype == "int16" and scales[1] == rows * packed_count:
+        weight.shape = rows * packed_count, columns  # AWQ's fast GEMV packs four rows into each integer
     elif scales[1] == columns and not (awq and scales[0] == rows):
-        weight.shape = columns, rows * each // bits  # GPTQ packs inputs, 3 bits across numbers
+        # GPTQ packs inputs; a number of 3 bits may cross two integers
+        weight.shape = columns, rows * integer_bits // bits
     elif scales[0] == rows:
-        weight.shape = rows, columns * times  # AWQ's GEMV packs inputs
-    elif scales[1] == columns * times:
-        weight.shape = columns * times, rows  # AWQ's GEMM packs outputs
-    weight.elements = main.elements * each // bits if weight.shape is None else prod(weight.shape)
+        weight.shape = rows, columns * packed_count  # AWQ's GEMV packs inputs
+    elif scales[1] == columns * packed_count:
+        weight.shape = columns * packed_count, rows  # AWQ's GEMM packs outputs
+    weight.elements = main.elements * integer_bits // bits if weight.shape is None else prod(weight.shape)
 
 
 def _bits(quantization: Mapping[str, Any]) -> int:
-    """Bits of a weight, if they are given and equal for all weights; else 0."""
+    """The bits of a weight if the settings contain one number of bits for all weights, or 0 otherwise."""
     places: list[Any] = [quantization]
     for key, inner in (("config_groups", "weights"), ("dynamic", ""), ("extra_config", "")):
         groups = quantization.get(key)
@@ -299,10 +333,10 @@ def _bits(quantization: Mapping[str, Any]) -> int:
 
 
 _BITS = ("bits", "w_bit", "num_bits")
-"""Keys of settings for the bits of a weight."""
+"""Names of the setting for the bits of a weight."""
 
 
 def _bitsandbytes_type(tensors: Sequence[StoredTensor]) -> str:
-    """The 4-bit type of bitsandbytes, from the ending of its state's name."""
+    """The 4-bit type of bitsandbytes, from the name of the tensor with its state."""
     kinds = (tensor.last.rpartition("__")[2] for tensor in tensors if "quant_state" in tensor.name)
     return next((kind for kind in kinds if kind in ("nf4", "fp4")), "4 bits")

@@ -176,7 +176,7 @@ def test_long_bytes_stay_where_they_are() -> None:
     found = read(content)
     assert found["s"] == b"short"
     assert isinstance(found["w"], ByteSpan)
-    assert (found["w"].size, content[found["w"].at : found["w"].at + 4]) == (1 << 20, bytes(4))
+    assert (found["w"].size, content[found["w"].offset : found["w"].offset + 4]) == (1 << 20, bytes(4))
 
 
 def _real() -> bytes:
