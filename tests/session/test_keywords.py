@@ -12,7 +12,7 @@ from explorer.engine.evaluate.train import TrainingOptions
 from explorer.features.sweep import sweep as sweeps
 from explorer.features.sweep.sweep_methods import sweep
 from explorer.features.training.train import trained
-from explorer.session import keywords
+from explorer.session.parts import keywords
 
 
 def parameters(function: object) -> set[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from explorer.facts.comparison import Comparison, TreeDiff
     from explorer.facts.cost import Hardware
     from explorer.facts.verification import Tolerance
-    from explorer.session.keywords import OpeningKeywords, PairKeywords
+    from explorer.session.parts.keywords import OpeningKeywords, PairKeywords
 
 
 def verify_files(

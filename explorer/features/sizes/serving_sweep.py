@@ -20,7 +20,7 @@ from explorer.session.session import Session, reopen
 from explorer.settings.parse import opening_words
 
 if TYPE_CHECKING:
-    from explorer.session.keywords import OpeningKeywords
+    from explorer.session.parts.keywords import OpeningKeywords
 
 
 def sweep_serving(

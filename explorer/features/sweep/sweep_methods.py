@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from explorer.facts.evaluate.training_sweep import TrainingSweep
     from explorer.facts.quantize import FormatSweep, FormatSweepSpec
     from explorer.facts.sweep import Sweep, SweepSpec
-    from explorer.session.keywords import TrainingSweepKeywords
+    from explorer.session.parts.keywords import TrainingSweepKeywords
 
 
 def sweep(

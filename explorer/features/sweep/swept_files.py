@@ -14,7 +14,7 @@ from explorer.session.session import argument_type, reopen
 if TYPE_CHECKING:
     from explorer.facts.quantize import FormatSweep, FormatSweepSpec
     from explorer.facts.sweep import Sweep, SweepSpec
-    from explorer.session.keywords import FormatSweepKeywords, SweepKeywords
+    from explorer.session.parts.keywords import FormatSweepKeywords, SweepKeywords
 
 _SWEEP_OPTIONS = (
     *("hardware", "order", "verify", "draws", "output", "scheduler", "workers", "layers"),

@@ -12,7 +12,7 @@ from explorer.session.parts.models import Cancel, OnProgress
 if TYPE_CHECKING:
     from explorer.facts.evaluate.evaluation import Evaluation, Task
     from explorer.facts.evaluate.training_run import TrainingRun
-    from explorer.session.keywords import TrainingKeywords
+    from explorer.session.parts.keywords import TrainingKeywords
 
 
 def evaluate(

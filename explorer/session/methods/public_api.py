@@ -60,7 +60,8 @@ from explorer.facts.sweep import Sweep, SweepSpec
 from explorer.facts.training import Optimizer, Training, TrainingMemory
 from explorer.facts.values import Activations, HeatMap, TensorValues, Weights
 from explorer.facts.verification import Tolerance
-from explorer.session.keywords import (
+from explorer.session.parts.figures import Batches
+from explorer.session.parts.keywords import (
     FormatSweepKeywords,
     OpeningKeywords,
     PairKeywords,
@@ -68,7 +69,6 @@ from explorer.session.keywords import (
     TrainingKeywords,
     TrainingSweepKeywords,
 )
-from explorer.session.parts.figures import Batches
 from explorer.session.parts.models import Cancel, Dims, InputShapes, OnProgress
 from explorer.session.parts.session_parts import SessionParts
 from explorer.settings.overlay import Outside
