@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import dims_text, many_text, printable
-from explorer.engine.diff.pairing import opened_as
+from explorer.engine.diff.pairing import open_calls_like
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.proof.blame.judge import Judge
@@ -98,7 +98,7 @@ def blame(
     if draws < 1:
         raise Misuse(f"{draws} draws show nothing", where="--draws", hint="give 1 or more")
     before, after = plain(before), plain(after)
-    before, after = opened_as(before, after), opened_as(after, before)
+    before, after = open_calls_like(before, after), open_calls_like(after, before)
     plan = recover_plan(after)
     if plan is None:
         random_inputs.check_names(before, dims or {}, input_shapes or {})

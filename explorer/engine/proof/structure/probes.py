@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer.engine.diff.def_use import DefUse, is_counted
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import match
-from explorer.engine.diff.sites import nodes_of, pair_sites, ties_of
+from explorer.engine.diff.sites import collect_site_nodes, collect_ties, pair_sites
 from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Model, Node, Value
 from explorer.engine.graph.tile_metadata import SITE_KEY
@@ -215,9 +215,9 @@ def _diff_pairs(
     first, second = DefUse(before), DefUse(after)
     forms = Forms()
     sites = pair_sites(first, second, forms)
-    pairs = ties_of(sites)
+    pairs = collect_ties(sites)
     ties = [*inputs.items(), *pairs, *ends.items()]
-    alignment = match(first, second, forms, closed=nodes_of(sites), ties=ties)
+    alignment = match(first, second, forms, excluded_nodes=collect_site_nodes(sites), ties=ties)
     for a, b in enumerate(alignment.before):
         if b is not None and first.nodes[a].key == second.nodes[b].key:
             pairs += [
