@@ -25,19 +25,19 @@ from explorer.facts import Plan
 Dims = Mapping[str, int | Sequence[int]]
 """One or several sizes by the name of a dimension."""
 
-_MACS = 4 << 30
+_MAX_MACS = 4 << 30
 """Multiply-accumulates of one try; twice those of the figures are allowed, too. Larger tries are left to
 that the user fixes."""
 
-_SMALL = 1, 2, 3, 17
+_SMALL_SIZES = 1, 2, 3, 17
 """Sizes at which every open dimension is tried: one, two, an odd number, a longer prime."""
 
-_BATCHES = 17, 5, 3
-"""Sizes of a batch beside the small lengths. Beside others a batch takes `_FEW`: it multiplies all work."""
+_BATCH_SIZES = 17, 5, 3
+"""Sizes of a batch beside the small lengths. Beside others a batch takes `_SMALL_BATCHES`: it multiplies all work."""
 
-_FEW = 2, 1, 3
+_SMALL_BATCHES = 2, 1, 3
 
-_MOST_LIMITS = 8
+_MAX_LIMITS = 8
 """Number of limits around which sizes are tried; the smallest limits are kept."""
 
 _BATCH = re.compile(r"n|bsz?|.*batch.*", re.IGNORECASE)
@@ -60,15 +60,15 @@ class Sizes(Struct, frozen=True):
 
     def remarks(self) -> Iterator[str]:
         """Remarks on sizes that were not tried."""
-        for sizes, why in (
+        for sizes, reason in (
             (self.refused, "the original does not run"),
             (self.costly, "it was not tried: too large"),
         ):
             if sizes:
-                yield f"at {' and '.join(map(dims_text, sizes))} {why}"
+                yield f"at {' and '.join(map(dims_text, sizes))} {reason}"
 
 
-def choose(
+def choose_sizes(
     model: Model,
     plan: Plan | None,
     dims: Dims,
@@ -90,30 +90,30 @@ def choose(
         BadModel: onnxruntime cannot load the model, or it runs at none of the sizes.
     """
     user_sizes = {name: (size,) if isinstance(size, int) else tuple(size) for name, size in dims.items()}
-    free = [name for name in _free(model, plan, input_shapes or {}) if name not in user_sizes]
+    free = [name for name in _free_names(model, plan, input_shapes or {}) if name not in user_sizes]
     plan_dims = plan.dims if plan is not None else {}
     base = {
         **{name: plan_dims.get(name, 1) for name in free},
         **plan_dims,
         **{n: c[0] for n, c in user_sizes.items()},
     }
-    small = [name for name in free if _BATCH.fullmatch(name)] if len(free) > 1 else []
-    lengths = [name for name in free if name not in small]
-    columns = _columns(model, plan, lengths, small, limits)
+    batch_names = [name for name in free if _BATCH.fullmatch(name)] if len(free) > 1 else []
+    lengths = [name for name in free if name not in batch_names]
+    columns = _columns(model, plan, lengths, batch_names, limits)
     count = max((len(column) for column in (*columns.values(), *user_sizes.values())), default=1)
     rows = [base]
-    for at in range(count):
-        row = {n: column[at % len(column)] for n, column in (*columns.items(), *user_sizes.items())}
+    for index in range(count):
+        row = {n: column[index % len(column)] for n, column in (*columns.items(), *user_sizes.items())}
         rows.append({**base, **row})
-    rows, costly = _affordable(rows, small, free, _cost(model, plan, base, len(rows)))
-    several = any(len(column) > 1 for column in user_sizes.values())
-    if len(rows) == 1 or (plan is not None and len(lengths) < 2 and not several):
+    rows, costly = _limit_costs(rows, batch_names, free, _cost(model, plan, base, len(rows)))
+    has_several_sizes = any(len(column) > 1 for column in user_sizes.values())
+    if len(rows) == 1 or (plan is not None and len(lengths) < 2 and not has_several_sizes):
         return Sizes(tuple(rows), costly=costly)  # the sites of a plan are run at each of these sizes anyway
-    tried, refused = _accepted(model, rows, lengths, input_shapes or {}, bool(free))
+    tried, refused = _try_rows(model, rows, lengths, input_shapes or {}, bool(free))
     return Sizes(tried, refused, costly)
 
 
-def _free(model: Model, plan: Plan | None, input_shapes: InputShapes) -> list[str]:
+def _free_names(model: Model, plan: Plan | None, input_shapes: InputShapes) -> list[str]:
     """Names of the dimensions that nothing fixes."""
     if plan is not None:
         return list(plan.free)
@@ -135,20 +135,20 @@ def _columns(
     """
     free = (*lengths, *batches)
     tiles = {name: _tiles(model, plan, name) for name in free} if plan is not None else {}
-    beside = {s for n in sorted(limits)[:_MOST_LIMITS] for s in (n - 1, n, n + 1) if s > 0}
-    around = {}
+    near_limits = {s for n in sorted(limits)[:_MAX_LIMITS] for s in (n - 1, n, n + 1) if s > 0}
+    sizes_by_name = {}
     for name in free:
-        of = tiles.get(name, ())
-        beside_tiles = {s for t in of for s in (t - 1, t, t + 1, 2 * t + t // 2 + 1) if s > 0}
-        around[name] = sorted({*_SMALL, *beside, *beside_tiles})
+        tile_sizes = tiles.get(name, ())
+        near_tiles = {s for t in tile_sizes for s in (t - 1, t, t + 1, 2 * t + t // 2 + 1) if s > 0}
+        sizes_by_name[name] = sorted({*_SMALL_SIZES, *near_limits, *near_tiles})
     columns: dict[str, list[int]] = {}
-    for at, name in enumerate(lengths):
-        turned = around[name][at // 2 :] + around[name][: at // 2]
-        columns[name] = turned[::-1] if at % 2 else turned
+    for index, name in enumerate(lengths):
+        rotated = sizes_by_name[name][index // 2 :] + sizes_by_name[name][: index // 2]
+        columns[name] = rotated[::-1] if index % 2 else rotated
     count = max((len(column) for column in columns.values()), default=0)
     for name in batches:
-        columns[name] = [*_BATCHES, *islice(cycle(_FEW), max(count - len(_BATCHES), 0))]
-        columns[name] += [size for size in around[name] if size not in _SMALL]
+        columns[name] = [*_BATCH_SIZES, *islice(cycle(_SMALL_BATCHES), max(count - len(_BATCH_SIZES), 0))]
+        columns[name] += [size for size in sizes_by_name[name] if size not in _SMALL_SIZES]
     return columns
 
 
@@ -159,10 +159,14 @@ def _tiles(model: Model, plan: Plan, name: str) -> set[int]:
     for site in plan.sites:
         info = shapes.get(site.output) if not site.place else None
         dims = info.shape if info is not None else None
-        read = [set(_NAME.findall(d)) for d in dims or () if isinstance(d, str)]
-        batch = _BATCH.fullmatch(name) and len(plan.free) > 1
-        has = name in set().union(*read) if not batch else bool(read) and all(r == {name} for r in read)
-        if has or dims is None or None in dims:
+        dim_names = [set(_NAME.findall(d)) for d in dims or () if isinstance(d, str)]
+        is_batch = _BATCH.fullmatch(name) and len(plan.free) > 1
+        applies = (
+            name in set().union(*dim_names)
+            if not is_batch
+            else bool(dim_names) and all(r == {name} for r in dim_names)
+        )
+        if applies or dims is None or None in dims:
             tiles |= {t for axis, t in zip("MKN", site.tile, strict=True) if axis in site.dynamic}
     return tiles
 
@@ -177,14 +181,14 @@ def _cost(model: Model, plan: Plan | None, base: Mapping[str, int], tries: int) 
     return totals.macs or totals.params
 
 
-def _affordable(
-    rows: Sequence[dict[str, int]], small: Sequence[str], free: Sequence[str], macs: float
+def _limit_costs(
+    rows: Sequence[dict[str, int]], batch_names: Sequence[str], free: Sequence[str], macs: float
 ) -> tuple[list[dict[str, int]], tuple[dict[str, int], ...]]:
     """The rows to try, with smaller batches where that helps, and the rows that take too long.
 
     Work grows about in proportion to each size. At least one row beside the first is tried.
     """
-    base, most = rows[0], max(_MACS, 2 * macs)
+    base, max_macs = rows[0], max(_MAX_MACS, 2 * macs)
 
     def cost(row: Mapping[str, int]) -> float:
         growth = macs
@@ -194,23 +198,23 @@ def _affordable(
 
     affordable, costly = [base], []
     for row in rows[1:]:
-        least = {**row, **dict.fromkeys(small, 1)}
-        fits = next((r for r in (row, least) if cost(r) <= most), None)
-        if fits is None:
-            costly.append(least)
-        elif fits not in affordable:
-            affordable.append(fits)
+        smallest_batch = {**row, **dict.fromkeys(batch_names, 1)}
+        affordable_row = next((r for r in (row, smallest_batch) if cost(r) <= max_macs), None)
+        if affordable_row is None:
+            costly.append(smallest_batch)
+        elif affordable_row not in affordable:
+            affordable.append(affordable_row)
     if len(affordable) == 1 and costly:
         affordable.append(costly.pop(costly.index(min(costly, key=cost))))
     return affordable, tuple(dict(pairs) for pairs in dict.fromkeys(tuple(row.items()) for row in costly))
 
 
-def _accepted(
+def _try_rows(
     model: Model,
     rows: Sequence[dict[str, int]],
     lengths: Sequence[str],
     input_shapes: InputShapes,
-    droppable: bool,
+    may_refuse: bool,
 ) -> tuple[tuple[dict[str, int], ...], tuple[dict[str, int], ...]]:
     """The rows at which the model runs, and the rows at which it does not.
 
@@ -221,13 +225,13 @@ def _accepted(
     refused: list[dict[str, int]] = []
     reason: BadModel | None = None
     for row in rows:
-        alike = {**row, **dict.fromkeys(lengths, row[lengths[0]])} if lengths else row
-        for sizes in (row, alike) if alike != row else (row,):
+        equal_lengths = {**row, **dict.fromkeys(lengths, row[lengths[0]])} if lengths else row
+        for sizes in (row, equal_lengths) if equal_lengths != row else (row,):
             try:
                 session.run(draw(plan_inputs(model, sizes, input_shapes), 0))
             except BadModel as why:
                 reason = reason or why
-                if not droppable:
+                if not may_refuse:
                     raise Misuse(f"{why} (at {dims_text(row)})", where="--dim") from None
                 continue
             if sizes not in tried:

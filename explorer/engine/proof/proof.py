@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress, stop_if
-from explorer.engine.proof.dynamic_sizes import Dims, Sizes, choose
+from explorer.engine.proof.dynamic_sizes import Dims, Sizes, choose_sizes
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run, whole_run
 from explorer.engine.proof.regions.correspondence import Correspondence
@@ -96,13 +96,15 @@ def verify(
         random_inputs.check_names(before, dims, input_shapes)
     try:
         run.check_interface(before, after)
-        names, ends = run.pair_inputs(before, after), run.pair_outputs(before, after)
+        names, output_pairs = run.pair_inputs(before, after), run.pair_outputs(before, after)
     except run.InputMismatch as why:
-        return _unlike(before, after, str(why), time.perf_counter() - started)
+        return _report_mismatch(before, after, str(why), time.perf_counter() - started)
     plan = plan if plan is not None else recover_plan(after)
-    tell = _teller(on_progress, cancel)
-    task = ProofTask(before, after, names, ends, plan, draws, seed, torch_run, meanwhile, tell, cancel)
-    inputs = _inputs(task, dims, input_shapes, arrays)
+    tell = _build_reporter(on_progress, cancel)
+    task = ProofTask(
+        before, after, names, output_pairs, plan, draws, seed, torch_run, meanwhile, tell, cancel
+    )
+    inputs = _choose_inputs(task, dims, input_shapes, arrays)
     evidence = _prove(task, inputs) if tolerance is None else _verify_within(task, inputs, tolerance)
     return replace(evidence, seconds=time.perf_counter() - started)
 
@@ -121,7 +123,7 @@ def check_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> No
         raise Misuse(message, where=after.path, hint=hint) from None
 
 
-_LARGEST_LIMIT = 1 << 14
+_MAX_LIMIT = 1 << 14
 """Largest limit, held by one model alone, on both sides of which sizes are tried."""
 
 
@@ -170,7 +172,7 @@ class ProofInputs(Struct, frozen=True):
         }
 
 
-def _inputs(
+def _choose_inputs(
     task: ProofTask, dims: Dims, input_shapes: random_inputs.InputShapes, arrays: InputArrays | None
 ) -> ProofInputs:
     """The inputs of a file, or random ones at the sizes that are worth a try."""
@@ -178,10 +180,10 @@ def _inputs(
     if arrays is not None:
         values = random_inputs.given_inputs(task.before, arrays, declared)
         return ProofInputs(declared, Sizes((random_inputs.sizes_of(task.before, values),)), (values,), False)
-    numbers = [limit for side in one_sided(task.before, task.after) for n in side for limit in n.limits]
+    limits_found = [limit for side in one_sided(task.before, task.after) for n in side for limit in n.limits]
     # a size of a million would take too long: the effect of such a limit is not tested
-    limits = {round(value) for value in numbers if 1 < value <= _LARGEST_LIMIT}
-    sizes = choose(task.before, task.plan, dims, declared, limits)
+    limits = {round(value) for value in limits_found if 1 < value <= _MAX_LIMIT}
+    sizes = choose_sizes(task.before, task.plan, dims, declared, limits)
     tried = tuple(random_inputs.plan_inputs(task.before, size, declared) for size in sizes.tried)
     return ProofInputs(declared, sizes, tried, True)
 
@@ -194,14 +196,14 @@ def _verify_within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -
     pairing = whole_run.Pairing(
         before, before, task.after, task.names, feeds, tried[0], None, {}, {}, None, 1.0
     )
-    outs = whole_run.compare_within(whole_run.Runs(pairing, task.tell, task.cancel), tolerance)
+    outputs = whole_run.compare_within(whole_run.Runs(pairing, task.tell, task.cancel), tolerance)
     return Verification(
-        **verdict_within(outs, tolerance, len(seeds)),
+        **verdict_within(outputs, tolerance, len(seeds)),
         **inputs.fields(seeds, inputs.sizes.tried),
         before=before.path,
         after=task.after.path,
         sites=(),
-        outputs=outs,
+        outputs=outputs,
         tolerance=tolerance,
         seconds=0.0,
     )
@@ -219,9 +221,9 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
         whole_run.run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,
     ):
         originals = sites.originals(plan)
-        with in_background(task.meanwhile) as meanwhile:
+        with in_background(task.meanwhile) as background_task:
             proofs = sites.sites(plan, originals, ahead) if plan is not None else ()
-        matched = _match(task, inputs, originals, proofs)
+        correspondence = _match(task, inputs, originals, proofs)
         pairing = whole_run.Pairing(
             task.before,
             halfway,
@@ -233,7 +235,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             originals,
             sites.seen,
             sites.outputs if halfway is task.before else None,
-            _growth(plan),
+            _rounding_growth(plan),
         )
         runs = whole_run.Runs(pairing, task.tell, task.cancel, ahead)
         sites.forget()
@@ -241,15 +243,15 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             sites=proofs,
             draws=task.draws,
             planned=len({key_of(site) for site in plan.sites}) if plan is not None else 0,
-            nodes=matched.certain_nodes(matched.met),
-            structural=not matched.unequal,
+            nodes=correspondence.certain_nodes(correspondence.met),
+            structural=not correspondence.unequal,
         )
-        grounds = _add_runs(grounds, matched, runs, tried, task.seed)
+        grounds = _add_runs(grounds, correspondence, runs, tried, task.seed)
         if task.torch_run is not None and grounds.whole:
             names = [random_input.name for random_input in inputs.tried[0]]
             grounds = replace(grounds, torch=whole_run.compare_torch(runs, task.torch_run, names))
-        if meanwhile is not None:
-            ended(meanwhile, task.cancel)
+        if background_task is not None:
+            ended(background_task, task.cancel)
     return _verification(task, inputs, grounds, seeds, tried)
 
 
@@ -260,13 +262,15 @@ def _match(
     task.tell("matching the graphs", 0, 1)
 
     def types() -> tuple[Mapping[str, TensorInfo], Mapping[str, TensorInfo]]:
-        mine = {value.name: (value.dtype, value.shape) for value in inputs.tried[0]}
-        theirs = {task.names[name]: value_type for name, value_type in mine.items()}
-        return Inference(task.before, {}, mine).main.values, Inference(task.after, {}, theirs).main.values
+        types_before = {value.name: (value.dtype, value.shape) for value in inputs.tried[0]}
+        types_after = {task.names[name]: value_type for name, value_type in types_before.items()}
+        return Inference(task.before, {}, types_before).main.values, Inference(
+            task.after, {}, types_after
+        ).main.values
 
     failed = {site.name for site in proofs if not site.passed}
-    wrong = {key_of(site) for site in task.plan.sites if site.name in failed} if task.plan else set()
-    trusted = {key: original for key, original in originals.items() if key not in wrong}
+    failed_keys = {key_of(site) for site in task.plan.sites if site.name in failed} if task.plan else set()
+    trusted = {key: original for key, original in originals.items() if key not in failed_keys}
     return Correspondence(task.before, task.after, task.names, task.ends, trusted, types, task.cancel)
 
 
@@ -282,16 +286,16 @@ def _verification(
     refused = [size for size, drawn in pairs if all(drawn is not attempt for attempt in tried)]
     verdict = verdict_of(grounds)
     if verdict["passed"]:
-        more = replace(inputs.sizes, refused=(*inputs.sizes.refused, *refused)).remarks()
-        verdict["verdict"] = "; ".join((verdict["verdict"], *more))
+        remarks = replace(inputs.sizes, refused=(*inputs.sizes.refused, *refused)).remarks()
+        verdict["verdict"] = "; ".join((verdict["verdict"], *remarks))
     if has_bfloat16(task.before):
         verdict["verdict"] += f"; {NOTE}"
-    met = [size for size in inputs.sizes.tried if size not in refused]
+    tested_sizes = [size for size in inputs.sizes.tried if size not in refused]
     if not grounds.sites and not grounds.regions:
-        met = met[:1]  # nothing but the whole models ran
+        tested_sizes = tested_sizes[:1]  # nothing but the whole models ran
     return Verification(
         **verdict,
-        **inputs.fields(seeds, met),
+        **inputs.fields(seeds, tested_sizes),
         before=task.before.path,
         after=task.after.path,
         sites=tuple(grounds.sites),
@@ -305,44 +309,48 @@ def _verification(
 
 def _add_runs(
     grounds: Grounds,
-    matched: Correspondence,
+    correspondence: Correspondence,
     runs: whole_run.Runs,
     tries: Sequence[tuple[random_inputs.RandomInput, ...]],
     seed: int,
 ) -> Grounds:
     """Adds to the grounds the runs of the whole models and of the changed regions."""
-    proved = grounds.structural and all(site.passed for site in grounds.sites)
+    is_proved = grounds.structural and all(site.passed for site in grounds.sites)
     try:
-        whole, remarks = whole_run.compare_whole(runs, proved=proved)
+        outputs, remarks = whole_run.compare_whole(runs, proved=is_proved)
     except BadModel as why:
         if any(not site.passed for site in grounds.sites):
             return grounds  # the faulty site says more than the failed run
-        if not proved or grounds.sites:
+        if not is_proved or grounds.sites:
             raise
         return replace(grounds, not_run=str(why))
-    grounds = replace(grounds, whole=whole, remarks=remarks)
-    eased = whole_run.by_stored_numbers(whole, runs.pairing)
-    if proved or not all(site.passed for site in grounds.sites) or not all(output.passed for output in eased):
+    grounds = replace(grounds, whole=outputs, remarks=remarks)
+    eased_outputs = whole_run.by_stored_numbers(outputs, runs.pairing)
+    if (
+        is_proved
+        or not all(site.passed for site in grounds.sites)
+        or not all(output.passed for output in eased_outputs)
+    ):
         return grounds
-    regions = settle(matched, tries, seed, partial(runs.tell, "running changed regions"), runs.cancel)
+    regions = settle(correspondence, tries, seed, partial(runs.tell, "running changed regions"), runs.cancel)
     rounded = max((region.rounded for region in regions), default=0.0)
-    if eased != whole and not (rounded and all(region.passed for region in regions)):
+    if eased_outputs != outputs and not (rounded and all(region.passed for region in regions)):
         return grounds
     nodes = grounds.nodes
     if all(region.passed for region in regions):
         # nodes behind regions with equal results are equal by construction, too
-        changed = {at for region in regions for at in region.positions}
-        nodes = matched.nodes - len(matched.of_sites(matched.met)) - len(changed)
+        changed = {index for region in regions for index in region.positions}
+        nodes = correspondence.nodes - len(correspondence.of_sites(correspondence.met)) - len(changed)
     return replace(
         grounds,
-        whole=eased,
+        whole=eased_outputs,
         regions=tuple(region.evidence for region in regions),
         nodes=nodes,
-        remarks=(*remarks, *_limits(regions, rounded)),
+        remarks=(*remarks, *_limit_remarks(regions, rounded)),
     )
 
 
-def _limits(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:
+def _limit_remarks(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:
     """Remarks on numbers that runs cannot show."""
     if not all(region.passed for region in regions):
         return
@@ -350,29 +358,29 @@ def _limits(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:
         yield f"stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
     if any(region.folded for region in regions):
         yield "folded weights are what they should be within eight roundings"
-    if hides := max((region.hides for region in regions), default=0.0):
-        yield f"a difference of up to {hides:.1e} of what a changed region puts out is taken for rounding"
+    if hidden_difference := max((region.hides for region in regions), default=0.0):
+        yield f"a difference of up to {hidden_difference:.1e} of what a changed region puts out is taken for rounding"
 
 
-def _teller(on_progress: OnProgress, cancel: Cancel) -> Callable[[str, int, int], None]:
+def _build_reporter(on_progress: OnProgress, cancel: Cancel) -> Callable[[str, int, int], None]:
     """A function that reports progress, if anyone listens, and raises Cancelled if the user asked to stop."""
-    last: list[Progress] = []
+    last_progress: list[Progress] = []
 
-    def tell(phase: str, done: int, total: int) -> None:
+    def tell(phase: str, completed: int, total: int) -> None:
         stop_if(cancel)
-        progress = Progress(phase, done, total)
-        if on_progress is not None and phase and [progress] != last:
-            last[:] = [progress]
+        progress = Progress(phase, completed, total)
+        if on_progress is not None and phase and [progress] != last_progress:
+            last_progress[:] = [progress]
             on_progress(progress)
 
     return tell
 
 
-def _unlike(before: Model, after: Model, why: str, seconds: float) -> Verification:
+def _report_mismatch(before: Model, after: Model, reason: str, seconds: float) -> Verification:
     return Verification(
         passed=False,
         verdict_kind="different",
-        verdict=f"different: {why}",
+        verdict=f"different: {reason}",
         before=before.path,
         after=after.path,
         seeds=(),
@@ -390,14 +398,20 @@ def _decomposed_original(
     if plan is None or not plan.decomposed:
         return before
     symbols = {d for v in before.graph.feeds for d in v.shape or () if isinstance(d, str)}
-    here = {name: size for name, size in sizes.items() if name in symbols}
-    fixed = {name: size for name, size in here.items() if name not in plan.free}
-    shapes = Inference(before, here, _bound(input_shapes, here)).main.values
-    declared = Inference(before, fixed, _bound(input_shapes, fixed)).main.values if plan.free else None
+    sizes_before = {name: size for name, size in sizes.items() if name in symbols}
+    fixed_sizes = {name: size for name, size in sizes_before.items() if name not in plan.free}
+    shapes = Inference(before, sizes_before, _bind_sizes(input_shapes, sizes_before)).main.values
+    declared = (
+        Inference(before, fixed_sizes, _bind_sizes(input_shapes, fixed_sizes)).main.values
+        if plan.free
+        else None
+    )
     return decompose(before, shapes, declared, plan.decomposed)[0]
 
 
-def _bound(input_shapes: random_inputs.InputShapes, sizes: Mapping[str, int]) -> random_inputs.InputShapes:
+def _bind_sizes(
+    input_shapes: random_inputs.InputShapes, sizes: Mapping[str, int]
+) -> random_inputs.InputShapes:
     """Input shapes with their dimensions bound to sizes; sizes that the shapes give take precedence."""
     return {
         name: (dtype, tuple(sizes.get(d, d) if isinstance(d, str) else d for d in shape))
@@ -405,7 +419,7 @@ def _bound(input_shapes: random_inputs.InputShapes, sizes: Mapping[str, int]) ->
     }
 
 
-def _growth(plan: Plan | None) -> float:
+def _rounding_growth(plan: Plan | None) -> float:
     """Factor by which the longest sum of the plan may round more than the original's.
 
     A runtime's own kernel adds a few hundred terms in a row; roundings grow with the square root. Small

@@ -29,8 +29,8 @@ def recurrent(
     """Cost of an LSTM, GRU or RNN of one or several layers.
 
     MACs = T x B x directions x sum over the layers of gates x H x (input + state). Each layer after the first
-    reads the concatenated directions of the previous layer. An LSTM with a projection to P features has a state
-    of width P, and each step takes P x H additional MACs.
+    reads the concatenated directions of the previous layer. An LSTM with a projection to P features has a
+    state of width P, and each step takes P x H additional MACs.
 
     Args:
         kind: 'LSTM', 'GRU' or 'RNN'.

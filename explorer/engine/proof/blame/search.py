@@ -24,7 +24,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.proof.blame.judge import Judge
 from explorer.engine.proof.blame.probe import BUDGET, LayerProbe
-from explorer.engine.proof.dynamic_sizes import Dims, choose
+from explorer.engine.proof.dynamic_sizes import Dims, choose_sizes
 from explorer.engine.proof.outputs.run import InputMismatch, pair_inputs
 from explorer.engine.proof.regions.trials import FLOATS, as_given
 from explorer.engine.proof.sites.recovery import recover_plan
@@ -116,7 +116,7 @@ def blame(
             look(random_inputs.given_inputs(before, arrays)), seconds=time.perf_counter() - started
         )
     shapes = random_inputs.fixed_shapes(before, after, inputs, input_shapes or {})
-    tried = choose(before, plan, {**_fixed(before, after, inputs), **(dims or {})}, shapes).tried
+    tried = choose_sizes(before, plan, {**_fixed(before, after, inputs), **(dims or {})}, shapes).tried
     worst = _worst(lambda sizes: look(random_inputs.plan_inputs(before, sizes, shapes)), tried)
     return replace(worst, seconds=time.perf_counter() - started)
 

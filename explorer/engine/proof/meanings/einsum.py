@@ -13,7 +13,7 @@ from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
 
-def product(node: Node, look: NodeReader) -> Original:
+def product(node: Node, reader: NodeReader) -> Original:
     """The meaning of an Einsum of two operands.
 
     Raises:
@@ -21,14 +21,14 @@ def product(node: Node, look: NodeReader) -> Original:
     """
     if len(node.inputs) != 2:
         raise NotTiled(f"Einsum '{node.label}' of the original has {len(node.inputs)} operands")
-    numbers = look.factors(node)
+    numbers = reader.factors(node)
     first = 1 if numbers[0] is not None else 0
     constant = numbers[1 - first]
     names = [node.inputs[first], node.inputs[1 - first]]
     inputs = tuple(dict.fromkeys(names[:1] if constant is not None else names))
     equation = equation_of(node)
 
-    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
+    def at(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         first_shape = shapes[0]
         second_shape = constant.shape if constant is not None else shapes[-1]
         ranks = [len(first_shape), len(second_shape)]
@@ -43,8 +43,8 @@ def product(node: Node, look: NodeReader) -> Original:
         B, M, K, N = (math.prod(sizes[c] for c in group) for group in (batch, rows, depth, columns))
 
         def left(values: Sequence[Array]) -> Rows:
-            turned = values[0].transpose([x.index(c) for c in (*batch, *rows, *depth)]).reshape(B, M, K)
-            return lambda b, some: turned[b, some]
+            matrices = values[0].transpose([x.index(c) for c in (*batch, *rows, *depth)]).reshape(B, M, K)
+            return lambda b, rows: matrices[b, rows]
 
         def right(w_: Array) -> Array:
             return w_.transpose([w.index(c) for c in (*batch, *depth, *columns)]).reshape(B, K, N)
@@ -57,7 +57,7 @@ def product(node: Node, look: NodeReader) -> Original:
             left,
             right(constant) if constant is not None else lambda v: right(v[-1]),
             lambda y_: y_.transpose([y.index(c) for c in (*batch, *rows, *columns)]).reshape(B, M, N),
-            out,
+            output_shape,
         )
 
     kind = str(np.asarray(constant).dtype) if constant is not None else ""
@@ -72,16 +72,18 @@ def equation_of(node: Node) -> str:
 
 def _labels(equation: str, ranks: Sequence[int]) -> list[list[str]]:
     """A label for every axis of operands and output; axes under '...' are numbered from the last."""
-    before, _, after = equation.partition("->")
+    operand_texts, _, output_text = equation.partition("->")
     labels = []
-    for text, rank in zip(before.split(","), ranks, strict=True):
-        hidden = rank - len(text.replace("...", ""))
+    for text, rank in zip(operand_texts.split(","), ranks, strict=True):
+        ellipsis_rank = rank - len(text.replace("...", ""))
         head, dots, tail = text.partition("...")
-        labels.append([*head, *(f"~{hidden - i}" for i in range(hidden if dots else 0)), *tail])
-    longest = max((c for side in labels for c in side if c[0] == "~"), key=lambda c: int(c[1:]), default="~0")
-    dotted = [f"~{i}" for i in range(int(longest[1:]), 0, -1)]
+        labels.append([*head, *(f"~{ellipsis_rank - i}" for i in range(ellipsis_rank if dots else 0)), *tail])
+    last_label = max(
+        (c for side in labels for c in side if c[0] == "~"), key=lambda c: int(c[1:]), default="~0"
+    )
+    ellipsis_labels = [f"~{i}" for i in range(int(last_label[1:]), 0, -1)]
     if "->" not in equation:
-        letters = "".join(before.split(",")).replace(".", "")
-        return [*labels, [*dotted, *sorted(c for c in set(letters) if letters.count(c) == 1)]]
-    head, dots, tail = after.partition("...")
-    return [*labels, [*head, *(dotted if dots else ()), *tail]]
+        letters = "".join(operand_texts.split(",")).replace(".", "")
+        return [*labels, [*ellipsis_labels, *sorted(c for c in set(letters) if letters.count(c) == 1)]]
+    head, dots, tail = output_text.partition("...")
+    return [*labels, [*head, *(ellipsis_labels if dots else ()), *tail]]

@@ -31,11 +31,11 @@ class ProductSpec(Struct, frozen=True):
         batch, M, K, N: Sizes of the product.
         left: The inputs arranged as X, (batch, M, K), to be read in rows.
         right: W as numbers (batch, K, N), or the inputs arranged so.
-        out: Y arranged as (batch, M, N).
+        arrange_output: Y arranged as (batch, M, N).
         bias: C as numbers, or the index of an input. None without one.
         shape: Of Y.
-        spread: C in the shape of Y; None where it broadcasts by itself.
-        shown: The elements of the products that Y contains, (batch, M, N); None for all.
+        expand_bias: C in the shape of Y; None where it broadcasts by itself.
+        visible: The elements of the products that Y contains, (batch, M, N); None for all.
         squares: Takes the inputs to sums of squares of the rows of X, (batch, M) in float64, where these are
             known without the rows.
         integers: For a product of integers: W and C are then the stored numbers, before zero points are
@@ -48,20 +48,20 @@ class ProductSpec(Struct, frozen=True):
     N: int
     left: Callable[[Sequence[Array]], Rows]
     right: Array | Arrange
-    out: Callable[[Array], Array]
+    arrange_output: Callable[[Array], Array]
     shape: tuple[int, ...]
     alpha: float = 1.0
     beta: float = 1.0
     bias: Array | int | None = None
-    spread: Callable[[Array], Array] | None = None
-    shown: Array | None = None
+    expand_bias: Callable[[Array], Array] | None = None
+    visible: Array | None = None
     squares: Callable[[Sequence[Array]], Array] | None = None
     integers: Integers | None = None
 
-    def added(self, bias: Array) -> Array:
+    def arrange_bias(self, bias: Array) -> Array:
         """C, or an array of its shape, for every element of the products, (batch, M, N)."""
-        spread = self.spread(bias) if self.spread is not None else np.broadcast_to(bias, self.shape)
-        return self.out(spread)
+        spread = self.expand_bias(bias) if self.expand_bias is not None else np.broadcast_to(bias, self.shape)
+        return self.arrange_output(spread)
 
     def weight(self, inputs: Sequence[Array]) -> Array:
         """W, (batch, K, N), of numbers or of codes."""
@@ -76,14 +76,14 @@ class Original(Struct, frozen=True):
         inputs: Value names of the inputs that the file does not store, each once.
         operands: Number of inputs that are multiplied; the others are added.
         dtype: Type of stored operands; '' without one.
-        at: The meaning for inputs of given shapes and an output of a given shape.
+        spec_for: The meaning for inputs of given shapes and an output of a given shape.
     """
 
     node: Node
     inputs: tuple[str, ...]
     operands: int
     dtype: str
-    at: Callable[[Sequence[tuple[int, ...]], tuple[int, ...]], ProductSpec]
+    spec_for: Callable[[Sequence[tuple[int, ...]], tuple[int, ...]], ProductSpec]
 
     @property
     def output(self) -> str:
@@ -111,15 +111,15 @@ class NodeReader:
         self.codes: dict[str, Array] = {}
         """Numbers in place of a value's own: the codes of a weight."""
 
-    def weighs(self, name: str) -> bool:
+    def is_weight(self, name: str) -> bool:
         """Whether a plan takes a value for the weight, which is then the right operand.
 
         The plan only says which operand is which. It gives no number: a constant that is computed on the left
         arrives at the tiles like any value of the graph.
         """
-        maker = self.wiring.maker(name)
-        called = maker is not None and maker.op == "IntQuant"
-        return (maker.inputs[0] if called and maker is not None else name) in self._constants
+        producer = self.wiring.maker(name)
+        is_quantizer = producer is not None and producer.op == "IntQuant"
+        return (producer.inputs[0] if is_quantizer and producer is not None else name) in self._constants
 
     def number(self, name: str) -> Array | None:
         """The numbers of a value; None if it is no constant."""
@@ -146,10 +146,10 @@ class NodeReader:
             NotTiled: Both are stored.
         """
         first, second = node.inputs[:2]
-        heavy = self.weighs(first), self.weighs(second)
-        if all(heavy):
+        are_weights = self.is_weight(first), self.is_weight(second)
+        if all(are_weights):
             raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
-        if heavy[0]:
+        if are_weights[0]:
             return self.number(first), None
         # a constant computed beside a computed operand may be made from it
-        return None, self.number(second) if heavy[1] or self.number(first) is None else None
+        return None, self.number(second) if are_weights[1] or self.number(first) is None else None

@@ -14,10 +14,10 @@ from explorer.engine.graph.model import DTYPES
 from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
 
 
-def _single(node: NormalNode) -> None:
+def _single_operand(node: NormalNode) -> None:
     """A sum or a concatenation of one value."""
     if len(node.inputs) == 1:
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
 
 
 def _dropout(node: NormalNode) -> None:
@@ -25,7 +25,7 @@ def _dropout(node: NormalNode) -> None:
     if node.opset >= 7 and node.outputs == 1:
         training = node.numbers(2)
         if len(node.inputs) < 3 or (training is not None and not training.any()):
-            node.same = node.inputs[0]
+            node.equal_value = node.inputs[0]
 
 
 def _cast(node: NormalNode) -> None:
@@ -36,42 +36,48 @@ def _cast(node: NormalNode) -> None:
     if to is None:
         return
     if dtype == to:
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
         return
     if not to.startswith(("float8", "float4")):
         node.attributes.pop("saturate", None)
     source = node.sources.casts.get(node.inputs[0]) if isinstance(node.inputs[0], int) else None
     if source is None or dtype is None:
         return
-    x, first = source
-    if first == to and holds(dtype, to):
-        node.same = x
-    elif holds(dtype, first) and (to in _EXACT or (first not in _EXACT and (to in _WHOLE or to == "bool"))):
+    x, source_type = source
+    if source_type == to and can_represent(dtype, to):
+        node.equal_value = x
+    elif can_represent(dtype, source_type) and (
+        to in _SIGNIFICAND_BITS
+        or (source_type not in _SIGNIFICAND_BITS and (to in _INTEGER_RANGES or to == "bool"))
+    ):
         # the type in between holds every number; a float outside an integer type's range is undefined there
         node.inputs[0] = x
-        node.dtype = lambda at: first if at == 0 else None
+        node.dtype = lambda at: source_type if at == 0 else None
 
 
-def holds(wide: str, narrow: str) -> bool:
+def can_represent(wide: str, narrow: str) -> bool:
     """Whether every number of a type survives a cast to another type and back."""
     if narrow == "bool":
-        return wide in _WHOLE or wide in _EXACT
+        return wide in _INTEGER_RANGES or wide in _SIGNIFICAND_BITS
     if narrow == wide:
         return True
-    if narrow in _EXACT and wide in _EXACT:
-        return _EXACT[wide] > _EXACT[narrow] and {wide, narrow} != {"bfloat16", "float16"}
-    if narrow in _WHOLE:
-        least, largest = _WHOLE[narrow]
-        if wide in _WHOLE:
-            return _WHOLE[wide][0] <= least and largest <= _WHOLE[wide][1]
-        return wide in _EXACT and max(-least, largest) <= 1 << _EXACT[wide]
+    if narrow in _SIGNIFICAND_BITS and wide in _SIGNIFICAND_BITS:
+        return _SIGNIFICAND_BITS[wide] > _SIGNIFICAND_BITS[narrow] and {wide, narrow} != {
+            "bfloat16",
+            "float16",
+        }
+    if narrow in _INTEGER_RANGES:
+        least, largest = _INTEGER_RANGES[narrow]
+        if wide in _INTEGER_RANGES:
+            return _INTEGER_RANGES[wide][0] <= least and largest <= _INTEGER_RANGES[wide][1]
+        return wide in _SIGNIFICAND_BITS and max(-least, largest) <= 1 << _SIGNIFICAND_BITS[wide]
     return False
 
 
-_EXACT = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
+_SIGNIFICAND_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 """Bits of the significand."""
 
-_WHOLE = {
+_INTEGER_RANGES = {
     **{f"int{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
 }
@@ -85,7 +91,7 @@ IDEMPOTENT = ("Abs", "Ceil", "Floor", "Relu", "Round", "Sign")
 def _self_inverse(node: NormalNode) -> None:
     """An operator that undoes itself."""
     if isinstance(node.inputs[0], int):
-        node.same = node.sources.turned.get((node.op, node.inputs[0]))
+        node.equal_value = node.sources.involutions.get((node.op, node.inputs[0]))
 
 
 def permutation(node: NormalNode) -> Ints | None:
@@ -108,7 +114,7 @@ def _transpose(node: NormalNode) -> None:
         perm = tuple(source[1][axis] for axis in perm)
     count = len(perm)
     if perm == tuple(range(count)):
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
     elif perm == tuple(reversed(range(count))):
         node.attributes.pop("perm", None)
     else:
@@ -129,16 +135,16 @@ def _reshape(node: NormalNode) -> None:
         node.inputs[0] = node.sources.reshaped.get(node.inputs[0], node.inputs[0])
 
 
-def _neutral(at: int, value: int, kinds: str = "fiu") -> Rule:
+def _neutral_operand(index: int, value: int, dtype_kinds: str = "fiu") -> Rule:
     """A scalar without effect: times 1, minus 0."""
 
     def rule(node: NormalNode) -> None:
-        for side in range(2) if at < 0 else (at,):
+        for side in range(2) if index < 0 else (index,):
             numbers = node.numbers(side)
-            scalar = numbers is not None and numbers.ndim == 0 and numbers.dtype.kind in kinds
+            scalar = numbers is not None and numbers.ndim == 0 and numbers.dtype.kind in dtype_kinds
             operand = node.inputs[1 - side] if len(node.inputs) == 2 else None
             if scalar and isinstance(operand, int) and numbers == value and not np.signbit(float(numbers)):
-                node.same = operand
+                node.equal_value = operand
                 return
 
     return rule
@@ -148,24 +154,26 @@ def _pad(node: NormalNode) -> None:
     """A Pad without padding."""
     pads = node.ints(1)
     if pads is not None and not any(pads):
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
 
 
 def _idempotent(node: NormalNode) -> None:
     """An operator that has no effect when it is applied again."""
-    if (node.op, node.inputs[0]) in node.sources.settled:
-        node.same = node.inputs[0]
+    if (node.op, node.inputs[0]) in node.sources.idempotent:
+        node.equal_value = node.inputs[0]
 
 
 def _same_operands(node: NormalNode) -> None:
     """An operator of a value and itself."""
     if len(node.inputs) == 2 and node.inputs[0] == node.inputs[1] and isinstance(node.inputs[0], int):
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
 
 
 def _where(node: NormalNode) -> None:
     """A Where with a negated condition has its operands swapped."""
-    source = node.sources.turned.get(("Not", node.inputs[0])) if isinstance(node.inputs[0], int) else None
+    source = (
+        node.sources.involutions.get(("Not", node.inputs[0])) if isinstance(node.inputs[0], int) else None
+    )
     if source is not None and len(node.inputs) == 3:
         node.inputs = [source, node.inputs[2], node.inputs[1]]
 
@@ -174,21 +182,21 @@ def _expand(node: NormalNode) -> None:
     """An Expand to sizes of 1, which has no effect."""
     shape, rank = node.ints(1), node.rank(0)
     if shape is not None and rank is not None and _ones(shape) and len(shape) <= rank:
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
 
 
 def _tile(node: NormalNode) -> None:
     """A Tile with one repeat along every axis."""
     repeats = node.ints(1) if node.opset >= 6 else None
     if repeats is not None and _ones(repeats):
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
 
 
 def _ones(values: Ints) -> bool:
     return all(value == 1 for value in values)
 
 
-def _join(node: NormalNode) -> None:
+def _flatten_concat(node: NormalNode) -> None:
     """A concatenation of a concatenation along the same axis is one with more parts."""
     axis, rank = node.attributes.get("axis"), node.rank(0)
     if not isinstance(axis, int) or (axis < 0 and rank is None):
@@ -196,71 +204,73 @@ def _join(node: NormalNode) -> None:
     axis += rank if axis < 0 and rank is not None else 0
     parts: list[Any] = []
     for part in node.inputs:
-        joined = node.sources.joined.get(part) if isinstance(part, int) else None
+        joined = node.sources.concatenated.get(part) if isinstance(part, int) else None
         parts += joined[1] if joined is not None and joined[0] == axis else [part]
     node.inputs, node.attributes["axis"] = parts, axis
 
 
 def _scalars(node: NormalNode) -> list[tuple[int, np.ndarray[Any, Any]]]:
     """Stored floats among the inputs, few and finite."""
-    numbers = [(at, node.numbers(at)) for at in range(len(node.inputs))]
-    return [(at, v) for at, v in numbers if v is not None and v.dtype.kind == "f" and np.isfinite(v).all()]
+    numbers = [(index, node.numbers(index)) for index in range(len(node.inputs))]
+    return [
+        (index, v) for index, v in numbers if v is not None and v.dtype.kind == "f" and np.isfinite(v).all()
+    ]
 
 
-def _place_floats(node: NormalNode, at: int, values: np.ndarray[Any, Any]) -> None:
-    node.inputs[at] = "floats", (values.dtype.str, values.shape, np.ascontiguousarray(values).tobytes())
+def _place_floats(node: NormalNode, index: int, values: np.ndarray[Any, Any]) -> None:
+    node.inputs[index] = "floats", (values.dtype.str, values.shape, np.ascontiguousarray(values).tobytes())
 
 
 def _difference(node: NormalNode) -> None:
     """Minus a stored number is plus its negation."""
-    for at, values in _scalars(node):
-        if node.op == "Add" or at == 1:
-            _place_floats(node, at, values if node.op == "Add" else -values)
+    for index, values in _scalars(node):
+        if node.op == "Add" or index == 1:
+            _place_floats(node, index, values if node.op == "Add" else -values)
             node.op = "Add"
 
 
 def _quotient(node: NormalNode) -> None:
     """Division by a power of two is multiplication by its inverse, which is exact."""
-    for at, values in _scalars(node):
+    for index, values in _scalars(node):
         fractions, _ = np.frexp(values)
         with np.errstate(all="ignore"):
             inverse = np.asarray(1 / values, values.dtype)
-        least = np.finfo(values.dtype).tiny
-        normal = (
-            (np.abs(values) >= least).all()
+        smallest = np.finfo(values.dtype).tiny
+        has_normal_inverse = (
+            (np.abs(values) >= smallest).all()
             and np.isfinite(inverse).all()
-            and (np.abs(inverse) >= least).all()
+            and (np.abs(inverse) >= smallest).all()
         )
-        if not ((np.abs(fractions) == 0.5).all() and normal):
+        if not ((np.abs(fractions) == 0.5).all() and has_normal_inverse):
             continue
-        if node.op == "Mul" or at == 1:
-            _place_floats(node, at, values if node.op == "Mul" else inverse)
+        if node.op == "Mul" or index == 1:
+            _place_floats(node, index, values if node.op == "Mul" else inverse)
             node.op = "Mul"
 
 
 IDENTITIES: Mapping[str, Sequence[Rule]] = {
     **dict.fromkeys(IDEMPOTENT, (_idempotent,)),
-    "Add": (_neutral(-1, 0, "iu"), _difference),
+    "Add": (_neutral_operand(-1, 0, "iu"), _difference),
     "And": (_same_operands,),
     "BitwiseAnd": (_same_operands,),
     "BitwiseOr": (_same_operands,),
     "Cast": (_cast,),
-    "Concat": (_single, _join),
-    "Div": (_neutral(1, 1), _quotient),
+    "Concat": (_single_operand, _flatten_concat),
+    "Div": (_neutral_operand(1, 1), _quotient),
     "Dropout": (_dropout,),
     "Expand": (_expand,),
-    "Max": (_single, _same_operands),
-    "Mean": (_single,),
-    "Min": (_single, _same_operands),
-    "Mul": (_neutral(-1, 1), _quotient),
+    "Max": (_single_operand, _same_operands),
+    "Mean": (_single_operand,),
+    "Min": (_single_operand, _same_operands),
+    "Mul": (_neutral_operand(-1, 1), _quotient),
     "Neg": (_self_inverse,),
     "Not": (_self_inverse,),
     "Or": (_same_operands,),
     "Pad": (_pad,),
-    "Pow": (_neutral(1, 1),),
+    "Pow": (_neutral_operand(1, 1),),
     "Reshape": (_reshape,),
-    "Sub": (_neutral(1, 0), _difference),
-    "Sum": (_single,),
+    "Sub": (_neutral_operand(1, 0), _difference),
+    "Sum": (_single_operand,),
     "Tile": (_tile,),
     "Transpose": (_transpose,),
     "Where": (_where,),
@@ -268,7 +278,7 @@ IDENTITIES: Mapping[str, Sequence[Rule]] = {
 """By operator: the rules in order; stops when the value equals another value."""
 
 
-def note_source(node: NormalNode, number: int) -> None:
+def record_source(node: NormalNode, number: int) -> None:
     """Notes how the first output of a normalized node, with this number, is made."""
     if node.domain or not node.inputs or not isinstance(node.inputs[0], int):
         return
@@ -283,10 +293,10 @@ def note_source(node: NormalNode, number: int) -> None:
     elif node.op == "Transpose" and (perm := permutation(node)) is not None:
         sources.transposes[number] = x, perm
     elif node.op == "Concat" and isinstance(axis := node.attributes.get("axis"), int) and axis >= 0:
-        sources.joined[number] = axis, tuple(node.inputs)
+        sources.concatenated[number] = axis, tuple(node.inputs)
     elif node.op in RESHAPES:
         sources.reshaped[number] = sources.reshaped.get(x, x)
     elif node.op in INVOLUTIONS:
-        sources.turned[node.op, number] = x
+        sources.involutions[node.op, number] = x
     elif node.op in IDEMPOTENT:
-        sources.settled.add((node.op, number))
+        sources.idempotent.add((node.op, number))

@@ -28,7 +28,7 @@ class TypeLookup:
     """
 
     def __init__(self, model: Model) -> None:
-        self._model = replace(model, graph=_undeclared(model.graph, inputs=True))
+        self._model = replace(model, graph=_strip_types(model.graph, inputs=True))
 
     def __call__(self, path: Path, name: str) -> TensorInfo | None:
         """The type of a value in the graph at a path; None where unknown."""
@@ -63,22 +63,22 @@ class TypeLookup:
         return {place.path: place.shapes for place in places(self._model, self._inference)}
 
 
-def _undeclared(graph: Graph, *, inputs: bool) -> Graph:
+def _strip_types(graph: Graph, *, inputs: bool) -> Graph:
     """The graph, bodies included, without declared types, except those of its own inputs."""
     nodes = node_sequence(graph.nodes)
-    plain = [_without(node) for node in nodes]
-    same = all(a is b for a, b in zip(nodes, plain, strict=True))
+    stripped = [_strip_bodies(node) for node in nodes]
+    is_unchanged = all(a is b for a, b in zip(nodes, stripped, strict=True))
     return replace(
         graph,
-        nodes=graph.nodes if same else gathered(plain),
+        nodes=graph.nodes if is_unchanged else gathered(stripped),
         inputs=graph.inputs if inputs else tuple(map(_untyped, graph.inputs)),
         outputs=tuple(map(_untyped, graph.outputs)),
         values=(),
     )
 
 
-def _without(node: Node) -> Node:
-    bodies = {name: _undeclared(body, inputs=False) for name, body in subgraphs(node)}
+def _strip_bodies(node: Node) -> Node:
+    bodies = {name: _strip_types(body, inputs=False) for name, body in subgraphs(node)}
     return with_bodies(node, bodies) if bodies else node
 
 

@@ -12,7 +12,7 @@ from explorer.engine.graph.model import Tensor
 
 Ints = tuple[int, ...]
 
-_SMALL = 64
+_MAX_ELEMENTS = 64
 """Elements up to which a stored tensor is read as axes, sizes or a scalar."""
 
 
@@ -30,7 +30,7 @@ class NormalNode(Struct):
         size: Length of an input along an axis, if equal in every run; None where unknown.
         dtype: Element type of an input; None where unknown.
         sources: How values are made; rules keep it up to date.
-        same: The number of the equal value, if the node's only output equals another value.
+        equal_value: The number of the equal value, if the node's only output equals another value.
     """
 
     domain: str
@@ -44,44 +44,49 @@ class NormalNode(Struct):
     size: Callable[[int, int], int | None]
     dtype: Callable[[int], str | None]
     sources: Sources
-    same: int | None = None
+    equal_value: int | None = None
 
-    def numbers(self, at: int) -> np.ndarray[Any, Any] | None:
+    def numbers(self, index: int) -> np.ndarray[Any, Any] | None:
         """The numbers of a small stored input; None for any other value."""
-        if at >= len(self.inputs) or not isinstance(self.inputs[at], int):
+        if index >= len(self.inputs) or not isinstance(self.inputs[index], int):
             return None
-        tensor = self.stored(at)
-        if tensor is None or tensor.payload is None or tensor.dtype == "string" or tensor.elements > _SMALL:
+        tensor = self.stored(index)
+        if (
+            tensor is None
+            or tensor.payload is None
+            or tensor.dtype == "string"
+            or tensor.elements > _MAX_ELEMENTS
+        ):
             return None
         return tensor.array()
 
-    def ints(self, at: int) -> Ints | None:
+    def ints(self, index: int) -> Ints | None:
         """The integers of a small stored or normalized input, as a flat list; None for any other value."""
-        if at < len(self.inputs) and isinstance(self.inputs[at], tuple):
-            form = self.inputs[at][1]
+        if index < len(self.inputs) and isinstance(self.inputs[index], tuple):
+            form = self.inputs[index][1]
             return form if isinstance(form, tuple) else None
-        values = self.numbers(at)
+        values = self.numbers(index)
         if values is None or values.dtype.kind not in "iu":
             return None
         return tuple(int(value) for value in values.reshape(-1))
 
-    def listed(self, name: str, at: int) -> Ints | None:
+    def int_list(self, name: str, index: int) -> Ints | None:
         """Integers that are an attribute in some operator sets and an input in others."""
         value = self.attributes.get(name)
         if isinstance(value, int):
             return (value,)
-        return value if isinstance(value, tuple) else self.ints(at)
+        return value if isinstance(value, tuple) else self.ints(index)
 
-    def place(self, at: int, name: str, value: Any) -> None:
+    def set_form(self, index: int, name: str, value: Any) -> None:
         """Puts a form in the place of an input, and removes the attribute of that name."""
         self.attributes.pop(name, None)
-        self.inputs += [0] * (at + 1 - len(self.inputs))
-        self.inputs[at] = name, value
+        self.inputs += [0] * (index + 1 - len(self.inputs))
+        self.inputs[index] = name, value
 
-    def absent(self, at: int) -> None:
+    def remove_input(self, index: int) -> None:
         """Removes an input."""
-        if at < len(self.inputs):
-            self.inputs[at] = 0
+        if index < len(self.inputs):
+            self.inputs[index] = 0
         self.trim()
 
     def trim(self) -> None:
@@ -89,7 +94,7 @@ class NormalNode(Struct):
         while self.inputs and self.inputs[-1] == 0:
             self.inputs.pop()
 
-    def drop(self, name: str, trivial: Callable[[Any], bool]) -> None:
+    def remove_trivial(self, name: str, trivial: Callable[[Any], bool]) -> None:
         """Removes an attribute if its value is trivial."""
         if name in self.attributes and trivial(self.attributes[name]):
             del self.attributes[name]
@@ -103,18 +108,18 @@ class Sources(Struct):
         casts: The input and the target type of casts.
         transposes: The input and the axes of transposes.
         reshaped: The input of reshapes.
-        turned: The input of negations, by the operator that undoes itself.
-        settled: Outputs of an operator that has no effect when it is applied again.
-        joined: The axis and the parts of concatenations.
+        involutions: The input of negations, by the operator that undoes itself.
+        idempotent: Outputs of an operator that has no effect when it is applied again.
+        concatenated: The axis and the parts of concatenations.
     """
 
     dtypes: dict[int, str] = field(default_factory=dict)
     casts: dict[int, tuple[int, str]] = field(default_factory=dict)
     transposes: dict[int, tuple[int, Ints]] = field(default_factory=dict)
     reshaped: dict[int, int] = field(default_factory=dict)
-    turned: dict[tuple[str, int], int] = field(default_factory=dict)
-    settled: set[tuple[str, int]] = field(default_factory=set)
-    joined: dict[int, tuple[int, tuple[Any, ...]]] = field(default_factory=dict)
+    involutions: dict[tuple[str, int], int] = field(default_factory=dict)
+    idempotent: set[tuple[str, int]] = field(default_factory=set)
+    concatenated: dict[int, tuple[int, tuple[Any, ...]]] = field(default_factory=dict)
 
 
 Rule = Callable[[NormalNode], None]

@@ -49,7 +49,7 @@ class GraphProducers:
     Attributes:
         producer: Value name to the position of its node.
         live: Values that depend on the graph's inputs.
-        normalised: By the name of a BatchNormalization's input: its output.
+        normalized: By the name of a BatchNormalization's input: its output.
     """
 
     def __init__(self, model: Model) -> None:
@@ -59,66 +59,72 @@ class GraphProducers:
         self.reads: list[tuple[str, ...]] = []
         self.live = {v.name for v in model.graph.feeds}
         norms = (node for node in self.nodes if node.op == "BatchNormalization" and not node.domain)
-        self.normalised = {node.inputs[0]: node.outputs[0] for node in norms}
-        for at, node in enumerate(self.nodes):
-            read = tuple(reads(node))
-            self.reads.append(read)
+        self.normalized = {node.inputs[0]: node.outputs[0] for node in norms}
+        for index, node in enumerate(self.nodes):
+            input_names = tuple(reads(node))
+            self.reads.append(input_names)
             outputs = [name for name in node.outputs if name]
-            self.producer.update((name, at) for name in outputs)
-            if not self.live.isdisjoint(read):
+            self.producer.update((name, index) for name in outputs)
+            if not self.live.isdisjoint(input_names):
                 self.live.update(outputs)
 
     def region(self, value: str, stops: Container[str]) -> Region:
         """The nodes behind `value`, back to the values in `stops`, the inputs and the initializers."""
         positions, queue = {self.producer[value]}, [self.producer[value]]
-        ends: set[str] = set()
+        boundary: set[str] = set()
         while queue:
             for name in self.reads[queue.pop()]:
-                at = self.producer.get(name)
-                if at is None or name in stops:
-                    ends.add(name)
-                elif at not in positions:
-                    positions.add(at)
-                    queue.append(at)
-        constants = ends & self.model.graph.initializers.keys()
-        return Region(value, tuple(sorted(positions)), frozenset(ends - constants), frozenset(constants))
+                index = self.producer.get(name)
+                if index is None or name in stops:
+                    boundary.add(name)
+                elif index not in positions:
+                    positions.add(index)
+                    queue.append(index)
+        constants = boundary & self.model.graph.initializers.keys()
+        return Region(value, tuple(sorted(positions)), frozenset(boundary - constants), frozenset(constants))
 
 
 def cut_out(
-    wiring: GraphProducers, regions: Iterable[Region], dtypes: Mapping[str, str]
+    graph_producers: GraphProducers, regions: Iterable[Region], dtypes: Mapping[str, str]
 ) -> tuple[Model, dict[str, str]]:
     """A model of some regions side by side, each on inputs of its own: none reads another's output.
 
     Args:
-        wiring: The graph.
+        graph_producers: The graph.
         regions: The regions.
         dtypes: Types of all inputs of the regions.
 
     Returns:
         (the model, with the regions' inputs as its inputs; the name of its output for each value).
     """
-    parts = list(regions)
-    inputs = sorted({name for region in parts for name in region.inputs})
-    constants = {name for region in parts for name in region.initializers}
-    taken = set(inputs) | {region.value for region in parts}
-    names = {name: _unused(f"{name}/alone", wiring.producer) for name in taken if name in wiring.producer}
-    positions = sorted({at for region in parts for at in region.nodes})
-    nodes = [_making(wiring.nodes[at], names) for at in positions]
+    region_list = list(regions)
+    inputs = sorted({name for region in region_list for name in region.inputs})
+    constants = {name for region in region_list for name in region.initializers}
+    cut_values = set(inputs) | {region.value for region in region_list}
+    names = {
+        name: _unused(f"{name}/alone", graph_producers.producer)
+        for name in cut_values
+        if name in graph_producers.producer
+    }
+    positions = sorted({index for region in region_list for index in region.nodes})
+    nodes = [_rename_outputs(graph_producers.nodes[index], names) for index in positions]
     graph = replace(
-        wiring.model.graph,
+        graph_producers.model.graph,
         nodes=tuple(nodes),
         inputs=tuple(Value(name, dtypes[name], None) for name in inputs),
-        outputs=tuple(Value(names[region.value], None, None) for region in parts),
-        initializers={name: wiring.model.graph.initializers[name] for name in sorted(constants)},
+        outputs=tuple(Value(names[region.value], None, None) for region in region_list),
+        initializers={name: graph_producers.model.graph.initializers[name] for name in sorted(constants)},
         values=(),
         extra=(),
     )
-    return replace(wiring.model, graph=graph), {region.value: names[region.value] for region in parts}
+    return replace(graph_producers.model, graph=graph), {
+        region.value: names[region.value] for region in region_list
+    }
 
 
-def region_model(wiring: GraphProducers, region: Region, types: Mapping[str, str] = {}) -> Model:
+def region_model(graph_producers: GraphProducers, region: Region, types: Mapping[str, str] = {}) -> Model:
     """One region as a model with one output; `types` gives the types of its inputs where they matter."""
-    return cut_out(wiring, [region], {name: types.get(name, "float32") for name in region.inputs})[0]
+    return cut_out(graph_producers, [region], {name: types.get(name, "float32") for name in region.inputs})[0]
 
 
 def _unused(name: str, names: Collection[str]) -> str:
@@ -127,7 +133,7 @@ def _unused(name: str, names: Collection[str]) -> str:
     return name
 
 
-def _making(node: Node, names: Mapping[str, str]) -> Node:
+def _rename_outputs(node: Node, names: Mapping[str, str]) -> Node:
     """The node with new names for its outputs: readers of the old names read an input instead."""
     if names.keys().isdisjoint(node.outputs):
         return node
@@ -153,55 +159,59 @@ def pair_values(
         outputs: Outputs of the graphs, paired.
         extra: More paired values.
     """
-    ends = {pair.before: pair.after for pair in outputs}
+    output_pairs = {pair.before: pair.after for pair in outputs}
     shared = [name for name in before.producer if name in after.producer and name in before.live]
-    doubted = [name for name in shared if not _believed(before, after, name)]
+    unreliable = [name for name in shared if not _is_reliable(before, after, name)]
     pairs: dict[str, str] = {}
-    if not doubted:
+    if not unreliable:
         pairs = {name: name for name in shared}
-    rest = before.live - pairs.keys()
+    unpaired_before = before.live - pairs.keys()
     paired = set(pairs.values())
-    more = (
-        name in after.live and name not in paired and SITE_KEY not in after.nodes[at].metadata
-        for name, at in after.producer.items()
+    unpaired_after = (
+        name in after.live and name not in paired and SITE_KEY not in after.nodes[index].metadata
+        for name, index in after.producer.items()
     )
-    if doubted or (not rest.isdisjoint(before.producer) and any(more)):
-        for first, second in _diff_pairs(before.model, after.model, inputs, ends):
+    if unreliable or (not unpaired_before.isdisjoint(before.producer) and any(unpaired_after)):
+        for first, second in _diff_pairs(before.model, after.model, inputs, output_pairs):
             if first in before.live and second in after.live:
                 pairs.setdefault(first, second)
-    pairs = _behind_normalisations(pairs, before, after)
+    pairs = _skip_folded_normalizations(pairs, before, after)
     pairs.update(extra or {})
-    pairs.update((a, b) for a, b in ends.items() if a in before.producer and b in after.producer)
-    used: set[str] = set()
-    taken = set(ends.values())
+    pairs.update((a, b) for a, b in output_pairs.items() if a in before.producer and b in after.producer)
+    used_partners: set[str] = set()
+    output_partners = set(output_pairs.values())
     ordered = []
     for name in before.producer:
-        twin = pairs.get(name)
+        partner = pairs.get(name)
         # an output is what the user sees: no other value may take its partner
-        if twin is None or twin in used or (twin in taken and name not in ends):
+        if (
+            partner is None
+            or partner in used_partners
+            or (partner in output_partners and name not in output_pairs)
+        ):
             continue
-        used.add(twin)
-        ordered.append(Pair(name, twin))
+        used_partners.add(partner)
+        ordered.append(Pair(name, partner))
     return ordered
 
 
-def _behind_normalisations(
+def _skip_folded_normalizations(
     pairs: Mapping[str, str], before: GraphProducers, after: GraphProducers
 ) -> dict[str, str]:
     """The pairs, moved behind a normalization that one graph folded into the layer before it."""
     paired = pairs.keys(), set(pairs.values())
     moved = {}
     for first, second in pairs.items():
-        ahead = before.normalised.get(first, ""), after.normalised.get(second, "")
-        alone = [name if name not in taken else "" for name, taken in zip(ahead, paired, strict=True)]
-        if bool(ahead[0]) != bool(ahead[1]) and any(alone):
-            moved[alone[0] or first] = alone[1] or second
+        normalized = before.normalized.get(first, ""), after.normalized.get(second, "")
+        unpaired = [name if name not in taken else "" for name, taken in zip(normalized, paired, strict=True)]
+        if bool(normalized[0]) != bool(normalized[1]) and any(unpaired):
+            moved[unpaired[0] or first] = unpaired[1] or second
         else:
             moved[first] = second
     return moved
 
 
-def _believed(before: GraphProducers, after: GraphProducers, name: str) -> bool:
+def _is_reliable(before: GraphProducers, after: GraphProducers, name: str) -> bool:
     first, second = before.nodes[before.producer[name]], after.nodes[after.producer[name]]
     if first.key == second.key or SITE_KEY in first.metadata or SITE_KEY in second.metadata:
         return True
@@ -209,14 +219,14 @@ def _believed(before: GraphProducers, after: GraphProducers, name: str) -> bool:
 
 
 def _diff_pairs(
-    before: Model, after: Model, inputs: Mapping[str, str], ends: Mapping[str, str]
+    before: Model, after: Model, inputs: Mapping[str, str], output_pairs: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """Values that a diff pairs."""
     first, second = DefUse(before), DefUse(after)
     forms = Forms()
     sites = pair_sites(first, second, forms)
     pairs = collect_ties(sites)
-    ties = [*inputs.items(), *pairs, *ends.items()]
+    ties = [*inputs.items(), *pairs, *output_pairs.items()]
     alignment = match(first, second, forms, excluded_nodes=collect_site_nodes(sites), ties=ties)
     for a, b in enumerate(alignment.before):
         if b is not None and first.nodes[a].key == second.nodes[b].key:

@@ -55,7 +55,7 @@ def _repeated_term(block: Repeat, term: Addend) -> Addend:
     """The term of a repeated block at the place of `term` in the first block."""
     if not isinstance(term.source, SymbolProduct):
         return term
-    return replace(term, source=replace(term.source, left=block.stands_for(term.source.left)))
+    return replace(term, source=replace(term.source, left=block.replacement_of(term.source.left)))
 
 
 def _open_sum(table: BlockTable, total: Total, local: Array, factor: float) -> Pieces:
@@ -70,20 +70,20 @@ def _open_sum(table: BlockTable, total: Total, local: Array, factor: float) -> P
             continue
         refined: Pieces = []
         for positions, terms in pieces:
-            here = local if positions is None else local[positions]
-            added = _term(table, value, here, scale)
-            if len(added) == 1 and added[0][0] is None:
-                terms += added[0][1]
+            part = local if positions is None else local[positions]
+            term_pieces = _resolve_term(table, value, part, scale)
+            if len(term_pieces) == 1 and term_pieces[0][0] is None:
+                terms += term_pieces[0][1]
                 refined.append((positions, terms))
                 continue
-            for inner, more in added:
+            for inner, new_terms in term_pieces:
                 assert inner is not None
-                refined.append((inner if positions is None else positions[inner], terms + more))
+                refined.append((inner if positions is None else positions[inner], terms + new_terms))
         pieces = refined
     return pieces
 
 
-def _term(table: BlockTable, value: Symbol | Array, local: Array, factor: float) -> Pieces:
+def _resolve_term(table: BlockTable, value: Symbol | Array, local: Array, factor: float) -> Pieces:
     if isinstance(value, Symbol):
         if isinstance(value.whole, SymbolProduct):
             return [(None, [Addend(value.whole, local, factor)])]
@@ -105,7 +105,7 @@ class RepeatedBlock(Struct, frozen=True):
     numbers: list[Addend]
 
 
-def repeat_in(table: BlockTable, codes: Array) -> RepeatedBlock | None:
+def find_repeat(table: BlockTable, codes: Array) -> RepeatedBlock | None:
     """The block that elements repeat; None for any other elements."""
     block = table.block(codes)
     numbers: list[Addend] = []
@@ -115,9 +115,9 @@ def repeat_in(table: BlockTable, codes: Array) -> RepeatedBlock | None:
         symbols = [(v, factor) for v, factor in terms if isinstance(v, Symbol)]
         if len(symbols) != 1 or symbols[0][1] != 1.0:
             return None
-        at = _span(local)
-        numbers = [Addend(v.reshape(-1)[at], local, f) for v, f in terms if not isinstance(v, Symbol)]
-        codes = symbols[0][0].flat[at]
+        span = _span(local)
+        numbers = [Addend(v.reshape(-1)[span], local, f) for v, f in terms if not isinstance(v, Symbol)]
+        codes = symbols[0][0].flat[span]
         block = table.block(codes)
     if not isinstance(block, Repeat):
         return None
@@ -127,5 +127,7 @@ def repeat_in(table: BlockTable, codes: Array) -> RepeatedBlock | None:
 def _span(positions: Array) -> Array | slice:
     """Positions as a slice, where they are consecutive: numpy looks up others one by one."""
     first = int(positions[0])
-    whole = int(positions[-1]) - first + 1 == positions.size and bool((np.diff(positions) == 1).all())
-    return slice(first, first + positions.size) if whole else positions
+    is_consecutive = int(positions[-1]) - first + 1 == positions.size and bool(
+        (np.diff(positions) == 1).all()
+    )
+    return slice(first, first + positions.size) if is_consecutive else positions

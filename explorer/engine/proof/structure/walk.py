@@ -20,9 +20,9 @@ from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.proof.meanings import Original, ProductSpec
 from explorer.engine.proof.structure.check import Rectangle, TileCheck
-from explorer.engine.proof.structure.terms import repeat_in, resolve
+from explorer.engine.proof.structure.terms import find_repeat, resolve
 from explorer.engine.proof.symbolic.blocks import BlockTable, NotTiled, Symbol
-from explorer.engine.proof.symbolic.integers import IntegerRules, sums_behind
+from explorer.engine.proof.symbolic.integers import IntegerRules, unmark_sums
 from explorer.engine.proof.symbolic.repeats import BodyRepeats
 from explorer.engine.proof.symbolic.symbols import Symbols
 from explorer.engine.runtime.onnxruntime import Array
@@ -60,27 +60,27 @@ def walk(
         Cancelled: `cancel` said so.
     """
     planned_sizes = site.batch, site.M, site.K, site.N
-    true = meaning.batch, meaning.M, meaning.K, meaning.N
-    if planned_sizes != true:
-        raise NotTiled(f"the plan says {_size(planned_sizes)}, the original multiplies {_size(true)}")
+    actual_sizes = meaning.batch, meaning.M, meaning.K, meaning.N
+    if planned_sizes != actual_sizes:
+        raise NotTiled(f"the plan says {_size(planned_sizes)}, the original multiplies {_size(actual_sizes)}")
     table, inputs, result = _run_on_symbols(after, site, original, meaning, shapes, dtype, wiring)
     check = TileCheck(inputs, meaning, site)
-    codes = sums_behind(result.codes) if meaning.integers is not None else result.codes
-    codes = meaning.out(codes.reshape(meaning.shape))
+    codes = unmark_sums(result.codes) if meaning.integers is not None else result.codes
+    codes = meaning.arrange_output(codes.reshape(meaning.shape))
     for band in check.bands():
         stop_if(cancel)
-        alike = table.repeats and meaning.shown is None
-        repeat = repeat_in(table, codes[band.cut].reshape(-1)) if alike else None
-        if repeat is not None and check.repeated(band, repeat):
+        may_repeat = table.repeats and meaning.visible is None
+        repeat = find_repeat(table, codes[band.slices].reshape(-1)) if may_repeat else None
+        if repeat is not None and check.check_repeated(band, repeat):
             continue
-        for area in check.across(band):
+        for area in check.tiles_of(band):
             stop_if(cancel)
             _check_area(area, codes, meaning, table, check)
         if repeat is not None:
-            check.remember(table, band, repeat)
-    due = site.products - check.unseen()
-    if check.tiles != due:
-        raise NotTiled(f"{check.tiles:,} products found, the plan has {due:,}")
+            check.store_band(table, band, repeat)
+    expected_products = site.products - check.hidden_products()
+    if check.tiles != expected_products:
+        raise NotTiled(f"{check.tiles:,} products found, the plan has {expected_products:,}")
     return check.tiles
 
 
@@ -88,15 +88,17 @@ def _check_area(
     area: Rectangle, codes: Array, meaning: ProductSpec, table: BlockTable, check: TileCheck
 ) -> None:
     """Opens the sums of an area of the output, and compares their terms with the plan."""
-    here = codes[area.cut].reshape(-1)
-    if meaning.shown is None:
-        visible = np.arange(here.size)
+    area_codes = codes[area.slices].reshape(-1)
+    if meaning.visible is None:
+        visible = np.arange(area_codes.size)
     else:
-        visible = np.flatnonzero(meaning.shown[area.cut])
-        here = here[visible]
-    if here.size:
-        for positions, terms in resolve(table, here, 1.0):
-            check.piece(area, visible if positions is None else visible[positions], terms, here.size)
+        visible = np.flatnonzero(meaning.visible[area.slices])
+        area_codes = area_codes[visible]
+    if area_codes.size:
+        for positions, terms in resolve(table, area_codes, 1.0):
+            check.check_elements(
+                area, visible if positions is None else visible[positions], terms, area_codes.size
+            )
 
 
 def _run_on_symbols(
@@ -116,10 +118,10 @@ def _run_on_symbols(
         symbols.override = IntegerRules(meaning.integers, inputs, table.next).apply
     values: dict[str, Any] = dict(zip(original.inputs, inputs, strict=True))
     graph = after.graph
-    nodes, ends = (wiring or Wiring.of(graph)).needed([site.output], stop=values)
-    strange = sorted(ends - set(values))
-    if strange:
-        raise NotTiled(f"it reads '{printable(strange[0])}', which the original product does not")
+    nodes, boundary = (wiring or Wiring.of(graph)).needed([site.output], stop=values)
+    unexpected = sorted(boundary - set(values))
+    if unexpected:
+        raise NotTiled(f"it reads '{printable(unexpected[0])}', which the original product does not")
     # in integer sites a product depends on more than its operands
     bodies = BodyRepeats(table).follow if meaning.integers is None else None
     interpreter = Interpreter(symbols, after.functions, bodies)

@@ -67,7 +67,7 @@ class Total(SymbolBlock):
     def spread(self) -> Sequence[tuple[Symbol | Array, float]]:
         """The terms, each of the shape of the sum: a bias is compared tile by tile."""
         if any(value.shape != self.shape for value, _ in self.terms):
-            self.terms = [(_spread(value, self.shape), factor) for value, factor in self.terms]
+            self.terms = [(_broadcast(value, self.shape), factor) for value, factor in self.terms]
         return self.terms
 
 
@@ -76,30 +76,30 @@ class Repeat(SymbolBlock):
 
     Attributes:
         first: The first repeated code.
-        instead: By identity of an activation of the first block: the activation in its place here.
+        replacements: By identity of an activation of the first block: the activation in its place here.
     """
 
     first: int
-    instead: dict[int, Symbol]
+    replacements: dict[int, Symbol]
 
-    def stands_for(self, value: Symbol) -> Symbol:
+    def replacement_of(self, value: Symbol) -> Symbol:
         """The value in the place of an activation of the first block, or of a slice of one."""
-        here = self.instead.get(id(value))
-        if here is None:
-            assert value.part is not None
-            whole, cut = value.part
-            here = self.instead[id(value)] = self.instead[id(whole)].cut(cut, value.shape)
-        return here
+        replacement = self.replacements.get(id(value))
+        if replacement is None:
+            assert value.sliced_from is not None
+            whole, cut = value.sliced_from
+            replacement = self.replacements[id(value)] = self.replacements[id(whole)].cut(cut, value.shape)
+        return replacement
 
 
 class Symbol:
     """A tensor of codes. `whole` is the block that it contains in full and in order, if any.
 
-    Codes that `make` returns are not stored: the rows of a convolution are many times its input. `part` is
-    the symbol and the place that it was cut from, if any; `taken` is the symbol and the indices of its rows.
+    Codes that `make` returns are not stored: the rows of a convolution are many times its input. `sliced_from` is
+    the symbol and the place that it was cut from, if any; `gathered_from` is the symbol and the indices of its rows.
     """
 
-    __slots__ = ("_codes", "_make", "decoded", "part", "shape", "taken", "whole")
+    __slots__ = ("_codes", "_make", "checked_positions", "gathered_from", "shape", "sliced_from", "whole")
 
     def __init__(
         self,
@@ -108,11 +108,11 @@ class Symbol:
         *,
         shape: tuple[int, ...] = (),
         make: Callable[[], Array] | None = None,
-        part: tuple[Symbol, tuple[slice, ...]] | None = None,
-        taken: tuple[Symbol, Array] | None = None,
+        sliced_from: tuple[Symbol, tuple[slice, ...]] | None = None,
+        gathered_from: tuple[Symbol, Array] | None = None,
     ) -> None:
-        self.part = part
-        self.taken = taken
+        self.sliced_from = sliced_from
+        self.gathered_from = gathered_from
         self._codes: Array | None = codes
         self._make = make
         self.whole = whole
@@ -121,11 +121,11 @@ class Symbol:
         elif codes is not None:
             shape = codes.shape
         self.shape: tuple[int, ...] = shape
-        self.decoded: Any = None
+        self.checked_positions: Any = None
         """Results of the structural check: blocks of the activation are used in many products."""
 
     @property
-    def late(self) -> bool:
+    def is_computed(self) -> bool:
         """Whether its codes are computed at each request."""
         return self._make is not None
 
@@ -142,16 +142,16 @@ class Symbol:
     @property
     def flat(self) -> Array:
         """The codes in C order, flat."""
-        self.settle()
+        self.make_contiguous()
         return self.codes.reshape(-1)
 
-    def cut(self, where: tuple[slice, ...], shape: tuple[int, ...]) -> Symbol:
+    def cut(self, slices: tuple[slice, ...], shape: tuple[int, ...]) -> Symbol:
         """A part of it with a given shape."""
-        if self.late:
-            return Symbol(None, shape=shape, make=lambda: self.codes[where], part=(self, where))
-        return Symbol(self.codes[where], part=(self, where))
+        if self.is_computed:
+            return Symbol(None, shape=shape, make=lambda: self.codes[slices], sliced_from=(self, slices))
+        return Symbol(self.codes[slices], sliced_from=(self, slices))
 
-    def settle(self) -> None:
+    def make_contiguous(self) -> None:
         """Makes its codes contiguous, once: numpy would do so at every look-up by index."""
         if self._make is None:
             self._codes = in_order(self.codes)
@@ -160,7 +160,7 @@ class Symbol:
 Value = Symbol | Array
 
 
-def _spread(value: Value, shape: tuple[int, ...]) -> Value:
+def _broadcast(value: Value, shape: tuple[int, ...]) -> Value:
     if value.shape == shape:
         return value
     if isinstance(value, Symbol):
@@ -223,9 +223,9 @@ class BlockTable:
         self._register(block)
         return block
 
-    def repeat(self, first: int, size: int, instead: dict[int, Symbol]) -> Repeat:
+    def repeat(self, first: int, size: int, replacements: dict[int, Symbol]) -> Repeat:
         """A new block that repeats the codes from `first` on with other activations."""
-        block = Repeat(self.next, (size,), first, instead)
+        block = Repeat(self.next, (size,), first, replacements)
         self._register(block)
         self.repeats += 1
         return block
@@ -234,9 +234,9 @@ class BlockTable:
         """A new block of sums; a term that is itself such a block of this shape is opened."""
         flat: list[tuple[Value, float]] = []
         for value, factor in terms:
-            whole = value.whole if isinstance(value, Symbol) else None
-            if isinstance(whole, Total) and whole.shape == shape:
-                flat += [(v, f * factor) for v, f in whole.terms]
+            block = value.whole if isinstance(value, Symbol) else None
+            if isinstance(block, Total) and block.shape == shape:
+                flat += [(v, f * factor) for v, f in block.terms]
             else:
                 flat.append((value, factor))
         return Symbol(None, self._register(Total(self.next, shape, flat)))

@@ -20,7 +20,7 @@ from explorer.engine.graph.model import DTYPES, Node
 from explorer.engine.proof.symbolic.blocks import NotTiled, Symbol, Value
 from explorer.engine.runtime.onnxruntime import Array
 
-_NOTHING, _BESIDE, _CHANGED = -1, -2, -16
+_NUMBER_ZERO, _OTHER_NUMBER, _CHANGED_ZERO = -1, -2, -16
 """Codes of the number 0, of numbers computed from the inputs beside the products, and of a changed sum 0; a
 changed sum with code c has code -16 - c."""
 
@@ -66,18 +66,18 @@ class _CodesSymbol(Symbol):
     __slots__ = ()
 
 
-def sums_behind(codes: Array) -> Array:
+def unmark_sums(codes: Array) -> Array:
     """The codes of the sums behind an output.
 
     Raises:
         NotTiled: Only a part of it was changed after the sum.
     """
-    changed = codes <= _CHANGED
+    changed = codes <= _CHANGED_ZERO
     if not changed.any():
         return codes
     if not changed.all():
         raise NotTiled("a part of its output is requantised, and a part is not")
-    return _CHANGED - codes
+    return _CHANGED_ZERO - codes
 
 
 class IntegerRules:
@@ -91,9 +91,9 @@ class IntegerRules:
 
     def __init__(self, integers: Integers, inputs: Sequence[Symbol], first: int) -> None:
         self.zero = integers.zero
-        self.point = inputs[integers.zero_input] if integers.zero_input >= 0 else None
+        self.zero_symbol = inputs[integers.zero_input] if integers.zero_input >= 0 else None
         self.first = first
-        self.stepped = any(grid is not None for grid in integers.grids)
+        self.has_grids = any(grid is not None for grid in integers.grids)
 
     def apply(
         self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any], product: Product
@@ -109,15 +109,15 @@ class IntegerRules:
             if isinstance(args[0], _CodesSymbol):
                 return [Symbol(args[0].codes)]
             if isinstance(args[0], Symbol):
-                wide = DTYPES[int(attributes["to"])].bits >= 32 or isinstance(args[0], _OffsetSymbol)
+                keeps_codes = DTYPES[int(attributes["to"])].bits >= 32 or isinstance(args[0], _OffsetSymbol)
                 if not self._is_sum(args[0]) and DTYPES[int(attributes["to"])].bits == 16:
                     return [args[0]]  # back from the padded type
-                if self._is_sum(args[0]) or not wide:
-                    return [self._changed(args, args[0].shape)]
+                if self._is_sum(args[0]) or not keeps_codes:
+                    return [self._mark_changed(args, args[0].shape)]
                 return [args[0]]
             return [args[0].astype(DTYPES[int(attributes["to"])].name)]
         if node.op in ("Add", "Sub", "Mul", "Div", "Round", "Clip", "QuantizeLinear", "ReduceSum"):
-            return self._reckoned(node, attributes, args)
+            return self._elementwise(node, attributes, args)
         return None
 
     def _is_sum(self, value: Any) -> bool:
@@ -127,9 +127,9 @@ class IntegerRules:
         if value.whole is not None:
             return value.whole.base >= self.first
         codes = value.codes
-        return bool(codes.size) and bool(codes.max() >= self.first or codes.min() <= _CHANGED)
+        return bool(codes.size) and bool(codes.max() >= self.first or codes.min() <= _CHANGED_ZERO)
 
-    def _reckoned(
+    def _elementwise(
         self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
     ) -> Sequence[Value] | None:
         symbols = [a for a in args if isinstance(a, Symbol)]
@@ -139,39 +139,41 @@ class IntegerRules:
         if node.op == "ReduceSum":
             if sums:
                 return None
-            return [Symbol(np.full(_reduced(attributes, args), _BESIDE))]
+            return [Symbol(np.full(_reduced_shape(attributes, args), _OTHER_NUMBER))]
         shape = np.broadcast_shapes(*(a.shape for a in args if a is not None))
         if not sums:
             number = next((a for a in args if not isinstance(a, Symbol)), None)
-            whole = node.op == "Round" and isinstance(args[0], _CodesSymbol)
-            if whole or (self.stepped and node.op == "Div" and number is not None and number.size == 1):
+            is_code_rounding = node.op == "Round" and isinstance(args[0], _CodesSymbol)
+            if is_code_rounding or (
+                self.has_grids and node.op == "Div" and number is not None and number.size == 1
+            ):
                 return [_CodesSymbol(symbols[0].codes)]
             if node.op == "Add" and number is not None and number.size == 1:
                 return [_OffsetSymbol(symbols[0].codes, int(number.reshape(())))]
-            return [Symbol(np.full(shape, _BESIDE))]
-        plain = all(a.whole is not None or (a.codes > _BESIDE).all() for a in symbols)
-        if node.op == "Add" and plain:
+            return [Symbol(np.full(shape, _OTHER_NUMBER))]
+        are_unchanged = all(a.whole is not None or (a.codes > _OTHER_NUMBER).all() for a in symbols)
+        if node.op == "Add" and are_unchanged:
             return None  # partial sums, or a bias
-        return [self._changed(args, shape)]
+        return [self._mark_changed(args, shape)]
 
-    def _changed(self, args: Sequence[Any], shape: tuple[int, ...]) -> Symbol:
+    def _mark_changed(self, args: Sequence[Any], shape: tuple[int, ...]) -> Symbol:
         """Changed elements of the one argument that holds sums."""
         sums = [a for a in args if self._is_sum(a)]
         if len(sums) != 1:
             raise ValueError("it joins two sums" if sums else "it rounds what is multiplied")
         codes = np.broadcast_to(sums[0].codes, shape)
-        return Symbol(np.where(codes <= _CHANGED, codes, _CHANGED - codes))
+        return Symbol(np.where(codes <= _CHANGED_ZERO, codes, _CHANGED_ZERO - codes))
 
     def _pad(self, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value] | None:
         if not isinstance(args[0], Symbol):
             return None
         fill = args[2] if len(args) > 2 and args[2] is not None else np.zeros((), np.int8)
-        code = _NOTHING
+        code = _NUMBER_ZERO
         if isinstance(fill, Symbol):
             if (
-                self.point is None
+                self.zero_symbol is None
                 or fill.shape not in ((), (1,))
-                or fill.codes.item() != self.point.codes.item()
+                or fill.codes.item() != self.zero_symbol.codes.item()
             ):
                 raise ValueError("it pads with something else than the zero point")
             code = 0
@@ -204,17 +206,17 @@ class IntegerRules:
                 raise ValueError("its right operand has a zero point of its own")
             weight = Symbol(weight.codes)
         elif offset:
-            moved = weight.astype(np.int16) - offset
-            weight = moved.astype(np.int8)
-            if np.any(weight != moved):
+            shifted = weight.astype(np.int16) - offset
+            weight = shifted.astype(np.int8)
+            if np.any(weight != shifted):
                 raise ValueError("its right operand has a zero point of its own")
         return product(activation, weight)
 
 
 def _total(attributes: Mapping[str, Any], args: Sequence[Any]) -> Array:
     """A sum of stored numbers over some axes."""
-    over = tuple(_axes(attributes, args))
-    total: Array = args[0].sum(over, dtype=args[0].dtype, keepdims=bool(attributes.get("keepdims", 1)))
+    axes = tuple(_axes(attributes, args))
+    total: Array = args[0].sum(axes, dtype=args[0].dtype, keepdims=bool(attributes.get("keepdims", 1)))
     return total
 
 
@@ -224,11 +226,13 @@ def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> list[int]:
     return [int(axis) for axis in np.asarray(axes).reshape(-1)]
 
 
-def _reduced(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]:
+def _reduced_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]:
     """The shape of a sum over some axes."""
     rank = len(args[0].shape)
-    gone = {axis % rank for axis in _axes(attributes, args)}
-    keep = bool(attributes.get("keepdims", 1))
+    summed_axes = {axis % rank for axis in _axes(attributes, args)}
+    keeps_axes = bool(attributes.get("keepdims", 1))
     return tuple(
-        1 if axis in gone else size for axis, size in enumerate(args[0].shape) if keep or axis not in gone
+        1 if axis in summed_axes else size
+        for axis, size in enumerate(args[0].shape)
+        if keeps_axes or axis not in summed_axes
     )
