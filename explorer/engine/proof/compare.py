@@ -1,8 +1,8 @@
-"""Numeric comparison: how far apart two results are, how far from float64, and whether that is too far.
+"""Compares two numeric results with each other and with a float64 result, and judges the difference.
 
-There is no fixed tolerance: it would fail deep models that are right and pass small outputs that are wrong.
-The error of the original against float64 is the noise floor, measured on the same inputs. The tested claim is
-that the other graph is no less accurate.
+There is no fixed tolerance, because it would reject correct deep models and accept wrong small outputs. The
+noise floor is the error of the original against float64, measured on the same inputs. The comparison tests
+that the other graph is not less accurate than the original.
 """
 
 from __future__ import annotations
@@ -18,74 +18,78 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.values import agreement
 
 LIMIT = 8.0
-"""Limit of |error| / (u |x| |W|) of a matrix product whose terms have both signs."""
+"""Maximum of |error| / (u |x| |W|) in a matrix product, where u is the unit roundoff and terms have both
+signs."""
 
 _SLACK = 4.0
-"""Two runs of equal accuracy differ in RMS error by about a factor of 2; a fault, by orders of magnitude."""
+"""Allowed factor between RMS errors. Runs of equal accuracy differ by about 2, faults by orders of
+magnitude."""
 
 _SAMPLE_SLACK = 256.0
-"""Added to the slack, over the number of elements: fewer elements may differ more by chance
-(three elements against three exceed a factor of 89 in RMS less than once in 10,000 cases)."""
+"""Increase of the slack, divided by the number of elements, because few elements differ more by chance. The
+RMS of three elements exceeds that of three others by a factor of 89 in less than one of 10,000 cases."""
 
 SLAB = 1 << 13
-"""Elements compared at a time. A comparison makes some twenty arrays of float64, which stay in cache at this
-size: slabs of a million elements took eight times as long. BLAS also uses one thread for a dot product of up
-to 10,000 elements: several threads would wait for each other longer than the product takes."""
+"""Number of elements that are compared at a time. At this size, the about twenty float64 arrays of a
+comparison stay in the cache; a million elements at a time took eight times as long. BLAS uses one thread for
+dot products of up to 10,000 elements, for which several threads would be slower."""
 
 _OCTAVES = 4
-"""Outputs are also judged in bins of magnitude this many powers of two wide, so that large elements do
-not hide an error in small ones."""
+"""Width in powers of two of the bins of magnitude in which outputs are also judged. So large elements do not
+hide an error in small elements."""
 
 _BIN_ELEMENTS = 16
 
 _HALF_ROUNDOFF = 2.0**-12
-"""Unit roundoff from which a type is narrower than the type its products are computed in."""
+"""Smallest unit roundoff of a type that is narrower than the type in which its products are computed."""
 
 _PEAK = 4.0
-"""How far the largest of many roundings lies above their RMS."""
+"""Ratio of the largest of many rounding errors to their RMS."""
 
 _MAX_AMPLIFICATION = 64.0
-"""Limit of the error of a whole run, in multiples of the effect of one rounding of the inputs: every layer
-adds roundings."""
-
-"""Reason why outputs without any finite number are neither evidence nor a difference."""
+"""Maximum error of a complete run, in multiples of the effect of one rounding of the inputs. Every layer adds
+rounding errors."""
 
 
 def unit_roundoff(dtype: str) -> float:
-    """The u of a float type: the largest relative error of one rounding (2**-24 for float32)."""
+    """Returns the unit roundoff u of a float type: the largest relative error of one rounding."""
     return {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}.get(dtype, 2.0**-24)
 
 
 def to_float64(array: Array) -> Array:
-    """As float64, whatever the float type."""
+    """Converts an array of any float type to float64."""
     return np.asarray(array).astype(np.float64)
 
 
 def allowed(roundoff: float, depth: int, growth: float) -> float:
-    """Relative RMS difference of two results that `depth` roundings explain."""
-    # roundings are independent: they add up as the square root of their number
+    """Returns the maximum relative RMS difference that `depth` roundings can cause."""
+    # independent rounding errors grow with the square root of their number
     return growth * _SLACK * roundoff * math.sqrt(depth)
 
 
 class OutputComparison(Struct):
-    """Comparison of two results of the same shape, `before` and `after`, over all draws.
+    """Comparison of two results of the same shape, `before` and `after`, over all draws of inputs.
 
     Attributes:
-        roundoff: u of the output's type.
-        sensitivity: RMS change of `before` when its inputs move by one unit in the last place: the effect of
-            a single rounding on the output.
-        growth: Factor by which `after` may round more, because of longer sums.
-        share: Share of the elements that have an independent error.
-        has_bins: Whether errors are also added up by the magnitude of the elements, as `judge` needs.
-        elements: Elements compared that are finite on both sides.
-        judged: Compared elements that have a float64 result.
-        nonfinite: NaN or Inf in `after` where `before` has none, or another one.
-        missing_nonfinite: NaN or Inf in `before` where `after` is finite and float64 does not decide.
-        size: Elements in all draws.
-        shared: Elements that are NaN or Inf in both.
-        shared_nan: Elements that are NaN in both.
-        unreferenced_draws: Draws without a float64 result, with `before` in its place.
-        largest_share: Largest share of an allowed error that occurred; set by `judge`.
+        roundoff: Unit roundoff u of the output's type.
+        sensitivity: RMS change of `before` if its inputs change by one unit in the last place, which is the
+            effect of one rounding on the output.
+        growth: Factor by which `after` may have larger rounding errors because of longer sums.
+        share: Share of the elements with independent errors, 0 to 1.
+        has_bins: Whether errors are also summed by the magnitude of the elements, as `judge` needs.
+        elements: Number of compared elements that are finite in both results.
+        judged: Number of compared elements with a float64 result.
+        nonfinite: Number of NaN or Inf in `after` where `before` is finite or has another value.
+        missing_nonfinite: Number of NaN or Inf in `before` where `after` is finite and float64 is not.
+        size: Number of elements in all draws.
+        shared: Number of elements that are NaN or Inf in both results.
+        shared_nan: Number of elements that are NaN in both results.
+        equal: Whether all elements are equal by bits.
+        max_abs, max_rel: Largest absolute and largest relative difference.
+        max_before, max_after: Largest absolute error of each result against float64.
+        largest: Largest magnitude in `before`.
+        unreferenced_draws: Comparison of draws without a float64 result, with `before` as the reference.
+        largest_share: Largest ratio of an error to its limit; set by `judge`.
     """
 
     roundoff: float
@@ -112,7 +116,7 @@ class OutputComparison(Struct):
     _bins: dict[int, tuple[int, float, float]] = field(default_factory=dict)
 
     def add(self, before: Array, after: Array, reference: Array | None) -> None:
-        """Adds a draw. `reference` is the float64 result of the original."""
+        """Adds a draw. `reference` is the float64 result of the original, or None."""
         before_flat, after_flat = np.asarray(before).reshape(-1), np.asarray(after).reshape(-1)
         exact_flat = None if reference is None else np.asarray(reference).reshape(-1)
         for first in range(0, before_flat.size, SLAB):
@@ -129,7 +133,7 @@ class OutputComparison(Struct):
         with np.errstate(over="ignore", invalid="ignore"):
             is_finite = np.isfinite(np.dot(old, old)) and np.isfinite(np.dot(new, new))
         if is_finite and reference is None:
-            self._add_finite(old, new, None)  # as nearly everything is
+            self._add_finite(old, new, None)  # the common case
             return
         finite_old, finite_new = np.isfinite(old), np.isfinite(new)
         if not (finite_old.all() and finite_new.all()):
@@ -150,7 +154,7 @@ class OutputComparison(Struct):
             self._add_finite(old[comparable], new[comparable], None if exact is None else exact[comparable])
 
     def add_beside(self, before: Array, after: Array) -> None:
-        """Adds a draw without a float64 result: it is judged by the noise of the draws that have one."""
+        """Adds a draw without a float64 result, which is judged by the noise floor of the other draws."""
         self.add(before, after, None)
         if self.unreferenced_draws is None:
             self.unreferenced_draws = OutputComparison(self.roundoff)
@@ -205,12 +209,12 @@ class OutputComparison(Struct):
 
     @property
     def mse(self) -> float | None:
-        """Mean squared difference."""
+        """Mean squared difference, or None if nothing was compared."""
         return self._mean_square("gap")
 
     @property
     def cosine(self) -> float | None:
-        """Cosine of the angle between the two; None if one of them is zero throughout."""
+        """Cosine similarity of the two results, or None if all elements of one result are zero."""
         return agreement.cosine(*(self._squares.get(name, 0.0) for name in ("dot", "old", "new")))
 
     @property
@@ -229,7 +233,7 @@ class OutputComparison(Struct):
         return self._rms("error new")
 
     def figures(self) -> dict[str, Any]:
-        """The fields of the evidence that come from this comparison; None where nothing was compared."""
+        """Returns the fields of the evidence from this comparison; None where nothing was compared."""
         was_compared = bool(self.elements)
         return {
             "max_abs": self.max_abs if was_compared else None,
@@ -243,10 +247,10 @@ class OutputComparison(Struct):
 
     @property
     def plausible(self) -> bool:
-        """Whether float64 and the original agree well enough for float64 to be the truth.
+        """Whether float64 and the original agree well enough to use float64 as the reference.
 
-        If they disagree, the float64 run computes something else (a defect of an evaluator, or a decision
-        that went the other way), and an error measured against it would be a meaningless noise floor.
+        If they disagree, the float64 run computes something else, because of a defect in the evaluator or
+        another decision in the data. Errors against it would be meaningless.
         """
         if not self.judged:
             return False
@@ -255,23 +259,23 @@ class OutputComparison(Struct):
         return (self.rms_before or 0.0) <= expected
 
     def _chance_factor(self, count: int) -> float:
-        """Factor by which errors of `count` elements may differ by chance, beside the slack."""
+        """Returns the addition to the slack by which errors of `count` elements may differ by chance."""
         return _SAMPLE_SLACK / max(self._independent_errors(count), 1)
 
     def _independent_errors(self, count: int) -> float:
-        """Number of independent errors among `count` elements."""
+        """Returns the number of independent errors among `count` elements."""
         return count * self.share
 
     @property
     def limit_share(self) -> float | None:
-        """Share of the allowed error that occurred; None where no size of an error decides."""
+        """Largest ratio of an error to its limit, or None if the verdict does not depend on error sizes."""
         return None if self.find_problem() or math.isinf(self.largest_share) else self.largest_share
 
     def judge(self, *, both: bool = False) -> str:
-        """'' if `after` is no less accurate than `before`, else why it is less accurate.
+        """Returns '' if `after` is as accurate as `before`, else the reason why it is less accurate.
 
         Args:
-            both: Also require that `before` is no less accurate: neither is the original of the other.
+            both: Whether `before` must also be as accurate as `after`, because neither is the original.
         """
         problem = self.find_problem()
         if problem or self.equal:
@@ -286,7 +290,7 @@ class OutputComparison(Struct):
         return reason or self._judge_unreferenced()
 
     def _judge_unreferenced(self) -> str:
-        """How the other draws differ by more than an allowed error and the noise floor."""
+        """Describes differences in draws without float64 that exceed the noise floor; '' without one."""
         other_draws = self.unreferenced_draws
         if other_draws is None or not other_draws.judged:
             return ""
@@ -295,10 +299,12 @@ class OutputComparison(Struct):
         least_noise = self.sensitivity if self.roundoff >= _HALF_ROUNDOFF else 0.0
         difference, floor = other_draws.rms_after or 0.0, max(self.rms_before or 0.0, least_noise)
         if self._exceeds(difference, slack * floor + rounding * (other_draws.scale or 0.0)):
-            return f"RMS difference {difference:.2e} in a draw; the original's error against float64 is {floor:.2e}"
+            against = f"the original's error against float64 is {floor:.2e}"
+            return f"RMS difference {difference:.2e} in a draw; {against}"
         difference, floor = other_draws.max_after, max(self.max_before, _PEAK * least_noise)
         if self._exceeds(difference, slack * floor + rounding * other_draws.largest):
-            return f"largest difference {difference:.2e} in a draw; the original's error against float64 is {floor:.2e}"
+            against = f"the original's error against float64 is {floor:.2e}"
+            return f"largest difference {difference:.2e} in a draw; {against}"
         floors = {
             e: math.sqrt(old / n)
             for e, (n, old, _) in self._bins.items()
@@ -312,18 +318,22 @@ class OutputComparison(Struct):
             top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
             slack = 1 + self.growth * _SLACK + self._chance_factor(count)
             if self._exceeds(difference, slack * floor + rounding * top):
-                return f"RMS difference {difference:.2e} of elements below {top:.2g} in a draw, floor {floor:.2e}"
+                elements = f"elements below {top:.2g}"
+                return f"RMS difference {difference:.2e} of {elements} in a draw, floor {floor:.2e}"
         return ""
 
     def _describe_worse(
         self, baseline: tuple[str, float | None, float], candidate: tuple[str, float | None, float]
     ) -> str:
-        """How the errors of `candidate` exceed those of `baseline` by more than chance."""
+        """Describes how the errors of `candidate` exceed those of `baseline` beyond chance; '' if not.
+
+        Both are (name of the side, RMS error, largest error).
+        """
         slack = self.growth * _SLACK + self._chance_factor(self.judged)
         rounding = 2 * self.roundoff
         (_, rms_floor, max_floor), (side, rms, largest) = baseline, candidate
-        # a runtime keeps float32 between half-precision operators where no function or loop stands between
-        # them: the effect of a rounding there is known from the effect of a rounding of the inputs
+        # a runtime may keep float32 between half-precision operators, unless a function or loop separates
+        # them; the effect of one rounding of the inputs is therefore the least noise
         least_noise = self.sensitivity if self.roundoff >= _HALF_ROUNDOFF else 0.0
         rms_floor, rms, scale = max(rms_floor or 0.0, least_noise), rms or 0.0, self._rms("true") or 0.0
         max_floor = max(max_floor, _PEAK * least_noise)
@@ -343,32 +353,33 @@ class OutputComparison(Struct):
         return ""
 
     def _exceeds(self, error: float, allowed: float) -> bool:
-        """Whether an error exceeds its limit; keeps the largest share of a limit."""
+        """Whether an error exceeds its limit; also updates `largest_share`."""
         share = error / allowed if allowed else math.inf if error else 0.0
         self.largest_share = max(self.largest_share, share)
         return error > allowed
 
     def judge_by_depth(self, depth: int) -> str:
-        """As `judge`, without a float64 run: the noise is that of `depth` accumulated roundings."""
+        """Judges without a float64 run; the noise floor is that of `depth` accumulated roundings."""
         problem = self.find_problem()
         if problem or self.equal:
             return problem
         difference, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
-        # roundings are independent: they add up as the square root of their number
+        # independent rounding errors grow with the square root of their number
         noise = max(self.roundoff * math.sqrt(depth) * scale, self.sensitivity)
         if self._exceeds(difference, self.growth * _SLACK * noise):
-            return f"RMS difference {difference:.2e}, expected of rounding at most {self.growth * _SLACK * noise:.2e}"
+            limit = self.growth * _SLACK * noise
+            return f"RMS difference {difference:.2e}, expected of rounding at most {limit:.2e}"
         return ""
 
     def beyond_rounding(self, depth: int) -> bool:
-        """Whether the difference exceeds `depth` accumulated roundings, over all elements or in one."""
+        """Whether the RMS or the largest difference exceeds `depth` accumulated roundings."""
         noise = allowed(self.roundoff, depth, self.growth)
         difference, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
         return difference > noise * scale or self.max_abs > noise * self.largest
 
     @property
     def is_void(self) -> bool:
-        """Whether nothing is wrong but that not one number of either is finite."""
+        """Whether the comparison is inconclusive because both results contain only NaN or Inf."""
         return (
             not self.nonfinite
             and not self.missing_nonfinite
@@ -377,7 +388,7 @@ class OutputComparison(Struct):
         )
 
     def find_problem(self) -> str:
-        """The difference that no rounding explains, in words; '' without one."""
+        """Describes a difference that rounding cannot cause, such as a new NaN; '' without one."""
         if self.nonfinite:
             return f"{self.nonfinite:,} NaN or Inf that the original has not"
         if self.missing_nonfinite:

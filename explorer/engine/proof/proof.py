@@ -1,10 +1,13 @@
-"""Equivalence proof of two graphs: evidence, cheapest and strongest first.
+"""Proves that two graphs compute the same, starting with the cheapest and strongest evidence.
 
-Nodes with the same operators, attributes, constants and producers are equal by construction
-(`value_numbers`). Tiled nodes are proved site by site (`site_proof`). The remaining nodes, the changed
-regions, are run alone (`region_runs`), and the whole models once (`whole_run`). A mean squared error alone
-proves nothing: one of 9,216 tiles dropped gives 7.5e-9. Nor does a run alone: a model with a zeroed
-recurrence is equal bit for bit on a sequence of length one.
+1. Nodes with equal operators, attributes, constants and producers are equal by construction
+   (`structure.value_numbers`).
+2. Tiled nodes are proved site by site (`sites.proof`).
+3. The remaining nodes, the changed regions, run alone (`regions.runs`).
+4. The complete models run (`outputs.whole_run`).
+
+A small mean squared error alone proves nothing: one dropped tile of 9,216 gives 7.5e-9. One run alone proves
+nothing either: a model with a zeroed recurrence gives equal bits for a sequence of length one.
 """
 
 from __future__ import annotations
@@ -60,32 +63,32 @@ def verify(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Verification:
-    """Evidence that `after` computes what `before` computes.
+    """Collects the evidence that `after` computes the same as `before`.
 
     Args:
-        before: The original.
+        before: The original model.
         after: The other model.
-        plan: What was tiled; None to read it from the tiled file, if it has a plan.
-        draws: How many random inputs the whole models are run on.
-        seed: Of the first draw; draw i has seed + i.
+        plan: Tiling plan, or None to read it from the metadata of `after`, if any.
+        draws: Number of random inputs on which the complete models run.
+        seed: Seed of the first draw; draw i has seed + i.
         dims: Sizes of symbolic dimensions.
-        input_shapes: Shapes and types in place of the declared ones.
-        torch_run: The torch model that `before` was exported from: inputs to outputs, both in the order of
-            the graph.
-        arrays: Inputs from a file. Then only regions and sites also get random inputs.
-        tolerance: How far the outputs may differ. Then the models are run, and nothing is proved.
-        meanwhile: Runs in a thread of its own while matmuls are proved, where a processor is free. Its
-            exceptions are ignored here.
+        input_shapes: Shapes and types that replace the declared ones.
+        torch_run: Function that runs the torch model from which `before` was exported. It takes the inputs
+            and returns the outputs, both in the order of the graph.
+        arrays: Inputs from a file for the complete models. Regions and sites still get random inputs.
+        tolerance: Allowed difference of the outputs. If it is given, the models only run, without a proof.
+        meanwhile: Callback that runs in its own thread during the proof of matmuls if a processor is free.
+            Its exceptions are ignored here.
         on_progress: Receives the phase and the progress of the proof.
-        cancel: Called now and then; True stops.
+        cancel: Callback between steps; the proof stops when it returns True.
 
     Returns:
         The evidence. A difference between the models is a result, not an error.
 
     Raises:
         Misuse: An option does not fit the model, or no input can be drawn.
-        BadModel: onnxruntime cannot load or run one of the models, and their structure does not decide.
-        Cancelled: `cancel` said so.
+        BadModel: onnxruntime cannot load or run one of the models, and their structure is not decisive.
+        Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
     if draws < 1:
@@ -110,10 +113,15 @@ def verify(
 
 
 def check_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> None:
-    """Refuses two models that cannot be run on the same inputs; `alike` are types that may differ.
+    """Checks that two models can run on the same inputs.
+
+    Args:
+        before: The first model.
+        after: The second model.
+        alike: Element types that may replace each other.
 
     Raises:
-        Misuse: Number, types or shapes of their inputs differ.
+        Misuse: The number, types or shapes of the inputs differ.
     """
     try:
         run.pair_inputs(before, after, alike)
@@ -124,15 +132,16 @@ def check_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> No
 
 
 _MAX_LIMIT = 1 << 14
-"""Largest limit, held by one model alone, on both sides of which sizes are tried."""
+"""Maximum value of a limit that is tested. A limit is a number that only one model contains and that may
+decide at which sizes the models differ; sizes below and above it are tried."""
 
 
 class ProofTask(Struct, frozen=True):
-    """Two graphs with paired inputs and outputs; the other fields as for `verify`.
+    """Two graphs with paired inputs and outputs, and the arguments of `verify`.
 
     Attributes:
-        names: Input of the original to input of the other.
-        ends: Outputs of both, paired.
+        names: Input names of `after` by input name of `before`.
+        ends: Pairs of outputs.
     """
 
     before: Model
@@ -149,12 +158,12 @@ class ProofTask(Struct, frozen=True):
 
 
 class ProofInputs(Struct, frozen=True):
-    """The inputs that the models run on.
+    """Inputs for the runs of the models.
 
     Attributes:
-        declared: Shapes and types by input, from the user or from the models.
-        sizes: The sizes of open dimensions that are tried.
-        tried: How inputs are drawn at each of the sizes; the whole models run on the first.
+        declared: Shapes and types by input name, from the user or from the models.
+        sizes: Sizes of the open (symbolic) dimensions to try.
+        tried: Random inputs for each of these sizes. The complete models run at the first.
         drawn: Whether the inputs are random.
     """
 
@@ -164,7 +173,7 @@ class ProofInputs(Struct, frozen=True):
     drawn: bool
 
     def fields(self, seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-        """The fields of the evidence that describe the inputs."""
+        """Returns the fields of the evidence that describe the inputs."""
         return {
             "seeds": tuple(seeds) if self.drawn else (),
             "inputs": tuple(random_input.text() for random_input in self.tried[0]),
@@ -175,13 +184,13 @@ class ProofInputs(Struct, frozen=True):
 def _choose_inputs(
     task: ProofTask, dims: Dims, input_shapes: random_inputs.InputShapes, arrays: InputArrays | None
 ) -> ProofInputs:
-    """The inputs of a file, or random ones at the sizes that are worth a try."""
+    """Takes the inputs from a file, or plans random inputs for the sizes to try."""
     declared = random_inputs.fixed_shapes(task.before, task.after, task.names, input_shapes)
     if arrays is not None:
         values = random_inputs.given_inputs(task.before, arrays, declared)
         return ProofInputs(declared, Sizes((random_inputs.sizes_of(task.before, values),)), (values,), False)
     limits_found = [limit for side in one_sided(task.before, task.after) for n in side for limit in n.limits]
-    # a size of a million would take too long: the effect of such a limit is not tested
+    # the effect of a limit of a million is not tested, because runs of this size would take too long
     limits = {round(value) for value in limits_found if 1 < value <= _MAX_LIMIT}
     sizes = choose_sizes(task.before, task.plan, dims, declared, limits)
     tried = tuple(random_inputs.plan_inputs(task.before, size, declared) for size in sizes.tried)
@@ -189,7 +198,7 @@ def _choose_inputs(
 
 
 def _verify_within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -> Verification:
-    """Verification by runs alone: whether the outputs stay within the tolerance."""
+    """Runs the models and checks whether the outputs stay within the tolerance."""
     before, tried = task.before, inputs.tried
     seeds = [task.seed + i for i in range(max(task.draws, len(tried)) if inputs.drawn else 1)]
     feeds = [random_inputs.draw(tried[i % len(tried)], seed) for i, seed in enumerate(seeds)]
@@ -210,14 +219,17 @@ def _verify_within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -
 
 
 def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
-    """Proves the sites, compares the structure, runs the models, and gives the verdict."""
+    """Proves the sites, compares the structure, runs the models, and returns the verdict."""
     seeds = [task.seed + i for i in range(task.draws if inputs.drawn else 1)]
-    plan, tried = task.plan, list(inputs.tried)  # sites remove inputs on which the original fails
+    plan, tried = (
+        task.plan,
+        list(inputs.tried),
+    )  # the proof of sites removes inputs on which the original fails
     halfway = _decomposed_original(task.before, plan, inputs.sizes.tried[0], inputs.declared)
     sites = SiteProof(halfway, task.after, tried, task.seed, task.tell, task.cancel)
     first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
     with (
-        gc_pause(),  # a walk makes a hundred thousand objects without reference cycles
+        gc_pause(),  # symbolic execution creates 100,000 objects without reference cycles
         whole_run.run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,
     ):
         originals = sites.originals(plan)
@@ -258,7 +270,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
 def _match(
     task: ProofTask, inputs: ProofInputs, originals: Mapping[str, Original], proofs: Sequence[SiteEvidence]
 ) -> Correspondence:
-    """The correspondence of both graphs, in which a proved site counts as its product."""
+    """Matches the values of both graphs; a proved site counts as the product that it replaces."""
     task.tell("matching the graphs", 0, 1)
 
     def types() -> tuple[Mapping[str, TensorInfo], Mapping[str, TensorInfo]]:
@@ -281,7 +293,10 @@ def _verification(
     seeds: Sequence[int],
     tried: Sequence[tuple[random_inputs.RandomInput, ...]],
 ) -> Verification:
-    """The verdict and its grounds; sizes whose inputs are not in `tried` were refused."""
+    """Builds the verification from its grounds.
+
+    A size was refused by the original if its inputs are not in `tried`.
+    """
     pairs = list(zip(inputs.sizes.tried, inputs.tried, strict=True))
     refused = [size for size, drawn in pairs if all(drawn is not attempt for attempt in tried)]
     verdict = verdict_of(grounds)
@@ -292,7 +307,7 @@ def _verification(
         verdict["verdict"] += f"; {NOTE}"
     tested_sizes = [size for size in inputs.sizes.tried if size not in refused]
     if not grounds.sites and not grounds.regions:
-        tested_sizes = tested_sizes[:1]  # nothing but the whole models ran
+        tested_sizes = tested_sizes[:1]  # only the complete models ran, at the first size
     return Verification(
         **verdict,
         **inputs.fields(seeds, tested_sizes),
@@ -314,13 +329,13 @@ def _add_runs(
     tries: Sequence[tuple[random_inputs.RandomInput, ...]],
     seed: int,
 ) -> Grounds:
-    """Adds to the grounds the runs of the whole models and of the changed regions."""
+    """Runs the complete models and the changed regions, and adds the results to the grounds."""
     is_proved = grounds.structural and all(site.passed for site in grounds.sites)
     try:
         outputs, remarks = whole_run.compare_whole(runs, proved=is_proved)
     except BadModel as why:
         if any(not site.passed for site in grounds.sites):
-            return grounds  # the faulty site says more than the failed run
+            return grounds  # a failed site is more informative than the failed run
         if not is_proved or grounds.sites:
             raise
         return replace(grounds, not_run=str(why))
@@ -338,7 +353,7 @@ def _add_runs(
         return grounds
     nodes = grounds.nodes
     if all(region.passed for region in regions):
-        # nodes behind regions with equal results are equal by construction, too
+        # nodes that follow regions with equal results are equal by construction as well
         changed = {index for region in regions for index in region.positions}
         nodes = correspondence.nodes - len(correspondence.of_sites(correspondence.met)) - len(changed)
     return replace(
@@ -351,7 +366,7 @@ def _add_runs(
 
 
 def _limit_remarks(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:
-    """Remarks on numbers that runs cannot show."""
+    """Yields remarks on differences in stored numbers that a run cannot reveal."""
     if not all(region.passed for region in regions):
         return
     if rounded:
@@ -359,11 +374,12 @@ def _limit_remarks(regions: Sequence[RegionResult], rounded: float) -> Iterator[
     if any(region.folded for region in regions):
         yield "folded weights are what they should be within eight roundings"
     if hidden_difference := max((region.hides for region in regions), default=0.0):
-        yield f"a difference of up to {hidden_difference:.1e} of what a changed region puts out is taken for rounding"
+        share = f"{hidden_difference:.1e}"
+        yield f"a difference of up to {share} of what a changed region puts out is taken for rounding"
 
 
 def _build_reporter(on_progress: OnProgress, cancel: Cancel) -> Callable[[str, int, int], None]:
-    """A function that reports progress, if anyone listens, and raises Cancelled if the user asked to stop."""
+    """Returns a function that reports progress and raises Cancelled if the user asked to stop."""
     last_progress: list[Progress] = []
 
     def tell(phase: str, completed: int, total: int) -> None:
@@ -394,7 +410,7 @@ def _report_mismatch(before: Model, after: Model, reason: str, seconds: float) -
 def _decomposed_original(
     before: Model, plan: Plan | None, sizes: Mapping[str, int], input_shapes: random_inputs.InputShapes
 ) -> Model:
-    """The original with the operators decomposed that the plan names."""
+    """Decomposes the operators of the original that the plan lists as decomposed."""
     if plan is None or not plan.decomposed:
         return before
     symbols = {d for v in before.graph.feeds for d in v.shape or () if isinstance(d, str)}
@@ -412,7 +428,7 @@ def _decomposed_original(
 def _bind_sizes(
     input_shapes: random_inputs.InputShapes, sizes: Mapping[str, int]
 ) -> random_inputs.InputShapes:
-    """Input shapes with their dimensions bound to sizes; sizes that the shapes give take precedence."""
+    """Replaces symbolic dimensions in input shapes by their sizes, where known."""
     return {
         name: (dtype, tuple(sizes.get(d, d) if isinstance(d, str) else d for d in shape))
         for name, (dtype, shape) in input_shapes.items()
@@ -420,10 +436,11 @@ def _bind_sizes(
 
 
 def _rounding_growth(plan: Plan | None) -> float:
-    """Factor by which the longest sum of the plan may round more than the original's.
+    """Returns the factor by which the longest sum in the plan may have larger rounding errors.
 
-    A runtime's own kernel adds a few hundred terms in a row; roundings grow with the square root. Small
-    tiles of deep products make longer rows: 1,024 of them for K = 4,096 in tiles 4 deep.
+    A kernel of the runtime adds a few hundred terms one by one, and rounding errors grow with the square root
+    of this number. Small tiles of a deep product give longer sums: 1,024 terms for K = 4,096 with tiles of
+    depth 4.
     """
     chains = [chain_length(s) for s in plan.sites] if plan is not None else []
     return max(1.0, math.sqrt(max(chains, default=0) / 256))

@@ -1,9 +1,9 @@
-"""Tiled torch layers: evidence that each computes what its original does; the torch side of `verify.sites`.
+"""Collects evidence that each tiled torch layer computes the same as the original layer.
 
-Each layer is tried in place: the original runs once, and after each of its layers the tiled twin gets the
-same input, and dense random numbers of the same shape (behind a ReLU half the weights are multiplied by zero,
-and a fault there is invisible). Only one layer's activations are in memory at a time. Torch's dispatcher
-reports every product, which is compared with the tile.
+The original module runs once. After each of its layers, the tiled layer gets the same input, and a dense
+random input of the same shape. A dense input is needed because after a ReLU half of the products are zero,
+which hides faults. Only the activations of one layer are in memory at a time. Torch's dispatcher reports
+every product, which is compared with the tile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from explorer.engine.tiling.torch.replace import TILED, rows_of
 from explorer.facts import Plan, SiteEvidence, SitePlan
 
 _PRODUCTS = frozenset({"mm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "einsum"})
-"""Torch operators that multiply matrices without tiles."""
+"""Torch operators that compute matrix products without tiles."""
 
 
 def site_evidence(
@@ -35,15 +35,15 @@ def site_evidence(
     seed: int,
     step: Callable[[], None],
 ) -> tuple[SiteEvidence, ...]:
-    """Compares every site of a plan with its layer.
+    """Compares the tiled layer of every site of a plan with the original layer.
 
     Args:
-        original: The module as it was, with its weights; hooks are put on it while it runs.
-        tiled: Its tiled twin.
-        plan: What was tiled.
-        run: Runs a module on one draw of inputs.
-        seed: Seed of the dense numbers.
-        step: Called before each site; may raise to stop.
+        original: Original module with its weights. It has hooks during the run.
+        tiled: Tiled module.
+        plan: Tiling plan.
+        run: Function that runs a module on one draw of inputs.
+        seed: Seed of the dense inputs.
+        step: Callback before each site, which may raise to stop.
     """
     layers, twins = (dict(m.named_modules(remove_duplicate=False)) for m in (original, tiled))
     pending = {(site.name, site.M): site for site in plan.sites}
@@ -77,7 +77,7 @@ def site_evidence(
 
 
 class _Products(DispatchMode):
-    """Counts the products of tiles, and notes other products."""
+    """Counts the products of tiles, and records a product that the plan does not have."""
 
     def __init__(self, site: SitePlan) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class _Products(DispatchMode):
         return func(*args, **(kwargs or {}))
 
     def fault(self) -> str:
-        """The first product that is not as planned; '' without one."""
+        """Describes a difference between the products and the plan; '' without one."""
         site = self.site
         planned_macs = (
             site.products * math.prod(site.tile) if site.edges == "padded" else site.M * site.K * site.N
@@ -108,12 +108,13 @@ class _Products(DispatchMode):
         if self.problem:
             return f"{self.problem} where tiles are {'x'.join(map(str, site.tile))}"
         if (self.count, self.volume) != (site.products, planned_macs):
-            return f"{self.count:,} products of {self.volume:,} MACs, planned {site.products:,} of {planned_macs:,}"
+            planned = f"planned {site.products:,} of {planned_macs:,}"
+            return f"{self.count:,} products of {self.volume:,} MACs, {planned}"
         return ""
 
 
 def _examine(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed: int) -> SiteEvidence:
-    """Evidence of one layer on its own input and on dense numbers."""
+    """Compares one layer on its actual input and on a dense random input."""
     has_same_weights = torch.equal(layer.weight, twin.weight)
     has_same_weights &= layer.bias is twin.bias if layer.bias is None else torch.equal(layer.bias, twin.bias)
     counting = _Products(site)
@@ -127,7 +128,8 @@ def _examine(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed: 
     structure = structure or counting.fault()
     comparison = OutputComparison(unit_roundoff(site.dtype))
     if tiled_output.shape != y.shape or tiled_output.dtype != y.dtype:
-        reason = f"it gives {tiled_output.dtype} {list(tiled_output.shape)}, the original {y.dtype} {list(y.shape)}"
+        shape = list(tiled_output.shape)
+        reason = f"it gives {tiled_output.dtype} {shape}, the original {y.dtype} {list(y.shape)}"
         return _evidence(site, comparison, None, LIMIT, structure, reason)
     comparison.add(as_array(y), as_array(tiled_output), references[0].exact)
     roundoff = unit_roundoff(site.dtype)
@@ -164,7 +166,7 @@ def _evidence(
 
 
 def _references(layer: Any, inputs: Sequence[Tensor]) -> list[Reference]:
-    """The layer's expected output for each input, in float64, by the forward of torch's own layer."""
+    """Computes the expected output for each input in float64 with the forward method of torch's layer."""
     base_class: Any = next(base for base in TILED if isinstance(layer, base))
     bias = None if layer.bias is None else layer.bias.double()
     if bias is not None and base_class is not nn.Linear:
@@ -183,7 +185,7 @@ def _references(layer: Any, inputs: Sequence[Tensor]) -> list[Reference]:
 
 
 def _dense(x: Tensor, seed: int) -> Tensor:
-    """Random values of both signs, none near zero, as large as the activation's."""
+    """Draws random values of both signs with the magnitude of the activation, and none near zero."""
     generator = torch.Generator().manual_seed(seed + 2)
     finite = x.double().abs()
     scale = float(finite[finite.isfinite()].max()) if finite.isfinite().any() else 1.0

@@ -1,10 +1,12 @@
-"""Conv and ConvTranspose as products, tap by tap.
+"""Specifies Conv and ConvTranspose as products.
 
-The columns of X are the taps of the kernel, each with the channels of a pack of groups inside; the rows of W
-are the same taps and channels of the kernel, zero where a column belongs to another group.
+A tap is one position of the kernel. The columns of X are the taps, each with the channels of a pack of
+groups. The rows of W are the same taps and channels of the kernel. W is zero where a column belongs to
+another group.
 
-A transposed convolution is split by the position of an output within the stride (its phase). A phase with
-fewer taps than others gets zeros for the missing taps, and the output omits the positions that it lacks.
+A transposed convolution is split into phases: the phase of an output is its position within the stride. If a
+phase has fewer taps than others, zeros replace the missing taps. The output omits positions that a phase
+lacks.
 """
 
 from __future__ import annotations
@@ -25,10 +27,15 @@ from explorer.engine.runtime.transpose import copy_matrix
 
 
 def convolution(node: Node, reader: NodeReader, fill: int = 0) -> Original:
-    """The meaning of a Conv or ConvTranspose; `fill` is the number between the kernels of two groups.
+    """Returns the product that a Conv or ConvTranspose computes.
+
+    Args:
+        node: Convolution.
+        reader: Reader of the original graph.
+        fill: Number in W between the kernels of two groups.
 
     Raises:
-        NotTiled: Its images are constant.
+        NotTiled: The images are constant.
     """
     if reader.number(node.inputs[0]) is not None:
         raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
@@ -52,14 +59,14 @@ def convolution(node: Node, reader: NodeReader, fill: int = 0) -> Original:
 
 
 class _Taps(Struct, frozen=True):
-    """Which input positions meet which taps of the kernel.
+    """Taps of a convolution, and the input positions that they read.
 
     Attributes:
-        phases: Of each axis; outputs o = p phases + q are position p of phase q.
-        positions: Of each axis, in one phase.
-        by_phase: For every phase its taps in order; None for a missing tap.
-        input_positions: For a phase and a tap: the input positions on each axis that the positions of the phase meet.
-            Positions beyond the input are zero.
+        phases: Number of phases on each axis; output o = p phases + q is position p of phase q.
+        positions: Number of positions in a phase, on each axis.
+        by_phase: Taps in order, by phase. None is a missing tap.
+        input_positions: Function from a phase and a tap to the input positions on each axis that the tap
+            reads, for all positions of the phase. Input beyond the edge is zero.
     """
 
     phases: tuple[int, ...]
@@ -96,7 +103,10 @@ def _transposed_taps(
     kernel: tuple[int, ...],
     output_shape: tuple[int, ...],
 ) -> _Taps:
-    """Input i and tap k are added into output o = i stride + k dilation - pad."""
+    """Returns the taps of a transposed convolution.
+
+    The product of input i and tap k is added to output o = i stride + k dilation - pad.
+    """
     rank = len(kernel) - 2
     strides = tuple(attributes.get("strides") or (1,) * rank)
     dilations = tuple(attributes.get("dilations") or (1,) * rank)
@@ -132,7 +142,7 @@ def _leading_crops(
     kernel: tuple[int, ...],
     output_sizes: tuple[int, ...],
 ) -> list[int]:
-    """The part of the full output that is cut off before each axis, from the size of the output."""
+    """Returns the number of elements that are cropped from the start of each axis of the full output."""
     rank = len(kernel)
     strides = attributes.get("strides") or (1,) * rank
     dilations = attributes.get("dilations") or (1,) * rank
@@ -161,7 +171,7 @@ def _build_spec(
     node: Node,
     fill: int,
 ) -> ProductSpec:
-    """The product, with as many groups side by side as make it `depth` deep."""
+    """Builds the product, with as many groups in a pack as give it the depth `depth`."""
     groups = int(node.attributes.get("group", 1))
     in_channels, out_channels = shape[1] // groups, output_shape[1] // groups
     width = len(next(iter(taps.by_phase.values())))
@@ -179,7 +189,7 @@ def _build_spec(
 
     def weight(w: Array) -> Array:
         if node.op == "Conv" and groups == width == len(taps.by_phase) == 1:
-            return w.reshape(1, out_channels, in_channels).swapaxes(1, 2)  # as it is stored
+            return w.reshape(1, out_channels, in_channels).swapaxes(1, 2)  # a view of the stored weight
         return _arrange_kernel(
             w, taps, (groups, pack), (in_channels, out_channels), node.op != "Conv", fill
         ).reshape(batch, K, N)
@@ -193,7 +203,7 @@ def _build_spec(
     needs_padding = any(map(any, padding))
 
     def arrange_output(y: Array) -> Array:
-        """Y, or an array of its shape, as (batch, M, N); zero where Y has no element."""
+        """Arranges Y, or an array of its shape, as (batch, M, N), with zeros where Y has no element."""
         y = y.reshape(output_shape)
         if needs_padding:
             y = np.pad(y, padding)
@@ -221,9 +231,15 @@ def _build_spec(
 def _arrange_kernel(
     w: Array, taps: _Taps, packing: tuple[int, int], channels: tuple[int, int], is_transposed: bool, fill: int
 ) -> Array:
-    """A kernel as (phase, pack, tap, member, channel in, member, channel out), `fill` between two groups.
+    """Arranges a kernel as (phase, pack, tap, group, input channel, group, output channel).
 
-    Where it is `is_transposed`, its channels come in before they go out.
+    Args:
+        w: Kernel.
+        taps: Taps of the convolution.
+        packing: Number of groups, and of groups in a pack.
+        channels: Number of input and output channels of a group.
+        is_transposed: Whether the kernel's first axis is that of the input channels.
+        fill: Number between two groups.
     """
     (groups, pack), (in_channels, out_channels) = packing, channels
     width = len(next(iter(taps.by_phase.values())))
@@ -249,7 +265,16 @@ def _arrange_kernel(
 
 
 class UnfoldedImages:
-    """X of images (images, channels, ...); every position has the `channels_per_pack` channels of a pack."""
+    """The matrix X of a convolution, which is computed from the images by rows.
+
+    A place is one pixel with all channels of a pack. Each element of a row refers to a place by its number.
+
+    Args:
+        x: Images, (images, channels, ...).
+        taps: Taps of the convolution.
+        packs: Number of packs of groups.
+        channels_per_pack: Number of channels in a pack.
+    """
 
     def __init__(self, x: Array, taps: _Taps, packs: int, channels_per_pack: int) -> None:
         self.x, self.packs, self.channels_per_pack = x, packs, channels_per_pack
@@ -260,7 +285,7 @@ class UnfoldedImages:
         self._read_places = 0
 
     def places(self, b: int) -> Array:
-        """The places of a matrix, (places, deep); the last place is the zero beyond the images."""
+        """Returns the places of a matrix, (places, channels); the last place is the zero beyond the images."""
         if self._places is None:
             images, channels, *_ = self.x.shape
             image_size = math.prod(self._sizes)
@@ -274,7 +299,7 @@ class UnfoldedImages:
         return self._places[:, b % self.packs]
 
     def row_places(self, b: int, rows: Array | slice) -> Array:
-        """The places in some rows of a matrix, (rows, taps); -1 for the zero."""
+        """Returns the numbers of the places in some rows of a matrix, (rows, taps); -1 is the zero."""
         table = self._tables[b // self.packs]
         image, position = np.divmod(self._all_rows[rows], len(table))
         places = table[position]
@@ -283,7 +308,7 @@ class UnfoldedImages:
         return places
 
     def __call__(self, b: int, rows: Array | slice) -> Array:
-        """Some rows of a matrix: see `Rows`."""
+        """Returns some rows of a matrix; see `Rows`."""
         images, channels, *_ = self.x.shape
         image_size = math.prod(self._sizes)
         places = self.row_places(b, rows)
@@ -293,7 +318,7 @@ class UnfoldedImages:
             and images == self.packs == 1
             and channels == self.channels_per_pack
         ):
-            # for few rows, only the places that they contain
+            # for a few rows, gather only their places instead of copying all images
             columns = self.x.reshape(channels, image_size)[:, places.reshape(-1)]
             columns[:, places.reshape(-1) < 0] = 0
             return np.ascontiguousarray(columns.T).reshape(len(places), -1)
@@ -301,9 +326,11 @@ class UnfoldedImages:
 
 
 def _squares(x: Array, taps: _Taps, packs: int, channels_per_pack: int) -> Array:
-    """Sums of squares of the rows of `UnfoldedImages`, (phases packs, rows); each place is squared once."""
+    """Returns the sums of squares of the rows of `UnfoldedImages`; each place is squared once."""
     images, channels, *sizes = x.shape
-    places = np.zeros((images, packs, math.prod(sizes) + 1))  # behind the last place stands a zero, as there
+    places = np.zeros(
+        (images, packs, math.prod(sizes) + 1)
+    )  # the last place is the zero, as in UnfoldedImages
     for p in range(packs):
         part = x[:, p * channels_per_pack : min((p + 1) * channels_per_pack, channels)].reshape(
             images, -1, math.prod(sizes)
@@ -314,7 +341,7 @@ def _squares(x: Array, taps: _Taps, packs: int, channels_per_pack: int) -> Array
 
 
 def _place_table(taps: _Taps, phase: tuple[int, ...], sizes: Sequence[int]) -> Array:
-    """The place of an image under every position of a phase and every tap; -1 for none."""
+    """Returns the number of the image place for every position of a phase and every tap; -1 if outside."""
     table = np.full((math.prod(taps.positions), len(taps.by_phase[phase])), -1, np.int32)
     for t, tap in enumerate(taps.by_phase[phase]):
         if tap is not None:

@@ -1,4 +1,4 @@
-"""Einsum of two operands as a product: its depth is the letters of both operands that the output lacks."""
+"""Specifies an Einsum of two operands as a product, which sums over the letters that the output lacks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from explorer.engine.runtime.onnxruntime import Array
 
 
 def product(node: Node, reader: NodeReader) -> Original:
-    """The meaning of an Einsum of two operands.
+    """Returns the product that an Einsum of two operands computes.
 
     Raises:
-        NotTiled: The Einsum is no product of two operands, or both are stored.
+        NotTiled: The Einsum does not have two operands, or both are stored.
     """
     if len(node.inputs) != 2:
         raise NotTiled(f"Einsum '{node.label}' of the original has {len(node.inputs)} operands")
@@ -65,13 +65,13 @@ def product(node: Node, reader: NodeReader) -> Original:
 
 
 def equation_of(node: Node) -> str:
-    """The equation of an Einsum, without spaces."""
+    """Returns the equation of an Einsum, without spaces."""
     equation = node.attributes["equation"]
     return (equation.decode() if isinstance(equation, bytes) else str(equation)).replace(" ", "")
 
 
 def _labels(equation: str, ranks: Sequence[int]) -> list[list[str]]:
-    """A label for every axis of operands and output; axes under '...' are numbered from the last."""
+    """Returns a label for every axis of the operands and the output; axes of '...' count from the last."""
     operand_texts, _, output_text = equation.partition("->")
     labels = []
     for text, rank in zip(operand_texts.split(","), ranks, strict=True):

@@ -1,8 +1,8 @@
-"""Integer and quantized operators as products: MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, QGemm.
+"""Specifies integer and quantized operators as products: MatMulInteger, QLinearConv, QGemm and others.
 
-The same operator on floats says which elements are multiplied. The zero points are subtracted from the
-operands before the products, as the standard defines; a graph that subtracts them after the products must
-give the same numbers.
+The float form of an operator determines which elements are multiplied. Zero points are subtracted from the
+operands before the products, as the ONNX standard defines. A graph that subtracts them after the products
+must give the same numbers.
 """
 
 from __future__ import annotations
@@ -24,24 +24,29 @@ from explorer.engine.proof.symbolic.integers import Integers
 from explorer.engine.runtime.onnxruntime import Array
 
 Tail = Callable[[Array, Callable[[Array], Array]], Array]
-"""From sums to the output; the second argument expands one number per column to one per element."""
+"""Function from sums to the output. Its second argument expands numbers per column to numbers per element."""
 
 
 Exact = Callable[[Sequence[Array]], tuple[Array, Array | None]]
-"""See `Integers.exact`."""
+"""Function with the signature of `Integers.exact`."""
 
 Grid = tuple[float, int, int]
-"""See `Integers.grids`."""
+"""Step, smallest code and largest code of an input; see `Integers.grids`."""
 
 
 class _Number(Struct, frozen=True):
-    """A zero point or a bias: stored numbers, or the index of an input."""
+    """A zero point or a bias.
+
+    Attributes:
+        stored: Stored numbers, or None if an input has them.
+        at: Index of the input.
+    """
 
     stored: Array | None
     at: int = -1
 
     def value(self, inputs: Sequence[Array]) -> Array:
-        """The numbers, in int64."""
+        """Returns the numbers as int64."""
         return np.asarray(inputs[self.at] if self.stored is None else self.stored).astype(np.int64)
 
 
@@ -55,17 +60,17 @@ def _integral(
     scale: Array | None = None,
     grids: Mapping[str, Grid | None] = MappingProxyType({}),
 ) -> Original:
-    """The meaning of an operator on integers.
+    """Builds the specification of an operator on integers.
 
     Args:
-        node: The operator.
-        reader: The original.
-        base: The same product of floats.
+        node: Operator.
+        reader: Reader of the original graph.
+        base: The same product on floats.
         zeros: Value names of the zero points of both operands; '' for zero.
-        bias: Value name of the int32 bias, or its numbers; '' for none.
-        tail: The steps after the sums.
-        scale: The factor of a sum, where the original multiplies the floats.
-        grids: Of values that arrive as floats, by their names: see `Integers.grids`.
+        bias: Value name of the int32 bias, its numbers, or '' without a bias.
+        tail: Steps after the sums.
+        scale: Factor of a sum if the original multiplies floats, else None.
+        grids: Grids of inputs that are floats, by value name; see `Integers.grids`.
     """
     inputs = list(base.inputs)
     steps = [grids.get(name) for name in inputs]
@@ -116,7 +121,7 @@ def _saturates(float_spec: ProductSpec, count: int, values: Sequence[Array]) -> 
 
 
 def _divide_by_steps(exact_codes: Exact, steps: Sequence[Grid | None]) -> Exact:
-    """The same, for inputs that arrive as floats: codes times a step."""
+    """Wraps `exact_codes` for inputs that are floats: they are divided by their step first."""
 
     def exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
         all_steps = [*steps, *(None,) * (len(values) - len(steps))]
@@ -127,7 +132,7 @@ def _divide_by_steps(exact_codes: Exact, steps: Sequence[Grid | None]) -> Exact:
 
 
 def _expand_to_output(float_spec: ProductSpec, output_shape: tuple[int, ...], values: Array) -> Array:
-    """Numbers in the shape of Y; a bias that includes the zero points has that shape already."""
+    """Expands numbers to the shape of Y; a bias that includes the zero points already has this shape."""
     has_output_shape = values.shape == output_shape or float_spec.expand_bias is None
     return (
         np.broadcast_to(values, output_shape)
@@ -137,7 +142,7 @@ def _expand_to_output(float_spec: ProductSpec, output_shape: tuple[int, ...], va
 
 
 def _scale_of(scale: Array, spread: Callable[[Array], Array]) -> Array:
-    """The factor of every element's sum; `expand_bias` expands one number per column."""
+    """Returns the factor of every element's sum; `spread` expands numbers per column to elements."""
     return spread(scale if scale.size > 1 else scale.reshape(()))
 
 
@@ -150,10 +155,15 @@ def _exact(
     *,
     needs_bound: bool,
 ) -> Exact:
-    """The product in whole numbers, and (`needs_bound`) the sums of the absolute values of its terms.
+    """Returns a function that computes the product exactly in integers.
 
-    `float_spec` is the same product of floats, `count` the number of its inputs; `numbers` are both zero points
-    and the bias; `kind` is the type of the sums.
+    Args:
+        float_spec: The same product on floats.
+        numbers: Zero points of both operands, and the bias.
+        count: Number of inputs of `float_spec`.
+        tail: Steps after the sums.
+        kind: Element type of the sums.
+        needs_bound: Whether the function also returns the sums of the absolute values of the terms.
     """
     a, b, c = numbers
 
@@ -162,7 +172,7 @@ def _exact(
         lefts[0] = _subtract_zero(lefts[0], a.value(values), per_row=True)
         if isinstance(float_spec.right, np.ndarray):
             zero = b.value(values).reshape(-1).astype(np.int32)
-            # outside the blocks of packed groups the weight is the zero point
+            # outside of the blocks of packed groups, the weight equals the zero point
             weight = float_spec.right.astype(np.int32) - zero if zero.any() else float_spec.right
         else:
             rights[-1] = _subtract_zero(rights[-1], b.value(values), per_row=False)
@@ -179,7 +189,7 @@ def _exact(
 def _total_bias(
     float_spec: ProductSpec, output_shape: tuple[int, ...], a: _Number, c: _Number, kind: str
 ) -> Array | int | None:
-    """The added numbers: the bias, less the effect of the left operand's zero point on every column."""
+    """Returns the bias minus the effect of the left operand's zero point, or the input index of the bias."""
     if c.stored is None:
         return c.at
     total = c.stored.astype(np.int64)
@@ -197,7 +207,7 @@ def _total_bias(
 
 
 def _expand_columns(float_spec: ProductSpec, values: Array, output_shape: tuple[int, ...]) -> Array:
-    """Numbers per column of each product, (batch, 1, N), at the elements of the output."""
+    """Expands numbers per column of each product, (batch, 1, N), to the elements of the output."""
     positions = float_spec.arrange_output(np.arange(math.prod(output_shape)).reshape(output_shape))
     placed = np.zeros(math.prod(output_shape), values.dtype)
     column_values = np.broadcast_to(values, positions.shape)
@@ -208,7 +218,7 @@ def _expand_columns(float_spec: ProductSpec, values: Array, output_shape: tuple[
 
 
 def _subtract_zero(values: Array, zero: Array, *, per_row: bool) -> Array:
-    """Values less the zero point: one number, or one for each row or each column of a matrix."""
+    """Subtracts a zero point: one number, or one for each row (`per_row`) or column of a matrix."""
     zero = zero.astype(np.int32)
     zero = zero.reshape(()) if zero.size == 1 else (zero.reshape(-1, 1) if per_row else zero)
     difference: Array = values.astype(np.int32) - zero
@@ -216,11 +226,11 @@ def _subtract_zero(values: Array, zero: Array, *, per_row: bool) -> Array:
 
 
 _ROWS = 1 << 21
-"""Elements of the left operand that are widened at a time."""
+"""Number of elements of the left operand that are converted to float64 at a time."""
 
 
 def _sums(left_rows: Rows, M: int, right: Array) -> Array:
-    """The sums of products in int64. float64 is exact for sums of products of bytes, and has a BLAS."""
+    """Computes the sums of products as int64. float64 is exact for products of bytes, and uses BLAS."""
     batch, depth, width = right.shape
     sums = np.empty((batch, M, width), np.int64)
     step = max(1, _ROWS // max(depth, 1))
@@ -233,7 +243,7 @@ def _sums(left_rows: Rows, M: int, right: Array) -> Array:
 
 
 def _scale_tail(scale: Array, zero: Array | None) -> Tail:
-    """Multiplies by the scale in float32; with a zero point, rounds half to even and saturates."""
+    """Makes the steps after the sums: multiply by the scale; with a zero point, also round and saturate."""
 
     def tail(sums: Array, spread: Callable[[Array], Array]) -> Array:
         y = sums.astype(np.float32) * _scale_of(scale, spread)
@@ -246,9 +256,9 @@ def _scale_tail(scale: Array, zero: Array | None) -> Tail:
 
 
 def _float_meaning(op: str, node: Node, names: tuple[str, str], zero: str, reader: NodeReader) -> Original:
-    """The meaning of a float operator that has these operands, in place of `node`.
+    """Builds the specification of the float operator `op` with the operands `names` of `node`.
 
-    Between the kernels of two groups the weight is the zero point, whose value name is `zero`.
+    Between the kernels of two groups, the weight is the zero point, whose value name is `zero`.
     """
     attributes = {k: v for k, v in node.attributes.items() if k not in ("alpha", "beta")}
     float_node = Node(op, names, node.outputs, name=node.name, attributes=attributes)
@@ -266,7 +276,7 @@ def _input_name(node: Node, index: int) -> str:
 
 
 def _stored_input(reader: NodeReader, node: Node, index: int) -> Array:
-    """The numbers of an input that must be stored here, although the standard allows a computed one."""
+    """Returns the numbers of a stored input; a computed input is not supported, although ONNX allows it."""
     numbers = reader.number(_input_name(node, index))
     if numbers is None:
         raise NotTiled(f"'{_input_name(node, index)}' of the original is no constant")
@@ -284,7 +294,14 @@ def _integer(op: str) -> Meaning:
 
 
 def _quantized(op: str, bias: int, output_scale: int, has_alpha: bool = False) -> Meaning:
-    """An operator with inputs X, scale, zero, W, scale, zero, then bias and the scale and zero of Y."""
+    """Makes the meaning of an operator with inputs X, scale, zero, W, scale, zero.
+
+    Args:
+        op: The float form of the operator.
+        bias: Input index of the bias, or 0 without one.
+        output_scale: Input index of the scale of Y; the zero point of Y follows it.
+        has_alpha: Whether the attribute `alpha` scales the product.
+    """
 
     def build_original(node: Node, reader: NodeReader) -> Original:
         x, w = node.inputs[0], node.inputs[3]
@@ -307,7 +324,7 @@ def _quantized(op: str, bias: int, output_scale: int, has_alpha: bool = False) -
 
 
 def _dequantized(op: str) -> Meaning:
-    """A float operator behind DequantizeLinear nodes that the plan treats as an integer operator."""
+    """Makes the meaning of a float operator on dequantized operands that a plan may compute in integers."""
     float_meaning = _FLOAT_MEANINGS[op]
 
     def build_original(node: Node, reader: NodeReader) -> Original:
@@ -348,14 +365,14 @@ def _dequantized(op: str) -> Meaning:
 
 
 class _Operand(Struct, frozen=True):
-    """An operand as its codes.
+    """A quantized operand.
 
     Attributes:
-        name: Value name of the codes, or of the floats that become the codes.
-        scale: One, or along `axis`.
-        zero: Value name of their zero point; '' for zero.
-        axis: Of the scales.
-        grid: As in `Integers.grids`.
+        name: Value name of the codes, or of floats that are converted to codes.
+        scale: One scale, or scales along `axis`.
+        zero: Value name of the zero point; '' for zero.
+        axis: Axis of the scales.
+        grid: Grid of a float operand, or None for codes; see `Integers.grids`.
     """
 
     name: str
@@ -366,10 +383,10 @@ class _Operand(Struct, frozen=True):
 
 
 def _operand(producer: Node, reader: NodeReader) -> _Operand:
-    """The operand behind a DequantizeLinear or a call of IntQuant.
+    """Returns the quantized operand that a DequantizeLinear or a call of IntQuant computes.
 
     Raises:
-        NotTiled: The node is neither.
+        NotTiled: The node is another operator.
     """
     if producer.op == "DequantizeLinear":
         codes = reader.number(producer.inputs[0])
@@ -398,7 +415,7 @@ def _operand(producer: Node, reader: NodeReader) -> _Operand:
 def _integer_bias(
     reader: NodeReader, producer: Node | None, sum_scales: Array, alpha: float, beta: float
 ) -> Array | None:
-    """A bias in the integers of the sum, times beta / alpha; None where it has no such integers."""
+    """Returns a bias times beta / alpha as integers of the sum, or None if it is not such integers."""
     if producer is None or producer.op != "DequantizeLinear" or not alpha:
         return None
     codes, scales = _stored_input(reader, producer, 0), _stored_input(reader, producer, 1)
@@ -420,7 +437,10 @@ def _integer_bias(
 def _broadcast_channels(
     node: Node, reader: NodeReader, w: _Operand, is_weight_left: bool, values: Array
 ) -> Array:
-    """Numbers of a weight's channels, in a shape that broadcasts to the output; for Conv, one a channel."""
+    """Reshapes numbers per channel of the weight so that they broadcast to the output.
+
+    For Conv, the result has one number per channel.
+    """
     if values.size == 1 or node.op == "Conv":
         return values
     if node.op in ("Gemm", "MatMul", "FusedMatMul"):
@@ -428,7 +448,7 @@ def _broadcast_channels(
     if node.op == "ConvTranspose":
         return np.tile(values, int(node.attributes.get("group", 1)))
     equation = einsum.equation_of(node)
-    # letters are counted from the end, so that an ellipsis does not matter
+    # count letters from the end, because an ellipsis may come first
     subscripts = equation.split("->")[0].split(",")[0 if is_weight_left else 1]
     weight = reader.number(w.name)
     rank = 0 if weight is None else weight.ndim

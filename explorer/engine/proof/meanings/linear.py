@@ -1,4 +1,4 @@
-"""Gemm, MatMul and FusedMatMul as products."""
+"""Specifies Gemm, MatMul and FusedMatMul as products."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from explorer.engine.runtime.onnxruntime import Array
 
 
 def product(node: Node, reader: NodeReader) -> Original:
-    """The meaning of a Gemm, a MatMul or a FusedMatMul, which has transposes and an alpha like a Gemm.
+    """Returns the product that a Gemm, MatMul or FusedMatMul computes.
 
     Raises:
         NotTiled: Both operands are stored, or a batch axis is transposed.
@@ -50,7 +50,7 @@ def product(node: Node, reader: NodeReader) -> Original:
 
 
 def _matrix_shape(shape: tuple[int, ...], is_transposed: bool, is_right: bool) -> tuple[int, ...]:
-    """The shape as (..., rows, columns); a vector is a row on the left and a column on the right."""
+    """Returns an operand's shape as (..., rows, columns). A vector is a row, or a column if `is_right`."""
     if len(shape) == 1:
         return (shape[0], 1) if is_right else (1, shape[0])
     return (*shape[:-2], shape[-1], shape[-2]) if is_transposed else shape
@@ -72,7 +72,10 @@ def _build_spec(
     bias: Array | int | None,
     keeps_batch: bool,
 ) -> ProductSpec:
-    """`keeps_batch`: the matrices are multiplied one by one, although one right matrix may serve all."""
+    """Builds the specification Y = alpha X W + beta C.
+
+    Without `keeps_batch`, a batch of left matrices with one right matrix is a single product.
+    """
     a = _matrix_shape(shapes[0], transposes[0], False)
     b = _matrix_shape(shapes[second] if isinstance(second, int) else second.shape, transposes[1], True)
     batch = np.broadcast_shapes(a[:-2], b[:-2])
@@ -110,7 +113,7 @@ def _build_swapped_spec(
     bias: Array | int | None,
     keeps_batch: bool,
 ) -> ProductSpec:
-    """W X = (X^T W^T)^T: the activation becomes the left operand, and Y is transposed."""
+    """Builds the specification of W X as (X^T W^T)^T, so that the activation is the left operand."""
     swapped_transposes = not transposes[1], not transposes[0]
     spec = _build_spec(weight, swapped_transposes, (shape,), output_shape, alpha, beta, bias, keeps_batch)
     M = _matrix_shape(shape, swapped_transposes[0], False)[-2]

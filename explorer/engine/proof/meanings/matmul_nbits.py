@@ -1,4 +1,7 @@
-"""MatMulNBits: W at (k, n) is number k of row n, less the zero of its block, times the scale of its block."""
+"""Specifies MatMulNBits as a product.
+
+W at (k, n) is number k of row n, minus the zero point of its block, times the scale of its block.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class _UnpackedReader(NodeReader):
         self._weight = weight
 
     def number(self, name: str) -> Array | None:
-        """The numbers of a value."""
+        """Returns the numbers of a value, unpacked for the packed weight."""
         return self._weight if name == self._name else super().number(name)
 
 
@@ -52,7 +55,7 @@ def _packed(node: Node, reader: NodeReader) -> Original:
 
 
 def _unpack_codes(rows: Array, bits: int) -> Array:
-    """Numbers of a given bit width, the lowest bits first."""
+    """Unpacks numbers of `bits` bits; the lowest bits come first."""
     stream = np.unpackbits(rows, axis=1, bitorder="little").reshape(rows.shape[0], -1, bits)
     return stream @ (1 << np.arange(bits))
 

@@ -1,4 +1,4 @@
-"""Tile check: compares pieces of a site's output with the original's computation there."""
+"""Checks that the tiles of a site's output are the sums of products that the original computes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
 _COMPARED_CODES = 1 << 18
-"""Codes of places that are compared at a time: a full copy would be as large as the images."""
+"""Number of codes that are compared at a time, because a full copy would be as large as the images."""
 
 
 class Rectangle(Struct, frozen=True):
-    """A tile of the output: its matrix, its first row and column, its numbers of rows and columns."""
+    """A tile, or a row of tiles, of the output.
+
+    Attributes:
+        b: Index of the matrix in the batch.
+        m, n: First row and first column.
+        rows, columns: Number of rows and of columns.
+    """
 
     b: int
     m: int
@@ -32,18 +38,17 @@ class Rectangle(Struct, frozen=True):
 
     @property
     def slices(self) -> tuple[int, slice, slice]:
-        """The index that cuts it out of (batch, M, N)."""
+        """Index of the rectangle in an array (batch, M, N)."""
         return self.b, slice(self.m, self.m + self.rows), slice(self.n, self.n + self.columns)
 
 
 class _Band(Struct, frozen=True):
-    """All tiles of some rows, already found right, for comparison with equal tiles of other rows.
+    """A checked row of tiles, for comparison with repetitions of it in other rows.
 
     Attributes:
-        codes: Codes of their elements, in the repeated block.
-        lefts: For each left operand: the operand, the depth before it, and n and k of its first
-            product.
-        full_row_symbols: Ids of symbols that are all of X in these rows, and from which operands are cut.
+        codes: Codes of its elements in the repeated block.
+        lefts: Left operands, each with the depth before it and the tile indices n and k of its first product.
+        full_row_symbols: Ids of the symbols that contain all of X in these rows; operands are slices of them.
         products: Number of products.
     """
 
@@ -54,7 +59,13 @@ class _Band(Struct, frozen=True):
 
 
 class TileCheck:
-    """Compares pieces of the output with the original's computation there."""
+    """Compares parts of the output with the original's computation.
+
+    Args:
+        inputs: Symbols of the site's inputs.
+        meaning: The original product.
+        site: Plan of the site.
+    """
 
     def __init__(self, inputs: Sequence[Symbol], meaning: ProductSpec, site: SitePlan) -> None:
         self.meaning = meaning
@@ -63,57 +74,57 @@ class TileCheck:
         self.tile = site.tile
         self.tiles = 0
         self.full_tiles = {a: site.edges == "padded" or a in site.dynamic for a in ("M", "K", "N")}
-        """Whether the last tiles are whole: edges are padded, or the size is open."""
+        """Whether the last tiles along an axis have the full size: edges are padded, or the size is open."""
         self.labels: dict[str, list[tuple[int, str]]] = {}
-        """The (axis, text) claims of a label."""
+        """(axis, tile index as text) pairs of each label."""
         self.places: dict[tuple[int, int, int], Array] = {}
-        """The places of a tile's elements in the product that makes it, by the sizes of both."""
+        """Positions of a tile's elements in its product, by rows, columns and width of the product."""
         codes = [value.codes for value in inputs]
         self.left = meaning.left(codes)
         self.band: tuple[tuple[int, int], Array] = (-1, -1), np.empty((0, 0))
-        """The last rows of X that were read: their matrix, their block, and their codes."""
+        """The last rows of X that were read: (matrix, first row), and their codes."""
         self.weight = meaning.weight(codes)
         self.stored: Array | None = None
-        """The weight's bits; None where the right operand depends on data, and `weight` holds codes."""
+        """The weight's bits, or None if the right operand depends on data and `weight` contains codes."""
         if isinstance(meaning.right, np.ndarray):
             self.bits = np.dtype(f"u{self.weight.dtype.itemsize}")
-            self.stored = self.weight.view(self.bits)  # -0.0 and NaN payloads count
+            self.stored = self.weight.view(self.bits)  # compare bits, so that -0.0 and NaN payloads count
         self.checked_bytes: set[tuple[Any, ...]] = set()
-        """Tiles that were found right: where their bytes are, their expected place, and their scale."""
+        """Checked weight tiles: memory layout, expected position, and scale."""
         self.checked_arrays: dict[tuple[Any, ...], Array] = {}
-        """The same tiles, by identity."""
+        """Checked weight tiles by id, expected position and scale."""
         self.checked_bands: dict[tuple[int, int, int], _Band] = {}
-        """Bands by matrix, number of rows and the block that is repeated."""
+        """Checked rows of tiles by matrix, number of rows and first code of the repeated block."""
         self.full_row_symbols: dict[tuple[Symbol, int, int], bool] = {}
-        """Whether the symbol from which blocks are cut is all of X in some rows, by matrix and row."""
+        """Whether a symbol contains all of X in a range of rows, by symbol, matrix and first row."""
         self.sources: dict[tuple[Symbol, int], Array | None] = {}
-        """The image places in the rows of a symbol, by the symbol and the pack of channels."""
+        """Image places in the rows of a symbol, by symbol and pack of channels."""
         self.bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else None
         self.expected_bias: Array | None = None
-        """The bias C, or its codes, for every element of the arranged output."""
+        """The bias C, or its codes, for every element of (batch, M, N)."""
         bias = self.bias.codes if self.bias is not None else meaning.bias
         if bias is not None:
             assert isinstance(bias, np.ndarray)
             self.expected_bias = meaning.arrange_bias(bias)
 
     def bands(self) -> Iterator[Rectangle]:
-        """The output in rows of tiles."""
+        """Yields the rows of tiles of the output."""
         M, _, N = self.sizes
         tm = self.tile[0]
         for b, m in itertools.product(range(self.meaning.batch), range(0, M, tm)):
             yield Rectangle(b, m, 0, min(tm, M - m), N)
 
     def tiles_of(self, band: Rectangle) -> Iterator[Rectangle]:
-        """The tiles of a row of tiles."""
+        """Yields the tiles of a row of tiles."""
         tn = self.tile[2]
         for n in range(0, band.columns, tn):
             yield Rectangle(band.b, band.m, n, band.rows, min(tn, band.columns - n))
 
     def check_repeated(self, band: Rectangle, block_rows: RepeatedBlock) -> bool:
-        """Checks a row of tiles that equals a checked row except for the rows of X.
+        """Checks a row of tiles as a repetition of a checked row with other rows of X.
 
         Returns:
-            Whether it is such a row; False says nothing about it.
+            True if the row is a correct repetition. False if it must be checked tile by tile.
         """
         earlier = self.checked_bands.get((band.b, band.rows, block_rows.block.first))
         if earlier is None or not np.array_equal(earlier.codes, block_rows.codes):
@@ -132,7 +143,7 @@ class TileCheck:
         return True
 
     def store_band(self, table: BlockTable, band: Rectangle, block_rows: RepeatedBlock) -> None:
-        """Keeps the operands of a row of tiles that was found right, to compare repeated rows with."""
+        """Stores the operands of a checked row of tiles, for comparison with repeated rows."""
         if any(axis == 0 for claims in self.labels.values() for axis, _ in claims):
             return
         codes = block_rows.codes.reshape(band.rows, band.columns)
@@ -172,10 +183,13 @@ class TileCheck:
         """Checks elements of one tile that are sums of the same products.
 
         Args:
-            area: The tile.
-            positions: Flat positions of the elements in it.
-            terms: The terms of the sums.
+            area: Tile.
+            positions: Flat positions of the elements in the tile.
+            terms: Terms of the sums.
             element_count: Number of the tile's elements that the output contains.
+
+        Raises:
+            NotTiled: The elements differ from the original's computation.
         """
         _, K, _ = self.sizes
         place = self._location(area, int(positions[0]))
@@ -202,7 +216,7 @@ class TileCheck:
     def _check_place(
         self, area: Rectangle, positions: Array, first: Addend, element_count: int, place: str
     ) -> None:
-        """Checks that a product makes the whole tile, not transposed."""
+        """Checks that a product computes the complete tile, without a transpose."""
         tm, _, tn = self.tile
         shape = first.source.shape
         size = self._tile_length("M", tm, area.rows), self._tile_length("N", tn, area.columns)
@@ -220,7 +234,7 @@ class TileCheck:
             raise NotTiled(f"a part of the tile {place} comes from elsewhere")
 
     def hidden_products(self) -> int:
-        """Number of products of tiles that are not in the output."""
+        """Returns the number of products of tiles that the output does not contain."""
         visible = self.meaning.visible
         if visible is None:
             return 0
@@ -230,13 +244,13 @@ class TileCheck:
         return int(np.count_nonzero(tiles == 0)) * -(-K // tk)
 
     def _tile_length(self, axis: str, tile: int, extent: int) -> int:
-        """The length of a tile along an axis."""
+        """Returns the length of a tile along an axis: its full size, or only the extent at the edge."""
         return tile if self.full_tiles[axis] else extent
 
     def _check_product(
         self, product: SymbolProduct, area: Rectangle, index: int, depth: int, factor: float
     ) -> int:
-        """Checks one product; returns the depth that is covered with it."""
+        """Checks one product; returns the depth that the products cover so far."""
         _, K, _ = self.sizes
         tm, tk, tn = self.tile
         tile_index = area.m // tm, area.n // tn, index
@@ -252,8 +266,7 @@ class TileCheck:
         if isinstance(right, Symbol):
             self._check_second_operand(right, area, depth, tile_index, factor)
         else:
-            # blocks of rows read the same tiles: one check serves the same array, and the same bytes read in
-            # the same order
+            # all rows of tiles read the same weight tiles, so check each array, or each memory layout, once
             place = area.b, depth, area.n, factor
             if self.checked_arrays.get((id(right), *place)) is not right:
                 memory_layout = right.__array_interface__["data"][0], right.dtype, right.strides, right.shape
@@ -267,7 +280,7 @@ class TileCheck:
     def _check_block(
         self, block: Symbol, area: Rectangle, depth: int, tile_index: tuple[int, int, int]
     ) -> None:
-        """Checks that `block` is the expected block of the activation, with zeros behind the last row."""
+        """Checks that `block` is the expected block of the activation, with zeros after the last row."""
         if block.checked_positions is None:
             block.checked_positions = set()
         key = area.b, area.m, depth
@@ -279,13 +292,13 @@ class TileCheck:
         block.checked_positions.add(key)
 
     def _rows(self, area: Rectangle) -> Array:
-        """The codes of the rows of X of an area."""
+        """Returns the codes of X in the rows of an area."""
         if self.band[0] != (area.b, area.m):
             self.band = (area.b, area.m), self.left(area.b, slice(area.m, area.m + self.tile[0]))
         return self.band[1]
 
     def _is_slice_of_rows(self, block: Symbol, area: Rectangle, depth: int) -> bool:
-        """Whether `block` is the expected slice of a symbol that is all of X in these rows; cached."""
+        """Whether `block` is the expected slice of a symbol that contains all of X in these rows; cached."""
         full_rows = _source_if_sliced_at(block, depth)
         if full_rows is None:
             return False
@@ -295,7 +308,7 @@ class TileCheck:
         return self.full_row_symbols[key]
 
     def _equals_rows(self, full_rows: Symbol, area: Rectangle) -> bool:
-        """Whether a symbol is all of X in the rows of an area."""
+        """Whether a symbol equals X in the rows of an area."""
         rows = slice(area.m, area.m + area.rows)
         if full_rows.gathered_from is not None and isinstance(self.left, UnfoldedImages):
             source, index = full_rows.gathered_from
@@ -307,10 +320,13 @@ class TileCheck:
         return np.array_equal(full_rows.codes, self._rows(area))
 
     def _image_places(self, source: Symbol, b: int) -> Array | None:
-        """The place of a convolution's images in each row of `source`; -1 for the zero behind them.
+        """Finds the image place that each row of `source` contains; -1 is the zero after the images.
 
-        None where a row is something else. Rows of X are places, each read by every tap of the kernel: once
-        each place is verified, rows are compared by number.
+        A place is a pixel with all channels of a pack. The taps of a kernel read the same places many times.
+        Once each place is verified, rows of X are compared by the numbers of their places.
+
+        Returns:
+            The place of each row, or None if a row is not a place.
         """
         assert isinstance(self.left, UnfoldedImages)
         key = source, b % self.left.packs
@@ -349,7 +365,7 @@ class TileCheck:
     def _describe_misplaced(
         self, codes: Array, area: Rectangle, expected_depth: int, tile_index: tuple[int, int, int]
     ) -> str:
-        """A message that says which block a product takes instead of the expected one."""
+        """Describes which block a product reads in place of the expected block."""
         x = np.stack([self.left(b, slice(None)) for b in range(self.meaning.batch)])
         expected = x[
             area.b, area.m : area.m + codes.shape[0], expected_depth : expected_depth + codes.shape[1]
@@ -367,14 +383,15 @@ class TileCheck:
             if row != area.m:
                 return f"product {tile_index} takes rows {row} of the input instead of {area.m}"
             kind = "twice or out of order" if depth < expected_depth else "too late, or one is missing"
-            return f"product {tile_index} takes depth {depth:,} where {expected_depth:,} is due: a term comes {kind}"
+            due = f"{depth:,} where {expected_depth:,} is due"
+            return f"product {tile_index} takes depth {due}: a term comes {kind}"
         if not len(matches):
             return "a product takes something that is not the input"
         _, row, depth = matches[0].tolist()
         return f"a product takes a block that is not a block of the input at ({row}, {depth})"
 
     def _check_label(self, label: str, tile_index: tuple[int, int, int]) -> None:
-        """Checks the (m, n, k) label of a node; inside a Scan only k is a place in the whole product."""
+        """Checks the (m, n, k) label of a node; in a Scan, only k is a tile index of the complete product."""
         if label not in self.labels:
             is_scan = self.site.form == "scan"
             parts = enumerate(label.split(",")[:3])
@@ -413,7 +430,7 @@ class TileCheck:
                 raise NotTiled(f"product {tile_index} is scaled by {factor:g} instead of {alpha:g}")
             slice_ = self.stored[area.b][depth : depth + width, columns]
             if is_same_type:
-                # in the stored order of the weight, which may come from a file
+                # compare in the memory order of the weight, which may be mapped from a file
                 tile_bits = part.view(self.bits)
                 is_column_major = slice_.strides[0] < slice_.strides[1]
                 is_equal = bool(
@@ -424,14 +441,13 @@ class TileCheck:
                 bit_type = np.dtype(f"u{part.dtype.itemsize}")
                 is_equal = np.array_equal(part.view(bit_type), widened.view(bit_type))
         if not is_equal:
-            raise NotTiled(
-                f"the tile of product {tile_index} is not its slice of the weight{self._describe_difference(part, tile_index, area.b)}"
-            )
+            difference = self._describe_difference(part, tile_index, area.b)
+            raise NotTiled(f"the tile of product {tile_index} is not its slice of the weight{difference}")
         if width < right.shape[0] and np.any(right[width:, : area.columns]):
             raise NotTiled(f"the padding of the tile of product {tile_index} is not zero")
 
     def _describe_difference(self, part: Array, tile_index: tuple[int, int, int], b: int) -> str:
-        """A message that says how a wrong tile differs."""
+        """Describes how a wrong tile differs."""
         _, tk, tn = self.tile
         expected = self.weight[b, tile_index[2] * tk :, tile_index[1] * tn :][
             : part.shape[0], : part.shape[1]
@@ -448,7 +464,7 @@ class TileCheck:
     def _check_added(
         self, terms: Sequence[Addend], area: Rectangle, positions: Array | slice, place: str
     ) -> None:
-        """Checks the terms beside the products: the bias, once."""
+        """Checks that the only other term is the bias, added once."""
         bias_count = 0
         expected = None
         if self.expected_bias is not None:
@@ -465,7 +481,7 @@ class TileCheck:
                 continue
             assert isinstance(term.source, np.ndarray)
             if not np.any(term.source):
-                # a zero term adds nothing; an all-zero bias counts as present
+                # a zero term adds nothing; a bias of zeros counts as present
                 continue
             if self.bias is not None or expected is None:
                 raise NotTiled(f"numbers are added that the original does not have, {place}")
@@ -499,7 +515,7 @@ class TileCheck:
 
 
 def _source_if_sliced_at(block: Symbol, depth: int) -> Symbol | None:
-    """The symbol that `block` is cut from, if `block` is all of its rows from that depth on."""
+    """Returns the symbol of which `block` is a slice of all rows from column `depth`, or None."""
     if block.sliced_from is None:
         return None
     full_rows, cut = block.sliced_from
@@ -507,15 +523,15 @@ def _source_if_sliced_at(block: Symbol, depth: int) -> Symbol | None:
 
 
 def _rounded_factors(factor: float) -> tuple[float, float]:
-    """A factor as it is written, and rounded to float32."""
+    """Returns a factor, unchanged and rounded to float32."""
     return factor, float(np.float32(factor))
 
 
 def _same_block(codes: Array, matrix: Array, row: int, column: int) -> bool:
-    """Whether `codes` is the block of `matrix` that begins there, with zeros beyond the matrix."""
+    """Whether `codes` is the block of `matrix` at (row, column), with zeros beyond the matrix."""
     part = matrix[row : row + codes.shape[0], column : column + codes.shape[1]]
     height, width = part.shape
     if not height or not width or not np.array_equal(codes[:height, :width], part):
         return False
-    # in integer sites, code -1 is a zero that is not the zero point
+    # in integer sites, code -1 is the number zero, which differs from the zero point
     return bool((codes[height:] <= 0).all() and (codes[:, width:] <= 0).all())

@@ -1,6 +1,6 @@
-"""Identities: nodes that return their input, and pairs of nodes that equal one node.
+"""Rules for nodes that return their input and for pairs of nodes that equal one node.
 
-Each identity holds for every input, bit for bit, NaN and the sign of zero included.
+Each rule preserves the result bit for bit for every input, including NaN and the sign of zero.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
 
 
 def _single_operand(node: NormalNode) -> None:
-    """A sum or a concatenation of one value."""
+    """Removes a sum, minimum, maximum, mean or concatenation of one value."""
     if len(node.inputs) == 1:
         node.equal_value = node.inputs[0]
 
 
 def _dropout(node: NormalNode) -> None:
-    """Outside of training nothing is dropped."""
+    """Removes a Dropout outside of training."""
     if node.opset >= 7 and node.outputs == 1:
         training = node.numbers(2)
         if len(node.inputs) < 3 or (training is not None and not training.any()):
@@ -29,7 +29,7 @@ def _dropout(node: NormalNode) -> None:
 
 
 def _cast(node: NormalNode) -> None:
-    """A cast to the value's own type, or back from a type that holds all of its numbers."""
+    """Removes a cast to the value's own type, and a round trip through a type with all of its numbers."""
     code = node.attributes.get("to")
     to = DTYPES[code].name if isinstance(code, int) and code in DTYPES else None
     dtype = node.dtype(0)
@@ -50,13 +50,14 @@ def _cast(node: NormalNode) -> None:
         to in _SIGNIFICAND_BITS
         or (source_type not in _SIGNIFICAND_BITS and (to in _INTEGER_RANGES or to == "bool"))
     ):
-        # the type in between holds every number; a float outside an integer type's range is undefined there
+        # skip the intermediate type, which represents every number; a float outside the range of an integer
+        # type is undefined in both cases
         node.inputs[0] = x
         node.dtype = lambda at: source_type if at == 0 else None
 
 
 def can_represent(wide: str, narrow: str) -> bool:
-    """Whether every number of a type survives a cast to another type and back."""
+    """Whether type `wide` represents every number of type `narrow` exactly."""
     if narrow == "bool":
         return wide in _INTEGER_RANGES or wide in _SIGNIFICAND_BITS
     if narrow == wide:
@@ -75,13 +76,13 @@ def can_represent(wide: str, narrow: str) -> bool:
 
 
 _SIGNIFICAND_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
-"""Bits of the significand."""
+"""Number of bits in the significand of each float type."""
 
 _INTEGER_RANGES = {
     **{f"int{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
 }
-"""The least and the largest number of a type."""
+"""Smallest and largest number of each integer type."""
 
 INVOLUTIONS = ("Neg", "Not")
 
@@ -89,13 +90,13 @@ IDEMPOTENT = ("Abs", "Ceil", "Floor", "Relu", "Round", "Sign")
 
 
 def _self_inverse(node: NormalNode) -> None:
-    """An operator that undoes itself."""
+    """Removes an operator that is its own inverse after itself."""
     if isinstance(node.inputs[0], int):
         node.equal_value = node.sources.involutions.get((node.op, node.inputs[0]))
 
 
 def permutation(node: NormalNode) -> Ints | None:
-    """The order of axes of a Transpose; None where the rank is unknown."""
+    """Returns the permutation of a Transpose, or None if it is the default and the rank is unknown."""
     perm, rank = node.attributes.get("perm"), node.rank(0)
     if isinstance(perm, tuple) and perm:
         return perm
@@ -103,7 +104,7 @@ def permutation(node: NormalNode) -> Ints | None:
 
 
 def _transpose(node: NormalNode) -> None:
-    """Joins two transposes; drops one without effect; reversing all axes is the default."""
+    """Combines two transposes, and removes a transpose without effect and the default permutation."""
     perm = permutation(node)
     if perm is None:
         node.attributes.pop("perm", None)
@@ -125,7 +126,7 @@ RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 def _reshape(node: NormalNode) -> None:
-    """Of two reshapes in a row, only the last counts."""
+    """Skips a reshape before another reshape."""
     shape = node.ints(1)
     if shape is None or 0 in shape:
         return
@@ -136,7 +137,13 @@ def _reshape(node: NormalNode) -> None:
 
 
 def _neutral_operand(index: int, value: int, dtype_kinds: str = "fiu") -> Rule:
-    """A scalar without effect: times 1, minus 0."""
+    """Makes a rule that removes an operation with a neutral scalar, such as times 1 or minus 0.
+
+    Args:
+        index: Input index of the scalar, or -1 for either input.
+        value: Neutral value.
+        dtype_kinds: NumPy kinds of the types for which the value is neutral.
+    """
 
     def rule(node: NormalNode) -> None:
         for side in range(2) if index < 0 else (index,):
@@ -151,26 +158,26 @@ def _neutral_operand(index: int, value: int, dtype_kinds: str = "fiu") -> Rule:
 
 
 def _pad(node: NormalNode) -> None:
-    """A Pad without padding."""
+    """Removes a Pad with pads of 0."""
     pads = node.ints(1)
     if pads is not None and not any(pads):
         node.equal_value = node.inputs[0]
 
 
 def _idempotent(node: NormalNode) -> None:
-    """An operator that has no effect when it is applied again."""
+    """Removes an idempotent operator after itself."""
     if (node.op, node.inputs[0]) in node.sources.idempotent:
         node.equal_value = node.inputs[0]
 
 
 def _same_operands(node: NormalNode) -> None:
-    """An operator of a value and itself."""
+    """Removes an operator such as Max of a value and itself."""
     if len(node.inputs) == 2 and node.inputs[0] == node.inputs[1] and isinstance(node.inputs[0], int):
         node.equal_value = node.inputs[0]
 
 
 def _where(node: NormalNode) -> None:
-    """A Where with a negated condition has its operands swapped."""
+    """Swaps the operands of a Where with a negated condition."""
     source = (
         node.sources.involutions.get(("Not", node.inputs[0])) if isinstance(node.inputs[0], int) else None
     )
@@ -179,14 +186,14 @@ def _where(node: NormalNode) -> None:
 
 
 def _expand(node: NormalNode) -> None:
-    """An Expand to sizes of 1, which has no effect."""
+    """Removes an Expand to sizes of 1."""
     shape, rank = node.ints(1), node.rank(0)
     if shape is not None and rank is not None and _ones(shape) and len(shape) <= rank:
         node.equal_value = node.inputs[0]
 
 
 def _tile(node: NormalNode) -> None:
-    """A Tile with one repeat along every axis."""
+    """Removes a Tile with one repeat along every axis."""
     repeats = node.ints(1) if node.opset >= 6 else None
     if repeats is not None and _ones(repeats):
         node.equal_value = node.inputs[0]
@@ -197,7 +204,7 @@ def _ones(values: Ints) -> bool:
 
 
 def _flatten_concat(node: NormalNode) -> None:
-    """A concatenation of a concatenation along the same axis is one with more parts."""
+    """Merges a Concat into a following Concat along the same axis."""
     axis, rank = node.attributes.get("axis"), node.rank(0)
     if not isinstance(axis, int) or (axis < 0 and rank is None):
         return
@@ -210,7 +217,7 @@ def _flatten_concat(node: NormalNode) -> None:
 
 
 def _scalars(node: NormalNode) -> list[tuple[int, np.ndarray[Any, Any]]]:
-    """Stored floats among the inputs, few and finite."""
+    """Returns the small stored float inputs with finite values, by index."""
     numbers = [(index, node.numbers(index)) for index in range(len(node.inputs))]
     return [
         (index, v) for index, v in numbers if v is not None and v.dtype.kind == "f" and np.isfinite(v).all()
@@ -222,7 +229,7 @@ def _place_floats(node: NormalNode, index: int, values: np.ndarray[Any, Any]) ->
 
 
 def _difference(node: NormalNode) -> None:
-    """Minus a stored number is plus its negation."""
+    """Replaces the subtraction of a stored number by the addition of its negation."""
     for index, values in _scalars(node):
         if node.op == "Add" or index == 1:
             _place_floats(node, index, values if node.op == "Add" else -values)
@@ -230,7 +237,7 @@ def _difference(node: NormalNode) -> None:
 
 
 def _quotient(node: NormalNode) -> None:
-    """Division by a power of two is multiplication by its inverse, which is exact."""
+    """Replaces a division by a power of two by a multiplication with its exact inverse."""
     for index, values in _scalars(node):
         fractions, _ = np.frexp(values)
         with np.errstate(all="ignore"):
@@ -275,11 +282,11 @@ IDENTITIES: Mapping[str, Sequence[Rule]] = {
     "Transpose": (_transpose,),
     "Where": (_where,),
 }
-"""By operator: the rules in order; stops when the value equals another value."""
+"""Rules in order of application, by operator. The first rule that sets `equal_value` is the last."""
 
 
 def record_source(node: NormalNode, number: int) -> None:
-    """Notes how the first output of a normalized node, with this number, is made."""
+    """Records the producer of a value, which is the first output of a normalized node."""
     if node.domain or not node.inputs or not isinstance(node.inputs[0], int):
         return
     x = node.inputs[0]

@@ -1,9 +1,9 @@
-"""Normal form of a node: one form for what ONNX lets a file express in several ways.
+"""Brings nodes to a normal form, because ONNX can express the same operation in several ways.
 
-Schema defaults are filled in; settings without effect are left out; axes count from the front; the letters of
-an Einsum are those of the alphabet in order; commutative operands are sorted. Every rule here
-holds for all inputs, bit for bit, so two nodes with one normal form are equal by construction. A rule that
-needs the rank or the type of a value is skipped where inference does not know it.
+The normal form includes schema defaults and omits settings without effect. Axes count from the front, the
+letters of an Einsum are in alphabetical order, and commutative operands are sorted. Every rule preserves the
+result bit for bit for all inputs, so two nodes with equal normal forms are equal. A rule that needs the rank
+or the type of a value does nothing if inference does not know it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,16 @@ def normalize(node: NormalNode) -> None:
             return
 
 
-# axes count from the front
+# axes
 
 
 def _normalize_axis(name: str, extra_axes: int = 0) -> Rule:
-    """An axis of the first input, or of a value with `extra_axes` extra axes."""
+    """Makes a rule that counts an axis of the first input from the front.
+
+    Args:
+        name: Name of the attribute.
+        extra_axes: Number of axes that the value has in addition to those of the first input.
+    """
 
     def rule(node: NormalNode) -> None:
         rank, axis = node.rank(0), node.attributes.get(name)
@@ -60,13 +65,13 @@ def _normalize_axes(name: str) -> Rule:
 
 
 def _listed_axes(node: NormalNode) -> Ints | None:
-    """The axes of a Squeeze, an Unsqueeze or a reduction: an attribute or a stored input."""
+    """Returns the axes of a Squeeze, Unsqueeze or reduction from an attribute or a stored input."""
     axes = node.attributes.get("axes")
     return axes if isinstance(axes, tuple) else node.ints(1)
 
 
 def _reduction(node: NormalNode) -> None:
-    """Sorted axes, as an attribute; a list of all axes becomes none."""
+    """Sorts the axes and stores them as an attribute; a list of all axes is removed."""
     axes, rank = _listed_axes(node), node.rank(0)
     if axes:
         if rank is not None:
@@ -79,14 +84,14 @@ def _reduction(node: NormalNode) -> None:
             del node.attributes["axes"]
             node.attributes["noop_with_empty_axes"] = 0
     elif axes is not None or len(node.inputs) == 1:
-        # no axes means all axes or none, as another attribute says
+        # without axes, the attribute noop_with_empty_axes decides between all axes and none
         node.attributes.pop("axes", None)
         if len(node.inputs) > 1:
             node.remove_input(1)
 
 
 def _normalize_squeeze(adds_axes: bool) -> Rule:
-    """Sorted axes, as an attribute."""
+    """Makes a rule that sorts the axes of a Squeeze or Unsqueeze and stores them as an attribute."""
 
     def rule(node: NormalNode) -> None:
         axes, rank = _listed_axes(node), node.rank(0)
@@ -103,11 +108,11 @@ def _normalize_squeeze(adds_axes: bool) -> Rule:
 
 
 _MIN_OPEN_END = 1 << 40
-"""An end beyond any axis."""
+"""Smallest end index that is beyond any axis."""
 
 
 def _slice(node: NormalNode) -> None:
-    """Axes from the front; a list of all axes becomes none, and so do steps of 1."""
+    """Counts axes from the front, and removes steps of 1 and a Slice that takes everything."""
     starts = node.ints(1)
     if starts is None:
         return
@@ -136,7 +141,7 @@ def _slice(node: NormalNode) -> None:
 
 
 def _axis_input(node: NormalNode) -> None:
-    """An axis that is an input."""
+    """Counts an axis that is an input from the front."""
     axes, rank = node.ints(1), node.rank(0)
     if axes is not None and len(axes) == 1:
         axis = axes[0] + rank if rank is not None and axes[0] < 0 else axes[0]
@@ -155,7 +160,7 @@ def _zeros(value: Any) -> bool:
 
 
 def _drop_kernel_shape(index: int) -> Rule:
-    """The kernel shape is that of the stored kernel."""
+    """Makes a rule that removes a kernel_shape equal to the shape of the stored kernel."""
 
     def rule(node: NormalNode) -> None:
         kernel = (
@@ -177,7 +182,7 @@ def _pool_padding(node: NormalNode) -> None:
 
 
 def _explicit_same_pads(node: NormalNode, kernel: Ints) -> None:
-    """Pads in place of SAME_UPPER, where windows move by one: then pads do not depend on the size."""
+    """Replaces SAME_UPPER by explicit pads if all strides are 1; then the pads do not depend on the size."""
     attributes = node.attributes
     if attributes.get("auto_pad") != "SAME_UPPER" or node.op not in ("Conv", "MaxPool"):
         return
@@ -190,7 +195,7 @@ def _explicit_same_pads(node: NormalNode, kernel: Ints) -> None:
 
 
 def _window(node: NormalNode) -> None:
-    """Strides and dilations of 1 and pads of 0 are the default."""
+    """Removes strides and dilations of 1 and pads of 0, which are the defaults."""
     attributes = node.attributes
     has_no_options = not attributes.get("ceil_mode", 0) and not attributes.get("output_shape")
     if attributes.get("auto_pad") == "VALID" and has_no_options and _zeros(attributes.get("pads", ())):
@@ -203,7 +208,7 @@ def _window(node: NormalNode) -> None:
 
 
 def _average(node: NormalNode) -> None:
-    """Without pads, counting them has no effect."""
+    """Removes count_include_pad if there are no pads."""
     attributes = node.attributes
     is_exact = attributes.get("auto_pad") == "NOTSET" and not attributes.get("ceil_mode")
     if is_exact and "pads" not in attributes:
@@ -211,7 +216,7 @@ def _average(node: NormalNode) -> None:
 
 
 def _max_pool(node: NormalNode) -> None:
-    """The order of indices only matters if indices are an output; 0 is the default."""
+    """Removes storage_order if it is 0 or the indices are not an output."""
     node.remove_trivial("storage_order", lambda value: node.outputs == 1 or value == 0)
 
 
@@ -224,7 +229,7 @@ def _sort_operands(node: NormalNode) -> None:
 
 
 def _swap_operands(op: str) -> Rule:
-    """A > b is b < a."""
+    """Makes a rule that swaps the operands of a comparison and changes the operator, as in a > b to b < a."""
 
     def rule(node: NormalNode) -> None:
         node.op = op
@@ -237,7 +242,7 @@ def _swap_operands(op: str) -> Rule:
 
 
 def _einsum(node: NormalNode) -> None:
-    """Letters of the alphabet in order, and an explicit output."""
+    """Renames the letters of the equation in alphabetical order and makes the output explicit."""
     equation = node.attributes.get("equation")
     if isinstance(equation, bytes):
         equation = equation.decode("latin-1")
@@ -246,10 +251,10 @@ def _einsum(node: NormalNode) -> None:
 
 
 def einsum_equation(equation: str) -> str:
-    """An equation with an explicit output, its letters renamed in order of appearance.
+    """Makes the output of an equation explicit and renames its letters in order of appearance.
 
-    Runtimes disagree on the order of small and capital letters in an implicit output: such an equation is
-    kept.
+    An equation with an implicit output and both small and capital letters is kept, because runtimes disagree
+    on their order.
     """
     compact = "".join(equation.split())
     operands, arrow, output = compact.partition("->")
@@ -269,7 +274,7 @@ _ACTIVATIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid"
 
 
 def _recurrent(node: NormalNode) -> None:
-    """Default activations, in any spelling, are removed."""
+    """Removes the default activations, in any capitalization."""
     activations = node.attributes.get("activations")
     if not isinstance(activations, tuple):
         return
@@ -284,7 +289,7 @@ def _scan(node: NormalNode) -> None:
 
 
 def _default_fill(node: NormalNode) -> None:
-    """A fill with zeros in float32 is the default."""
+    """Removes a fill value of zero in float32, which is the default."""
     value = node.attributes.get("value")
     if isinstance(value, Tensor) and value.dtype == "float32" and value.elements == 1:
         numbers = value.array().reshape(-1)
@@ -293,7 +298,7 @@ def _default_fill(node: NormalNode) -> None:
 
 
 def _zero_point(node: NormalNode) -> None:
-    """A zero point of 0 is removed, and so is the axis of a single scale."""
+    """Removes a zero point of 0 and the axis of a single scale."""
     zero = node.numbers(2)
     is_zero = zero is not None and zero.dtype.kind in "iu" and not zero.any()
     if is_zero and (node.op == "DequantizeLinear" or _has_uint8_zero_point(node)):
@@ -309,7 +314,7 @@ def _has_uint8_zero_point(node: NormalNode) -> bool:
 
 
 def _gemm(node: NormalNode) -> None:
-    """Without a C, beta has no effect."""
+    """Removes beta if there is no C."""
     if len(node.inputs) < 3:
         node.attributes.pop("beta", None)
 

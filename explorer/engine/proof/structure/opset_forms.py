@@ -1,8 +1,8 @@
-"""Operator sets: one form for attributes of one version that are inputs of another version.
+"""Brings nodes of older opset versions to the form of the newest version.
 
-The rules bring a node of any version to the form of the newest version, where the meaning is the same. Where
-it is not, an attribute `before` keeps the node apart. `CHANGED` lists the versions in which an operator got a
-meaning that no rule here brings to one form.
+For example, an attribute of an older version may be an input of a newer version. If a node of an older
+version has another meaning, a rule adds the attribute `before`, so that it differs from newer nodes.
+`CHANGED` lists the versions in which an operator changed its meaning without such a rule.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from explorer.engine.graph.schema_defaults import default_attributes
 from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
 
 NEWEST = 28
-"""The newest operator set that these rules cover."""
+"""The newest opset version that these rules cover."""
 
 _LOGIC = ("And", "Equal", "Greater", "Less", "Or", "Xor")
 _BROADCAST = ("Add", "Div", "Mul", "PRelu", "Pow", "Sub", *_LOGIC)
@@ -39,23 +39,23 @@ CHANGED: Mapping[str, Sequence[int]] = {
     "Selu": (6,),
     "Tile": (6,),
 }
-"""By operator of ONNX: the versions at which its meaning changed."""
+"""Opset versions in which an ONNX operator changed its meaning, by operator."""
 
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 def changed_version(op: str, opset: int) -> int:
-    """The version in which an ONNX operator last changed its meaning; 0 without one.
+    """Returns the version in which an ONNX operator last changed its meaning, or 0 if it never did.
 
     Args:
-        op: The operator.
-        opset: Version of the operator set in the model; up to `NEWEST`.
+        op: Operator.
+        opset: Opset version of the model, at most `NEWEST`.
     """
     return max((version for version in CHANGED.get(op, ()) if version <= opset), default=0)
 
 
 def _attribute_to_input(name: str, index: int) -> Rule:
-    """Integers that were an attribute and became an input."""
+    """Makes a rule for integers that are an attribute in older versions and an input in newer ones."""
 
     def rule(node: NormalNode) -> None:
         values = node.int_list(name, index)
@@ -66,12 +66,12 @@ def _attribute_to_input(name: str, index: int) -> Rule:
 
 
 def _floats(values: Sequence[float]) -> tuple[str, ...]:
-    """Floats in a form that distinguishes the signs of zeros."""
+    """Converts floats to a form that distinguishes the signs of zeros."""
     return tuple(float(value).hex() for value in values)
 
 
 def _float(node: NormalNode, index: int) -> float | None:
-    """The only number of a stored float; None for any other input."""
+    """Returns the value of a stored float scalar, or None for any other input."""
     values = node.numbers(index)
     if values is None or values.size != 1 or values.dtype.kind != "f":
         return None
@@ -79,7 +79,7 @@ def _float(node: NormalNode, index: int) -> float | None:
 
 
 def _clip(node: NormalNode) -> None:
-    """Limits as numbers; in float32 the largest number is no limit."""
+    """Stores the limits as numbers, and removes a limit equal to the largest float32."""
     for index, name, widest in ((1, "min", -_LARGEST), (2, "max", _LARGEST)):
         value = node.attributes.pop(name, widest) if node.opset < 11 else _float(node, index)
         if value is None:
@@ -91,7 +91,7 @@ def _clip(node: NormalNode) -> None:
 
 
 def _pad(node: NormalNode) -> None:
-    """Pads of every axis, and the fill value; zeros are the default."""
+    """Stores the pads of every axis and the fill value; a fill value of zero is removed."""
     is_old = node.opset < 11
     value = node.attributes.pop("value", 0.0)
     value = value if is_old else _float(node, 2)
@@ -116,7 +116,7 @@ def _pad(node: NormalNode) -> None:
 
 
 def _split(node: NormalNode) -> None:
-    """Equal parts of a known size need not be listed."""
+    """Removes a list of equal parts if the size of the axis is known."""
     parts, axis = node.int_list("split", 1), node.attributes.get("axis", 0)
     size = node.size(0, axis) if isinstance(axis, int) else None
     count = node.attributes.get("num_outputs")
@@ -132,7 +132,7 @@ def _split(node: NormalNode) -> None:
 
 
 def _resize(node: NormalNode) -> None:
-    """Scales of every axis; up to operator set 10, coordinates are `asymmetric`."""
+    """Stores the scales of every axis. Before opset 11, coordinates are `asymmetric`."""
     is_old = node.op == "Upsample" or node.opset < 11
     scales = _scales(node, 1 if is_old else 2)
     if not is_old:
@@ -153,7 +153,7 @@ def _resize(node: NormalNode) -> None:
 
 
 def _scales(node: NormalNode, index: int) -> tuple[float, ...] | None:
-    """The scales of a Resize, of every axis where its rank is known."""
+    """Returns the scales of a Resize, for every axis if the rank is known, or None if they are computed."""
     values = node.attributes.pop("scales", None)
     if values is None:
         constant = node.numbers(index)
@@ -173,14 +173,17 @@ def _scales(node: NormalNode, index: int) -> tuple[float, ...] | None:
 
 
 def _last_axis(node: NormalNode) -> None:
-    """Up to operator set 12, all axes from this one on are joined; for the last axis that is the same."""
+    """Marks Softmax and similar operators before opset 13, which flatten all axes from `axis`.
+
+    For the last axis, both meanings are equal.
+    """
     axis, rank = node.attributes.get("axis"), node.rank(0)
     if node.opset < 13 and (rank is None or axis not in (-1, rank - 1)):
         node.attributes["before"] = 13
 
 
 def _dft(node: NormalNode) -> None:
-    """An axis that was an attribute."""
+    """Stores the axis, an attribute before opset 20, as an input."""
     old_axis = node.attributes.pop("axis", 1) if node.opset < 20 else None
     axes: Ints | None = (old_axis,) if isinstance(old_axis, int) else node.ints(2)
     if axes is None and (len(node.inputs) < 3 or node.inputs[2] == 0):
@@ -193,20 +196,20 @@ def _dft(node: NormalNode) -> None:
 
 
 def _grid_sample(node: NormalNode) -> None:
-    """Modes by their newer names."""
+    """Replaces the old names of the modes."""
     mode = node.attributes.get("mode")
     node.attributes["mode"] = {"bilinear": "linear", "bicubic": "cubic"}.get(str(mode), mode)
 
 
 def _scatter(node: NormalNode) -> None:
-    """Scatter is ScatterElements under its older name."""
+    """Renames Scatter, the old name of ScatterElements."""
     node.op, node.opset = "ScatterElements", 11
     newest = default_attributes("", "ScatterElements", NEWEST)
     node.attributes = {**newest, **node.attributes}
 
 
 def _drop_attribute(name: str, *trivial: Any) -> Rule:
-    """Removes an attribute that has no effect, for these values or for any."""
+    """Makes a rule that removes an attribute without effect, for the `trivial` values or for all values."""
 
     def rule(node: NormalNode) -> None:
         node.remove_trivial(name, lambda value: not trivial or value in trivial)
@@ -215,7 +218,10 @@ def _drop_attribute(name: str, *trivial: Any) -> Rule:
 
 
 def _keep_apart(version: int, attribute: str, *trivial: Any) -> Rule:
-    """Keeps a version apart that gave an attribute another meaning, unless its value is trivial."""
+    """Makes a rule that marks nodes before a version in which an attribute changed its meaning.
+
+    Nodes with a `trivial` value of the attribute are not marked.
+    """
 
     def rule(node: NormalNode) -> None:
         if node.opset < version and node.attributes.get(attribute, trivial[0]) not in trivial:
@@ -225,7 +231,7 @@ def _keep_apart(version: int, attribute: str, *trivial: Any) -> Rule:
 
 
 def _batch_normalization(node: NormalNode) -> None:
-    """Statistics outputs had other names."""
+    """Removes the default of `spatial`, and marks nodes before opset 14 with statistics as outputs."""
     node.remove_trivial("spatial", lambda value: value == 1)
     if node.opset < 14 and node.outputs > 1:
         node.attributes["before"] = 14
@@ -258,4 +264,4 @@ OLDER: Mapping[str, Sequence[Rule]] = {
     "TopK": (_attribute_to_input("k", 1),),
     "Upsample": (_resize,),
 }
-"""By ONNX operator: the rules in order."""
+"""Rules in order of application, by ONNX operator."""

@@ -1,7 +1,7 @@
-"""Probe points of two graphs: paired values, and the nodes between them.
+"""Pairs the values of two graphs and cuts each graph into regions between these values.
 
-Values that both graphs have cut each of them into regions. A region can run alone, on any inputs: that tells
-the layer that makes an error from those that only pass it on.
+A region can run alone, on any inputs. This distinguishes the layer that causes an error from layers that only
+propagate it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from explorer.engine.graph.tile_metadata import SITE_KEY
 
 
 class Pair(Struct, frozen=True):
-    """A value of one graph, and the same value of the other graph."""
+    """Names of corresponding values in the first and in the second graph."""
 
     before: str
     after: str
 
 
 class Region(Struct, frozen=True):
-    """The nodes that compute one value from the values at which the region stops.
+    """Nodes that compute one value from other paired values and graph inputs.
 
     Attributes:
-        value: The output.
-        nodes: Positions in the graph, ascending.
-        inputs: The inputs: probed values and graph inputs.
-        initializers: The initializers that it reads.
+        value: Name of the computed value.
+        nodes: Indices of the nodes, ascending.
+        inputs: Names of the paired values and graph inputs that the region reads.
+        initializers: Names of the initializers that it reads.
     """
 
     value: str
@@ -47,9 +47,12 @@ class GraphProducers:
     """A graph with the producers of its values.
 
     Attributes:
-        producer: Value name to the position of its node.
-        live: Values that depend on the graph's inputs.
-        normalized: By the name of a BatchNormalization's input: its output.
+        model: Model whose main graph is indexed.
+        nodes: Nodes of the main graph.
+        producer: Index of the node that computes each value, by value name.
+        reads: Names of the values that each node reads, by node index.
+        live: Names of the values that depend on the graph's inputs.
+        normalized: Output names of BatchNormalization nodes by input name.
     """
 
     def __init__(self, model: Model) -> None:
@@ -69,7 +72,7 @@ class GraphProducers:
                 self.live.update(outputs)
 
     def region(self, value: str, stops: Container[str]) -> Region:
-        """The nodes behind `value`, back to the values in `stops`, the inputs and the initializers."""
+        """Returns the nodes that compute `value` from the values in `stops`, inputs and initializers."""
         positions, queue = {self.producer[value]}, [self.producer[value]]
         boundary: set[str] = set()
         while queue:
@@ -87,15 +90,15 @@ class GraphProducers:
 def cut_out(
     graph_producers: GraphProducers, regions: Iterable[Region], dtypes: Mapping[str, str]
 ) -> tuple[Model, dict[str, str]]:
-    """A model of some regions side by side, each on inputs of its own: none reads another's output.
+    """Builds a model of several independent regions. Each region reads model inputs, not other regions.
 
     Args:
-        graph_producers: The graph.
-        regions: The regions.
-        dtypes: Types of all inputs of the regions.
+        graph_producers: Graph of the regions.
+        regions: Regions to include.
+        dtypes: Element types of all inputs of the regions, by name.
 
     Returns:
-        (the model, with the regions' inputs as its inputs; the name of its output for each value).
+        The model, and the name of its output for the value of each region.
     """
     region_list = list(regions)
     inputs = sorted({name for region in region_list for name in region.inputs})
@@ -123,7 +126,7 @@ def cut_out(
 
 
 def region_model(graph_producers: GraphProducers, region: Region, types: Mapping[str, str] = {}) -> Model:
-    """One region as a model with one output; `types` gives the types of its inputs where they matter."""
+    """Builds a model of one region; inputs without an entry in `types` are float32."""
     return cut_out(graph_producers, [region], {name: types.get(name, "float32") for name in region.inputs})[0]
 
 
@@ -134,7 +137,7 @@ def _unused(name: str, names: Collection[str]) -> str:
 
 
 def _rename_outputs(node: Node, names: Mapping[str, str]) -> Node:
-    """The node with new names for its outputs: readers of the old names read an input instead."""
+    """Renames the outputs of a node, so that readers of the old names read a model input."""
     if names.keys().isdisjoint(node.outputs):
         return node
     return node.with_values(node.inputs, [names.get(name, name) for name in node.outputs])
@@ -147,17 +150,17 @@ def pair_values(
     outputs: Sequence[Pair],
     extra: Mapping[str, str] | None = None,
 ) -> list[Pair]:
-    """Values of two graphs that are the same, in the first graph's execution order.
+    """Pairs corresponding values of two graphs, in the first graph's execution order.
 
-    Equal names are trusted if the same operator, or a tiled site, makes both values. If one name fails that
-    test, the graphs use different numbers for their values, and a diff pairs the values instead.
+    Equal names are trusted if the same operator or a tiled site computes both values. If one name fails this
+    test, the exporter probably renumbered the values, and a diff pairs them.
 
     Args:
         before: The first graph.
         after: The second graph.
-        inputs: Input of the first graph to input of the second.
-        outputs: Outputs of the graphs, paired.
-        extra: More paired values.
+        inputs: Input names of the second graph by input name of the first.
+        outputs: Pairs of graph outputs.
+        extra: Additional pairs.
     """
     output_pairs = {pair.before: pair.after for pair in outputs}
     shared = [name for name in before.producer if name in after.producer and name in before.live]
@@ -183,7 +186,7 @@ def pair_values(
     ordered = []
     for name in before.producer:
         partner = pairs.get(name)
-        # an output is what the user sees: no other value may take its partner
+        # only an output may be paired with an output, because users compare outputs
         if (
             partner is None
             or partner in used_partners
@@ -198,7 +201,7 @@ def pair_values(
 def _skip_folded_normalizations(
     pairs: Mapping[str, str], before: GraphProducers, after: GraphProducers
 ) -> dict[str, str]:
-    """The pairs, moved behind a normalization that one graph folded into the layer before it."""
+    """Moves pairs to the output of a normalization that one graph folded into the previous layer."""
     paired = pairs.keys(), set(pairs.values())
     moved = {}
     for first, second in pairs.items():
@@ -221,7 +224,7 @@ def _is_reliable(before: GraphProducers, after: GraphProducers, name: str) -> bo
 def _diff_pairs(
     before: Model, after: Model, inputs: Mapping[str, str], output_pairs: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Values that a diff pairs."""
+    """Pairs values by a diff of the graphs."""
     first, second = DefUse(before), DefUse(after)
     forms = Forms()
     sites = pair_sites(first, second, forms)

@@ -1,12 +1,13 @@
-"""Global value numbering: values of two graphs that are equal by construction get the same number.
+"""Numbers the values of two graphs so that values that are equal by construction get the same number.
 
-A value is defined by its operator, its attributes, its constants (bit for bit, under any name) and the
-numbers of its inputs. That needs no run, and holds for every input. Names and spellings (`normal_form`) do
-not matter: an inlined function, a renamed value, a Constant in place of an initializer or an extra Identity
-changes no number. Compilers do the same inside one graph to find repeated values (Alpern, Wegman and Zadeck,
-"Detecting equality of variables in programs", POPL 1988); here it is done across two graphs.
+The number of a value follows from its operator, its attributes, its constants (compared by bits) and the
+numbers of its inputs. This needs no run and is valid for every input. Names do not matter, and neither do
+different spellings of the same operation (`normal_form`). An inlined function, a renamed value, a Constant in
+place of an initializer, or an additional Identity does not change a number.
 
-On both sides, a tiled site is numbered by the product that it is proved to be and by its operands.
+This is global value numbering, which compilers use to find repeated values in one program (Alpern, Wegman and
+Zadeck, "Detecting equality of variables in programs", POPL 1988). Here it is applied across two graphs. In
+both graphs, the number of a proved tiled site follows from its product and its operands.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ _ABSENT = 0
 """Number of an absent input."""
 
 _MAX_NODES = 4_000_000
-"""Most nodes that are followed, those of inlined functions included: functions that call each other twice
-stand for exponentially many."""
+"""Maximum number of visited nodes, including nodes of inlined functions. A chain of functions that each call
+the next one twice would have exponentially many."""
 
 _MAX_DEPTH = 64
-"""Most calls and bodies inside each other."""
+"""Maximum nesting depth of calls and bodies."""
 
 
 class ValueNumbers:
-    """The table that graphs share: values with equal numbers are equal.
+    """Table of value numbers that graphs share. Values with equal numbers are equal.
 
     Args:
         models: All models whose values will be numbered.
-        cancel: Asked between slabs of weights; True stops.
+        cancel: Callback between chunks of weights; the numbering stops when it returns True.
     """
 
     def __init__(self, models: Iterable[Model], cancel: Cancel) -> None:
@@ -67,11 +68,11 @@ class ValueNumbers:
         """Stored tensors by their number."""
 
     def number(self, *form: Any) -> int:
-        """The number of a form; a new number for a new form."""
+        """Returns the number of a form; a new form gets a new number."""
         return self._table.setdefault(form, len(self._table))
 
     def content(self, tensor: Tensor) -> int:
-        """The number of a stored tensor: the same for the same type, shape and bits."""
+        """Returns the number of a stored tensor, which is equal for equal type, shape and bits."""
         bucket = self._stored.setdefault(self._forms.sample(tensor), [])
         has_bytes = tensor.payload is not None or (tensor.dtype == "string" and tensor.record is not None)
         for candidate, number in bucket:
@@ -84,11 +85,14 @@ class ValueNumbers:
         return number
 
     def operator(self, key: tuple[str, str, str], opset: int) -> Form:
-        """The form of an operator, without attributes, in the version of the model.
+        """Returns the form of an operator without attributes.
+
+        If the models use different versions of a domain, the form includes the version in which the operator
+        last changed.
 
         Args:
             key: Domain, operator and overload.
-            opset: Version of the domain's operator set.
+            opset: Opset version of the domain.
         """
         domain, op, _ = key
         if domain not in self._mixed_domains:
@@ -97,7 +101,7 @@ class ValueNumbers:
             return (*key, changed_version(op, opset))
         version = domain, op, opset
         if version not in self._versions:
-            import onnx.defs  # 200 ms, and only models of different operator sets need it
+            import onnx.defs  # the import takes 200 ms, and only models with different opsets need it
 
             try:
                 since = onnx.defs.get_schema(op, opset, domain).since_version
@@ -109,17 +113,26 @@ class ValueNumbers:
 
 
 class _Bound(Struct, frozen=True):
-    """An attribute of a call: its value and its form, in the caller's terms."""
+    """Attribute of a function call: its value, and its form in the scope of the caller."""
 
     value: Any
     form: Form
 
 
 class _Scope(Struct, eq=False):
-    """A graph or a body, with the numbers of its names.
+    """A graph or body during numbering.
 
     Attributes:
-        bodies: The bodies around it. Calls are not included: an inlined body is the same.
+        nodes: Nodes of the graph.
+        stored: Initializers by name.
+        numbers: Value numbers by name.
+        opsets: Opset versions by domain.
+        parent: Scope of the outer graph, or None for the main graph and for functions.
+        path: Path of the graph in the model.
+        bindings: Attributes of the function call, or None outside of functions.
+        depth: Nesting depth of calls and bodies.
+        bodies: Nesting depth of bodies alone; a call does not change the numbers in it.
+        producers: Nodes by output name.
     """
 
     nodes: Sequence[Node]
@@ -138,23 +151,23 @@ class _Scope(Struct, eq=False):
 
 
 class GraphNumbers:
-    """The values of one model, numbered as far as its outputs depend on them.
+    """Value numbers of one model, for all values on which its outputs depend.
 
     Args:
-        table: Shared with the other models.
-        model: The model.
-        inputs: Numbers of its inputs by name.
-        site: Returns the proved product behind a value, by the path of its graph, its name and its node;
-            None without one.
-        assumed: Values of the main graph with numbers that they get by assumption.
-        types: Returns the inferred type of a value, by the path of its graph and its name; None for no types.
+        table: Table that the models share.
+        model: Model to number.
+        inputs: Numbers of the graph inputs by name.
+        site: Function of graph path, value name and node that returns the proved product that computes the
+            value, or None.
+        assumed: Numbers of values of the main graph that are assumed instead of derived, by name.
+        types: Function of graph path and value name that returns the inferred type, or None without types.
 
     Attributes:
-        values: Numbers by name, of the main graph.
-        derived: The numbers that `assumed` values would get without the assumption.
-        followed: Ids of the nodes of the main graph that were followed.
-        nodes: The number of such nodes.
-        sites: Keys of the sites among them.
+        values: Value numbers of the main graph by name.
+        derived: Numbers that the `assumed` values would have without the assumption, by name.
+        followed: Ids of the visited nodes of the main graph.
+        nodes: Number of visited nodes of the main graph.
+        sites: Keys of the sites that were visited.
     """
 
     def __init__(
@@ -190,7 +203,7 @@ class GraphNumbers:
         self.nodes = len(self.followed)
 
     def _number_values(self, names: Sequence[str], scope: _Scope) -> list[int]:
-        """Numbers of values, and of all values that they depend on; without recursion along a graph."""
+        """Numbers values and all values on which they depend, without recursion along the graph."""
         pending = list(reversed(names))
         started: set[str] = set()
         numbers, makers = scope.numbers, scope.producers
@@ -211,7 +224,7 @@ class GraphNumbers:
                 continue
             pending.pop()
             if unnumbered:
-                self._set_unique(name, scope)  # it depends on itself
+                self._set_unique(name, scope)  # the value depends on itself
             elif product is not None:
                 self._set_site(product, name, scope)
             else:
@@ -219,7 +232,7 @@ class GraphNumbers:
         return [numbers[name] for name in names]
 
     def _outer_number(self, name: str, scope: _Scope) -> int:
-        """Number of a value that no node of the graph makes: stored, or of an outer graph."""
+        """Returns the number of a value that is stored or belongs to an outer graph."""
         if not name:
             return _ABSENT
         if name in scope.stored:
@@ -230,7 +243,7 @@ class GraphNumbers:
         return scope.numbers[name]
 
     def _set_unique(self, name: str, scope: _Scope) -> None:
-        """Gives a value a unique number."""
+        """Assigns a unique number to a value."""
         scope.numbers[name] = self.table.number("unknown", id(self), scope.path, name)
 
     def _set_site(self, product: Original, name: str, scope: _Scope) -> None:
@@ -260,7 +273,7 @@ class GraphNumbers:
                 self._set(name, number, scope)
 
     def _output_numbers(self, node: Node, input_numbers: list[int], scope: _Scope) -> list[int]:
-        """Numbers of the outputs of a node."""
+        """Returns the numbers of the outputs of a node."""
         function = self.model.functions.get(node.key)
         if self._remaining_nodes < 0 or scope.depth > _MAX_DEPTH:
             return [
@@ -291,7 +304,7 @@ class GraphNumbers:
         operator = self.table.operator((normal.domain, normal.op, node.overload), normal.opset)
         form: Form = (operator, tuple(normal.inputs), forms, len(node.outputs) if has_several_outputs else 0)
         if (node.op in RANDOM and not node.domain) or (node.op == "Dropout" and len(input_numbers) > 2):
-            # two draws are two values; the first draw of one graph equals the first of the other
+            # each draw is a different value, but the i-th draws of both graphs count as equal
             self._draws += 1
             self._draw_counts[form] = self._draw_counts.get(form, 0) + 1
             form = (*form, "draw", self._draw_counts[form])
@@ -301,13 +314,17 @@ class GraphNumbers:
         return outputs
 
     def _attributes(self, node: Node, scope: _Scope) -> tuple[dict[str, Any], dict[str, _Bound]]:
-        """The attributes of a node, references resolved, and the bindings of those that were references."""
+        """Resolves references to attributes of the caller.
+
+        Returns:
+            The values of the attributes, and the bindings of those that were references, by name.
+        """
         values: dict[str, Any] = {}
         from_caller: dict[str, _Bound] = {}
         for name, value in node.attributes.items():
             if isinstance(value, AttributeRef):
                 binding = (scope.bindings or {}).get(value.name)
-                if binding is not None:  # else the operator's default applies
+                if binding is not None:  # without a binding, the operator's default applies
                     values[name], from_caller[name] = binding.value, binding
             else:
                 values[name] = value
@@ -316,7 +333,7 @@ class GraphNumbers:
     def _normalize_node(
         self, node: Node, input_numbers: Sequence[int], attributes: dict[str, Any], scope: _Scope
     ) -> NormalNode:
-        """The node in normal form."""
+        """Returns the node in normal form."""
         table = self.table
 
         def info(index: int) -> TensorInfo | None:
@@ -368,7 +385,7 @@ class GraphNumbers:
     def _form(
         self, node: Node, name: str, value: Any, from_caller: Mapping[str, _Bound], scope: _Scope
     ) -> Form | None:
-        """The form of a normalized attribute; an attribute from the caller has its form already."""
+        """Returns the form of a normalized attribute; an attribute of the caller already has one."""
         binding = from_caller.get(name)
         return (
             binding.form
@@ -379,7 +396,7 @@ class GraphNumbers:
     def _call_outputs(
         self, function: Function, node: Node, input_numbers: list[int], scope: _Scope
     ) -> list[int]:
-        """The outputs of a function: those of its body, in place of the call."""
+        """Returns the numbers of a call's outputs, which are those of the function's body."""
         attributes = {**function.defaults, **node.attributes}
         bindings: dict[str, _Bound] = {}
         for name, value in attributes.items():
@@ -388,7 +405,7 @@ class GraphNumbers:
                     bindings[name] = outer_binding
             elif (attribute_form := self._attribute(node, name, value, scope)) is not None:
                 bindings[name] = _Bound(value, attribute_form)
-        # functions that call each other twice are followed once for each set of inputs
+        # visit a function once for each combination of inputs and attributes
         forms = tuple((name, bindings[name].form) for name in sorted(bindings))
         form: Form = id(function), scope.bodies, tuple(input_numbers), forms
         if form in self._outputs_by_call:
@@ -411,7 +428,7 @@ class GraphNumbers:
         return outputs
 
     def _body_form(self, node: Node, attribute: str, graph: Graph, scope: _Scope) -> Form:
-        """A body as a function of its inputs and of the outer values that it reads."""
+        """Returns the form of a subgraph as a function of its inputs and of outer values."""
         bodies = scope.bodies + 1
         inner = _Scope(
             graph.nodes,
@@ -427,7 +444,7 @@ class GraphNumbers:
         return len(graph.inputs), tuple(self._number_values([v.name for v in graph.outputs], inner))
 
     def _attribute(self, node: Node, name: str, value: Any, scope: _Scope) -> Form | None:
-        """The form of an attribute's value; None for a reference that the caller does not set."""
+        """Returns the form of an attribute value, or None for a reference that the caller does not set."""
         if (form := literal_form(value)) is not None:
             return form
         if isinstance(value, Tensor):

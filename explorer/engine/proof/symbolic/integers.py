@@ -1,11 +1,11 @@
-"""Integer operators in symbols: zero points, products of bytes, and the steps after a sum.
+"""Symbolic rules for integer sites: zero points, products of bytes, and the steps after a sum.
 
-Code 0 is a true zero, which is stored as the zero point. Padding with the number 0 behind the last row or
-column has code -1.
+Code 0 is a zero of the quantized value, which is stored as the zero point. Code -1 is the number 0, with
+which a graph may pad after the last row or column.
 
-Requantization, and the subtraction of zero points, cannot be followed with symbols. These operators work
-element by element, so the walk continues with the sum behind each element, marked as changed. A bit-exact run
-shows that the change is right.
+Symbols cannot represent requantization or the subtraction of zero points. These operators work element by
+element. The walk therefore keeps the code of the sum and marks it as changed. A bit-exact run proves that the
+change is correct.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from explorer.engine.proof.symbolic.blocks import NotTiled, Symbol, Value
 from explorer.engine.runtime.onnxruntime import Array
 
 _NUMBER_ZERO, _OTHER_NUMBER, _CHANGED_ZERO = -1, -2, -16
-"""Codes of the number 0, of numbers computed from the inputs beside the products, and of a changed sum 0; a
+"""Codes of the number 0, of other numbers computed from the inputs, and of a changed sum with code 0. A
 changed sum with code c has code -16 - c."""
 
 Product = Callable[[Value, Value], Sequence[Value]]
 
 
 class Integers(Struct, frozen=True):
-    """The exact result of a product of integers.
+    """Exact computation of a product of integers.
 
     Attributes:
-        exact: Returns Y arranged as (batch, M, N), of its own type, for given inputs; and |x| |W| of the same
-            shape where there is a `scale`.
-        zero: The zero point of X; None if it is computed, or there are several.
-        zero_input: Index of the input that is the zero point of X; -1 if it is stored.
-        saturates: Whether onnxruntime's own kernel for these types is inexact on some processors.
-        scale: Factor from the sum in integers to Y in floats, arranged; None if Y holds integers, or is
-            defined by integers.
-        grids: For the inputs that arrive as floats, codes x step: the step, the least code and the
-            largest code; None for integers.
+        exact: Function from the inputs to Y, (batch, M, N) in its own type, and to |x| |W| of the same shape
+            if there is a `scale`, else None.
+        zero: Zero point of X, or None if it is computed or there are several.
+        zero_input: Index of the input that is the zero point of X, or -1 if it is stored.
+        saturates: Function that tells whether onnxruntime's kernel for the types of the inputs saturates
+            intermediate sums on some processors and is therefore inexact.
+        scale: Function that returns the factor from integer sums to a float Y, (batch, M, N); None if Y has
+            integers or is defined by integers.
+        grids: (step, smallest code, largest code) for each input that is floats on a grid, code x step; None
+            for an integer input.
     """
 
     exact: Callable[[Sequence[Array]], tuple[Array, Array | None]]
@@ -61,16 +62,16 @@ class _OffsetSymbol(Symbol):
 
 
 class _CodesSymbol(Symbol):
-    """A float operand that was divided by its step: codes, which a Cast turns into integers."""
+    """A float operand that was divided by its step, so that it contains codes. A Cast makes them integers."""
 
     __slots__ = ()
 
 
 def unmark_sums(codes: Array) -> Array:
-    """The codes of the sums behind an output.
+    """Returns the codes of the sums from which an output was computed.
 
     Raises:
-        NotTiled: Only a part of it was changed after the sum.
+        NotTiled: Only a part of the output was changed after the sum.
     """
     changed = codes <= _CHANGED_ZERO
     if not changed.any():
@@ -81,12 +82,12 @@ def unmark_sums(codes: Array) -> Array:
 
 
 class IntegerRules:
-    """Rules for operators that have another meaning in an integer site.
+    """Rules for operators that work differently in an integer site.
 
     Args:
-        integers: The zero points of the original.
+        integers: Exact computation of the original, with its zero points.
         inputs: Symbols of the site's inputs.
-        first: The first code that is not an input's.
+        first: The first code after those of the inputs.
     """
 
     def __init__(self, integers: Integers, inputs: Sequence[Symbol], first: int) -> None:
@@ -98,7 +99,7 @@ class IntegerRules:
     def apply(
         self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any], product: Product
     ) -> Sequence[Value] | None:
-        """The outputs of a node; None where the general rule applies."""
+        """Returns the outputs of a node, or None if the general rule applies."""
         if node.domain:
             return None
         if node.op == "MatMulInteger":
@@ -111,7 +112,7 @@ class IntegerRules:
             if isinstance(args[0], Symbol):
                 keeps_codes = DTYPES[int(attributes["to"])].bits >= 32 or isinstance(args[0], _OffsetSymbol)
                 if not self._is_sum(args[0]) and DTYPES[int(attributes["to"])].bits == 16:
-                    return [args[0]]  # back from the padded type
+                    return [args[0]]  # a cast back to the unpadded type
                 if self._is_sum(args[0]) or not keeps_codes:
                     return [self._mark_changed(args, args[0].shape)]
                 return [args[0]]
@@ -121,7 +122,7 @@ class IntegerRules:
         return None
 
     def _is_sum(self, value: Any) -> bool:
-        """Whether a value holds sums of products, changed or not."""
+        """Whether a value contains sums of products, changed or not."""
         if not isinstance(value, Symbol):
             return False
         if value.whole is not None:
@@ -157,7 +158,7 @@ class IntegerRules:
         return [self._mark_changed(args, shape)]
 
     def _mark_changed(self, args: Sequence[Any], shape: tuple[int, ...]) -> Symbol:
-        """Changed elements of the one argument that holds sums."""
+        """Marks the elements of the only argument with sums as changed."""
         sums = [a for a in args if self._is_sum(a)]
         if len(sums) != 1:
             raise ValueError("it joins two sums" if sums else "it rounds what is multiplied")
@@ -214,20 +215,20 @@ class IntegerRules:
 
 
 def _total(attributes: Mapping[str, Any], args: Sequence[Any]) -> Array:
-    """A sum of stored numbers over some axes."""
+    """Sums stored numbers over some axes."""
     axes = tuple(_axes(attributes, args))
     total: Array = args[0].sum(axes, dtype=args[0].dtype, keepdims=bool(attributes.get("keepdims", 1)))
     return total
 
 
 def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> list[int]:
-    """The axes of a sum."""
+    """Returns the axes of a ReduceSum."""
     axes = args[1] if len(args) > 1 and args[1] is not None else attributes.get("axes", ())
     return [int(axis) for axis in np.asarray(axes).reshape(-1)]
 
 
 def _reduced_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]:
-    """The shape of a sum over some axes."""
+    """Returns the output shape of a ReduceSum."""
     rank = len(args[0].shape)
     summed_axes = {axis % rank for axis in _axes(attributes, args)}
     keeps_axes = bool(attributes.get("keepdims", 1))

@@ -1,9 +1,9 @@
-"""Repeated Scan bodies: same nodes, same numbers, other activations of the same shapes.
+"""Executes a Scan body once for many iterations that differ only in their activations.
 
-A tiled convolution is a Scan over blocks of rows: a thousand times the same products, which differ only in
-their left operands. Nodes that rearrange an activation are followed every time. Nodes that multiply and add,
-and those that cut the activation for them, are followed once. A repetition is a block of codes
-(`blocks.Repeat`) that names its activation.
+A tiled convolution is a Scan over blocks of rows. Its thousands of iterations compute the same products with
+different left operands. Nodes that rearrange an activation are executed in each iteration. Nodes that
+multiply and add, and nodes that split the activation for them, are executed once. Each repetition is one
+block of codes (`blocks.Repeat`) that refers to its activation.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from explorer.engine.graph.model import Function, Graph, Node
 from explorer.engine.proof.symbolic.blocks import BlockTable, Symbol, SymbolBlock, SymbolProduct, Total, Value
 
 _PRODUCING_OPS = frozenset(("Add", "Gemm", "If", "Loop", "MatMul", "Mul", "ReduceSum", "Scan", "Sum"))
-"""Operators that may make new blocks of codes."""
+"""Operators that may create new blocks of codes."""
 
 _SPLITTING_OPS = frozenset(("Constant", "Split"))
-"""Operators that cut their input into parts: a hundred from one block of rows."""
+"""Operators that split their input into parts, up to a hundred from one block of rows."""
 
 
 class _Parts(Struct, frozen=True):
-    """A body in two parts.
+    """A body that is split into two parts.
 
     Attributes:
-        body: The body; kept, since it is identified by its id.
-        rearranging: Nodes that rearrange elements.
-        producing: Nodes that multiply and add, nodes that cut for them, and all nodes that depend on these.
-        input_names: Values that `producing` reads.
-        produced: Outputs of the body that `producing` computes.
+        body: Scan body. The reference keeps it alive, because it is identified by its id.
+        rearranging: Nodes that rearrange elements, in execution order.
+        producing: Nodes that multiply and add, nodes that split values for them, and all nodes that depend on
+            these, in execution order.
+        input_names: Names of the values that `producing` reads.
+        produced: Names of the body's outputs that `producing` computes.
     """
 
     body: Graph
@@ -44,12 +45,12 @@ class _Parts(Struct, frozen=True):
 
 
 class _Template(Struct, frozen=True):
-    """The followed second part of a body.
+    """The first execution of the producing part of a body.
 
     Attributes:
-        key: The key that a repetition must have.
-        values: Its inputs; kept, since `key` identifies numbers by their id.
-        results: Its outputs: codes from `first` on.
+        key: Key that a repetition must have.
+        values: Inputs of the part. The references keep them alive, because `key` contains their ids.
+        results: Outputs of the part, with codes from `first` on.
         first: The first new code.
         size: Number of new codes.
     """
@@ -62,20 +63,20 @@ class _Template(Struct, frozen=True):
 
 
 class BodyRepeats:
-    """Follows the producing part of a body once for all activations of the same shapes.
+    """Executes the producing part of a body once for all activations of the same shapes.
 
     Args:
-        table: The table of blocks.
+        table: Table of blocks.
     """
 
     def __init__(self, table: BlockTable) -> None:
         self.table = table
         self._parts: dict[int, _Parts] = {}
         self._templates: dict[int, _Template | None] = {}
-        """By body; None: the body never repeats."""
+        """First execution by id of the body, or None if the body cannot be repeated."""
 
     def follow(self, interpreter: Interpreter, body: Graph, scope: ValueScope) -> None:
-        """Computes the outputs of a body into its scope."""
+        """Computes the outputs of a body and stores them in its scope."""
         template = self._templates.get(id(body))
         if template is None and id(body) in self._templates:
             interpreter.run(body.nodes, scope)
@@ -103,7 +104,7 @@ class BodyRepeats:
         self._templates[id(body)] = _Template(key, values, results, first, size) if can_repeat else None
 
     def _repeat(self, template: _Template, values: Sequence[Value | None]) -> list[Value]:
-        """The outputs of the nodes for other activations."""
+        """Returns the outputs of the producing part for other activations."""
         pairs = zip(template.values, values, strict=True)
         new_by_old_id = {id(old): new for old, new in pairs if isinstance(new, Symbol)}
         block = self.table.repeat(template.first, template.size, new_by_old_id)
@@ -112,7 +113,7 @@ class BodyRepeats:
 
 
 def _value_keys(values: Sequence[Value | None]) -> Iterator[tuple[Any, ...]]:
-    """The key of values: shapes of activations, and which of them are the same object."""
+    """Yields the key of values: shapes of activations, which of them are the same object, ids of numbers."""
     first: dict[int, int] = {}
     for index, value in enumerate(values):
         first_index = first.setdefault(id(value), index)
@@ -120,7 +121,7 @@ def _value_keys(values: Sequence[Value | None]) -> Iterator[tuple[Any, ...]]:
 
 
 def _split_body(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> _Parts:
-    """A body split into two parts; both in execution order."""
+    """Splits a body into nodes that rearrange elements and nodes that produce new codes."""
     rearranging: list[Node] = []
     producing: list[Node] = []
     produced: set[str] = set()
@@ -139,7 +140,7 @@ def _split_body(body: Graph, functions: Mapping[tuple[str, str, str], Function])
 
 
 def _find_splits_for_producers(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> set[int]:
-    """Ids of the nodes that only cut a value for nodes that multiply and add."""
+    """Returns the ids of the nodes that only split a value for nodes that multiply and add."""
     read_by_others = {v.name for v in body.outputs}
     for node in body.nodes:
         if not _produces(node, functions):
@@ -152,7 +153,7 @@ def _find_splits_for_producers(body: Graph, functions: Mapping[tuple[str, str, s
 
 
 def _only_splits(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:
-    """Whether a node does nothing but cut its input."""
+    """Whether a node only splits its input."""
     function = functions.get(node.key)
     nodes = (node,) if function is None else function.nodes
     return {part.op for part in nodes} <= _SPLITTING_OPS and any(part.op == "Split" for part in nodes)
@@ -167,7 +168,7 @@ def _produces(node: Node, functions: Mapping[tuple[str, str, str], Function]) ->
 
 
 def _are_products_of(blocks: Iterable[SymbolBlock], input_ids: set[int], first: int) -> bool:
-    """Whether blocks are products of, or slices of, values in `input_ids` and numbers, and sums of such."""
+    """Whether all blocks are products of inputs (or slices of them) and numbers, or sums of new blocks."""
 
     def is_input(value: Symbol) -> bool:
         return id(value) in input_ids or (
@@ -186,5 +187,5 @@ def _are_products_of(blocks: Iterable[SymbolBlock], input_ids: set[int], first: 
 
 
 def _is_new_result(value: Value, first: int) -> bool:
-    """Whether all codes of a result are from code `first` on."""
+    """Whether all codes of a result are new, which means at least `first`."""
     return not isinstance(value, Symbol) or bool((value.codes >= first).all())

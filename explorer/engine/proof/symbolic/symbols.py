@@ -1,10 +1,10 @@
-"""Symbolic execution: runs a tiled product on symbols instead of numbers.
+"""Runs a tiled product on symbols in place of numbers.
 
-Reshape, Split, Pad, Concat, Scan and the like only move codes (`blocks`). So whatever the form of a tiled
-graph, the codes of its output say exactly which products were summed into which element. Weights stay mapped
-numbers, cut into views.
+A symbol is a tensor of codes (see `blocks`), and each code identifies one element. Operators such as Reshape,
+Split, Pad, Concat and Scan only move codes. The codes of the output show exactly which products were summed
+into which element, for any form of the tiled graph. Weights stay numbers, as views of the mapped file.
 
-An operator that is not in the table is not part of a tiled product, and the walk fails with its name.
+An operator without a rule is not part of a tiled product, and the walk fails with its name.
 """
 
 from __future__ import annotations
@@ -33,38 +33,39 @@ Override = Callable[
     [Node, Mapping[str, Any], Sequence[Any], Callable[[Value, Value], Sequence[Value]]],
     Sequence[Value] | None,
 ]
-"""Returns the outputs of a node, or None where the rules here apply; takes the rule of a product."""
+"""Function that returns the outputs of a node, or None to apply the rule of this module. Its last argument is
+the rule for a product."""
 
 
 _MIN_COMPUTED = 1 << 16
-"""Elements from which on a Gather computes its output on request."""
+"""Minimum number of output elements of a Gather whose codes are computed on request instead of stored."""
 
 
 class Symbols:
-    """The domain of symbols.
+    """Interpreter domain that computes with symbols.
 
     Args:
-        dtype: Element type of the site: casts to a narrower one are no part of a tiled product.
+        dtype: Element type of the site. A cast to a narrower type is not part of a tiled product.
     """
 
     def __init__(self, dtype: str) -> None:
         self.bits = next(d.bits for d in DTYPES.values() if d.name == dtype)
         self.interpreter: Interpreter | None = None
         self.override: Override | None = None
-        """Rules that take precedence for some operators, in an integer site."""
+        """Rules of an integer site, which take precedence."""
         self.table = BlockTable()
         self.recent: list[Any] = [None, None]
-        """The last computed codes that are not stored in a symbol, with their key."""
+        """Key and codes of the last Gather whose codes are not stored in a symbol."""
 
     def constant(self, tensor: Tensor) -> Array:
-        """The numbers, mapped."""
+        """Returns the numbers of a stored tensor, mapped from the file."""
         return tensor.array()
 
     def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
-        """Moves codes and numbers; makes blocks of products and sums.
+        """Executes a node: moves codes and numbers, or creates blocks of products and sums.
 
         Raises:
-            NotTiled: The operator is not part of a tiled product, or is used in a way that is not.
+            NotTiled: The operator, or its use, is not part of a tiled product.
         """
         rule = None if node.domain else _RULES.get(node.op)
         if rule is None and self.override is None:
@@ -85,27 +86,31 @@ class Symbols:
             raise NotTiled(f"{self.place(node)} ({node.op}) does not fit its inputs: {detail}") from None
 
     def take(self, value: Value, axis: int, index: int) -> Value:
-        """One slice of the value that a Scan iterates over."""
+        """Returns one slice of a value over which a Scan iterates."""
         return _rearrange(value, lambda a: a[(slice(None),) * axis + (index,)])
 
     def stack(self, values: Sequence[Value], axis: int) -> Value:
-        """The collected outputs of a Scan."""
+        """Stacks the outputs of the iterations of a Scan."""
         return _concatenate(values, lambda arrays: np.stack(arrays, axis))
 
     def number(self, value: Value) -> Any:
-        """A number that controls a loop; a symbol cannot."""
+        """Returns a number that controls a loop or branch.
+
+        Raises:
+            NotTiled: The value is a symbol, so the number depends on data.
+        """
         if isinstance(value, Symbol):
             raise NotTiled("the data decides how often a loop runs or which branch is taken")
         return value.item()
 
     def place(self, node: Node) -> str:
-        """The place of a node in messages: its name, or that of the call whose body contains it."""
+        """Describes the location of a node in messages: its name, and that of the call that contains it."""
         calls = self.interpreter.calls if self.interpreter is not None else []
         name = f"'{node.label}'"
         return f"{name} in '{calls[-1].label}'" if calls else name
 
     def label(self, node: Node) -> str:
-        """The (m, n, k) that the graph claims for a product."""
+        """Returns the label 'm,n,k' in the metadata of a product's node or of its calls; '' without one."""
         calls = self.interpreter.calls if self.interpreter is not None else []
         for labeled_node in (node, *reversed(calls)):
             label = labeled_node.metadata.get("tile_hw.mnk")
@@ -119,7 +124,7 @@ def _rearrange(value: Value, move: Callable[[Array], Array]) -> Value:
 
 
 def _concatenate(values: Sequence[Value], join: Callable[[list[Array]], Array]) -> Value:
-    """Concatenation of codes, or of numbers; the only number among codes is zero."""
+    """Concatenates codes or numbers. The only number that may be joined with codes is zero."""
     if not any(isinstance(v, Symbol) for v in values):
         return join([v for v in values if not isinstance(v, Symbol)])
     parts = []
@@ -129,12 +134,12 @@ def _concatenate(values: Sequence[Value], join: Callable[[list[Array]], Array]) 
         elif np.any(value):
             raise ValueError("numbers other than zero stand beside the activation")
         else:
-            parts.append(np.zeros(value.shape, np.int8))  # a narrow type: concatenation widens it
+            parts.append(np.zeros(value.shape, np.int8))  # int8, because concatenation widens it
     return Symbol(join(parts))
 
 
 class OperatorUse(NamedTuple):
-    """A use of an operator: its node, attributes with references resolved, and inputs."""
+    """Arguments of an operator's rule; references in `attributes` are resolved."""
 
     symbols: Symbols
     node: Node
@@ -142,7 +147,7 @@ class OperatorUse(NamedTuple):
     args: Sequence[Any]
 
     def integers(self, index: int, name: str) -> tuple[int, ...] | None:
-        """A list of integers that is an input in newer operator sets and an attribute in older ones."""
+        """Returns integers that are an input in newer opsets and an attribute in older ones, or None."""
         if len(self.args) > index and self.args[index] is not None:
             if isinstance(self.args[index], Symbol):
                 raise ValueError(f"its {name} depends on the data")
@@ -165,13 +170,13 @@ def _cast(use: OperatorUse) -> Sequence[Value]:
     target = DTYPES[int(use.attributes["to"])]
     if not isinstance(use.args[0], Symbol) and "int" in target.name:
         integers = use.args[0].astype(target.name)
-        if np.array_equal(integers, use.args[0]):  # sizes, in operator sets whose constants are floats
+        if np.array_equal(integers, use.args[0]):  # sizes that older opsets store as floats
             return [integers]
     if "float" not in target.name or target.bits < use.symbols.bits:
         raise ValueError(f"it rounds to {target.name}")
     value = use.args[0]
     if isinstance(value, Symbol) or value.dtype.itemsize * 8 <= target.bits:
-        # a wider type holds the same number: nothing to convert, and no copy of the weight
+        # a wider type has the same numbers, so do not copy the weight
         return [value]
     return [value.astype(target.name)]
 
@@ -245,7 +250,7 @@ def _pad(use: OperatorUse) -> Sequence[Value]:
     width = [(0, 0)] * rank
     for i, axis in enumerate(axes):
         width[axis] = pads[i], pads[i + len(axes)]
-    # ONNX allows negative pads: they crop
+    # negative pads crop
     crop = tuple(
         slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(width, use.args[0].shape, strict=True)
     )
@@ -263,7 +268,9 @@ def _gather(use: OperatorUse) -> Sequence[Value]:
         x.make_contiguous()
     if not isinstance(x, Symbol) or math.prod(shape) < _MIN_COMPUTED:
         return [_rearrange(x, lambda a: np.take(a, index, axis))]
-    np.take(np.empty(x.shape[axis], bool), index)  # raises on an index beyond the end now, and not later
+    np.take(
+        np.empty(x.shape[axis], bool), index
+    )  # raise an error for an invalid index now, not when the codes are computed
 
     take_rows = partial(_gather_codes, use.symbols.recent, object(), x, index, axis)
     rows = (x, index) if axis == 0 and len(x.shape) == 2 else None
@@ -271,9 +278,9 @@ def _gather(use: OperatorUse) -> Sequence[Value]:
 
 
 def _gather_codes(recent: list[Any], key: object, x: Symbol, index: Array, axis: int) -> Array:
-    """The output of a Gather, kept for the blocks that are cut from it one after the other.
+    """Computes the output of a Gather, cached in `recent` for consecutive slices of it.
 
-    The kept codes refer to no symbol: a reference cycle would delay freeing them.
+    The cache contains no symbol, because a reference cycle would delay freeing the codes.
     """
     if recent[0] is not key:
         recent[:] = key, np.take(x.codes, index, axis)
@@ -310,12 +317,12 @@ def _shape(use: OperatorUse) -> Sequence[Value]:
 
 
 def _move_rule(move: Callable[[Array, OperatorUse], Array]) -> Rule:
-    """A rule that moves the elements of the first input."""
+    """Makes a rule that moves the elements of the first input."""
     return lambda use: [_rearrange(use.args[0], lambda a: move(a, use))]
 
 
 def _size_rule(operation: Callable[[Array, Array], Array]) -> Rule:
-    """A rule for arithmetic on sizes, which are numbers in every run."""
+    """Makes a rule for arithmetic on sizes, which never depend on data."""
 
     def rule(use: OperatorUse) -> Sequence[Value]:
         if any(isinstance(value, Symbol) for value in use.args):
@@ -351,9 +358,9 @@ def _matmul(use: OperatorUse) -> Sequence[Value]:
 
 
 def _matrices(codes: Array, batch: tuple[int, ...]) -> Iterator[Symbol]:
-    """The matrices of a stack, repeated as `batch` says.
+    """Yields the matrices of a batch, after broadcasting to `batch`.
 
-    A block of the activation is multiplied by many weights: one symbol serves all, so it is checked once.
+    Repeated matrices share one symbol, so that a block of the activation is checked once for many weights.
     """
     codes = np.broadcast_to(codes, (*batch, *codes.shape[-2:]))
     symbols: dict[int, Symbol] = {}
@@ -373,7 +380,7 @@ def _gemm(use: OperatorUse) -> Sequence[Value]:
     (product,) = _matmul(OperatorUse(use.symbols, use.node, {}, (first, second)))
     terms: list[tuple[Value, float]] = [(product, float(use.attributes.get("alpha", 1.0)))]
     if len(use.args) > 2 and use.args[2] is not None:
-        # an accumulator comes first: it holds the earlier products
+        # C is first, because an accumulator contains the earlier products
         terms.insert(0, (use.args[2], float(use.attributes.get("beta", 1.0))))
     return [use.symbols.table.total(product.shape, terms)]
 
@@ -394,9 +401,9 @@ def _reduce_sum(use: OperatorUse) -> Sequence[Value]:
 
 
 def _sum_batch(symbols: Symbols, batch: Batch, axis: int, keeps_axis: bool) -> Symbol:
-    """A batch of products summed over one of its axes: a block of sums for every other index.
+    """Sums a batch of products over one batch axis; creates one block of sums per remaining index.
 
-    Without this, the code of every element of every product would be stored: 300 MB for a layer.
+    Without this, the codes of all elements of all products would be stored, which takes 300 MB for a layer.
     """
     product_indices = np.moveaxis(np.arange(len(batch.products)).reshape(batch.batch), axis, -1)
     shape = list(batch.shape)
@@ -409,7 +416,7 @@ def _sum_batch(symbols: Symbols, batch: Batch, axis: int, keeps_axis: bool) -> S
 
 
 def _dequantize(use: OperatorUse) -> Sequence[Value]:
-    """Stored integers as floats."""
+    """Dequantizes stored integers."""
     x, scale = use.args[0], use.args[1]
     zero = use.args[2] if len(use.args) > 2 and use.args[2] is not None else np.zeros((), np.int8)
     if any(isinstance(value, Symbol) for value in (x, scale, zero)):
@@ -468,9 +475,9 @@ _RULES: Mapping[str, Rule] = {
 
 
 def rearrange(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """The output of an operator that moves elements, for arrays of any type.
+    """Executes an operator that moves elements, on arrays of any type.
 
     Raises:
-        ValueError: It is used in a way that is not part of a tiled product.
+        ValueError: The use of the operator is not part of a tiled product.
     """
     return _RULES[op](OperatorUse(Symbols("float64"), Node(op, (), ()), attributes, args))[0]
