@@ -170,7 +170,7 @@ def _fold_rows(pairing: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
     """Yields one row for each kind of rewrite, such as folded constants, and counts the folded nodes."""
     for side, folds in enumerate(pairing.folds):
         if folds is not None:
-            for node in folds.away.folded:
+            for node in folds.folding.folded:
                 tally.add(node.op, "added" if side else "removed")
             yield from folds.rows(side == 1)
 
@@ -475,7 +475,7 @@ def _silent_domains(pairing: NodePairing, has_nested_sites: bool) -> frozenset[s
     `has_nested_sites` tells whether bodies contain tiled sites.
     """
     fused = any(
-        side_folds is not None and "activation" in side_folds.away.kinds for side_folds in pairing.folds
+        side_folds is not None and "activation" in side_folds.folding.kinds for side_folds in pairing.folds
     )
     tiled = (DOMAIN,) if pairing.sites or has_nested_sites else ()
     rounded = QUANTIZERS if pairing.describer.rounded is not None else ()

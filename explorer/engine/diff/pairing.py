@@ -160,7 +160,7 @@ def _with_folds(
     ]
     describer = pairing.describer
     describer.folded = collect_magnitudes((first, second))
-    describer.targets = first.away.ops if first else {}, second.away.ops if second else {}
+    describer.targets = first.folding.ops if first else {}, second.folding.ops if second else {}
     return replace(pairing, folds=(first, second))
 
 

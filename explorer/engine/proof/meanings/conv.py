@@ -49,13 +49,13 @@ def convolution(node: Node, reader: NodeReader, fill: int = 0) -> Original:
     bias_source: Array | int | None = bias if bias is not None else (len(inputs) - 1 if name else None)
     depth = reader.planned.K if reader.planned is not None else None
 
-    def at(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
+    def spec_for(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         size = kernel.shape if kernel is not None else shapes[1]
         compute_taps = _conv_taps if node.op == "Conv" else _transposed_taps
         taps = compute_taps(node.attributes, shapes[0], size, output_shape)
         return _build_spec(taps, shapes[0], size, kernel, bias_source, output_shape, depth, node, fill)
 
-    return Original(node, tuple(inputs), operands, str(kernel.dtype) if kernel is not None else "", at)
+    return Original(node, tuple(inputs), operands, str(kernel.dtype) if kernel is not None else "", spec_for)
 
 
 class _Taps(Struct, frozen=True):
@@ -285,7 +285,7 @@ class UnfoldedImages:
         self._read_places = 0
 
     def places(self, b: int) -> Array:
-        """Returns the places of a matrix, (places, channels); the last place is the zero beyond the images."""
+        """Returns the places of a matrix, (places, channels); the last is the zero beyond the images."""
         if self._places is None:
             images, channels, *_ = self.x.shape
             image_size = math.prod(self._sizes)

@@ -28,7 +28,7 @@ def product(node: Node, reader: NodeReader) -> Original:
     inputs = tuple(dict.fromkeys(names[:1] if constant is not None else names))
     equation = equation_of(node)
 
-    def at(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
+    def spec_for(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         first_shape = shapes[0]
         second_shape = constant.shape if constant is not None else shapes[-1]
         ranks = [len(first_shape), len(second_shape)]
@@ -61,7 +61,7 @@ def product(node: Node, reader: NodeReader) -> Original:
         )
 
     kind = str(np.asarray(constant).dtype) if constant is not None else ""
-    return Original(node, inputs, len(inputs), kind, at)
+    return Original(node, inputs, len(inputs), kind, spec_for)
 
 
 def equation_of(node: Node) -> str:

@@ -39,15 +39,15 @@ class _Number(Struct, frozen=True):
 
     Attributes:
         stored: Stored numbers, or None if an input has them.
-        at: Index of the input.
+        input_index: Index of the input.
     """
 
     stored: Array | None
-    at: int = -1
+    input_index: int = -1
 
     def value(self, inputs: Sequence[Array]) -> Array:
         """Returns the numbers as int64."""
-        return np.asarray(inputs[self.at] if self.stored is None else self.stored).astype(np.int64)
+        return np.asarray(inputs[self.input_index] if self.stored is None else self.stored).astype(np.int64)
 
 
 def _integral(
@@ -93,8 +93,8 @@ def _integral(
     count, kind = len(base.inputs), _sum_type(reader)
     scale_of = None if scale is None else partial(_scale_of, scale)
 
-    def at(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
-        float_spec = base.at(shapes[:count], output_shape)
+    def spec_for(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
+        float_spec = base.spec_for(shapes[:count], output_shape)
 
         point = int(a.stored) if a.stored is not None and a.stored.size == 1 else None
         exact = _divide_by_steps(
@@ -104,10 +104,12 @@ def _integral(
             float_spec,
             bias=_total_bias(float_spec, output_shape, a, c, kind),
             expand_bias=partial(_expand_to_output, float_spec, output_shape),
-            integers=Integers(exact, point, a.at, partial(_saturates, float_spec, count), scale_of, steps),
+            integers=Integers(
+                exact, point, a.input_index, partial(_saturates, float_spec, count), scale_of, steps
+            ),
         )
 
-    return replace(base, node=node, inputs=tuple(inputs), at=at)
+    return replace(base, node=node, inputs=tuple(inputs), spec_for=spec_for)
 
 
 def _sum_type(reader: NodeReader) -> str:
@@ -191,7 +193,7 @@ def _total_bias(
 ) -> Array | int | None:
     """Returns the bias minus the effect of the left operand's zero point, or the input index of the bias."""
     if c.stored is None:
-        return c.at
+        return c.input_index
     total = c.stored.astype(np.int64)
     if (
         isinstance(float_spec.right, np.ndarray)

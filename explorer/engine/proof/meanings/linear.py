@@ -36,7 +36,7 @@ def product(node: Node, reader: NodeReader) -> Original:
     transposes = bool(attributes.get("transA", 0)), bool(attributes.get("transB", 0))
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
 
-    def at(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
+    def spec_for(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         planned = reader.planned
         keeps_batch = planned is not None and (planned.batch != 1 or "batch" in planned.dynamic)
         if left_weight is not None:
@@ -46,7 +46,9 @@ def product(node: Node, reader: NodeReader) -> Original:
         second = right_weight if right_weight is not None else inputs.index(node.inputs[1])
         return _build_spec(second, transposes, shapes, output_shape, alpha, beta, bias_source, keeps_batch)
 
-    return Original(node, tuple(inputs), operands, str(numbers.dtype) if numbers is not None else "", at)
+    return Original(
+        node, tuple(inputs), operands, str(numbers.dtype) if numbers is not None else "", spec_for
+    )
 
 
 def _matrix_shape(shape: tuple[int, ...], is_transposed: bool, is_right: bool) -> tuple[int, ...]:
@@ -121,4 +123,4 @@ def _build_swapped_spec(
     def arrange_output(y: Array) -> Array:
         return y.reshape(-1, spec.N, M).swapaxes(-1, -2).reshape(spec.batch, spec.M, spec.N)
 
-    return replace(spec, out=arrange_output)
+    return replace(spec, arrange_output=arrange_output)
