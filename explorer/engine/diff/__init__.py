@@ -1,4 +1,4 @@
-"""Graph diff: the added, removed, changed and equal parts of two graphs, also as trees side by side."""
+"""Compares two graphs, as rows of differences (`diff`) or as two layer trees side by side (`tree_diff`)."""
 
 from explorer.engine.diff.compare import diff
 from explorer.engine.diff.trees import tree_diff

@@ -1,14 +1,13 @@
-"""Graph diff: the changes between two graphs, made by this program or not.
+"""Compares two graphs and returns rows of differences, a summary by operator, and a verdict.
 
-Nodes are paired up (`match`), each pair is compared (`describe`), a tiled site is one row
-(`sites`). Here the pieces become one fact: rows in the order of the graphs, a summary by operator,
-and the verdict.
+The comparison has three steps. `match` pairs the nodes, `describe` compares each pair, and `sites`
+condenses a tiled site into one row. This module orders the rows and counts them. The graphs may come
+from this program or from any other tool.
 
-What counts as equal: two graphs are equal if every difference is a name inside them. A node that was
-renamed, or whose values or weights were, is listed as 'renamed', counts as unchanged and does not make
-the graphs unequal, because both compute the same from the same inputs. Names of the graph's inputs and
-outputs are another matter: they are what a caller types, so a new one is a change. Producer, doc
-strings, metadata and imports that no operator uses are not compared.
+Two graphs are equal if they differ only in internal names. A node is listed as 'renamed' if only its own
+name or the names of its values or weights changed. Such a node counts as unchanged, because it computes
+the same result. A new name of a graph input or output is a change, because callers use these names. The
+diff ignores the producer, doc strings, metadata, and opset imports that no operator uses.
 """
 
 from __future__ import annotations
@@ -24,9 +23,17 @@ from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.describe import Describer, tensor_change
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
-from explorer.engine.diff.pairing import FOLDED, NodePairing, Tell, ValuePair, folded, opened_as, pair_nodes
+from explorer.engine.diff.pairing import (
+    FOLDED,
+    NodePairing,
+    Tell,
+    ValuePair,
+    find_helper_nodes,
+    open_calls_like,
+    pair_nodes,
+)
 from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS
-from explorer.engine.diff.sites import SitePair, nested_sites, nodes_of, pair_sites, ties_of
+from explorer.engine.diff.sites import SitePair, collect_site_nodes, collect_ties, nested_sites, pair_sites
 from explorer.engine.fold.activations import DOMAIN as FUSED_DOMAIN
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.graph.tile_metadata import DOMAIN
@@ -35,11 +42,11 @@ from explorer.engine.shapes.subgraphs import call_name, view
 from explorer.facts import Analysis, Diff, NodeDiff, OpDiff
 
 _INPUT, _OUTPUT, _OPSET, _FUNCTION = "Input", "Output", "Opset", "Function"
-"""Names in place of an operator, for rows about the graph itself."""
+"""Texts that replace the operator in rows about the graph itself."""
 
-_RANGED = "done by the range of the integers behind, to the same values"
-_SHARED = "read from one of equal value, under another name"
-"""Texts about nodes whose work other nodes do."""
+_IN_RANGE_TEXT = "done by the range of the integers behind, to the same values"
+_SHARED_CONSTANT_TEXT = "read from one of equal value, under another name"
+"""Descriptions of nodes whose effect the other graph gets from another node."""
 
 _STEP = 1024
 
@@ -53,28 +60,33 @@ def diff(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Diff:
-    """The added, removed, changed, tiled and equal parts of two graphs.
+    """Compares two graphs and lists their differences.
 
     Args:
-        before: One graph, from `validate`.
-        after: The other graph.
+        before: The first graph, from `validate`.
+        after: The second graph, from `validate`.
         before_analysis: The analysis with the totals of the first graph.
         after_analysis: The analysis with the totals of the second graph.
         on_progress: Receives the phase and the number of compared nodes.
-        cancel: Called between steps; True stops.
+        cancel: Callback between steps; the comparison stops when it returns True.
 
     Returns:
-        Rows for what differs: changes of the operator sets and inputs first, then nodes in the order of
-        `before` with the added ones where they stand in `after`, then outputs and functions. Besides
-        'changed', 'added', 'removed' and 'renamed' a row may be 'folded', of all rewrites of one kind,
-        'tiled', or 'merged' where `before` is the tiled side, or 'quantized' where nothing but number
-        formats differs. The summary counts each node of `before` once as changed, unchanged or removed, and
-        of `after` as added what has no counterpart; the nodes of a tiled site are part of the product that
-        they replace, those that only round what a node reads are part of it. Inputs and outputs of the
-        graph are counted too, as 'Input' and 'Output'.
+        Rows of differences in this order: opsets, inputs, nodes, outputs, functions. Nodes have the order
+        of `before`; an added node follows its predecessor in `after`. The status of a row is one of:
+
+        - 'changed', 'added', 'removed' or 'renamed'.
+        - 'folded': all rewrites of one kind.
+        - 'tiled': a site that is tiled in `after`.
+        - 'merged': a site that is tiled in `before`.
+        - 'quantized': only number formats differ.
+
+        The summary counts each node of `before` once, as changed, unchanged or removed. A node of `after`
+        without a counterpart counts as added. Nodes of a tiled site count as the product that they
+        replace. Nodes that only round an input of a layer count as part of the layer. Graph inputs and
+        outputs are counted as 'Input' and 'Output'.
 
     Raises:
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     tally = _Tally()
     rows = _rows(before, after, tally, partial(report, on_progress, cancel), cancel)
@@ -93,39 +105,47 @@ def diff(
 
 
 def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel) -> list[NodeDiff]:
-    """The differences, in the order of display; `tally` counts nodes, inputs and outputs."""
-    before, after = opened_as(before, after), opened_as(after, before)
+    """Lists the differences in display order, and counts nodes, inputs and outputs in `tally`."""
+    before, after = open_calls_like(before, after), open_calls_like(after, before)
     pairing = pair_nodes(before, after, tell, cancel)
     site_paths = nested_sites(before) | nested_sites(after)
-    before, after = pairing.before.model, pairing.after.model  # the rest, where something was folded
+    before, after = pairing.before.model, pairing.after.model  # without the folded nodes
     rows = [*_opset_rows(before, after, _silent_domains(pairing, bool(site_paths)))]
     for row, op in _input_rows(pairing):
         tally.count(row, op)
         rows += [row] if row else []
     rows += _fold_rows(pairing, tally)
-    gone = (_RANGED, pairing.ranged()), (_SHARED, pairing.shared())
-    for phrase, sides in gone:
-        rows += [_replaced_row(pairing, at, sides[at], phrase, tally) for at in (0, 1) if sides[at]]
-    away = [{i for _, sides in gone for i in sides[at]} for at in (0, 1)]
-    closed = pairing.closed[0] | away[0], pairing.closed[1] | away[1]
+    replaced_nodes = (
+        (_IN_RANGE_TEXT, pairing.absorbed_activations()),
+        (_SHARED_CONSTANT_TEXT, pairing.shared()),
+    )
+    for phrase, sides in replaced_nodes:
+        rows += [_replaced_row(pairing, side, sides[side], phrase, tally) for side in (0, 1) if sides[side]]
+    replaced_indices = [{i for _, sides in replaced_nodes for i in sides[side]} for side in (0, 1)]
+    excluded_nodes = (
+        pairing.excluded_nodes[0] | replaced_indices[0],
+        pairing.excluded_nodes[1] | replaced_indices[1],
+    )
     nodes = _node_rows(
-        *(pairing.before, pairing.after, pairing.matching, pairing.describer, pairing.sites, closed),
+        *(pairing.before, pairing.after, pairing.matching, pairing.describer, pairing.sites, excluded_nodes),
         tally,
         tell,
     )
-    rows += _open_bodies(nodes, (before, after), (), site_paths, pairing.forms, tell)
+    rows += _expand_bodies(nodes, (before, after), (), site_paths, pairing.forms, tell)
     for row, op in _output_rows(pairing):
         tally.count(row, op)
         rows += [row] if row else []
-    differing = list(_function_rows(before, after, pairing.describer, pairing.closed, bool(site_paths)))
-    functions = _open_bodies(differing, (before, after), (), site_paths, pairing.forms, tell)
+    differing = list(
+        _function_rows(before, after, pairing.describer, pairing.excluded_nodes, bool(site_paths))
+    )
+    functions = _expand_bodies(differing, (before, after), (), site_paths, pairing.forms, tell)
     covered = {f"function {row.before} differs" for row in differing if row not in functions}
-    # a caller is unchanged where tiling is the function's only change
+    # the row of a call is redundant if tiling is the only change in the called function
     return [*(row for row in rows if row.status != "changed" or row.what not in covered), *functions]
 
 
-def around(pairing: NodePairing) -> list[NodeDiff]:
-    """Differences of operator sets, inputs and outputs, but of no node."""
+def graph_row_changes(pairing: NodePairing) -> list[NodeDiff]:
+    """Lists the differences of opsets, graph inputs and graph outputs, without those of nodes."""
     before, after = pairing.before.model, pairing.after.model
     has_nested_sites = bool(nested_sites(before) or nested_sites(after))
     ends = (*_input_rows(pairing), *_output_rows(pairing))
@@ -147,38 +167,41 @@ def _output_rows(pairing: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
 
 
 def _fold_rows(pairing: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
-    """A row for each kind of rewrite."""
-    for at, folds in enumerate(pairing.folds):
+    """Yields one row for each kind of rewrite, such as folded constants, and counts the folded nodes."""
+    for side, folds in enumerate(pairing.folds):
         if folds is not None:
-            for node in folds.away.folded:
-                tally.add(node.op, "added" if at else "removed")
-            yield from folds.rows(at == 1)
+            for node in folds.folding.folded:
+                tally.add(node.op, "added" if side else "removed")
+            yield from folds.rows(side == 1)
 
 
 def _replaced_row(
-    pairing: NodePairing, at: int, gone: Mapping[int, int], phrase: str, tally: _Tally
+    pairing: NodePairing, side_index: int, opposite_by_node: Mapping[int, int], phrase: str, tally: _Tally
 ) -> NodeDiff:
-    """A row for the nodes of one side whose work other nodes do on the other; `gone` has both positions."""
-    side, opposite = ((pairing.before, pairing.after), (pairing.after, pairing.before))[at]
-    ops = Counter(side.nodes[i].op for i in gone)
+    """Summarizes in one row the nodes that the opposite graph replaces by other nodes.
+
+    `opposite_by_node` has the index of the replacing node in the opposite graph, by node index.
+    """
+    side, opposite = ((pairing.before, pairing.after), (pairing.after, pairing.before))[side_index]
+    ops = Counter(side.nodes[i].op for i in opposite_by_node)
     for op, count in ops.items():
-        tally.add(op, "added" if at else "removed", count)
-    first = next(iter(gone))
-    names = side.nodes[first].label, opposite.model.graph.nodes[gone[first]].label
-    kinds = side.nodes[first].op, opposite.model.graph.nodes[gone[first]].op
+        tally.add(op, "added" if side_index else "removed", count)
+    first = next(iter(opposite_by_node))
+    names = side.nodes[first].label, opposite.model.graph.nodes[opposite_by_node[first]].label
+    kinds = side.nodes[first].op, opposite.model.graph.nodes[opposite_by_node[first]].op
     op_counts = ", ".join(f"{count:,} {op}" for op, count in ops.most_common())
     return NodeDiff(
         status="folded",
-        before=names[at],
-        after=names[1 - at],
-        what=f"{'before: ' * at}{op_counts} {phrase}",
-        op_before=kinds[at],
-        op_after=kinds[1 - at],
+        before=names[side_index],
+        after=names[1 - side_index],
+        what=f"{'before: ' * side_index}{op_counts} {phrase}",
+        op_before=kinds[side_index],
+        op_after=kinds[1 - side_index],
     )
 
 
 class _Tally:
-    """Counts changed, added, removed and unchanged nodes, by operator."""
+    """Counts the changed, added, removed and unchanged nodes of each operator."""
 
     def __init__(self) -> None:
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -187,13 +210,13 @@ class _Tally:
         self.counts[op][fate] += count
 
     def count(self, row: NodeDiff | None, op: str) -> None:
-        """Counts one row about `op`; None is a pair without a difference."""
+        """Counts one row about `op`; a `row` of None is a pair without a difference."""
         status = "unchanged" if row is None or row.status == "renamed" else row.status
         status = "changed" if status == "quantized" else status
         self.add(op, status)
 
     def summary(self) -> tuple[OpDiff, ...]:
-        """Operators with differences first, then those with the most nodes, then the graph's own rows."""
+        """Sorts operators with differences first, then by number of nodes; rows about the graph come last."""
         diffs = []
         for op, fates in self.counts.items():
             changed, unchanged, removed = fates["changed"], fates["unchanged"], fates["removed"]
@@ -202,10 +225,10 @@ class _Tally:
         graph_rows = (_INPUT, _OUTPUT, _OPSET, _FUNCTION)
 
         def place(row: OpDiff) -> tuple[int, bool, int, str]:
-            same = not (row.changed or row.added or row.removed)
+            is_unchanged = not (row.changed or row.added or row.removed)
             return (
                 (graph_rows.index(row.op) if row.op in graph_rows else -1),
-                same,
+                is_unchanged,
                 -(row.total + row.added),
                 row.op,
             )
@@ -214,7 +237,7 @@ class _Tally:
         return tuple(diffs)
 
 
-def _open_bodies(
+def _expand_bodies(
     rows: Sequence[NodeDiff],
     models: tuple[Model, Model],
     path: tuple[str, ...],
@@ -222,23 +245,24 @@ def _open_bodies(
     forms: Forms,
     tell: Tell,
 ) -> list[NodeDiff]:
-    """The rows of the graph at `path`; a body that only differs in tiled sites becomes their rows.
+    """Replaces each row about a body (subgraph or function) that differs only by tiling.
 
-    `site_paths` are the paths of such sites, and of every place around one.
+    The rows of the tiled sites in the body replace it. `path` is the path of the graph to which `rows`
+    belong. `site_paths` are the paths of all nested sites and of the bodies that contain them.
     """
     opened_rows: list[NodeDiff] = []
     for row in rows:
         bodies = _bodies_of(row, view(models[0], path))
-        inside = [_tiled_rows(models, (*path, body), site_paths, forms, tell) for body in bodies]
-        if bodies and all(inside):
-            opened_rows += [inner for some in inside for inner in some or ()]
+        rows_by_body = [_tiled_rows(models, (*path, body), site_paths, forms, tell) for body in bodies]
+        if bodies and all(rows_by_body):
+            opened_rows += [inner for some in rows_by_body for inner in some or ()]
         else:
             opened_rows.append(row)
     return opened_rows
 
 
 def _bodies_of(row: NodeDiff, graph_model: Model | None) -> list[str]:
-    """The bodies whose content is the only difference in a row; none if the row has other differences."""
+    """Returns the names of the bodies that differ in a row, or [] if the row has other differences."""
     if row.status != "changed" or row.before is None or graph_model is None:
         return []
     if row.op_before == row.op_after == _FUNCTION:
@@ -246,7 +270,7 @@ def _bodies_of(row: NodeDiff, graph_model: Model | None) -> list[str]:
     input_names = {
         name for node in graph_model.graph.nodes if node.label == row.before for name in node.inputs
     }
-    # a weight that a body reads from an outer graph is compared with the body
+    # a weight that only a body reads is compared with the body
     if row.otherwise or not input_names.isdisjoint(row.weights):
         return []
     return [f"{row.before}.{name}" for name in row.contents]
@@ -259,51 +283,62 @@ def _tiled_rows(
     forms: Forms,
     tell: Tell,
 ) -> list[NodeDiff] | None:
-    """The rows of the graph at `path` if tiling is its only change; else None."""
+    """Returns the rows of the graph at `path` if tiling is its only change, or None otherwise."""
     views = [view(model, path) for model in models]
-    ends = [_ends(model, graph, path[-1]) for model, graph in zip(models, views, strict=True)]
-    if views[0] is None or views[1] is None or any(len(a) != len(b) for a, b in zip(*ends, strict=True)):
+    value_names = [_ends(model, graph, path[-1]) for model, graph in zip(models, views, strict=True)]
+    if (
+        views[0] is None
+        or views[1] is None
+        or any(len(a) != len(b) for a, b in zip(*value_names, strict=True))
+    ):
         return None
-    inputs, outputs = (list(zip(a, b, strict=True)) for a, b in zip(*ends, strict=True))
+    inputs, outputs = (list(zip(a, b, strict=True)) for a, b in zip(*value_names, strict=True))
     first, second = DefUse(views[0]), DefUse(views[1])
     sites = pair_sites(first, second, forms)
-    around = [(name, name) for name in sorted(_outer_values(first) & _outer_values(second))]
-    joined = [*inputs, *around, *ties_of(sites)]
-    closed = nodes_of(sites)
-    # weights may be nodes here: those of a site are not matched
-    apart = tuple(
-        site_nodes | folded(side, [None] * len(side.nodes), site_nodes).keys()
-        for side, site_nodes in zip((first, second), closed, strict=True)
+    shared_outer_values = [(name, name) for name in sorted(_outer_values(first) & _outer_values(second))]
+    input_pairs = [*inputs, *shared_outer_values, *collect_ties(sites)]
+    excluded_nodes = collect_site_nodes(sites)
+    # in a body, weights may be Constant nodes; those of a tiled site are not matched
+    unmatched_nodes = tuple(
+        site_nodes | find_helper_nodes(side, [None] * len(side.nodes), site_nodes).keys()
+        for side, site_nodes in zip((first, second), excluded_nodes, strict=True)
     )
-    matching = match(first, second, forms, closed=(apart[0], apart[1]), ties=[*joined, *outputs])
-    describer = Describer(first, second, forms, matching, set(joined))
-    rows = _node_rows(first, second, matching, describer, sites, closed, _Tally(), tell)
-    rows = _open_bodies(rows, models, path, site_paths, forms, tell)
+    matching = match(
+        first,
+        second,
+        forms,
+        excluded_nodes=(unmatched_nodes[0], unmatched_nodes[1]),
+        ties=[*input_pairs, *outputs],
+    )
+    describer = Describer(first, second, forms, matching, set(input_pairs))
+    rows = _node_rows(first, second, matching, describer, sites, excluded_nodes, _Tally(), tell)
+    rows = _expand_bodies(rows, models, path, site_paths, forms, tell)
     rows = [row for row in rows if row.what not in FOLDED]
     if any(row.status not in ("tiled", "merged") for row in rows):
         return None
     if any(_source_changes(a, b, describer) for a, b in outputs):
         return None
-    # outer nodes that ran before the body are included, and have rows of their own
-    place = "/".join(path)
-    inside = [row for row in rows if place in (row.before or "") + (row.after or "")]
+    # the view of a body includes outer nodes that it depends on; they have rows of their own
+    prefix = "/".join(path)
+    body_rows = [row for row in rows if prefix in (row.before or "") + (row.after or "")]
     return [
-        replace(row, before=_at(place, row.before), after=_at(place, row.after)) for row in inside
+        replace(row, before=_prefixed(prefix, row.before), after=_prefixed(prefix, row.after))
+        for row in body_rows
     ] or None
 
 
 def _outer_values(side: DefUse) -> set[str]:
-    """Values from outer graphs."""
+    """Returns the names of the values that a body reads from outer graphs."""
     inputs = {value.name for value in side.inputs}
     return {n for n in side.users if n not in side.producer and n not in side.stored and n not in inputs}
 
 
-def _at(place: str, name: str | None) -> str | None:
-    return name if name is None or name.startswith(place) else f"{place}/{name}"
+def _prefixed(prefix: str, name: str | None) -> str | None:
+    return name if name is None or name.startswith(prefix) else f"{prefix}/{name}"
 
 
 def _ends(model: Model, graph_model: Model | None, name: str) -> tuple[list[str], list[str]]:
-    """Names of the inputs and outputs of the graph at a place."""
+    """Returns the input and output names of the function called `name`, or of `graph_model`."""
     function = next((f for f in model.functions.values() if call_name(model, f) == name), None)
     if function is not None:
         return list(function.inputs), list(function.outputs)
@@ -318,17 +353,17 @@ def _node_rows(
     matching: Matching,
     describer: Describer,
     sites: Sequence[SitePair],
-    closed: tuple[set[int], set[int]],
+    excluded_nodes: tuple[set[int], set[int]],
     tally: _Tally,
     tell: Tell,
 ) -> list[NodeDiff]:
-    """Rows of nodes, in order: an added node comes after the pair that it follows."""
+    """Returns the rows of nodes in order; an added node follows the last pair before it."""
     placed: list[tuple[tuple[int, int, int], NodeDiff]] = []
     for site in sites:
         placed.append(((min(site.before), 0, 0), site.row))
         for i in site.before:
             tally.add(before.nodes[i].op, "changed")
-    idle = folded(before, matching.before, closed[0]) if sites else {}
+    fold_texts = find_helper_nodes(before, matching.before, excluded_nodes[0]) if sites else {}
     total = len(before.nodes)
     for a, b in enumerate(matching.before):
         if a % _STEP == 0:
@@ -336,41 +371,41 @@ def _node_rows(
         node = before.nodes[a]
         if b is not None:
             row = describer.row(a, b)
-            was = describer.targets[0].get(a, node.op)
+            original_op = describer.targets[0].get(a, node.op)
             if (row is None or row.status == "renamed") and describer.is_target(a, b):
-                tally.add(was, "changed")
+                tally.add(original_op, "changed")
             else:
-                tally.count(row, was)
+                tally.count(row, original_op)
             if row is not None:
-                row = replace(row, op_before=was)
+                row = replace(row, op_before=original_op)
                 placed.append(((a, 0, 0), row))
-        elif a not in closed[0]:
-            row = _one_sided(node.op, node.label, idle.get(a, ""), removed=True)
+        elif a not in excluded_nodes[0]:
+            row = _one_sided(node.op, node.label, fold_texts.get(a, ""), removed=True)
             tally.count(row, node.op)
             placed.append(((a, 0, 0), row))
-    unfolded = folded(after, matching.after, closed[1], True) if sites else {}
-    # the furthest partner so far: one moved node must not move the added nodes with it
+    unfolded = find_helper_nodes(after, matching.after, excluded_nodes[1], True) if sites else {}
+    # use the highest partner so far, so that one moved node does not move the added nodes with it
     partner_of_site = {i: min(site.before) for site in sites for i in site.after}
-    behind = -1
+    last_partner = -1
     for b, partner in enumerate(matching.after):
         node = after.nodes[b]
         if partner is not None:
-            behind = max(behind, partner)
-        elif b in closed[1]:
-            behind = max(behind, partner_of_site.get(b, behind))
+            last_partner = max(last_partner, partner)
+        elif b in excluded_nodes[1]:
+            last_partner = max(last_partner, partner_of_site.get(b, last_partner))
         else:
             row = _one_sided(node.op, node.label, unfolded.get(b, ""), removed=False)
             tally.count(row, node.op)
-            placed.append(((behind, 1, b), row))
+            placed.append(((last_partner, 1, b), row))
     placed.sort(key=lambda entry: entry[0])
     return [row for _, row in placed]
 
 
 def _value_rows(
-    pairs: Sequence[ValuePair], after: Sequence[Value], op: str, further: Callable[[str, str], list[str]]
+    pairs: Sequence[ValuePair], after: Sequence[Value], op: str, find_changes: Callable[[str, str], list[str]]
 ) -> Iterator[tuple[NodeDiff | None, str]]:
-    """A row for each input or output, None where nothing differs."""
-    moved = _moves(pairs, after)
+    """Yields the operator text with a row for each input or output, or with None if nothing differs."""
+    moved = _find_moves(pairs, after)
     for a, b in pairs:
         if a is None or b is None:
             value = a or b
@@ -387,34 +422,34 @@ def _value_rows(
             changes.append(f"shape {shape_text(a.shape)} -> {shape_text(b.shape)}")
         if a.name in moved:
             changes.append("position {} -> {}".format(*moved[a.name]))
-        changes += further(a.name, b.name)
+        changes += find_changes(a.name, b.name)
         if not changes:
             yield None, op
             continue
-        same = (a.dtype, a.shape) == (b.dtype, b.shape)
-        match, confidence = ("name", 1.0) if a.name == b.name else ("structure", 0.8 if same else 0.5)
+        is_same_type = (a.dtype, a.shape) == (b.dtype, b.shape)
+        match, confidence = ("name", 1.0) if a.name == b.name else ("structure", 0.8 if is_same_type else 0.5)
         yield NodeDiff("changed", a.name, b.name, "; ".join(changes), op, op, match, confidence), op
 
 
 def _one_sided(op: str, name: str, text: str, *, removed: bool) -> NodeDiff:
-    """The row of a part that only one of the graphs has."""
+    """Returns the row of a part that only one graph has."""
     if removed:
         return NodeDiff("removed", name, None, text, op, None)
     return NodeDiff("added", None, name, text, None, op)
 
 
-def _moves(pairs: Sequence[ValuePair], after: Sequence[Value]) -> dict[str, tuple[int, int]]:
-    """Old and new positions of moved inputs or outputs; a caller may depend on the order."""
+def _find_moves(pairs: Sequence[ValuePair], after: Sequence[Value]) -> dict[str, tuple[int, int]]:
+    """Returns the old and new positions of moved inputs or outputs. Callers may depend on their order."""
     if any(a is None or b is None for a, b in pairs):
-        # an added value shifts all values behind it, which does not count as a move
+        # an added value shifts all later values, which does not count as a move
         return {}
-    place = {value.name: i for i, value in enumerate(after)}
-    both = [(i, a.name, place[b.name]) for i, (a, b) in enumerate(pairs) if a and b]
-    return {name: (i, at) for i, name, at in both if i != at}
+    new_positions = {value.name: i for i, value in enumerate(after)}
+    positions = [(i, a.name, new_positions[b.name]) for i, (a, b) in enumerate(pairs) if a and b]
+    return {name: (i, new_position) for i, name, new_position in positions if i != new_position}
 
 
 def _source_changes(a: str, b: str, describer: Describer) -> list[str]:
-    """The change if another node computes a graph output."""
+    """Describes in a list of at most one text how the source of a graph output changed."""
     if describer.same_value(a, b):
         return []
     before, after = describer.before, describer.after
@@ -422,18 +457,25 @@ def _source_changes(a: str, b: str, describer: Describer) -> list[str]:
         change = tensor_change(a, before.stored[a], after.stored[b], describer.forms)
         return [change] if change else []
 
-    def giver(side: DefUse, name: str) -> str:
-        place = side.producer.get(name)
-        return side.nodes[place[0]].label if place else name
+    def producer_label(side: DefUse, name: str) -> str:
+        producer = side.producer.get(name)
+        return side.nodes[producer[0]].label if producer else name
 
-    was, now = giver(before, a), giver(after, b)
-    return [f"given by {was} -> {now}" if was != now else f"given by another {now}"]
+    label_before, label_after = producer_label(before, a), producer_label(after, b)
+    return [
+        f"given by {label_before} -> {label_after}"
+        if label_before != label_after
+        else f"given by another {label_after}"
+    ]
 
 
 def _silent_domains(pairing: NodePairing, has_nested_sites: bool) -> frozenset[str]:
-    """Domains that other rows cover: of tiled sites (`has_nested_sites`: some in bodies), of quantizers."""
+    """Returns the domains to ignore because other rows cover them: tiling, quantizers, fused activations.
+
+    `has_nested_sites` tells whether bodies contain tiled sites.
+    """
     fused = any(
-        side_folds is not None and "activation" in side_folds.away.kinds for side_folds in pairing.folds
+        side_folds is not None and "activation" in side_folds.folding.kinds for side_folds in pairing.folds
     )
     tiled = (DOMAIN,) if pairing.sites or has_nested_sites else ()
     rounded = QUANTIZERS if pairing.describer.rounded is not None else ()
@@ -443,13 +485,13 @@ def _silent_domains(pairing: NodePairing, has_nested_sites: bool) -> frozenset[s
 def _opset_rows(before: Model, after: Model, silent: Collection[str]) -> Iterator[NodeDiff]:
     used = _domains(before) | _domains(after)
     for domain in dict.fromkeys((*before.opsets, *after.opsets)):
-        was, now = before.opsets.get(domain), after.opsets.get(domain)
-        if was == now or domain not in used or domain in silent:
+        version_before, version_after = before.opsets.get(domain), after.opsets.get(domain)
+        if version_before == version_after or domain not in used or domain in silent:
             continue
         name = domain or "ai.onnx"
-        text = f"opset {was or 'none'} -> {now or 'none'}"
-        if was is None or now is None:
-            yield _one_sided(_OPSET, name, text, removed=now is None)
+        text = f"opset {version_before or 'none'} -> {version_after or 'none'}"
+        if version_before is None or version_after is None:
+            yield _one_sided(_OPSET, name, text, removed=version_after is None)
         else:
             yield NodeDiff("changed", name, name, text, _OPSET, _OPSET, "name")
 
@@ -463,12 +505,12 @@ def _function_rows(
     before: Model,
     after: Model,
     describer: Describer,
-    closed: tuple[set[int], set[int]],
+    excluded_nodes: tuple[set[int], set[int]],
     has_nested_sites: bool,
 ) -> Iterator[NodeDiff]:
-    """Added, removed and changed local functions; the functions of tiled sites are part of the site's row."""
-    silent = _only_in_sites(before, closed[0], has_nested_sites) | _only_in_sites(
-        after, closed[1], has_nested_sites
+    """Yields rows of added, removed and changed functions, except functions that only tiled sites use."""
+    silent = _only_in_sites(before, excluded_nodes[0], has_nested_sites) | _only_in_sites(
+        after, excluded_nodes[1], has_nested_sites
     )
     for key in dict.fromkeys((*before.functions, *after.functions)):
         _, name, _ = key
@@ -486,15 +528,17 @@ def _nodes_text(model: Model, key: tuple[str, str, str]) -> str:
     return many_text(len(model.functions[key].nodes), "node")
 
 
-def _only_in_sites(model: Model, closed: set[int], has_nested_sites: bool) -> set[tuple[str, str, str]]:
-    """The tile operators and quantizers that only folded nodes call.
+def _only_in_sites(
+    model: Model, excluded_nodes: set[int], has_nested_sites: bool
+) -> set[tuple[str, str, str]]:
+    """Returns the keys of tile functions and quantizers that only the excluded nodes call.
 
-    `has_nested_sites`: some tiled sites are within bodies.
+    `has_nested_sites` tells whether bodies contain tiled sites.
     """
-    if not closed and not has_nested_sites:
+    if not excluded_nodes and not has_nested_sites:
         return set()
     called: set[tuple[str, str, str]] = set()
-    pending = [node.key for i, node in enumerate(model.graph.nodes) if i not in closed]
+    pending = [node.key for i, node in enumerate(model.graph.nodes) if i not in excluded_nodes]
     while pending:
         key = pending.pop()
         if key in model.functions and key not in called:

@@ -1,4 +1,4 @@
-"""Def-use index of one graph of a diff: the producer and the users of each value."""
+"""Indexes the producer and the users of each value in one graph of a diff."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from collections.abc import Sequence
 from explorer.engine.graph.interpreter import free_names
 from explorer.engine.graph.model import CONTROL_FLOW, Model, Node, Value, subgraphs
 
-_COUNTED = re.compile(r"/?(node_|onnx::)?([A-Za-z_]*?)([._-]?)\d+")
+_NUMBERED_NAME = re.compile(r"/?(node_|onnx::)?([A-Za-z_]*?)([._-]?)\d+")
 _NO_NAMES = frozenset({"", "n", "node", "val", "op", "value", "tmp", "t"})
 
 
 class DefUse:
-    """One graph of a diff, indexed.
+    """A graph with an index of its values.
 
     Attributes:
-        takes: For each node its values: inputs without trailing absent ones, then the values that its
-            subgraphs capture.
-        producer: For each value the node and the output that make it.
-        users: For each value the nodes and inputs that read it.
+        model: Model whose main graph is indexed.
+        nodes: Nodes of the main graph.
+        stored: Initializers by name.
+        inputs: Graph inputs.
+        outputs: Graph outputs.
+        producer: Node index and output slot that compute each value, by value name.
+        users: Node indices and input slots that read each value, by value name.
+        input_names: Names of the values that each node reads, by node index. Trailing absent inputs are
+            removed. Values that the node's subgraphs capture follow its inputs.
     """
 
     def __init__(self, model: Model) -> None:
@@ -30,29 +35,34 @@ class DefUse:
         self.outputs: Sequence[Value] = model.graph.outputs
         self.producer: dict[str, tuple[int, int]] = {}
         self.users: dict[str, list[tuple[int, int]]] = {}
-        self.takes: list[tuple[str, ...]] = []
+        self.input_names: list[tuple[str, ...]] = []
         for i, node in enumerate(self.nodes):
             for slot, name in enumerate(node.outputs):
                 if name:
                     self.producer[name] = i, slot
-            takes = node.inputs
-            if takes and not takes[-1]:
-                takes = takes[: max((count for count, name in enumerate(takes, 1) if name), default=0)]
+            input_names = node.inputs
+            if input_names and not input_names[-1]:
+                input_names = input_names[
+                    : max((count for count, name in enumerate(input_names, 1) if name), default=0)
+                ]
             if (node.domain or node.op in CONTROL_FLOW) and subgraphs(node):
                 bodies = sorted(subgraphs(node), key=lambda pair: pair[0])
-                takes = (*takes, *dict.fromkeys(name for _, body in bodies for name in free_names(body)))
-            self.takes.append(takes)
-            for slot, name in enumerate(takes):
+                input_names = (
+                    *input_names,
+                    *dict.fromkeys(name for _, body in bodies for name in free_names(body)),
+                )
+            self.input_names.append(input_names)
+            for slot, name in enumerate(input_names):
                 if name:
                     self.users.setdefault(name, []).append((i, slot))
 
 
 def is_counted(name: str, op: str) -> bool:
-    """Whether a name only numbers nodes or values: 'Conv_17', 'node_Conv_17', 'input.8', '123'.
+    """Whether an exporter made a name by numbering: 'Conv_17', 'node_Conv_17', 'input.8', '123'.
 
-    'conv1' is a name from a person, and so is a name with a path before it.
+    A person chose a name such as 'conv1' or a name with a path.
     """
-    match = _COUNTED.fullmatch(name)
+    match = _NUMBERED_NAME.fullmatch(name)
     if match is None:
         return False
     prefix, base, separator = match.groups()

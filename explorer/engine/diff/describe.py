@@ -1,4 +1,4 @@
-"""Differences between two matched nodes, in words, and the confidence of the match."""
+"""Describes the differences between two matched nodes in words, and rates the confidence of the match."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Model, No
 from explorer.facts import NodeDiff
 
 _SHOWN = 8
-"""Most values of a list or tensor that are written out; a longer one is described by its size."""
+"""Maximum number of values of a list or tensor that are written out; longer ones show their size."""
 
 
 _WINDOWED = frozenset(
@@ -33,12 +33,13 @@ _WINDOW_DEFAULTS = {"dilations": 1, "pads": 0, "strides": 1}
 
 
 class NamedDifference(NamedTuple):
-    """A difference of one attribute or weight, in words.
+    """Description of the difference of one attribute or weight.
 
     Attributes:
-        name: Of the attribute or weight.
-        text: What differs; '' if nothing does.
-        is_content: Both sides look alike, and differ in what a body or a large value contains.
+        name: Name of the attribute or weight.
+        text: Description of the difference, or '' if there is none.
+        is_content: Whether the texts of both values are equal, and only the content of a body or of a
+            large value differs.
     """
 
     name: str
@@ -52,15 +53,15 @@ class Describer(Struct):
     Attributes:
         before: The first graph.
         after: The second graph.
-        forms: Forms that are equal for equal attributes and weights.
-        matching: The pairs of nodes.
-        equal_values: Pairs of equal values that no matched nodes make: graph inputs and the outputs of tiled
-            sites.
-        rounded: The graph that is a quantized form of the other, if one is.
-        folded: By side (the second is True) and name, weights that only the diff folded; see
-            `folded_weights`.
-        targets: Nodes of either side into which others were folded, and the operators of those: their outputs
-            have the names of the others' outputs.
+        forms: Canonical forms of attributes and weights.
+        matching: Pairs of nodes.
+        equal_values: Pairs of equal values that matched nodes do not compute: graph inputs and the outputs of
+            tiled sites.
+        rounded: The quantized graph with its roundings, or None if not exactly one graph is quantized.
+        folded: Magnitudes of the weights that the diff folded, by (is second graph, weight name). See
+            `folded_weights.folded_change`.
+        targets: Original operator of each node into which the diff folded other nodes, by node index, for
+            the first and the second graph. Such a node has the output names of the folded nodes.
     """
 
     before: DefUse
@@ -74,43 +75,43 @@ class Describer(Struct):
     _functions: dict[tuple[str, str, str], bool] = field(default_factory=dict)
 
     def row(self, a: int, b: int) -> NodeDiff | None:
-        """The row of a matched pair; None if nothing differs, names included."""
+        """Returns the row of a matched pair, or None if the nodes and all their names are equal."""
         first, second = self.before.nodes[a], self.after.nodes[b]
         quantized = self.quantized(a, b)
         blocked = quantized is not None and BLOCKED in (first.op, second.op)
-        itself = [] if blocked else self.operator(first, second)
+        operator_changes = [] if blocked else self.operator(first, second)
         contents: list[str] = []
-        if itself and first.key == second.key:
+        if operator_changes and first.key == second.key:
             contents = [change.name for change in self.attributes(first, second) if change.is_content]
-        weights, links, agreeing, renames = self.inputs(a, b, quantized)
-        changes = [*itself, *links, *(weight.text for weight in weights)]
+        weights, links, agreement, renames = self.inputs(a, b, quantized)
+        changes = [*operator_changes, *links, *(weight.text for weight in weights)]
         renamed = "" if self.is_target(a, b) and first.name == second.name else self.names(first, second)
-        named = list(filter(None, (renamed, *renames)))
-        if not changes and not named and quantized is None:
+        name_changes = list(filter(None, (renamed, *renames)))
+        if not changes and not name_changes and quantized is None:
             return None
-        match, confidence = self.evidence(a, b, not itself, not weights, agreeing)
+        match, confidence = self.evidence(a, b, not operator_changes, not weights, agreement)
         if quantized is not None:
             return self._quantized_row(a, b, quantized, changes, match, confidence)
         return NodeDiff(
             status="changed" if changes else "renamed",
             before=first.label,
             after=second.label,
-            what="; ".join(changes or named),
+            what="; ".join(changes or name_changes),
             op_before=first.op,
             op_after=second.op,
             match=match,
             confidence=confidence,
             contents=tuple(contents),
             weights=tuple(weight.name for weight in weights),
-            otherwise=bool(links) or len(itself) > len(contents),
+            otherwise=bool(links) or len(operator_changes) > len(contents),
         )
 
     def is_target(self, a: int, b: int) -> bool:
-        """Whether the diff folded a node into a pair."""
+        """Whether the diff folded another node into a node of the pair."""
         return a in self.targets[0] or b in self.targets[1]
 
     def _weight_change(self, va: str, vb: str) -> NamedDifference | None:
-        """The difference of two weights if the diff folded one of them; None for other weights."""
+        """Returns the difference of two weights if the diff folded one of them, or None for other weights."""
         first, second = self.before.stored[va], self.after.stored[vb]
         if (False, va) in self.folded:
             return NamedDifference(va, folded_change(va, first, second, self.folded[False, va]))
@@ -119,7 +120,7 @@ class Describer(Struct):
         return None
 
     def quantized(self, a: int, b: int) -> RoundedNode | None:
-        """The rounding of a pair that only one side has."""
+        """Returns the rounding of the pair's quantized node, or None if neither node is quantized."""
         if self.rounded is None:
             return None
         return self.rounded.nodes.get(b if self.rounded.side is self.after else a)
@@ -127,20 +128,24 @@ class Describer(Struct):
     def _quantized_row(
         self, a: int, b: int, rounded_node: RoundedNode, changes: list[str], match: str, confidence: float
     ) -> NodeDiff:
-        """The row of a layer that is quantized on one side, including its rounding nodes."""
+        """Returns the row of a layer that is quantized in one graph, with its rounding nodes as children."""
         assert self.rounded is not None
-        forth = self.rounded.side is self.after
-        plain_side, rounded_side = (self.before, self.after) if forth else (self.after, self.before)
-        node = plain_side.nodes[a if forth else b]
-        takes = plain_side.takes[a if forth else b]
+        is_after_quantized = self.rounded.side is self.after
+        plain_side, rounded_side = (
+            (self.before, self.after) if is_after_quantized else (self.after, self.before)
+        )
+        node = plain_side.nodes[a if is_after_quantized else b]
+        input_names = plain_side.input_names[a if is_after_quantized else b]
         weights = {
-            slot: plain_side.stored[name] for slot, name in enumerate(takes) if name in plain_side.stored
+            slot: plain_side.stored[name]
+            for slot, name in enumerate(input_names)
+            if name in plain_side.stored
         }
         formats = rounded_text(node, rounded_node, rounded_side, weights)
-        text = f"{node.op} -> {formats}" if forth else f"{formats} -> {node.op}"
-        inside = Counter(rounded_side.nodes[i].op for i in sorted(rounded_node.nodes))
+        text = f"{node.op} -> {formats}" if is_after_quantized else f"{formats} -> {node.op}"
+        op_counts = Counter(rounded_side.nodes[i].op for i in sorted(rounded_node.nodes))
         return NodeDiff(
-            status="quantized" if forth and not changes else "changed",
+            status="quantized" if is_after_quantized and not changes else "changed",
             before=self.before.nodes[a].label,
             after=self.after.nodes[b].label,
             what="; ".join([text, *changes]),
@@ -148,15 +153,15 @@ class Describer(Struct):
             op_after=self.after.model.graph.nodes[b].op,
             match=match,
             confidence=confidence,
-            children=tuple(inside.most_common()),
-            became=formats if forth else node.op,
+            children=tuple(op_counts.most_common()),
+            became=formats if is_after_quantized else node.op,
         )
 
     def operator(self, first: Node, second: Node) -> list[str]:
-        """Differences of operator and attributes."""
+        """Lists the differences in operator, number of outputs and attributes."""
         if first.key != second.key:
-            there, here = _operator_name(first, second), _operator_name(second, first)
-            return [f"operator {there} -> {here}"]
+            op_before, op_after = _operator_name(first, second), _operator_name(second, first)
+            return [f"operator {op_before} -> {op_after}"]
         differences = []
         if self.function_differs(first.key):
             differences.append(f"function {first.op} differs")
@@ -169,26 +174,30 @@ class Describer(Struct):
         return differences + [difference.text for difference in self.attributes(first, second)]
 
     def attributes(self, first: Node, second: Node) -> list[NamedDifference]:
-        """Differences of attributes, each with both values where they are short."""
+        """Lists the differences in attributes, with both values if they are short."""
         if _same_record(first, second):
             return []
         differences: list[NamedDifference] = []
         attributes_before, attributes_after = first.attributes, second.attributes
         for name in dict.fromkeys((*attributes_before, *attributes_after)):
-            was_given, now_given = name in attributes_before, name in attributes_after
-            was = (
+            is_set_before, is_set_after = name in attributes_before, name in attributes_after
+            value_before = (
                 attributes_before[name]
-                if was_given
+                if is_set_before
                 else default_of(self.before.model, first, name, attributes_after[name])
             )
-            now = (
+            value_after = (
                 attributes_after[name]
-                if now_given
+                if is_set_after
                 else default_of(self.after.model, second, name, attributes_before[name])
             )
-            if was is not None and now is not None and self.same_attribute(was, now):
+            if (
+                value_before is not None
+                and value_after is not None
+                and self.same_attribute(value_before, value_after)
+            ):
                 continue
-            texts = _attribute_text(was, was_given), _attribute_text(now, now_given)
+            texts = _attribute_text(value_before, is_set_before), _attribute_text(value_after, is_set_after)
             if texts[0] != texts[1]:
                 differences.append(NamedDifference(name, f"attribute {name} {texts[0]} -> {texts[1]}"))
             else:
@@ -196,28 +205,28 @@ class Describer(Struct):
         return differences
 
     def same_attribute(self, before: Any, after: Any) -> bool:
-        """Whether two attribute values are the same; tensors by every byte."""
+        """Whether two attribute values are equal; tensors are compared byte by byte."""
         forms = self.forms
         if forms.attribute(self.before.model, before) != forms.attribute(self.after.model, after):
             return False
-        # forms hold samples of tensors: now every byte is compared
+        # forms contain only samples of tensors, so compare every byte here
         pairs = zip(tensors(before), tensors(after), strict=True)
         return all(forms.equal_content(a, b) for a, b in pairs)
 
     def function_differs(self, key: tuple[str, str, str]) -> bool:
-        """Whether a local function has different meanings on the two sides."""
+        """Whether a local function differs between the two models."""
         if key not in self._functions:
             first, second = self.before.model.functions.get(key), self.after.model.functions.get(key)
             forms = self.forms
             if first is None or second is None:
-                differs = first is not second  # neither: a plain operator
+                differs = first is not second  # if both are None, it is a standard operator
             elif forms.function(self.before.model, key) != forms.function(self.after.model, key):
                 differs = True
             else:
                 pairs = zip(body_tensors(first.nodes), body_tensors(second.nodes), strict=True)
-                called = {n.key for n in first.nodes if n.key in self.before.model.functions}
+                callees = {n.key for n in first.nodes if n.key in self.before.model.functions}
                 differs = any(not forms.equal_content(a, b) for a, b in pairs) or any(
-                    self.function_differs(callee) for callee in sorted(called)
+                    self.function_differs(callee) for callee in sorted(callees)
                 )
             self._functions[key] = differs
         return self._functions[key]
@@ -225,15 +234,20 @@ class Describer(Struct):
     def inputs(
         self, a: int, b: int, quantized: RoundedNode | None = None
     ) -> tuple[list[NamedDifference], list[str], float, list[str]]:
-        """Differences of weights, of connections, the share of links that agree, and renamed weights."""
+        """Compares the inputs of a pair.
+
+        Returns:
+            Differences of weights, texts about changed connections, the share of connections that agree
+            (0 to 1), and texts about renamed weights.
+        """
         weights: list[NamedDifference] = []
         links: list[str] = []
         renames: list[str] = []
-        takes_before, takes_after = self.before.takes[a], self.after.takes[b]
-        agreeing = compared = 0
-        for slot in range(max(len(takes_before), len(takes_after))):
-            va = takes_before[slot] if slot < len(takes_before) else ""
-            vb = takes_after[slot] if slot < len(takes_after) else ""
+        inputs_before, inputs_after = self.before.input_names[a], self.after.input_names[b]
+        agreement_count = compared = 0
+        for slot in range(max(len(inputs_before), len(inputs_after))):
+            va = inputs_before[slot] if slot < len(inputs_before) else ""
+            vb = inputs_after[slot] if slot < len(inputs_after) else ""
             if va in self.before.stored and vb in self.after.stored:
                 if quantized is not None and slot in quantized.inputs:
                     continue
@@ -250,8 +264,8 @@ class Describer(Struct):
             if not va and not vb:
                 continue
             compared += 1
-            if self.same_value(va, vb) or self.absorbed(va, vb):
-                agreeing += 1
+            if self.same_value(va, vb) or self.has_absorbed_activation(va, vb):
+                agreement_count += 1
             else:
                 another = "another " * (va == vb)  # same name, other producer
                 links.append(f"input {slot}: {va or 'none'} -> {another}{vb or 'none'}")
@@ -259,44 +273,54 @@ class Describer(Struct):
             users = self.before.users.get(self.before.nodes[a].outputs[slot], ())
             others = {i for i, _ in self.after.users.get(self.after.nodes[b].outputs[slot], ())}
             compared += max(len(users), len(others))
-            agreeing += sum(self.matching.before[i] in others for i, _ in users)
-        return weights, links, agreeing / compared if compared else 1.0, renames
+            agreement_count += sum(self.matching.before[i] in others for i, _ in users)
+        return weights, links, agreement_count / compared if compared else 1.0, renames
 
     def same_value(self, va: str, vb: str) -> bool:
-        """Whether two values come from matched nodes or equal Constants, or are one input of the graph."""
+        """Whether two values are paired graph inputs, or come from matched nodes or equal Constants."""
         if (va, vb) in self.equal_values:
             return True
-        maker_before, maker_after = self.before.producer.get(va), self.after.producer.get(vb)
-        if maker_before is None or maker_after is None:
+        producer_before, producer_after = self.before.producer.get(va), self.after.producer.get(vb)
+        if producer_before is None or producer_after is None:
             return False
-        if maker_before[1] == maker_after[1] and self.matching.before[maker_before[0]] == maker_after[0]:
+        if (
+            producer_before[1] == producer_after[1]
+            and self.matching.before[producer_before[0]] == producer_after[0]
+        ):
             return True
-        node_before, node_after = self.before.nodes[maker_before[0]], self.after.nodes[maker_after[0]]
+        node_before, node_after = self.before.nodes[producer_before[0]], self.after.nodes[producer_after[0]]
         return node_before.op == node_after.op == "Constant" and not self.operator(node_before, node_after)
 
-    def shared(self, a: int, *, later: bool = False) -> int | None:
-        """The equal Constant that all readers of Constant `a` read on the other side; None without one."""
-        side, opposite = (self.after, self.before) if later else (self.before, self.after)
-        partners = self.matching.after if later else self.matching.before
-        twin = None
+    def shared(self, a: int, *, is_second: bool = False) -> int | None:
+        """Finds the Constant of the other graph that replaces Constant `a` for all of its readers.
+
+        Returns:
+            Index of the equal Constant, or None if the readers read different values.
+        """
+        side, opposite = (self.after, self.before) if is_second else (self.before, self.after)
+        partners = self.matching.after if is_second else self.matching.before
+        equal_constant = None
         for user, slot in (
             side.users.get(side.nodes[a].outputs[0], ()) if side.nodes[a].op == "Constant" else ()
         ):
             partner = partners[user]
-            takes = opposite.takes[partner] if partner is not None else ()
-            pair = side.nodes[a].outputs[0], takes[slot] if slot < len(takes) else ""
-            if not self.same_value(*(pair[::-1] if later else pair)):
+            input_names = opposite.input_names[partner] if partner is not None else ()
+            pair = side.nodes[a].outputs[0], input_names[slot] if slot < len(input_names) else ""
+            if not self.same_value(*(pair[::-1] if is_second else pair)):
                 return None
-            twin = opposite.producer[pair[1]][0]
-        return twin
+            equal_constant = opposite.producer[pair[1]][0]
+        return equal_constant
 
-    def absorbed(self, va: str, vb: str) -> bool:
-        """Whether two values are equal but for a dropped activation that a range of integers replaces."""
+    def has_absorbed_activation(self, va: str, vb: str) -> bool:
+        """Whether two values differ only by activations that the quantized graph dropped.
+
+        A quantizer can replace an activation such as Relu by the range of its integers.
+        """
         while self.rounded is not None:
-            maker = self.before.producer.get(va)
-            if maker is None or self.matching.before[maker[0]] is not None:
+            producer = self.before.producer.get(va)
+            if producer is None or self.matching.before[producer[0]] is not None:
                 return False
-            node = self.before.nodes[maker[0]]
+            node = self.before.nodes[producer[0]]
             if node.op not in ABSORBED:
                 return False
             va = node.inputs[0]
@@ -305,7 +329,7 @@ class Describer(Struct):
         return False
 
     def names(self, first: Node, second: Node) -> str:
-        """The renames of the node itself, as text."""
+        """Describes a new name of the node or of its outputs; '' if they are equal."""
         if first.name != second.name:
             return "another name"  # the row has both
         if first.outputs != second.outputs:
@@ -314,13 +338,13 @@ class Describer(Struct):
         return ""
 
     def evidence(
-        self, a: int, b: int, same_self: bool, same_weights: bool, agreeing: float
+        self, a: int, b: int, is_same_operator: bool, has_same_weights: bool, agreement: float
     ) -> tuple[str, float]:
-        """The kind and the confidence of a match.
+        """Returns the kind of evidence for a match, and a confidence from 0 to 1.
 
-        A name shared with the same operator is certain. Without one: half for the operator, an eighth
-        each for equal attributes and equal weights, a quarter times the share of links that agree, and
-        a tenth off where only the order distinguished equal nodes.
+        Equal names and operators give confidence 1. Otherwise the confidence is a sum: 0.5 for the operator,
+        0.125 for equal attributes, 0.125 for equal weights, and 0.25 times the share of connections that
+        agree. A match that only the order of equal nodes decided loses a tenth.
         """
         first, second = self.before.nodes[a], self.after.nodes[b]
         same_operator = first.key == second.key
@@ -328,30 +352,36 @@ class Describer(Struct):
             return "name", 1.0 if same_operator else 0.8
         if same_operator and first.outputs == second.outputs and any(first.outputs):
             return "outputs", 0.95
-        score = (0.5 if same_operator else 0.2) + 0.125 * same_self + 0.125 * same_weights + 0.25 * agreeing
+        score = (
+            (0.5 if same_operator else 0.2)
+            + 0.125 * is_same_operator
+            + 0.125 * has_same_weights
+            + 0.25 * agreement
+        )
         if a in self.matching.guessed:
             score *= 0.9
         return "structure", round(min(score, 0.95), 2)
 
 
 def tensor_change(name: str, before: Tensor, after: Tensor, forms: Forms) -> str:
-    """What differs between two weights in words; '' if every byte is the same."""
-    was, now = shape_text(before.shape), shape_text(after.shape)
+    """Describes the difference between two weights; '' if every byte is equal."""
+    shape_before, shape_after = shape_text(before.shape), shape_text(after.shape)
     if before.dtype != after.dtype:
-        return f"weight {name} {was} {before.dtype} -> {now} {after.dtype}"
+        return f"weight {name} {shape_before} {before.dtype} -> {shape_after} {after.dtype}"
     if before.shape != after.shape:
-        return f"weight {name} {was} {before.dtype} -> {now}"
+        return f"weight {name} {shape_before} {before.dtype} -> {shape_after}"
     return "" if forms.equal_content(before, after) else f"weight {name} values differ"
 
 
 def default_of(model: Model, node: Node, name: str, example: Any) -> Any:
-    """The default value of an attribute, by the operator's schema; None without one.
+    """Returns the default value of an attribute from the operator's schema, or None if it has no default.
 
-    Exporters differ in whether they write defaults: auto_pad = 'NOTSET' is no change. For window
-    operators the specification gives some defaults in prose; `example` says how many axes they have.
+    Some exporters write default values such as auto_pad = 'NOTSET', and others omit them; this is not a
+    change. The schemas of window operators lack some defaults, which are in a table here. The length of
+    `example`, a value of the attribute, gives the number of axes.
     """
-    plain = not node.domain or node.op in _UNFUSED
-    if node.op in _WINDOWED and name in _WINDOW_DEFAULTS and isinstance(example, tuple) and plain:
+    is_standard = not node.domain or node.op in _UNFUSED
+    if node.op in _WINDOWED and name in _WINDOW_DEFAULTS and isinstance(example, tuple) and is_standard:
         return (_WINDOW_DEFAULTS[name],) * len(example)
     from onnx import defs, helper
 
@@ -372,33 +402,33 @@ def default_of(model: Model, node: Node, name: str, example: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _attribute_text(value: Any, is_given: bool) -> str:
+def _attribute_text(value: Any, is_set: bool) -> str:
     if value is None:
         return "not given"
-    return _value_text(value) if is_given else f"{_value_text(value)} (default)"
+    return _value_text(value) if is_set else f"{_value_text(value)} (default)"
 
 
-def _operator_name(node: Node, beside: Node) -> str:
-    """The operator, with its domain if the domains differ."""
-    if node.op != beside.op:
+def _operator_name(node: Node, other: Node) -> str:
+    """Returns the operator, with domain and overload if the other node has the same operator."""
+    if node.op != other.op:
         return node.op
     return f"{node.domain or 'ai.onnx'}::{node.op}" + (f":{node.overload}" if node.overload else "")
 
 
 def _same_record(first: Node, second: Node) -> bool:
-    """Whether two nodes have the same encoded bytes, names included: then decoding is unnecessary."""
+    """Whether two nodes have the same encoded bytes, so that their attributes need no decoding."""
     a, b = first.record, second.record
     if not isinstance(a, FileSpan) or not isinstance(b, FileSpan) or a.size != b.size:
         return not first.attributes and not second.attributes
     if subgraphs(first):
-        # captured values of the same name may differ; they are compared as inputs, bodies as forms
+        # captured values of the same name may differ, so compare them as inputs and the bodies as forms
         return False
     return a.source.map[a.offset : a.offset + a.size] == b.source.map[b.offset : b.offset + b.size]
 
 
 def _value_text(value: Any) -> str:
     if isinstance(value, float):
-        # as float32 has it: 0.1, not 0.10000000149011612
+        # float32 precision: 0.1 rather than 0.10000000149011612
         short = float(f"{value:.7g}")
         return repr(short)
     if isinstance(value, (str, bytes)):

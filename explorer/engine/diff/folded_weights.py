@@ -1,4 +1,4 @@
-"""Folded weights from another tool, compared with the expected ones, within the tool's roundings."""
+"""Compares weights that another tool folded with the expected weights, within rounding errors."""
 
 from __future__ import annotations
 
@@ -9,36 +9,41 @@ from explorer.engine.fold.tensors import FLOATS, Array, slabs
 from explorer.engine.graph.model import Tensor
 
 _UNITS = 8
-"""Roundings, each of half a unit in the last place, that a tool may make in the weight's own type: square
-root, division, two products and a sum, and some more for another order."""
+"""Allowed difference in half units in the last place of the weight's type. A tool that folds a
+BatchNormalization rounds in a square root, a division, two products and a sum. The remaining units allow for
+a different order of these operations."""
 
 
-def folded_change(name: str, expected: Tensor, there: Tensor, size: Array | None) -> str:
-    """The difference of a weight from the expected one, beyond rounding; '' without one.
+def folded_change(name: str, expected: Tensor, actual_tensor: Tensor, magnitude: Array | None) -> str:
+    """Describes how a weight differs from the expected weight beyond rounding; '' if it does not.
 
     Args:
         name: Name of the weight.
-        expected: The expected weight.
-        there: The weight of the other side.
-        size: The size of the terms that each element adds up; None for the element itself.
+        expected: Weight that this program folded.
+        actual_tensor: Weight in the other graph.
+        magnitude: Sum of the absolute terms of each element, which scales its tolerance, or None to use the
+            absolute value of the element.
     """
-    shapes = [tuple(n for n in tensor.shape if n != 1) for tensor in (expected, there)]
-    if expected.dtype != there.dtype or shapes[0] != shapes[1]:
-        kinds = [f"{shape_text(tensor.shape)} {tensor.dtype}" for tensor in (there, expected)]
+    shapes = [tuple(n for n in tensor.shape if n != 1) for tensor in (expected, actual_tensor)]
+    if expected.dtype != actual_tensor.dtype or shapes[0] != shapes[1]:
+        kinds = [f"{shape_text(tensor.shape)} {tensor.dtype}" for tensor in (actual_tensor, expected)]
         return f"weight {name} is {kinds[0]}, and folded it would be {kinds[1]}"
     if expected.dtype not in FLOATS or not expected.shape:
-        same = np.array_equal(expected.array(), there.array().reshape(expected.shape))
-        return "" if same else f"weight {name} differs"
+        is_equal = np.array_equal(expected.array(), actual_tensor.array().reshape(expected.shape))
+        return "" if is_equal else f"weight {name} differs"
     numbers = np.finfo(expected.dtype)
-    unit, least = float(numbers.eps) / 2, float(numbers.smallest_subnormal)
-    actual = there.array().reshape(expected.shape)
+    unit, smallest = float(numbers.eps) / 2, float(numbers.smallest_subnormal)
+    actual = actual_tensor.array().reshape(expected.shape)
     for part, values in slabs(expected):
-        large = np.abs(values) if size is None else np.broadcast_to(size, expected.shape)[part]
-        beside = actual[part].astype(np.float64)
+        scale = np.abs(values) if magnitude is None else np.broadcast_to(magnitude, expected.shape)[part]
+        actual_values = actual[part].astype(np.float64)
         with np.errstate(all="ignore"):
-            far = ~(np.abs(beside - values) <= _UNITS * unit * large + least) & (beside != values)
-        if far.any():
-            at = tuple(int(i) for i in np.argwhere(far)[0])
-            place = ", ".join(map(str, (part.start + at[0], *at[1:])))
-            return f"weight {name} is {beside[at]:.6g} at [{place}], and folded it would be {values[at]:.6g}"
+            differs = ~(np.abs(actual_values - values) <= _UNITS * unit * scale + smallest) & (
+                actual_values != values
+            )
+        if differs.any():
+            offset = tuple(int(i) for i in np.argwhere(differs)[0])
+            index_text = ", ".join(map(str, (part.start + offset[0], *offset[1:])))
+            actual, folded = actual_values[offset], values[offset]
+            return f"weight {name} is {actual:.6g} at [{index_text}], and folded it would be {folded:.6g}"
     return ""

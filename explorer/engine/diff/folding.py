@@ -1,8 +1,8 @@
-"""Folded graphs in a diff: nodes that one side lacks because folding removed them.
+"""Folds the nodes of one graph that a diff does not find in the second graph because a tool folded them.
 
-Nodes that only one side has are folded there, too, with `engine.fold`, and the rest is compared. So a
-BatchNormalization that another tool folded does not count as removed, and its folded weight is compared with
-the expected weight.
+If only one graph has a node, `engine.fold` folds the node there, and the diff compares the results. A
+BatchNormalization that another tool folded therefore does not count as removed. Its folded weight is compared
+with the expected weight.
 """
 
 from __future__ import annotations
@@ -23,179 +23,205 @@ from explorer.facts import NodeDiff
 _ALWAYS = frozenset({"BatchNormalization", "Dropout", "Identity"})
 
 
-def foldable(side: DefUse, partners: Sequence[int | None], closed: set[int], opposite: DefUse) -> set[int]:
-    """Positions of nodes without a partner that the other graph may have folded."""
+def find_foldable(
+    side: DefUse, partners: Sequence[int | None], excluded_nodes: set[int], opposite: DefUse
+) -> set[int]:
+    """Returns the indices of unpaired nodes that another tool may have folded in the other graph."""
     fused = {node.op for node in opposite.nodes} & set(FUSED.values())
     ops = _ALWAYS | (ACTIVATIONS.keys() if fused else set())
-    places: set[int] = set()
+    foldable_positions: set[int] = set()
     constant_names: set[str] = set()
-    for at, node in enumerate(side.nodes):
-        if node.domain or partners[at] is not None or at in closed:
+    for position, node in enumerate(side.nodes):
+        if node.domain or partners[position] is not None or position in excluded_nodes:
             continue
-        constant = node.op == "Shape" or all(
+        is_constant = node.op == "Shape" or all(
             not n or n in constant_names or n in side.stored for n in node.inputs
         )
-        if constant and (node.inputs or node.op == "Constant"):
+        if is_constant and (node.inputs or node.op == "Constant"):
             constant_names.update(node.outputs)
-            places.add(at)
+            foldable_positions.add(position)
         elif node.op in ops:
-            places.add(at)
-    return places
+            foldable_positions.add(position)
+    return foldable_positions
 
 
 def fold_side(model: Model, positions: set[int], opposite: DefUse) -> FoldedAway | None:
-    """A side without the chosen nodes; None where none of them can be folded."""
+    """Folds the nodes at `positions`; returns None if none of them can be folded."""
     if not positions:
         return None
     folded = fold_away(model, positions, any(node.op in FUSED.values() for node in opposite.nodes))
     return folded if folded.folded else None
 
 
-_CHECKED = {
+_CHECK_TEXT = {
     "identity": "",
     "constants": ", values within rounding",
     "stored": "",
     "batchnorm": ", values within rounding",
     "activation": ", with the same parameters",
 }
-"""What holds for every node of a row, by the kind of rewrite."""
+"""Text about the checks that every node of a row passed, by kind of rewrite."""
 _COUNTED = ("batchnorm", "activation")
-"""Kinds whose rows omit the nodes that the other side rewrote differently."""
+"""Kinds of rewrites whose rows omit the nodes that the other graph rewrote differently."""
 
 
 class SideFolds(Struct, eq=False):
-    """The folding on one side of a diff, with the result of the comparison.
+    """The folding of one graph of a diff, with the result of the comparison.
 
     Attributes:
-        away: The folding.
-        original: The side before it.
-        side: The side as it is compared.
-        wrong: Indices of the folded nodes whose work the other side does differently.
+        folding: Result of the folding.
+        original: Model before the folding.
+        side: Graph after the folding.
+        differing: Indices into `folding.folded` of nodes that the other graph folded differently.
     """
 
-    away: FoldedAway
+    folding: FoldedAway
     original: Model
     side: DefUse
-    wrong: set[int]
+    differing: set[int]
 
     def texts(self) -> dict[int, str]:
-        """By position in the original: a text about each folded node."""
-        texts = (f"folded into {', '.join(n.into)}" if n.into else "folded" for n in self.away.folded)
-        return dict(zip((at for at, _ in self.away.places), texts, strict=True))
+        """Returns a text about each folded node, by node index in the original graph."""
+        texts = (f"folded into {', '.join(n.into)}" if n.into else "folded" for n in self.folding.folded)
+        return dict(zip((position for position, _ in self.folding.places), texts, strict=True))
 
     def targets(self) -> dict[int, str]:
-        """Positions, in the compared side, of nodes that do the work of folded nodes, with a text."""
-        ops_by_place: dict[int, list[str]] = {}
-        for (_, into), node in zip(self.away.places, self.away.folded, strict=True):
-            for at in into:
-                ops_by_place.setdefault(at, []).append(node.op)
-        return {at: f"{' and '.join(dict.fromkeys(ops))} folded in" for at, ops in ops_by_place.items()}
+        """Returns a text about each node into which others were folded, by node index after the folding."""
+        ops_by_position: dict[int, list[str]] = {}
+        for (_, into), node in zip(self.folding.places, self.folding.folded, strict=True):
+            for position in into:
+                ops_by_position.setdefault(position, []).append(node.op)
+        return {
+            position: f"{' and '.join(dict.fromkeys(ops))} folded in"
+            for position, ops in ops_by_position.items()
+        }
 
-    def rows(self, turned: bool) -> Iterator[NodeDiff]:
-        """A row for each kind of rewrite; `turned`: the second graph has the nodes."""
-        for kind in dict.fromkeys(self.away.kinds):
+    def rows(self, is_second: bool) -> Iterator[NodeDiff]:
+        """Yields one row for each kind of rewrite.
+
+        `is_second` tells whether the folded nodes are in the second graph.
+        """
+        for kind in dict.fromkeys(self.folding.kinds):
             nodes = [
                 node
-                for at, node in enumerate(self.away.folded)
-                if self.away.kinds[at] == kind and at not in self.wrong
+                for number, node in enumerate(self.folding.folded)
+                if self.folding.kinds[number] == kind and number not in self.differing
             ]
             if not nodes:
                 continue
             text = describe_folding(kind, nodes)
-            sound = kind in _COUNTED or all(self.away.kinds[at] != kind for at in self.wrong)
+            is_checked = kind in _COUNTED or all(
+                self.folding.kinds[number] != kind for number in self.differing
+            )
             first = nodes[0]
             names, ops = (first.name, (first.into or (None,))[0]), (first.op, first.op_into or None)
             yield NodeDiff(
                 status="folded",
-                before=names[turned],
-                after=names[1 - turned],
-                what=f"{'before: ' if turned else ''}{text}{_CHECKED[kind] if sound else ''}",
-                op_before=ops[turned],
-                op_after=ops[1 - turned],
+                before=names[is_second],
+                after=names[1 - is_second],
+                what=f"{'before: ' if is_second else ''}{text}{_CHECK_TEXT[kind] if is_checked else ''}",
+                op_before=ops[is_second],
+                op_after=ops[1 - is_second],
             )
 
 
-def give_up(folds: SideFolds, partners: Sequence[int | None], describer: Describer, turned: bool) -> set[int]:
-    """Positions in the original of nodes that the other side did not fold; notes wrong folds in `folds`.
+def find_rejected_folds(
+    folds: SideFolds, partners: Sequence[int | None], describer: Describer, is_second: bool
+) -> set[int]:
+    """Finds the folded nodes that the other graph did not fold.
+
+    Nodes that the other graph folded differently are recorded in `folds.differing`.
 
     Args:
-        folds: The folding of one side.
-        partners: Partners of its nodes as they are compared.
-        describer: Describes the two graphs.
-        turned: Whether it is the second side.
+        folds: Folding of one graph.
+        partners: Partner of each node after the folding, or None.
+        describer: Comparison of the two graphs.
+        is_second: Whether `folds` belongs to the second graph.
+
+    Returns:
+        Node indices in the original graph.
     """
-    places: set[int] = set()
-    opposite = describer.before if turned else describer.after
-    for number, (at, into) in enumerate(folds.away.places):
-        folded_names = {name for name in folds.original.graph.nodes[at].outputs if name in folds.away.sizes}
+    rejected: set[int] = set()
+    opposite = describer.before if is_second else describer.after
+    for number, (position, into) in enumerate(folds.folding.places):
+        folded_names = {
+            name for name in folds.original.graph.nodes[position].outputs if name in folds.folding.sizes
+        }
         readers = {user for name in folded_names for user, _ in folds.side.users.get(name, ())}
-        concerned = into or tuple(sorted(readers))
+        affected = into or tuple(sorted(readers))
         pairs = [
-            (partner, place) if turned else (place, partner)
-            for place in concerned
+            (partner, place) if is_second else (place, partner)
+            for place in affected
             if (partner := partners[place]) is not None
         ]
-        if len(pairs) < len(into) or (concerned and not pairs):
-            places.add(at)  # the node that does its work, or reads it, has no counterpart
-        elif folds.away.kinds[number] == "activation":
-            if any(opposite.nodes[pair[not turned]].op not in FUSED.values() for pair in pairs):
-                places.add(at)
-            elif any(_acts_otherwise(describer, pair) for pair in pairs):
-                folds.wrong.add(number)  # the row of the pair says what differs
-        elif wrong := [pair for pair in pairs if _differs_from_expected(folds, describer, pair, turned)]:
-            folds.wrong.add(number)
-            if into and all(_is_unchanged(folds, describer, pair, turned) for pair in wrong):
-                places.add(at)
-    return places
+        if len(pairs) < len(into) or (affected and not pairs):
+            rejected.add(position)  # the node that absorbed or reads the folded node has no partner
+        elif folds.folding.kinds[number] == "activation":
+            if any(opposite.nodes[pair[not is_second]].op not in FUSED.values() for pair in pairs):
+                rejected.add(position)
+            elif any(_activation_differs(describer, pair) for pair in pairs):
+                folds.differing.add(number)  # the row of the pair describes the difference
+        elif differing := [
+            pair for pair in pairs if _differs_from_expected(folds, describer, pair, is_second)
+        ]:
+            folds.differing.add(number)
+            if into and all(_is_unchanged(folds, describer, pair, is_second) for pair in differing):
+                rejected.add(position)
+    return rejected
 
 
-def _acts_otherwise(describer: Describer, pair: tuple[int, int]) -> bool:
-    """Whether a node has another activation on the other side, or other parameters of it."""
+def _activation_differs(describer: Describer, pair: tuple[int, int]) -> bool:
+    """Whether the fused activations of a pair or their parameters differ."""
     differences = describer.attributes(describer.before.nodes[pair[0]], describer.after.nodes[pair[1]])
     return any(difference.name.startswith("activation") for difference in differences)
 
 
 def _weights(
-    folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool
+    folds: SideFolds, describer: Describer, pair: tuple[int, int], is_second: bool
 ) -> Iterator[tuple[str, str]]:
-    """Names of the folded weights of a node, and of the weights in their places on the other side."""
-    opposite = describer.before if turned else describer.after
-    theirs = opposite.takes[pair[not turned]]
+    """Yields the names of a pair's folded weights, each with the name in the other graph ('' if absent)."""
+    opposite = describer.before if is_second else describer.after
+    theirs = opposite.input_names[pair[not is_second]]
     quantized = describer.quantized(*pair)
-    for slot, name in enumerate(folds.side.takes[pair[turned]]):
-        if name in folds.away.sizes and not (quantized is not None and slot in quantized.inputs):
+    for slot, name in enumerate(folds.side.input_names[pair[is_second]]):
+        if name in folds.folding.sizes and not (quantized is not None and slot in quantized.inputs):
             yield name, theirs[slot] if slot < len(theirs) else ""
 
 
 def _differs_from_expected(
-    folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool
+    folds: SideFolds, describer: Describer, pair: tuple[int, int], is_second: bool
 ) -> bool:
-    """Whether a node's weights on the other side differ from the expected ones."""
-    opposite_tensors = (describer.before if turned else describer.after).stored
+    """Whether the weights of the node in the other graph differ from the expected folded weights."""
+    opposite_tensors = (describer.before if is_second else describer.after).stored
     return any(
         theirs not in opposite_tensors
-        or folded_change(name, folds.side.stored[name], opposite_tensors[theirs], folds.away.sizes[name])
-        for name, theirs in _weights(folds, describer, pair, turned)
+        or folded_change(name, folds.side.stored[name], opposite_tensors[theirs], folds.folding.sizes[name])
+        for name, theirs in _weights(folds, describer, pair, is_second)
     )
 
 
-def _is_unchanged(folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool) -> bool:
-    """Whether a node's weight is unchanged on the other side: then nothing was folded into it."""
-    opposite = describer.before if turned else describer.after
-    original, label = folds.original.graph, folds.side.nodes[pair[turned]].label
-    was = next((node for node in original.nodes if node.label == label), None)
-    theirs = opposite.takes[pair[not turned]]
-    if was is None or len(was.inputs) < 2 or len(theirs) < 2:
+def _is_unchanged(folds: SideFolds, describer: Describer, pair: tuple[int, int], is_second: bool) -> bool:
+    """Whether the node in the other graph has the original weight, so that nothing was folded into it."""
+    opposite = describer.before if is_second else describer.after
+    original, label = folds.original.graph, folds.side.nodes[pair[is_second]].label
+    original_node = next((node for node in original.nodes if node.label == label), None)
+    theirs = opposite.input_names[pair[not is_second]]
+    if original_node is None or len(original_node.inputs) < 2 or len(theirs) < 2:
         return True
-    weight, there = original.initializers.get(was.inputs[1]), opposite.stored.get(theirs[1])
-    return weight is None or there is None or describer.forms.equal_content(weight, there)
+    weight, other_weight = original.initializers.get(original_node.inputs[1]), opposite.stored.get(theirs[1])
+    return weight is None or other_weight is None or describer.forms.equal_content(weight, other_weight)
 
 
-def sizes_of(folds: tuple[SideFolds | None, SideFolds | None]) -> Mapping[tuple[bool, str], Array | None]:
-    """By side and name of each folded weight: the size of the terms that it adds up."""
+def collect_magnitudes(
+    folds: tuple[SideFolds | None, SideFolds | None],
+) -> Mapping[tuple[bool, str], Array | None]:
+    """Returns the magnitude of each folded weight, by (is second graph, weight name).
+
+    The magnitude is the sum of the absolute terms of each element; see `folded_change`.
+    """
     return {
-        (at == 1, name): size
-        for at, side_folds in enumerate(folds)
+        (side == 1, name): size
+        for side, side_folds in enumerate(folds)
         if side_folds is not None
-        for name, size in side_folds.away.sizes.items()
+        for name, size in side_folds.folding.sizes.items()
     }

@@ -1,10 +1,9 @@
-"""Canonical forms: when two attributes, weights or function bodies are the same, whatever their names.
+"""Computes canonical forms of attributes, weights and function bodies, which do not depend on names.
 
-Everything that a diff compares is brought to a canonical form here: names of values inside a subgraph
-or function are replaced by their order of appearance, numbers keep their type, tensors are told apart
-by type, shape and a sample of their bytes. Equal forms get the same small integer, so that matching
-compares integers only. The sample tells weights apart without reading them; whether two weights are
-really equal is decided by `Forms.equal_content`, which reads both, a slab at a time.
+In a canonical form, the names of values in a subgraph or function are replaced by their order of appearance.
+Numbers keep their type. A tensor is represented by its type, its shape and a sample of its bytes. Equal forms
+get the same integer, so that matching compares only integers. Different samples prove that two weights
+differ. If the samples are equal, `Forms.equal_content` reads both weights in chunks and compares them.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from explorer.engine.progress import Cancel, stop_if
 
 Form = tuple[Any, ...]
 
-_WHOLE = 4096
-"""Payloads up to this many bytes are their own sample."""
+_MAX_SAMPLED_WHOLE = 4096
+"""Maximum size in bytes of a payload whose sample is the entire payload."""
 
 _SAMPLES = 8
 _SAMPLE = 64
@@ -28,10 +27,10 @@ _CHUNK = 1 << 20
 
 
 class Forms:
-    """Canonical forms of both models of a diff, numbered together.
+    """Canonical forms of both models of a diff, with a common numbering.
 
     Args:
-        cancel: Called between slabs of weights; True stops the comparison.
+        cancel: Callback between chunks of weights; the comparison stops when it returns True.
     """
 
     def __init__(self, cancel: Cancel = None) -> None:
@@ -40,43 +39,43 @@ class Forms:
         self._functions: dict[tuple[int, tuple[str, str, str]], int] = {}
         self._samples: dict[int, Form] = {}
         self._equal: dict[tuple[int, int], bool] = {}
-        # keys above are ids: the objects must live as long
+        # the keys above are ids of objects, which therefore must not be freed
         self._kept: list[object] = []
 
     def number(self, form: Form) -> int:
-        """The integer that stands for `form`, the same for equal forms."""
+        """Returns the integer of `form`; equal forms have the same integer."""
         return self._ids.setdefault(form, len(self._ids))
 
     def operator(self, model: Model, node: Node) -> int:
-        """The meaning of a node without attributes: its operator, or the body of its function."""
+        """Returns the integer of a node's operator, or of its function's body, without attributes."""
         if node.key in model.functions:
             return self.number(("call", *node.key, self.function(model, node.key)))
         return self.number(("op", *node.key))
 
     def function(self, model: Model, key: tuple[str, str, str]) -> int:
-        """A local function's meaning: its body with the bodies of called functions."""
+        """Returns the integer of a local function, including the functions that it calls."""
         memo = id(model), key
         if memo not in self._functions:
             self._kept.append(model)
             body = model.functions[key]
             form = self._body(model, body.nodes, body.inputs, body.outputs, {}, [])
             opsets = tuple(sorted(body.opsets.items()))
-            rest = body.attributes, self._mapping(model, body.defaults, {}, []), opsets
-            self._functions[memo] = self.number(("function", form, *rest))
+            remaining_fields = body.attributes, self._mapping(model, body.defaults, {}, []), opsets
+            self._functions[memo] = self.number(("function", form, *remaining_fields))
         return self._functions[memo]
 
     def attributes(self, model: Model, node: Node) -> int:
-        """All attributes of a node, without the names of captured values."""
+        """Returns the integer of a node's attributes, ignoring names of captured values; -1 without any."""
         if not node.attributes:
             return -1
         return self.number(self._mapping(model, node.attributes, {}, []))
 
     def attribute(self, model: Model, value: Any) -> int:
-        """One attribute's value."""
+        """Returns the integer of an attribute value."""
         return self.number(self._value(model, value, {}, []))
 
     def sample(self, tensor: Tensor) -> Form:
-        """Type, shape and some bytes of a tensor: equal tensors have equal samples."""
+        """Returns type, shape and some bytes of a tensor; equal tensors have equal samples."""
         form = self._samples.get(id(tensor))
         if form is None:
             self._kept.append(tensor)
@@ -84,7 +83,7 @@ class Forms:
         return form
 
     def equal_content(self, before: Tensor, after: Tensor) -> bool:
-        """Whether two tensors of the same type and shape hold the same bytes.
+        """Whether two tensors of the same type and shape have the same bytes.
 
         Raises:
             Cancelled: `cancel` returned True.
@@ -103,8 +102,8 @@ class Forms:
             return True
         if a.size != b.size or self.sample(before) != self.sample(after):
             return False
-        if a.size <= _WHOLE:
-            return True  # the sample is all of it
+        if a.size <= _MAX_SAMPLED_WHOLE:
+            return True  # the sample is the entire payload
         if isinstance(a, FileSpan) and isinstance(b, FileSpan):
             return self._same_spans(a, b)
         chunks_a, chunks_b = _chunks(a), _chunks(b)
@@ -116,14 +115,14 @@ class Forms:
 
     def _same_spans(self, a: FileSpan, b: FileSpan) -> bool:
         bytes_a, bytes_b = a.source.map, b.source.map
-        for at in range(0, a.size, _CHUNK):
+        for start in range(0, a.size, _CHUNK):
             stop_if(self.cancel)
-            stop = min(at + _CHUNK, a.size)
-            # two copies and a memcmp: comparing memoryviews goes element by element
-            if bytes_a[a.offset + at : a.offset + stop] != bytes_b[b.offset + at : b.offset + stop]:
+            stop = min(start + _CHUNK, a.size)
+            # copying to bytes and comparing is faster than comparing memoryviews element by element
+            if bytes_a[a.offset + start : a.offset + stop] != bytes_b[b.offset + start : b.offset + stop]:
                 return False
-            a.release(at, stop)
-            b.release(at, stop)
+            a.release(start, stop)
+            b.release(start, stop)
         return True
 
     def _mapping(
@@ -173,33 +172,33 @@ class Forms:
             if not name:
                 return ()
             if name not in names:
-                # a value from an outer graph: the caller compares which one
+                # a value from an outer graph; the caller compares its source
                 names[name] = ("free", len(free))
                 free.append(name)
             return names[name]
 
         forms: list[Form] = []
         for i, node in enumerate(nodes):
-            takes = tuple(place(name) for name in node.inputs)
+            input_names = tuple(place(name) for name in node.inputs)
             for slot, name in enumerate(node.outputs):
                 if name:
                     names[name] = ("node", i, slot, len(names))
             attributes = self._mapping(model, node.attributes, names, free) if node.attributes else ()
-            forms.append((self.operator(model, node), takes, len(node.outputs), attributes))
+            forms.append((self.operator(model, node), input_names, len(node.outputs), attributes))
         return tuple(forms), tuple(place(name) for name in outputs)
 
 
 def literal_form(value: Any) -> Form | None:
-    """The form of a number, a string or bytes; None for composed values."""
+    """Returns the form of a number, a string or bytes, or None for other values."""
     if isinstance(value, float):
-        return "f", struct.pack("<d", value)  # NaN equals itself, and -0.0 is not 0.0
+        return "f", struct.pack("<d", value)  # bytes, so that NaN equals itself and -0.0 differs from 0.0
     if isinstance(value, (int, str, bytes)):
         return type(value).__name__, value
     return ("span", bytes(value.view())) if isinstance(value, FileSpan) else None
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor in an attribute's value, those in subgraphs included, in canonical order."""
+    """Yields every tensor in an attribute value and its subgraphs, in canonical order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
@@ -211,21 +210,21 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def body_tensors(nodes: Sequence[Node]) -> Iterator[Tensor]:
-    """Every tensor in the attributes of `nodes`, in canonical order."""
+    """Yields every tensor in the attributes of `nodes`, in canonical order."""
     for node in nodes:
         for name in sorted(node.attributes):
             yield from tensors(node.attributes[name])
 
 
 def _payload(tensor: Tensor) -> Payload | None:
-    """The bytes of a tensor; the reader keeps strings and sparse data only as their record."""
+    """Returns the bytes of a tensor; strings are read from the protobuf record, where alone they are kept."""
     record = tensor.record
     if tensor.dtype != "string" or record is None:
         return tensor.payload
     encoded = record.view()
     strings = [
-        bytes(encoded[at:end])
-        for number, wire, _, at, end in fields(encoded, 0, record.size)
+        bytes(encoded[start:end])
+        for number, wire, _, start, end in fields(encoded, 0, record.size)
         if number == 6 and wire == 2
     ]
     return Inline(b"".join(struct.pack("<Q", len(text)) + text for text in strings))
@@ -236,19 +235,19 @@ def _sample(tensor: Tensor) -> bytes:
     if payload is None:
         return b""
     size = payload.size
-    if size <= _WHOLE:
+    if size <= _MAX_SAMPLED_WHOLE:
         return bytes(payload.view())
-    places = [i * (size - _SAMPLE) // (_SAMPLES - 1) for i in range(_SAMPLES)]
+    offsets = [i * (size - _SAMPLE) // (_SAMPLES - 1) for i in range(_SAMPLES)]
     if isinstance(payload, (FileSpan, Inline)):
         view = payload.view()
-        return b"".join(bytes(view[at : at + _SAMPLE]) for at in places)
-    # computed on reading, so read it in order and keep only the sampled places
+        return b"".join(bytes(view[offset : offset + _SAMPLE]) for offset in offsets)
+    # reading computes the payload, so read it in order and keep only the samples
     out = bytearray()
     begin = 0
     for piece in payload.pieces():
         chunk = memoryview(piece).cast("B")
-        for at in places:
-            first, last = max(at, begin), min(at + _SAMPLE, begin + len(chunk))
+        for offset in offsets:
+            first, last = max(offset, begin), min(offset + _SAMPLE, begin + len(chunk))
             if first < last:
                 out += chunk[first - begin : last - begin]
         begin += len(chunk)
@@ -256,14 +255,14 @@ def _sample(tensor: Tensor) -> bytes:
 
 
 def _chunks(payload: Payload) -> Iterator[bytes]:
-    """The bytes in chunks of one size, so that two payloads in different pieces can be compared."""
-    rest = bytearray()
+    """Yields a payload in chunks of equal size, so that differently split payloads can be compared."""
+    buffer = bytearray()
     for piece in payload.pieces():
         chunk = memoryview(piece).cast("B")
-        for at in range(0, len(chunk), _CHUNK):
-            rest += chunk[at : at + _CHUNK]
-            while len(rest) >= _CHUNK:
-                yield bytes(rest[:_CHUNK])
-                del rest[:_CHUNK]
-    if rest:
-        yield bytes(rest)
+        for start in range(0, len(chunk), _CHUNK):
+            buffer += chunk[start : start + _CHUNK]
+            while len(buffer) >= _CHUNK:
+                yield bytes(buffer[:_CHUNK])
+                del buffer[:_CHUNK]
+    if buffer:
+        yield bytes(buffer)

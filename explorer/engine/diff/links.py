@@ -1,7 +1,7 @@
-"""Row links: pairs of rows of two layer trees, by the diff of the nodes behind the rows.
+"""Pairs the rows of two layer trees by the diff of their graphs.
 
-The rows of ONNX graphs stand for nodes, which the diff pairs. Other models have rows alone: their layers
-and the edges between them go through the same diff as a graph.
+A row of an ONNX model is a node, and the diff pairs nodes. For other models, `row_graph` builds a graph from
+the layers and the edges between them, and the same diff pairs its nodes.
 """
 
 from __future__ import annotations
@@ -13,34 +13,35 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct, field
 
 from explorer.engine.costs.value_flow import FlowingValue, ValueFlow
-from explorer.engine.diff.compare import around
-from explorer.engine.diff.pairing import NodePairing, Tell, folded, opened_as, pair_nodes
+from explorer.engine.diff.compare import graph_row_changes
+from explorer.engine.diff.pairing import NodePairing, Tell, find_helper_nodes, open_calls_like, pair_nodes
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value
 from explorer.engine.progress import Cancel
 from explorer.facts import Info, Layer, NodeDiff, TensorInfo
 
 
 class RowLinks(Struct, eq=False):
-    """Pairs of rows.
+    """Pairs of rows of two layer trees. Rows are identified by their index in the tree.
 
     Attributes:
-        partner: By row of the first tree: the row of the second.
-        states: By row of the first tree: the state of the pair, and what differs.
-        covered: Rows of either tree that the diff covers: such a row without a partner has none.
-        alone: By row without a partner, of either tree: a text about it.
-        sites: Rows of the first tree that are a tiled site, or are paired with one.
-        graph: Differences that are in no row.
+        partner: Row of the second tree, by row of the first tree.
+        states: Status of the pair and text about the difference, by row of the first tree.
+        covered: Rows of the first and of the second tree that the diff covers. A covered row without a
+            partner has no counterpart.
+        unpaired_texts: Text about each covered row without a partner, for the first and the second tree.
+        sites: Rows of the first tree that are tiled sites or are paired with one.
+        graph: Differences of the graph as a whole, which belong to no row.
     """
 
     partner: dict[int, int] = field(default_factory=dict)
     states: dict[int, tuple[str, str]] = field(default_factory=dict)
     covered: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
-    alone: tuple[dict[int, str], dict[int, str]] = field(default_factory=lambda: ({}, {}))
+    unpaired_texts: tuple[dict[int, str], dict[int, str]] = field(default_factory=lambda: ({}, {}))
     sites: set[int | None] = field(default_factory=set)
     graph: Sequence[NodeDiff] = ()
 
-    def join(self, a: int | None, b: int | None, status: str, text: str) -> bool:
-        """Pairs two rows if both exist and are free; returns whether it did."""
+    def add_pair(self, a: int | None, b: int | None, status: str, text: str) -> bool:
+        """Pairs two rows if both exist and are unpaired; returns whether it paired them."""
         if a is not None and b is not None and a not in self.partner and b not in self.covered[1]:
             self.partner[a] = b
             self.states[a] = status, text
@@ -51,67 +52,79 @@ class RowLinks(Struct, eq=False):
 
 
 class TreePlaces(Struct, frozen=True, eq=False):
-    """The positions of the rows of a tree.
+    """Positions of the rows of a tree.
 
     Attributes:
-        rows: By path: the row and its kind.
-        parent: The parent of each row; -1 at the top.
-        end: For each row, the index behind the last row inside it.
+        rows: Row index and kind, by path.
+        parent: Parent of each row, or -1 at the top level.
+        end: Index after the last descendant of each row.
     """
 
     rows: Mapping[str, tuple[int, str]]
     parent: Sequence[int]
     end: Sequence[int]
 
-    def around(self, rows: Sequence[int], every: Sequence[int]) -> int | None:
-        """The group that contains `rows` and no other row of `every`, which is sorted; None without one."""
+    def enclosing_group(self, rows: Sequence[int], all_rows: Sequence[int]) -> int | None:
+        """Finds the group that contains all of `rows` and no other row of `all_rows`.
+
+        Args:
+            rows: Rows that the group must contain.
+            all_rows: Rows of all nodes, sorted.
+
+        Returns:
+            The row of the group, or None if no group matches.
+        """
         if not rows:
             return None
-        at, last = self.parent[min(rows)], max(rows)
-        while at >= 0 and self.end[at] <= last:
-            at = self.parent[at]
-        count = bisect_left(every, self.end[at]) - bisect_right(every, at)
-        return at if at >= 0 and count == len(rows) else None
+        group, last = self.parent[min(rows)], max(rows)
+        while group >= 0 and self.end[group] <= last:
+            group = self.parent[group]
+        count = bisect_left(all_rows, self.end[group]) - bisect_right(all_rows, group)
+        return group if group >= 0 and count == len(rows) else None
 
 
 def graph_links(
     before: Model, after: Model, places: tuple[TreePlaces, TreePlaces], tell: Tell, cancel: Cancel
 ) -> RowLinks:
-    """Links of the rows of two ONNX graphs.
+    """Pairs the rows of two ONNX graphs.
 
     Args:
-        before: One graph.
-        after: The other.
-        places: Rows of their trees.
-        tell: Receives the phase.
-        cancel: Called between steps.
+        before: The first graph.
+        after: The second graph.
+        places: Positions of the rows of both trees.
+        tell: Receives the phase and the progress.
+        cancel: Callback between steps; the comparison stops when it returns True.
     """
-    # the rows of an opened call have the paths of the nodes in the function
-    before, after = opened_as(before, after), opened_as(after, before)
+    # the rows of an inlined function call have the paths of the function's nodes
+    before, after = open_calls_like(before, after), open_calls_like(after, before)
     pairing = pair_nodes(before, after, tell, cancel)
     graphs = pairing.before.nodes, pairing.after.nodes
     rows = _rows_of(graphs[0], places[0].rows), _rows_of(graphs[1], places[1].rows)
-    every = sorted(rows[0].values()), sorted(rows[1].values())
-    links = RowLinks(graph=around(pairing))
+    all_rows = sorted(rows[0].values()), sorted(rows[1].values())
+    links = RowLinks(graph=graph_row_changes(pairing))
     for pair in pairing.sites:
-        ends: list[int | None] = []
+        paired_rows: list[int | None] = []
         for side, nodes in enumerate((pair.before, pair.after)):
             site_rows = [row for i in nodes if (row := rows[side].get(i)) is not None]
-            ends.append(
+            paired_rows.append(
                 site_rows[0]
                 if len(nodes) == len(site_rows) == 1
-                else places[side].around(site_rows, every[side])
+                else places[side].enclosing_group(site_rows, all_rows[side])
             )
-        if links.join(ends[0], ends[1], pair.row.status, pair.row.what):
-            links.sites.add(ends[0])
+        if links.add_pair(paired_rows[0], paired_rows[1], pair.row.status, pair.row.what):
+            links.sites.add(paired_rows[0])
     _link(links, pairing, (rows[0].get, rows[1].get))
     for side, folds in enumerate(pairing.folds):
         if folds is not None:
-            places_of = _rows_of(folds.original.graph.nodes, places[side].rows)
-            gone = {places_of[at]: text for at, text in folds.texts().items() if at in places_of}
-            new = {row: text for row, text in gone.items() if row not in links.covered[side]}
-            links.alone[side].update(new)
-            links.covered[side].update(new)
+            row_by_node = _rows_of(folds.original.graph.nodes, places[side].rows)
+            text_by_row = {
+                row_by_node[index]: text for index, text in folds.texts().items() if index in row_by_node
+            }
+            unpaired_texts = {
+                row: text for row, text in text_by_row.items() if row not in links.covered[side]
+            }
+            links.unpaired_texts[side].update(unpaired_texts)
+            links.covered[side].update(unpaired_texts)
     return links
 
 
@@ -119,9 +132,12 @@ _IN_RANGE = "done by the range of the integers behind"
 
 
 def row_links(before: Model, after: Model, rows: tuple[list[int], list[int]], tell: Tell) -> RowLinks:
-    """Links of the rows from which `row_graph` made the graphs `before` and `after`."""
+    """Pairs the rows of two trees whose graphs `row_graph` built.
+
+    `rows` has the row of each node, for both graphs.
+    """
     pairing = pair_nodes(before, after, tell, None)
-    links = RowLinks(graph=around(pairing))
+    links = RowLinks(graph=graph_row_changes(pairing))
     _link(links, pairing, (rows[0].__getitem__, rows[1].__getitem__))
     return links
 
@@ -131,38 +147,47 @@ def _link(
     pairing: NodePairing,
     row_of: tuple[Callable[[int], int | None], Callable[[int], int | None]],
 ) -> None:
-    """Adds the pairs of nodes, and the nodes without a partner."""
-    into = [folds.targets() if folds is not None else {} for folds in pairing.folds]
+    """Adds the rows of paired and of unpaired nodes to `links`; `row_of` maps node indices to rows."""
+    fold_texts = [folds.targets() if folds is not None else {} for folds in pairing.folds]
     for a, b in enumerate(pairing.matching.before):
         if b is not None:
             row = pairing.describer.row(a, b)
             state = (row.status, row.what) if row else ("same", "")
-            if state[0] in ("same", "renamed") and (text := into[0].get(a) or into[1].get(b)):
+            if state[0] in ("same", "renamed") and (text := fold_texts[0].get(a) or fold_texts[1].get(b)):
                 state = "folded", text
-            links.join(row_of[0](a), row_of[1](b), *state)
-    partners, ranged = (pairing.matching.before, pairing.matching.after), pairing.ranged()
+            links.add_pair(row_of[0](a), row_of[1](b), *state)
+    partners, absorbed_activations = (
+        (pairing.matching.before, pairing.matching.after),
+        pairing.absorbed_activations(),
+    )
     for side, graph in enumerate((pairing.before, pairing.after)):
-        idle = folded(graph, partners[side], pairing.closed[side], side == 1) if pairing.sites else {}
+        site_texts = (
+            find_helper_nodes(graph, partners[side], pairing.excluded_nodes[side], side == 1)
+            if pairing.sites
+            else {}
+        )
         for i, partner in enumerate(partners[side]):
-            place = row_of[side](i)
-            if partner is None and i not in pairing.closed[side] and place is not None:
-                links.covered[side].add(place)
-                links.alone[side][place] = _IN_RANGE if i in ranged[side] else idle.get(i, "")
+            row_index = row_of[side](i)
+            if partner is None and i not in pairing.excluded_nodes[side] and row_index is not None:
+                links.covered[side].add(row_index)
+                links.unpaired_texts[side][row_index] = (
+                    _IN_RANGE if i in absorbed_activations[side] else site_texts.get(i, "")
+                )
 
 
 def _rows_of(nodes: Sequence[Node], places: Mapping[str, tuple[int, str]]) -> dict[int, int]:
-    """Nodes of a graph to their rows; a row's path is its node's label, with '#2' if the label is taken."""
+    """Maps node indices to rows by path: the node's label, with a suffix '#2' for a repeated label."""
     label_counts: Counter[str] = Counter()
-    taken: set[int] = set()
+    used_rows: set[int] = set()
     row_of: dict[int, int] = {}
     for i, node in enumerate(nodes):
         label = node.label
         label_counts[label] += 1
         for number in range(label_counts[label], label_counts[label] + 2):
             row, kind = places.get(label if number == 1 else f"{label}#{number}", (-1, ""))
-            if row >= 0 and row not in taken and kind != "Module":
+            if row >= 0 and row not in used_rows and kind != "Module":
                 row_of[i] = row
-                taken.add(row)
+                used_rows.add(row)
                 break
     return row_of
 
@@ -170,9 +195,12 @@ def _rows_of(nodes: Sequence[Node], places: Mapping[str, tuple[int, str]]) -> di
 def row_graph(
     info: Info, layers: Sequence[Layer], ends: Sequence[int], flow: ValueFlow | None
 ) -> tuple[Model, list[int]]:
-    """The layers of a tree and the edges between them as a graph, and the row of each of its nodes.
+    """Builds a graph from the layers of a tree and the edges between them.
 
-    Weights have types and shapes, but no values. `ends` are the indices behind the last row inside each row.
+    Weights have types and shapes, but no values. `ends` has the index after the last descendant of each row.
+
+    Returns:
+        The graph, and the row of each node.
     """
     names: dict[int, str] = {}
     tensors: dict[str, Tensor] = {}
@@ -191,16 +219,18 @@ def row_graph(
                 _store(tensors, value_info, value_info.name)
         return names[id(value)]
 
-    for at, end in enumerate(ends):
-        outputs = [name(value) for value in (flow.made.get(at, ()) if flow else ())]
-        if end > at + 1 and not outputs:  # a group; loops and branches contain layers, too, but have outputs
+    for index, end in enumerate(ends):
+        outputs = [name(value) for value in (flow.made.get(index, ()) if flow else ())]
+        if (
+            end > index + 1 and not outputs
+        ):  # skip groups; loops and branches also contain layers, but have outputs
             continue
-        layer = layers[at]
-        takes = [name(v) for v in (flow.read.get(at, ()) if flow else ()) if v.source != "unknown"]
+        layer = layers[index]
+        input_names = [name(v) for v in (flow.read.get(index, ()) if flow else ()) if v.source != "unknown"]
         weights = [_store(tensors, w, f"{layer.path}.{w.name}") for w in layer.weights]
         attributes = dict(layer.attributes)
-        nodes.append(Node(layer.kind, [*takes, *weights], outputs, layer.path, attributes=attributes))
-        rows.append(at)
+        nodes.append(Node(layer.kind, [*input_names, *weights], outputs, layer.path, attributes=attributes))
+        rows.append(index)
     inputs = tuple(Value(v.name, v.dtype, v.shape) for v in info.model.inputs)
     return Model(Graph("", nodes, inputs, (), tensors), {}, 0, path=info.model.source), rows
 

@@ -1,12 +1,14 @@
-"""Graph matching: pairs the nodes of two graphs.
+"""Pairs the nodes of two graphs, first by name and then by structure.
 
-Names decide first, as for a reader: the node's name, then its output's. Numbers from an exporter ('Conv_17')
-shift when a node is inserted, so such a name counts only if the nodes around it agree. The remaining nodes
-are matched by structure. Every node gets a color from its operator, attributes and weights; the color is
-refined by the neighbors' colors for a few rounds (Weisfeiler and Lehman, 1968), with matched nodes as fixed
-points; colors that occur once on both sides match. From every match its neighbors are matched in turn. That
-is done three times with falling demands: everything equal; weights of the same shape; only the operator. Each
-step is linear in the number of nodes and edges.
+1. Names: the node's name, then the name of its first output. A name that an exporter numbered ('Conv_17')
+   shifts when a node is inserted. It counts only if the neighboring nodes agree.
+2. Structure: every node gets a color, an integer made from its operator, attributes and weights. The colors
+   of the neighbors refine it for a few rounds (Weisfeiler and Lehman, 1968). Two nodes match if no other node
+   of their graph has their color. Matching continues with the neighbors of each match. This is done three
+   times with decreasing requirements: everything equal, weights of equal shape, equal operators.
+3. Remaining nodes: names again, Constants of equal value, and different operators between equal neighbors.
+
+Each step is linear in the number of nodes and edges.
 """
 
 from __future__ import annotations
@@ -22,20 +24,21 @@ from explorer.engine.graph.model import Node
 _ROUNDS = 3
 
 Colors = tuple[Mapping[int, int], Mapping[int, int]]
-"""Colors of the nodes of either graph."""
+"""Colors of the nodes of the first and of the second graph, by node index."""
 
 _ABSENT, _STORED, _OPEN = -1, -2, -3
-"""Colors of inputs that are no node's output: absent, a weight, unknown."""
+"""Colors of inputs that no node of the graph computes: absent, a weight, or unknown."""
 
 
 class Matching:
-    """Pairs of nodes.
+    """Pairs of nodes, as node indices.
 
     Attributes:
-        before: By node of the first graph: its partner, or None.
-        after: By node of the second graph: its partner, or None.
-        guessed: Nodes of the first graph with equal candidates: another pairing would be as good.
-        ties: Values that correspond although no node makes them: graph inputs, outputs, sites.
+        before: Partner of each node of the first graph, or None.
+        after: Partner of each node of the second graph, or None.
+        guessed: Nodes of the first graph whose partner is one of several equal candidates.
+        ties: Names of values that correspond without a node pair: graph inputs, graph outputs, and outputs of
+            tiled sites.
     """
 
     def __init__(self, before: DefUse, after: DefUse) -> None:
@@ -45,11 +48,11 @@ class Matching:
         self.ties: list[tuple[str, str]] = []
 
     def add(self, a: int, b: int) -> None:
-        """Pairs node `a` of the first graph with `b` of the second; neither may have a partner."""
+        """Pairs node `a` of the first graph with node `b` of the second. Both must be unpaired."""
         self.before[a], self.after[b] = b, a
 
-    def turned(self) -> Matching:
-        """The same pairs from the second graph's side."""
+    def swapped(self) -> Matching:
+        """Returns the same pairs with the two graphs swapped."""
         reverse = Matching.__new__(Matching)
         reverse.before, reverse.after = self.after, self.before
         reverse.guessed = {b for a in self.guessed if (b := self.before[a]) is not None}
@@ -62,113 +65,134 @@ def match(
     after: DefUse,
     forms: Forms,
     *,
-    closed: tuple[set[int], set[int]],
+    excluded_nodes: tuple[set[int], set[int]],
     ties: Iterable[tuple[str, str]],
     on_phase: Callable[[str], None] | None = None,
 ) -> Matching:
-    """Pairs up the nodes of two graphs.
+    """Pairs the nodes of two graphs.
 
     Args:
         before: The first graph.
         after: The second graph.
-        forms: Forms that are equal for equal attributes and weights.
-        closed: Nodes of each graph that are not matched: they belong to a tiled site.
-        ties: Values that correspond: inputs and outputs of the graphs, outputs of tiled sites.
+        forms: Canonical forms of attributes and weights.
+        excluded_nodes: Nodes of each graph that are not matched, because they belong to a tiled site.
+        ties: Names of corresponding values: graph inputs, graph outputs, and outputs of tiled sites.
         on_phase: Receives the phase.
 
     Returns:
-        The matching; every node has at most one partner. Pairs are the same whichever graph comes first.
+        The pairs. Every node has at most one partner, and swapping the graphs gives the same pairs.
     """
-    # the first side decides between equally good pairings: always begin with the same side
-    turned = _order(after) < _order(before)
-    pairs = [(b, a) if turned else (a, b) for a, b in ties]
-    sides = (after, before) if turned else (before, after)
-    work = _Work(*sides, forms, closed[::-1] if turned else closed, pairs)
+    # the first graph decides between equally good pairs, so always start with the same graph
+    is_swapped = _sort_key(after) < _sort_key(before)
+    pairs = [(b, a) if is_swapped else (a, b) for a, b in ties]
+    sides = (after, before) if is_swapped else (before, after)
+    matcher = _Matcher(*sides, forms, excluded_nodes[::-1] if is_swapped else excluded_nodes, pairs)
     tell = on_phase or (lambda _: None)
     tell("matching names")
-    work.by_name(lambda node: node.name)
-    work.by_name(lambda node: next((o for o in node.outputs if o), ""), same_operator=True)
+    matcher.match_by_name(lambda node: node.name)
+    matcher.match_by_name(lambda node: next((o for o in node.outputs if o), ""), same_operator=True)
     for kind in ("everything", "shapes", "operator"):
-        if not work.unfinished():
+        if not matcher.has_unmatched():
             break
         tell("matching structure")
-        work.by_structure(kind)
-    if work.unfinished():
-        work.by_name(lambda node: node.name, same_operator=True, doubted=False)  # no match contradicts them
-        work.leftover_constants()
-        work.in_place()
-    return work.matching.turned() if turned else work.matching
+        matcher.match_by_structure(kind)
+    if matcher.has_unmatched():
+        matcher.match_by_name(
+            lambda node: node.name, same_operator=True, check_numbered=False
+        )  # no match contradicts the names
+        matcher.match_constants()
+        matcher.match_replacements()
+    return matcher.matching.swapped() if is_swapped else matcher.matching
 
 
-def _order(side: DefUse) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
-    """A key that orders two graphs."""
+def _sort_key(side: DefUse) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
+    """Returns a sort key of a graph."""
     return [(node.op, node.name, node.inputs, node.outputs) for node in side.nodes]
 
 
-class _Work:
+class _Matcher:
+    """Matching in progress; sides 0 and 1 are the first and the second graph."""
+
     def __init__(
         self,
         before: DefUse,
         after: DefUse,
         forms: Forms,
-        closed: tuple[set[int], set[int]],
+        excluded_nodes: tuple[set[int], set[int]],
         ties: list[tuple[str, str]],
     ) -> None:
         self.sides = before, after
         self.forms = forms
-        self.closed = closed
+        self.excluded_nodes = excluded_nodes
         self.matching = Matching(before, after)
         self.matching.ties = ties
-        # a tie is a color on both sides
+        # corresponding values have the same color in both graphs
         self.tied: tuple[dict[str, int], dict[str, int]] = ({}, {})
         for i, (a, b) in enumerate(ties):
             number = forms.number(("tie", i))
             self.tied[0].setdefault(a, number)
             self.tied[1].setdefault(b, number)
 
-    def open(self, side: int) -> list[int]:
-        """Nodes of one side that have no partner and may get one."""
-        closed = self.closed[side]
-        return [i for i, partner in enumerate(self.partners(side)) if partner is None and i not in closed]
+    def unmatched(self, side: int) -> list[int]:
+        """Returns the nodes of one side that have no partner and may get one."""
+        excluded_nodes = self.excluded_nodes[side]
+        return [
+            i for i, partner in enumerate(self.partners(side)) if partner is None and i not in excluded_nodes
+        ]
 
-    def unfinished(self) -> bool:
-        return bool(self.open(0)) and bool(self.open(1))
+    def has_unmatched(self) -> bool:
+        return bool(self.unmatched(0)) and bool(self.unmatched(1))
 
-    def by_name(
-        self, name_of: Callable[[Node], str], *, same_operator: bool = False, doubted: bool = True
+    def match_by_name(
+        self, name_of: Callable[[Node], str], *, same_operator: bool = False, check_numbered: bool = True
     ) -> None:
-        """Pairs nodes of the same name; if numbered names are `doubted`, only where all neighbors agree."""
+        """Pairs nodes whose name is unique in both graphs and equal.
+
+        Args:
+            name_of: Returns the name of a node; '' matches nothing.
+            same_operator: Whether the operators must be equal as well.
+            check_numbered: Whether a name that an exporter numbered counts only if the neighbors agree.
+        """
         before, after = self.sides
-        names_before = _unique(before.nodes, self.open(0), name_of)
-        names_after = _unique(after.nodes, self.open(1), name_of)
+        names_before = _unique(before.nodes, self.unmatched(0), name_of)
+        names_after = _unique(after.nodes, self.unmatched(1), name_of)
         for name, a in names_before.items():
             b = names_after.get(name)
             if b is None:
                 continue
             first, second = before.nodes[a], after.nodes[b]
-            if doubted and is_counted(name, first.op):
-                # the number may have shifted: the neighbors must have the same names as well
-                if not self.looks_same(a, b):
+            if check_numbered and is_counted(name, first.op):
+                # the number may have shifted, so the inputs and outputs must have equal names as well
+                if not self.has_same_names(a, b):
                     continue
             elif same_operator and first.key != second.key:
                 continue
             self.matching.add(a, b)
 
-    def looks_same(self, a: int, b: int) -> bool:
+    def has_same_names(self, a: int, b: int) -> bool:
         before, after = self.sides
         first, second = before.nodes[a], after.nodes[b]
-        if (first.key, first.outputs, before.takes[a]) != (second.key, second.outputs, after.takes[b]):
+        if (first.key, first.outputs, before.input_names[a]) != (
+            second.key,
+            second.outputs,
+            after.input_names[b],
+        ):
             return False
         return self.weights(0, a, self.forms.sample) == self.weights(1, b, self.forms.sample)
 
-    def weights(self, side: int, i: int, of: Callable[[Any], Hashable]) -> tuple[Hashable, ...]:
-        """The result of `of` for each weight of a node, with the input's position."""
+    def weights(self, side: int, i: int, form_of: Callable[[Any], Hashable]) -> tuple[Hashable, ...]:
+        """Applies `form_of` to each weight of a node; returns (input slot, result) pairs."""
         graph = self.sides[side]
         weights = graph.stored
-        return tuple((k, of(weights[name])) for k, name in enumerate(graph.takes[i]) if name in weights)
+        return tuple(
+            (k, form_of(weights[name])) for k, name in enumerate(graph.input_names[i]) if name in weights
+        )
 
     def signature(self, side: int, i: int, kind: str) -> int:
-        """A number for the node without its neighbors, as detailed as `kind` asks."""
+        """Returns the initial color of a node, without its neighbors.
+
+        `kind` is 'everything', 'shapes' (weights by type and shape only) or 'operator'.
+        """
         graph = self.sides[side]
         node = graph.nodes[i]
         if kind == "operator":
@@ -181,73 +205,78 @@ class _Work:
         weights = self.weights(side, i, self.forms.sample)
         return self.forms.number(("everything", operator, attributes, weights, len(node.outputs)))
 
-    def by_structure(self, kind: str) -> None:
+    def match_by_structure(self, kind: str) -> None:
         signatures: tuple[dict[int, int], dict[int, int]] = ({}, {})
         for side in (0, 1):
-            for i in self.open(side):
+            for i in self.unmatched(side):
                 signatures[side][i] = self.signature(side, i, kind)
         if kind == "operator":
-            # an operator alone is too weak: it counts only beside matched nodes
-            self.spread(self.frontier(), signatures)
-            self.spread(self.frontier(), signatures, greedy=True)
+            # an equal operator alone is weak evidence, so it counts only next to matched nodes
+            self.propagate(self.frontier(), signatures)
+            self.propagate(self.frontier(), signatures, greedy=True)
             return
         colors = signatures
         for depth in range(_ROUNDS + 1):
             if depth:
-                open_before, open_after = self.still_open(0, colors[0]), self.still_open(1, colors[1])
+                open_before, open_after = (
+                    self.filter_unmatched(0, colors[0]),
+                    self.filter_unmatched(1, colors[1]),
+                )
                 if not open_before or not open_after:
                     return
                 colors = self.refine(0, open_before), self.refine(1, open_after)
-            # A color that occurs once on both sides stays unique in later rounds: coarse colors
-            # cannot take a partner away from finer colors, and leave fewer nodes to refine.
+            # A color that occurs once in both graphs stays unique in later rounds. Matching it early cannot
+            # prevent a better match, and leaves fewer nodes to refine.
             classes = _classes(colors[0], self.matching.before), _classes(colors[1], self.matching.after)
             pairs = []
             for color, members in classes[0].items():
                 others = classes[1].get(color, ())
-                if len(members) == len(others) == 1 and (depth or self.is_telling(members[0], kind)):
+                if len(members) == len(others) == 1 and (depth or self.has_unique_weight(members[0], kind)):
                     pairs.append((members[0], others[0]))
-            self.take(pairs)
+            self.add_pairs(pairs)
             if depth:
-                self.spread(self.frontier() if depth == 1 else pairs, signatures)
-        # equally many nodes on both sides, and nothing distinguishes them: any pairing is right
+                self.propagate(self.frontier() if depth == 1 else pairs, signatures)
+        # nothing distinguishes the nodes of one color, so pair them in order if their numbers are equal
         classes = _classes(colors[0], self.matching.before), _classes(colors[1], self.matching.after)
         for color, members in classes[0].items():
             others = classes[1].get(color, ())
             if len(members) == len(others) > 1:
                 pairs = list(zip(members, others, strict=True))
                 self.matching.guessed.update(a for a, _ in pairs)
-                self.take(pairs)
-                self.spread(pairs, signatures)
+                self.add_pairs(pairs)
+                self.propagate(pairs, signatures)
 
-    def still_open(self, side: int, colors: Mapping[int, int]) -> dict[int, int]:
+    def filter_unmatched(self, side: int, colors: Mapping[int, int]) -> dict[int, int]:
         partners = self.partners(side)
         return {i: color for i, color in colors.items() if partners[i] is None}
 
     def partners(self, side: int) -> Sequence[int | None]:
         return self.matching.after if side else self.matching.before
 
-    def is_telling(self, a: int, kind: str) -> bool:
-        """Whether a node is identified alone: it has a weight, equal in every bit, that no other node has."""
+    def has_unique_weight(self, a: int, kind: str) -> bool:
+        """Whether the weights of a node suffice to match it, without its neighbors."""
         if kind != "everything":
             return False
         before = self.sides[0]
-        return any(before.stored[name].elements > 1 for name in before.takes[a] if name in before.stored)
+        return any(
+            before.stored[name].elements > 1 for name in before.input_names[a] if name in before.stored
+        )
 
-    def take(self, pairs: Iterable[tuple[int, int]]) -> None:
+    def add_pairs(self, pairs: Iterable[tuple[int, int]]) -> None:
         for a, b in pairs:
             if self.matching.before[a] is None and self.matching.after[b] is None:
                 self.matching.add(a, b)
 
     def color(self, side: int, name: str, colors: Mapping[int, int]) -> Hashable:
-        """The color of a value that a node reads."""
+        """Returns the color of a value that a node reads."""
         if not name:
             return _ABSENT
         graph = self.sides[side]
         if name in graph.stored:
             return _STORED
-        place = graph.producer.get(name)
-        if place is not None:
-            i, slot = place
+        producer = graph.producer.get(name)
+        if producer is not None:
+            i, slot = producer
             partner = self.partners(side)[i]
             if partner is not None:
                 return "pair", (partner if side else i), slot
@@ -256,46 +285,48 @@ class _Work:
         return self.tied[side].get(name, _OPEN)
 
     def refine(self, side: int, colors: Mapping[int, int]) -> dict[int, int]:
-        """The colors of a round, from those of the round before."""
+        """Returns the colors of the next round: each color combined with the colors of the neighbors."""
         graph, partners = self.sides[side], self.partners(side)
         number = self.forms.number
         refined: dict[int, int] = {}
         for i, color in colors.items():
-            above = tuple(self.color(side, name, colors) for name in graph.takes[i])
-            below = []
+            input_colors = tuple(self.color(side, name, colors) for name in graph.input_names[i])
+            reader_colors = []
             for slot, name in enumerate(graph.nodes[i].outputs):
                 readers: list[tuple[int, int, int]] = []
-                for user, at in graph.users.get(name, ()):
+                for user, slot_index in graph.users.get(name, ()):
                     partner = partners[user]
                     if partner is not None:
-                        readers.append((0, partner if side else user, at))
+                        readers.append((0, partner if side else user, slot_index))
                     elif user in colors:
-                        readers.append((1, colors[user], at))
+                        readers.append((1, colors[user], slot_index))
                     else:
-                        readers.append((2, 0, at))
+                        readers.append((2, 0, slot_index))
                 readers.sort()
-                below.append((slot, self.tied[side].get(name, _OPEN), tuple(readers)))
-            refined[i] = number(("round", color, above, tuple(below)))
+                reader_colors.append((slot, self.tied[side].get(name, _OPEN), tuple(readers)))
+            refined[i] = number(("round", color, input_colors, tuple(reader_colors)))
         return refined
 
     def frontier(self) -> list[tuple[int, int]]:
-        """Pairs that have a neighbor without a partner."""
+        """Returns the pairs with a neighbor in the first graph that has no partner."""
         before = self.sides[0]
-        near: dict[int, None] = {}
-        for i in self.open(0):
-            for name in before.takes[i]:
-                place = before.producer.get(name)
-                if place is not None:
-                    near[place[0]] = None
+        neighbors: dict[int, None] = {}
+        for i in self.unmatched(0):
+            for name in before.input_names[i]:
+                producer = before.producer.get(name)
+                if producer is not None:
+                    neighbors[producer[0]] = None
             for name in before.nodes[i].outputs:
-                near.update((user, None) for user, _ in before.users.get(name, ()))
+                neighbors.update((user, None) for user, _ in before.users.get(name, ()))
         partners = self.matching.before
-        return [(a, b) for a in near if (b := partners[a]) is not None]
+        return [(a, b) for a in neighbors if (b := partners[a]) is not None]
 
-    def spread(self, pairs: Sequence[tuple[int, int]], signatures: Colors, *, greedy: bool = False) -> None:
-        """Matches the neighbors of pairs, and their neighbors, as long as signatures agree.
+    def propagate(
+        self, pairs: Sequence[tuple[int, int]], signatures: Colors, *, greedy: bool = False
+    ) -> None:
+        """Matches the neighbors of pairs, then their neighbors, as long as the signatures agree.
 
-        Among several neighbors with one signature none is matched, unless `greedy`: then in order.
+        Several neighbors with the same signature are matched only if `greedy`, and then in order.
         """
         before, after = self.sides
         queue = deque(pairs)
@@ -305,46 +336,50 @@ class _Work:
             queue.append((a, b))
 
         for va, vb in self.matching.ties:
-            self.spread_up(va, vb, signatures, record)
-            self.spread_down(va, vb, signatures, record, greedy)
+            self.match_producers(va, vb, signatures, record)
+            self.match_readers(va, vb, signatures, record, greedy)
         while queue:
             a, b = queue.popleft()
             first, second = before.nodes[a], after.nodes[b]
             for va, vb in zip(first.outputs, second.outputs, strict=False):
-                self.spread_down(va, vb, signatures, record, greedy)
-            for va, vb in zip(before.takes[a], after.takes[b], strict=False):
-                self.spread_up(va, vb, signatures, record)
+                self.match_readers(va, vb, signatures, record, greedy)
+            for va, vb in zip(before.input_names[a], after.input_names[b], strict=False):
+                self.match_producers(va, vb, signatures, record)
 
-    def spread_up(self, va: str, vb: str, signatures: Colors, record: Callable[[int, int], None]) -> None:
-        """Matches the nodes that make two corresponding values."""
-        maker_before, maker_after = self.sides[0].producer.get(va), self.sides[1].producer.get(vb)
-        if maker_before is None or maker_after is None or maker_before[1] != maker_after[1]:
+    def match_producers(
+        self, va: str, vb: str, signatures: Colors, record: Callable[[int, int], None]
+    ) -> None:
+        """Matches the producers of two corresponding values."""
+        producer_before, producer_after = self.sides[0].producer.get(va), self.sides[1].producer.get(vb)
+        if producer_before is None or producer_after is None or producer_before[1] != producer_after[1]:
             return
-        a, b = maker_before[0], maker_after[0]
+        a, b = producer_before[0], producer_after[0]
         if self.matching.before[a] is None and self.matching.after[b] is None:
             color = signatures[0].get(a)
             if color is not None and color == signatures[1].get(b):
                 record(a, b)
 
-    def spread_down(
+    def match_readers(
         self, va: str, vb: str, signatures: Colors, record: Callable[[int, int], None], greedy: bool
     ) -> None:
         """Matches the nodes that read two corresponding values at the same input."""
-        groups_before = self.users(0, va, signatures[0])
-        groups_after = self.users(1, vb, signatures[1]) if groups_before else {}
+        groups_before = self.group_readers(0, va, signatures[0])
+        groups_after = self.group_readers(1, vb, signatures[1]) if groups_before else {}
         for key, members in groups_before.items():
             others = groups_after.get(key, [])
-            alone = len(members) == len(others) == 1
-            if not alone and not greedy:
+            is_unique = len(members) == len(others) == 1
+            if not is_unique and not greedy:
                 continue
             for a, b in zip(members, others, strict=False):
-                # another input may just have matched one of them
+                # an earlier iteration may have matched one of them at another input
                 if self.matching.before[a] is None and self.matching.after[b] is None:
-                    if not alone:
+                    if not is_unique:
                         self.matching.guessed.add(a)
                     record(a, b)
 
-    def users(self, side: int, name: str, signatures: Mapping[int, int]) -> dict[tuple[int, int], list[int]]:
+    def group_readers(
+        self, side: int, name: str, signatures: Mapping[int, int]
+    ) -> dict[tuple[int, int], list[int]]:
         partners = self.partners(side)
         groups: dict[tuple[int, int], list[int]] = {}
         for i, slot in self.sides[side].users.get(name, ()):
@@ -352,56 +387,65 @@ class _Work:
                 groups.setdefault((signatures[i], slot), []).append(i)
         return groups
 
-    def leftover_constants(self) -> None:
-        """Matches nodes without inputs by their use: a Constant of equal value."""
+    def match_constants(self) -> None:
+        """Matches nodes without inputs, such as Constants, that have equal attributes."""
         classes: list[dict[int, list[int]]] = [{}, {}]
         for side in (0, 1):
-            for i in self.open(side):
-                if not self.sides[side].takes[i]:
+            for i in self.unmatched(side):
+                if not self.sides[side].input_names[i]:
                     signature = self.signature(side, i, "everything")
                     classes[side].setdefault(signature, []).append(i)
         for signature, members in classes[0].items():
             others = classes[1].get(signature, [])
             pairs = list(zip(members, others, strict=False))
-            self.take(pairs)
+            self.add_pairs(pairs)
             if len(members) > 1 or len(others) > 1:
                 self.matching.guessed.update(a for a, _ in pairs)
 
-    def in_place(self) -> None:
-        """Matches different operators between the same neighbors: replaced, not removed and added."""
+    def match_replacements(self) -> None:
+        """Matches nodes with different operators between matched neighbors, as replacements."""
         keys: list[dict[Hashable, list[int]]] = [{}, {}]
         for side in (0, 1):
             graph = self.sides[side]
-            for i in self.open(side):
-                above = [
+            for i in self.unmatched(side):
+                input_colors = [
                     color
-                    for name in graph.takes[i]
+                    for name in graph.input_names[i]
                     if (color := self.color(side, name, {})) not in (_ABSENT, _STORED)
                 ]
-                below = set()
+                reader_colors = set()
                 for slot, name in enumerate(graph.nodes[i].outputs):
                     if name in self.tied[side]:
-                        below.add((slot, "tie", self.tied[side][name]))
+                        reader_colors.add((slot, "tie", self.tied[side][name]))
                     for user, _ in graph.users.get(name, ()):
                         partner = self.partners(side)[user]
-                        below.add((slot, "pair", -1 if partner is None else (partner if side else user)))
-                if above and below and _OPEN not in above and all(end[2] != -1 for end in below):
-                    keys[side].setdefault((tuple(above), frozenset(below)), []).append(i)
+                        reader_colors.add(
+                            (slot, "pair", -1 if partner is None else (partner if side else user))
+                        )
+                if (
+                    input_colors
+                    and reader_colors
+                    and _OPEN not in input_colors
+                    and all(end[2] != -1 for end in reader_colors)
+                ):
+                    keys[side].setdefault((tuple(input_colors), frozenset(reader_colors)), []).append(i)
         for key, members in keys[0].items():
             others = keys[1].get(key, [])
             if len(members) == len(others) == 1:
                 self.matching.add(members[0], others[0])
 
 
-def _unique(nodes: Sequence[Node], among: Iterable[int], name_of: Callable[[Node], str]) -> dict[str, int]:
-    """Names that exactly one node of `among` has, with the node."""
-    names = [(name_of(nodes[i]), i) for i in among]
+def _unique(
+    nodes: Sequence[Node], candidates: Iterable[int], name_of: Callable[[Node], str]
+) -> dict[str, int]:
+    """Returns the index of the node for each name that exactly one node of `candidates` has."""
+    names = [(name_of(nodes[i]), i) for i in candidates]
     counts = Counter(name for name, _ in names)
     return {name: i for name, i in names if name and counts[name] == 1}
 
 
 def _classes(colors: Mapping[int, int], partners: Sequence[int | None]) -> dict[int, list[int]]:
-    """Nodes without a partner, by their color."""
+    """Groups the nodes without a partner by color."""
     classes: dict[int, list[int]] = {}
     for i, color in colors.items():
         if partners[i] is None:

@@ -1,6 +1,6 @@
-"""Node pairing: the nodes, inputs, outputs and tiled sites of two graphs that belong together.
+"""Pairs the nodes, inputs, outputs and tiled sites of two graphs.
 
-This is the first half of a diff; its rows and the trees side by side both build on it.
+This is the first half of a diff. Both the rows of the diff and the trees side by side are built from it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,17 @@ from msgspec.structs import replace
 
 from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.describe import Describer
-from explorer.engine.diff.folding import SideFolds, fold_side, foldable, give_up, sizes_of
+from explorer.engine.diff.folding import (
+    SideFolds,
+    collect_magnitudes,
+    find_foldable,
+    find_rejected_folds,
+    fold_side,
+)
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
-from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS, fold_rounding, in_range
-from explorer.engine.diff.sites import SitePair, nodes_of, pair_sites, ties_of
+from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS, find_absorbed_activations, fold_rounding
+from explorer.engine.diff.sites import SitePair, collect_site_nodes, collect_ties, pair_sites
 from explorer.engine.fold.calls import inline_calls
 from explorer.engine.fold.fold import FoldedAway
 from explorer.engine.graph.model import Model, Value
@@ -24,139 +30,147 @@ from explorer.engine.graph.repeated_nodes import node_sequence
 from explorer.engine.progress import Cancel
 
 Tell = Callable[[str, int, int], None]
-"""Receives the phase, and the progress in it."""
+"""Callback that receives the phase, the number of completed steps and the total."""
 
 _FOLDED = ("part of a tiled weight now", "part of a tiled weight before")
 _ROUNDS = "rounds what a tiled matmul reads"
 FOLDED = (*_FOLDED, _ROUNDS)
-"""Texts about nodes that only served a tiled site: the Transpose of its weight, its rounding."""
+"""Texts about helper nodes of a tiled site, such as the Transpose or the rounding of its weight."""
 
 _TRIES = 4
-"""Rounds in which folds that the other side lacks are given up and all nodes are matched again."""
+"""Maximum number of rounds. Each round drops the folds that the other graph lacks and matches again."""
 
 _ROUNDING = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
 ValuePair = tuple[Value | None, Value | None]
-"""An input or output of either graph, and its counterpart."""
+"""A graph input or output of the first graph and its counterpart in the second; None if there is none."""
 
 
 class NodePairing(Struct, frozen=True, eq=False):
     """Two graphs and their pairs.
 
     Attributes:
-        before, after: The graphs.
-        forms: Forms that are equal for equal attributes and weights.
+        before, after: Graphs after folding. Node indices refer to them.
+        forms: Canonical forms of attributes and weights.
         sites: Tiled sites that differ.
-        closed: Nodes of either graph that belong to the sites, or only round values.
+        excluded_nodes: Nodes of each graph that belong to these sites or only round values.
         inputs, outputs: Pairs of the graphs' inputs and outputs.
         matching: Pairs of the other nodes.
-        describer: Describes the differences of pairs.
-        folds: The folding of either side. `before` and `after` are the graphs after folding, and positions of
-            nodes refer to them.
+        describer: Comparison of paired nodes.
+        folds: Folding of each graph, or None if no node was folded.
     """
 
     before: DefUse
     after: DefUse
     forms: Forms
     sites: list[SitePair]
-    closed: tuple[set[int], set[int]]
+    excluded_nodes: tuple[set[int], set[int]]
     inputs: list[ValuePair]
     outputs: list[ValuePair]
     matching: Matching
     describer: Describer
     folds: tuple[SideFolds | None, SideFolds | None] = (None, None)
 
-    def ranged(self) -> tuple[dict[int, int], dict[int, int]]:
-        """On each side, activations that the other side's integer range replaces, with the quantizer."""
+    def absorbed_activations(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Finds the activations that a quantizer of the other graph replaces by its integer range.
+
+        Returns:
+            Index of the quantizer, by node index of the activation, for the first and the second graph.
+        """
         rounded = self.describer.rounded
         if rounded is None:
             return {}, {}
         if rounded.side is self.after:
-            return in_range(self.before, self.matching.before, rounded), {}
-        return {}, in_range(self.after, self.matching.after, rounded)
+            return find_absorbed_activations(self.before, self.matching.before, rounded), {}
+        return {}, find_absorbed_activations(self.after, self.matching.after, rounded)
 
     def shared(self) -> tuple[dict[int, int], dict[int, int]]:
-        """On each side, Constants whose readers read equal Constants of other names on the other side."""
+        """Finds unpaired Constants whose readers read an equal Constant in the other graph.
+
+        Returns:
+            Index of the equal Constant, by node index, for the first and the second graph.
+        """
         sides = (self.before, self.matching.before), (self.after, self.matching.after)
-        first, second = (
+        constants_before, constants_after = (
             {
-                i: twin
+                i: equal_constant
                 for i, partner in enumerate(partners)
                 if partner is None
-                and i not in self.closed[at]
-                and (twin := self.describer.shared(i, later=at == 1)) is not None
+                and i not in self.excluded_nodes[index]
+                and (equal_constant := self.describer.shared(i, is_second=index == 1)) is not None
             }
-            for at, (side, partners) in enumerate(sides)
+            for index, (side, partners) in enumerate(sides)
         )
-        return first, second
+        return constants_before, constants_after
 
 
-def opened_as(model: Model, reference: Model) -> Model:
-    """A model with function calls opened, if that gives nodes whose names the reference has."""
-    called = {node.key for node in node_sequence(model.graph.nodes)} & model.functions.keys()
-    if not called - reference.functions.keys():
+def open_calls_like(model: Model, reference: Model) -> Model:
+    """Inlines the function calls of a model if the inlined nodes have names that `reference` has."""
+    called_functions = {node.key for node in node_sequence(model.graph.nodes)} & model.functions.keys()
+    if not called_functions - reference.functions.keys():
         return model
-    own_names, names = (
+    own_names, reference_names = (
         {node.name for node in node_sequence(graph_model.graph.nodes)} for graph_model in (model, reference)
     )
     opened_model = inline_calls(model, OPERATORS)
     return (
         opened_model
-        if any(node.name in names - own_names for node in node_sequence(opened_model.graph.nodes))
+        if any(node.name in reference_names - own_names for node in node_sequence(opened_model.graph.nodes))
         else model
     )
 
 
 def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
-    """Pairs the parts of two graphs; a fold that one graph has is done in the other first."""
+    """Pairs the parts of two graphs, after folding in each graph what the other one has folded."""
     pairing = _pair(before, after, tell, cancel)
     partners = pairing.matching.before, pairing.matching.after
     sides, models = (pairing.before, pairing.after), (before, after)
     shared = pairing.shared()
     candidates = [
-        foldable(sides[at], partners[at], pairing.closed[at], sides[1 - at])
-        - folded(sides[at], partners[at], pairing.closed[at]).keys()
-        - shared[at].keys()
-        for at in (0, 1)
+        find_foldable(sides[side], partners[side], pairing.excluded_nodes[side], sides[1 - side])
+        - find_helper_nodes(sides[side], partners[side], pairing.excluded_nodes[side]).keys()
+        - shared[side].keys()
+        for side in (0, 1)
     ]
     for _ in range(_TRIES):
         tell("folding", 0, 0)
-        away = [fold_side(models[at], candidates[at], sides[1 - at]) for at in (0, 1)]
-        if not any(away):
+        foldings = [fold_side(models[side], candidates[side], sides[1 - side]) for side in (0, 1)]
+        if not any(foldings):
             break
         reduced = [
-            models[at] if side_folds is None else side_folds.model for at, side_folds in enumerate(away)
+            models[side] if side_folds is None else side_folds.model
+            for side, side_folds in enumerate(foldings)
         ]
-        again = _with_folds(_pair(reduced[0], reduced[1], tell, cancel), away, models)
-        wrong = [_unmatched_folds(again, at) for at in (0, 1)]
-        if not any(wrong):
-            return again
-        candidates = [places - less for places, less in zip(candidates, wrong, strict=True)]
+        folded_pairing = _with_folds(_pair(reduced[0], reduced[1], tell, cancel), foldings, models)
+        rejected = [_unmatched_folds(folded_pairing, side) for side in (0, 1)]
+        if not any(rejected):
+            return folded_pairing
+        candidates = [places - less for places, less in zip(candidates, rejected, strict=True)]
     return pairing
 
 
 def _with_folds(
-    pairing: NodePairing, away: Sequence[FoldedAway | None], models: tuple[Model, Model]
+    pairing: NodePairing, foldings: Sequence[FoldedAway | None], models: tuple[Model, Model]
 ) -> NodePairing:
-    """A pairing of two folded graphs, with the folds."""
+    """Adds the foldings of both graphs to the pairing of the folded graphs."""
     sides = pairing.before, pairing.after
     first, second = [
-        None if folded_away is None else SideFolds(folded_away, models[at], sides[at], set())
-        for at, folded_away in enumerate(away)
+        None if folded_away is None else SideFolds(folded_away, models[side], sides[side], set())
+        for side, folded_away in enumerate(foldings)
     ]
     describer = pairing.describer
-    describer.folded = sizes_of((first, second))
-    describer.targets = first.away.ops if first else {}, second.away.ops if second else {}
+    describer.folded = collect_magnitudes((first, second))
+    describer.targets = first.folding.ops if first else {}, second.folding.ops if second else {}
     return replace(pairing, folds=(first, second))
 
 
-def _unmatched_folds(pairing: NodePairing, at: int) -> set[int]:
-    """Positions of the nodes that were folded on one side, but not on the other."""
-    folds = pairing.folds[at]
+def _unmatched_folds(pairing: NodePairing, side: int) -> set[int]:
+    """Returns the indices of nodes that were folded in one graph but not by the tool of the other graph."""
+    folds = pairing.folds[side]
     if folds is None:
         return set()
-    partners = pairing.matching.after if at else pairing.matching.before
-    return give_up(folds, partners, pairing.describer, at == 1)
+    partners = pairing.matching.after if side else pairing.matching.before
+    return find_rejected_folds(folds, partners, pairing.describer, side == 1)
 
 
 def _pair(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
@@ -166,65 +180,76 @@ def _pair(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairin
     sites = pair_sites(first, second, forms)
     inputs = _pair_values(first.inputs, second.inputs)
     outputs = _pair_values(first.outputs, second.outputs)
-    joined = [(a.name, b.name) for a, b in inputs if a is not None and b is not None]
-    joined += ties_of(sites)
-    ends = [(a.name, b.name) for a, b in outputs if a is not None and b is not None]
-    closed = nodes_of(sites)
+    input_pairs = [(a.name, b.name) for a, b in inputs if a is not None and b is not None]
+    input_pairs += collect_ties(sites)
+    output_pairs = [(a.name, b.name) for a, b in outputs if a is not None and b is not None]
+    excluded_nodes = collect_site_nodes(sites)
     rounded = None if sites else fold_rounding(first, second)
     if rounded is not None:
-        closed[rounded.side is second].update(rounded.folded)
+        excluded_nodes[rounded.side is second].update(rounded.folded)
     matching = match(
-        first, second, forms, closed=closed, ties=[*joined, *ends], on_phase=lambda phase: tell(phase, 0, 0)
+        first,
+        second,
+        forms,
+        excluded_nodes=excluded_nodes,
+        ties=[*input_pairs, *output_pairs],
+        on_phase=lambda phase: tell(phase, 0, 0),
     )
-    if rounded is not None:  # a node unlike any of the original keeps its own operator
+    if rounded is not None:  # a node without a partner keeps its quantized operator
         partners = matching.after if rounded.side is second else matching.before
         original_nodes = rounded.side.model.graph.nodes
         nodes = zip(rounded.side.nodes, original_nodes, partners, strict=True)
         rounded.side.nodes = [node if partner is not None else it for node, it, partner in nodes]
-    describer = Describer(first, second, forms, matching, set(joined), rounded)
-    return NodePairing(first, second, forms, sites, closed, inputs, outputs, matching, describer)
+    describer = Describer(first, second, forms, matching, set(input_pairs), rounded)
+    return NodePairing(first, second, forms, sites, excluded_nodes, inputs, outputs, matching, describer)
 
 
-def folded(
-    side: DefUse, partners: Sequence[int | None], closed: set[int], later: bool = False
+def find_helper_nodes(
+    side: DefUse, partners: Sequence[int | None], excluded_nodes: set[int], is_second: bool = False
 ) -> dict[int, str]:
-    """Nodes without a partner that only served a tiled site, with a text about each.
+    """Finds unpaired nodes that only tiled sites read; returns a text about each, by node index.
 
     Args:
-        side: A graph.
-        partners: Partners of its nodes.
-        closed: Its nodes that belong to tiled sites.
-        later: Whether it is the second graph.
+        side: Graph to search.
+        partners: Partner of each node, or None.
+        excluded_nodes: Nodes of tiled sites.
+        is_second: Whether `side` is the second graph.
     """
     texts: dict[int, str] = {}
-    if not closed:
+    if not excluded_nodes:
         return texts
-    ends = {value.name for value in side.outputs}
+    output_names = {value.name for value in side.outputs}
     for i in range(len(side.nodes) - 1, -1, -1):
-        if partners[i] is not None or i in closed:
+        if partners[i] is not None or i in excluded_nodes:
             continue
         node = side.nodes[i]
         users = [user for name in node.outputs for user, _ in side.users.get(name, ())]
-        if users and not ends.intersection(node.outputs) and all(u in closed or u in texts for u in users):
-            rounds = node.op in _ROUNDING or node.domain in QUANTIZERS
-            texts[i] = _ROUNDS if rounds else _FOLDED[later]
+        if (
+            users
+            and not output_names.intersection(node.outputs)
+            and all(u in excluded_nodes or u in texts for u in users)
+        ):
+            is_rounding = node.op in _ROUNDING or node.domain in QUANTIZERS
+            texts[i] = _ROUNDS if is_rounding else _FOLDED[is_second]
     return texts
 
 
 def _pair_values(before: Sequence[Value], after: Sequence[Value]) -> list[ValuePair]:
-    """Pairs of inputs or outputs: by name, then in order where type and shape agree."""
+    """Pairs inputs or outputs by name, then in order if type and shape agree."""
     by_name = {value.name: value for value in after}
     partner: dict[str, Value] = {v.name: by_name[v.name] for v in before if v.name in by_name}
-    taken = {v.name for v in partner.values()}
-    rest = [v for v in before if v.name not in partner]
-    others = [v for v in after if v.name not in taken]
-    for value in rest:
-        same = next((o for o in others if (o.dtype, o.shape) == (value.dtype, value.shape)), None)
-        if same is None and len(rest) == len(others) == 1:
-            same = others[0]
-        if same is not None:
-            partner[value.name] = same
-            others.remove(same)
-            rest = [v for v in rest if v.name not in partner]
+    paired_names = {v.name for v in partner.values()}
+    unpaired_before = [v for v in before if v.name not in partner]
+    unpaired_after = [v for v in after if v.name not in paired_names]
+    for value in unpaired_before:
+        counterpart = next(
+            (o for o in unpaired_after if (o.dtype, o.shape) == (value.dtype, value.shape)), None
+        )
+        if counterpart is None and len(unpaired_before) == len(unpaired_after) == 1:
+            counterpart = unpaired_after[0]
+        if counterpart is not None:
+            partner[value.name] = counterpart
+            unpaired_after.remove(counterpart)
+            unpaired_before = [v for v in unpaired_before if v.name not in partner]
     pairs: list[ValuePair] = [(v, partner.get(v.name)) for v in before]
-    return pairs + [(None, v) for v in others]
+    return pairs + [(None, v) for v in unpaired_after]

@@ -1,7 +1,8 @@
-"""Rounding of a node's inputs: QuantizeLinear and DequantizeLinear, Casts, quantizers.
+"""Folds the rounding nodes of a quantized graph into its layers, to compare it with the float original.
 
-Compared with its float original, a quantized layer is one row: nodes that round its weight and inputs have no
-row, and readers of a rounded value count as readers of the value.
+Rounding nodes are QuantizeLinear and DequantizeLinear pairs, Casts to narrow types, and quantizer functions.
+After the folding, a quantized layer is one row of the diff. Readers of a rounded value become readers of the
+value before rounding.
 """
 
 from __future__ import annotations
@@ -25,50 +26,51 @@ from explorer.engine.values.numbers import Numbers
 from explorer.engine.values.slices.packed_weights import opened_weights
 
 QUANTIZERS = frozenset({"qonnx.custom_op.general", MX_DOMAIN})
-"""Domains of functions that round a value to a format."""
+"""Domains of functions that round a value to a number format."""
 
 OPERATORS = (TILES, *QUANTIZERS)
-"""Domains of functions that count as one operator."""
+"""Domains of functions whose calls count as one operator and are not inlined."""
 
 BLOCKED = "MatMulNBits"
-"""A MatMul, or a Gemm with its bias last, whose weight is stored in blocks of a few bits."""
+"""Operator for a MatMul or Gemm whose weight is stored in blocks of 2 to 8 bits; a bias is the last input."""
 
 _INTEGER = {"QLinearConv": "Conv", "QLinearMatMul": "MatMul", "QGemm": "Gemm"}
-"""QOperator's layers, which compute with integers throughout, and the float operators they stand for."""
+"""Float operator of each QOperator layer. These layers read, compute and write integers."""
 
-_PLACES: Mapping[str, tuple[int, ...]] = {
+_INPUT_POSITIONS: Mapping[str, tuple[int, ...]] = {
     BLOCKED: (0, 1, 5),
     "QLinearConv": (0, 3, 8),
     "QLinearMatMul": (0, 3),
     "QGemm": (0, 3, 6),
 }
-"""Positions in a quantized operator of the float operator's inputs; scale and zero point follow each."""
+"""Positions of the float inputs in a quantized operator. Scale and zero point follow each of them."""
 
 ABSORBED = ("Relu", "Clip")
-"""Operators that a quantizer drops where the range of its integers has the same effect."""
+"""Activations that a quantizer can drop if the range of its integers has the same effect."""
 
-_NARROW = ("float16", "bfloat16", "float8", "float4", "float6")
+_NARROW_TYPES = ("float16", "bfloat16", "float8", "float4", "float6")
 
 _MULTIPLYING = frozenset((
     "Attention", "Conv", "ConvTranspose", "Einsum", "FusedMatMul", "GRU", "Gather", "Gemm", "LSTM", "MatMul",
     "MultiHeadAttention", "RNN", *_INTEGER,
 ))  # fmt: skip
-"""Layers to which the rounding of their inputs belongs; elsewhere it belongs to the value's producer."""
+"""Layers that own the rounding of their inputs. For other readers, the producer of the value owns it."""
 
 _SLAB = 1 << 20
-"""Elements of a weight that are compared at a time."""
+"""Number of elements of a weight that are compared at a time."""
 
 
 class Rounding(Struct, frozen=True):
-    """A value that is a rounded form of another value.
+    """Rounding of one value.
 
     Attributes:
-        source: The other value, or the stored codes, or the stored weight.
-        format: Its number format.
-        nodes: The nodes that round it.
-        scale, zero: Stored tensors of a DequantizeLinear, or a quantizer's scale; '' without one.
-        axis, block: Its attributes.
-        packed: The MatMulNBits whose weight it is.
+        source: Name of the value before rounding, or of the stored weight or its stored codes.
+        format: Number format, such as 'int8'.
+        nodes: Indices of the nodes that round the value.
+        scale, zero: Names of the scale and zero point, or '' if there are none.
+        axis: Axis of the scales.
+        block: Number of elements per scale along the axis, or 0 without blocks.
+        packed: MatMulNBits node that stores this weight, or None for other weights.
     """
 
     source: str
@@ -82,7 +84,13 @@ class Rounding(Struct, frozen=True):
 
 
 class RoundedNode(Struct):
-    """The rounding of a node: by input slot; of its output; and the nodes that round."""
+    """Rounding of a layer.
+
+    Attributes:
+        inputs: Rounding of each rounded input, by slot.
+        output: Number format of the output, or '' if it is not rounded.
+        nodes: Indices of the nodes that round its inputs and output.
+    """
 
     inputs: dict[int, Rounding] = field(default_factory=dict)
     output: str = ""
@@ -90,12 +98,12 @@ class RoundedNode(Struct):
 
 
 class RoundedSide(Struct):
-    """A quantized graph beside its float original.
+    """A quantized graph that is compared with its float original.
 
     Attributes:
-        side: The graph; its nodes read the values before rounding.
-        nodes: The nodes with rounded inputs or outputs.
-        folded: The nodes that only round.
+        side: Quantized graph, whose nodes read the values before rounding.
+        nodes: Rounding of each layer with rounded inputs or outputs, by node index.
+        folded: Indices of the nodes that only round.
     """
 
     side: DefUse
@@ -104,51 +112,55 @@ class RoundedSide(Struct):
 
 
 def fold_rounding(first: DefUse, second: DefUse) -> RoundedSide | None:
-    """The graph that is a quantized form of the other, with its rounding nodes folded; None if neither is.
+    """Folds the rounding nodes of the quantized graph, which is changed in place.
 
-    If both graphs round values, the roundings themselves may differ, and nothing is folded.
+    Returns:
+        The quantized graph, or None if neither or both of the graphs round values. If both do, the roundings
+        themselves may differ and are compared as nodes.
     """
-    roundings = [_roundings(side) for side in (first, second)]
-    blocks = [_blocks(side) | _integers(side) for side in (first, second)]
-    quantized = [bool(roundings[at] or blocks[at]) for at in (0, 1)]
-    if quantized[0] == quantized[1]:
+    roundings = [_find_roundings(side) for side in (first, second)]
+    blocks = [_find_packed_products(side) | _find_integer_layers(side) for side in (first, second)]
+    is_quantized = [bool(roundings[index] or blocks[index]) for index in (0, 1)]
+    if is_quantized[0] == is_quantized[1]:
         return None
-    at = quantized.index(True)
-    side, rounded, taken = (first, second)[at], roundings[at], blocks[at]
-    for i in taken:
-        takes = side.takes[i]
-        side.takes[i] = tuple(takes[at] for at in _PLACES[side.nodes[i].op] if at < len(takes))
-    side.nodes = [_as_float(node) for node in side.nodes]
-    for i, takes in enumerate(side.takes):
-        for slot, name in enumerate(takes):
+    index = is_quantized.index(True)
+    side, rounded, quantized_nodes = (first, second)[index], roundings[index], blocks[index]
+    for i in quantized_nodes:
+        input_names = side.input_names[i]
+        side.input_names[i] = tuple(
+            input_names[index] for index in _INPUT_POSITIONS[side.nodes[i].op] if index < len(input_names)
+        )
+    side.nodes = [_to_float_node(node) for node in side.nodes]
+    for i, input_names in enumerate(side.input_names):
+        for slot, name in enumerate(input_names):
             rounding = rounded.get(name)
             if rounding is None:
                 continue
-            maker = side.producer.get(rounding.source)
+            producer = side.producer.get(rounding.source)
             is_stored = rounding.source in side.stored
-            if side.nodes[i].op in _MULTIPLYING or is_stored or maker is None:
-                node = taken.setdefault(i, RoundedNode())
+            if side.nodes[i].op in _MULTIPLYING or is_stored or producer is None:
+                node = quantized_nodes.setdefault(i, RoundedNode())
                 node.inputs[slot] = rounding
             else:
-                node = taken.setdefault(maker[0], RoundedNode())
+                node = quantized_nodes.setdefault(producer[0], RoundedNode())
                 node.output = rounding.format
             node.nodes.update(rounding.nodes)
     for value in side.outputs:
         rounding = rounded.get(value.name)
         if rounding is not None:
-            maker = side.producer[rounding.source]
-            node = taken.setdefault(maker[0], RoundedNode())
+            producer = side.producer[rounding.source]
+            node = quantized_nodes.setdefault(producer[0], RoundedNode())
             node.output = rounding.format
             node.nodes.update(rounding.nodes)
-            side.producer[value.name] = maker
+            side.producer[value.name] = producer
     folded = _rounding_nodes(side, rounded)
-    taken = {i: node for i, node in taken.items() if i not in folded}
+    quantized_nodes = {i: node for i, node in quantized_nodes.items() if i not in folded}
     _read_through(side, rounded)
-    return RoundedSide(side, taken, folded)
+    return RoundedSide(side, quantized_nodes, folded)
 
 
-def _blocks(side: DefUse) -> dict[int, RoundedNode]:
-    """Products whose weight is stored in blocks of a few bits, with the weight."""
+def _find_packed_products(side: DefUse) -> dict[int, RoundedNode]:
+    """Finds the MatMulNBits nodes with a stored weight; returns their rounding by node index."""
     products: dict[int, RoundedNode] = {}
     for i, node in enumerate(side.nodes):
         if node.op == BLOCKED and len(node.inputs) > 2 and node.inputs[1] in side.stored:
@@ -157,9 +169,9 @@ def _blocks(side: DefUse) -> dict[int, RoundedNode]:
             scales = side.stored.get(node.inputs[2])
             rows = int(node.attributes.get("N", 0))
             if scales is not None and scales.payload is not None and rows and scales.elements % rows == 0:
-                each = scales.array().reshape(rows, -1)
-                # a scale for each channel, equal in all of its blocks
-                block = 0 if (each == each[:, :1]).all() else block
+                node_scales = scales.array().reshape(rows, -1)
+                # if all blocks of a channel have the same scale, it is a scale per channel
+                block = 0 if (node_scales == node_scales[:, :1]).all() else block
             weight = Rounding(
                 node.inputs[1], f"{sign}int{bits}", (), node.inputs[2], block=block, packed=node
             )
@@ -167,29 +179,31 @@ def _blocks(side: DefUse) -> dict[int, RoundedNode]:
     return products
 
 
-def _integers(side: DefUse) -> dict[int, RoundedNode]:
-    """Layers that compute with integers throughout, with the codes of their inputs and output."""
+def _find_integer_layers(side: DefUse) -> dict[int, RoundedNode]:
+    """Finds the QOperator layers; returns the rounding of their inputs and output by node index."""
     layers: dict[int, RoundedNode] = {}
     for i, node in enumerate(side.nodes):
         if node.op not in _INTEGER:
             continue
         layer = layers[i] = RoundedNode()
         axis = 0 if node.op == "QLinearConv" or node.attributes.get("transB") else 1
-        for slot, at in enumerate(_PLACES[node.op]):
-            codes = _input(node, at)
-            if slot == 2 and codes in side.stored:  # a bias has the scales of both operands
+        for slot, position in enumerate(_INPUT_POSITIONS[node.op]):
+            codes = _input(node, position)
+            if (
+                slot == 2 and codes in side.stored
+            ):  # the scale of a bias follows from the scales of the two operands
                 layer.inputs[slot] = Rounding(codes, side.stored[codes].dtype, ())
             elif slot < 2 and codes:
-                scale, zero = _input(node, at + 1), _input(node, at + 2)
-                layer.inputs[slot] = Rounding(codes, _codes(side, zero), (), scale, zero, axis)
+                scale, zero = _input(node, position + 1), _input(node, position + 2)
+                layer.inputs[slot] = Rounding(codes, _code_type(side, zero), (), scale, zero, axis)
         output_zero = _input(node, 8 if node.op == "QGemm" else 7)
         if output_zero:
-            layer.output = _codes(side, output_zero)
+            layer.output = _code_type(side, output_zero)
     return layers
 
 
-def _as_float(node: Node) -> Node:
-    """A QOperator layer as the float operator that it stands for; other nodes unchanged."""
+def _to_float_node(node: Node) -> Node:
+    """Converts a QOperator layer to its float operator; returns other nodes unchanged."""
     if node.op not in _INTEGER:
         return node
     defaults = {"beta": 1.0} if node.op == "QGemm" else {}
@@ -198,17 +212,17 @@ def _as_float(node: Node) -> Node:
     return Node(op, *ends, name=node.name, attributes=attributes, metadata=node.metadata)
 
 
-def _input(node: Node, at: int) -> str:
-    return node.inputs[at] if at < len(node.inputs) else ""
+def _input(node: Node, index: int) -> str:
+    return node.inputs[index] if index < len(node.inputs) else ""
 
 
-def _codes(side: DefUse, zero: str) -> str:
-    """The type of codes, from their zero point; uint8 without one."""
+def _code_type(side: DefUse, zero: str) -> str:
+    """Returns the element type of the zero point, which is the type of the codes; uint8 without one."""
     return side.stored[zero].dtype if zero in side.stored else "uint8"
 
 
-def _roundings(side: DefUse) -> dict[str, Rounding]:
-    """Roundings by the rounded value; several in a row are joined."""
+def _find_roundings(side: DefUse) -> dict[str, Rounding]:
+    """Finds the roundings in a graph, by name of the rounded value; joins consecutive roundings."""
     by_value: dict[str, Rounding] = {}
     for i, node in enumerate(side.nodes):
         rounding = _rounding(side, i, node) or _cast_back(side, i, node, by_value)
@@ -218,34 +232,39 @@ def _roundings(side: DefUse) -> dict[str, Rounding]:
         if inner is not None:
             rounding = Rounding(inner.source, rounding.format, (*inner.nodes, *rounding.nodes))
         by_value[node.outputs[0]] = rounding
-    ends = {value.name for value in side.outputs}
-    # an unread value, and an input that is a rounded output, get rows of their own: no layer has them
+    output_names = {value.name for value in side.outputs}
+    # no layer owns the rounding of an unread value, or of a graph input that becomes a graph output
     return {
         name: rounding
         for name, rounding in by_value.items()
-        if (rounding.source in side.producer if name in ends else name in side.users)
+        if (rounding.source in side.producer if name in output_names else name in side.users)
     }
 
 
 def _cast_back(side: DefUse, i: int, node: Node, roundings: Mapping[str, Rounding]) -> Rounding | None:
-    """A value that was cast to float32, rounded, and cast back to its float type."""
+    """Returns the rounding of a value that is cast to float32, rounded, and cast back to its float type."""
     inner = roundings.get(node.inputs[0]) if node.inputs and node.op == "Cast" and not node.domain else None
-    if inner is None or _code(node, "to") not in ("float16", "float64"):
+    if inner is None or _element_type(node, "to") not in ("float16", "float64"):
         return None
-    before = side.producer.get(inner.source)
-    maker = side.nodes[before[0]] if before is not None else None
-    if before is not None and maker is not None and maker.op == "Cast" and _code(maker, "to") == "float32":
-        return replace(inner, source=maker.inputs[0], nodes=(i, before[0], *inner.nodes))
+    place = side.producer.get(inner.source)
+    producer = side.nodes[place[0]] if place is not None else None
+    if (
+        place is not None
+        and producer is not None
+        and producer.op == "Cast"
+        and _element_type(producer, "to") == "float32"
+    ):
+        return replace(inner, source=producer.inputs[0], nodes=(i, place[0], *inner.nodes))
     return replace(inner, nodes=(i, *inner.nodes)) if inner.source in side.stored else None
 
 
 def _rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
-    """The rounding whose last node this is; None for any other node."""
+    """Returns the rounding that ends with this node, or None if the node does not round."""
     if not node.inputs:
         return None
     source = node.inputs[0]
-    before = side.producer.get(source)
-    maker = side.nodes[before[0]] if before is not None else None
+    place = side.producer.get(source)
+    producer = side.nodes[place[0]] if place is not None else None
     if node.domain in QUANTIZERS:
         name = _quantizer(side, node)
         named_scale = (
@@ -258,36 +277,40 @@ def _rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
         fields["block"] = int(node.attributes.get("block_size", 0))
         if source in side.stored:
             return Rounding(source, side.stored[source].dtype, (i,), **fields)  # type: ignore[arg-type]
-        if maker is not None and before is not None and maker.op == "QuantizeLinear":
-            zero_point = side.stored.get(_input(maker, 2))
-            kind = _code(maker, "output_dtype") if zero_point is None else zero_point.dtype
-            return Rounding(maker.inputs[0], kind or "uint8", (before[0], i))
-        if maker is not None and maker.op in _INTEGER:
-            return Rounding(source, _codes(side, zero), (i,))
+        if producer is not None and place is not None and producer.op == "QuantizeLinear":
+            zero_point = side.stored.get(_input(producer, 2))
+            kind = _element_type(producer, "output_dtype") if zero_point is None else zero_point.dtype
+            return Rounding(producer.inputs[0], kind or "uint8", (place[0], i))
+        if producer is not None and producer.op in _INTEGER:
+            return Rounding(source, _code_type(side, zero), (i,))
     if node.op == "QuantizeLinear":
         users = side.users.get(node.outputs[0], ())
         if any(side.nodes[user].op in _INTEGER for user, _ in users):
-            return Rounding(source, _codes(side, _input(node, 2)), (i,))
-    if node.op == "Cast" and not node.domain and _code(node, "to") == "float32":
-        if source in side.stored and side.stored[source].dtype.startswith(_NARROW):
+            return Rounding(source, _code_type(side, _input(node, 2)), (i,))
+    if node.op == "Cast" and not node.domain and _element_type(node, "to") == "float32":
+        if source in side.stored and side.stored[source].dtype.startswith(_NARROW_TYPES):
             return Rounding(source, side.stored[source].dtype, (i,))
-        if maker is not None and before is not None and maker.op == "Cast" and maker.inputs:
-            narrow = _code(maker, "to")
-            return Rounding(maker.inputs[0], narrow, (before[0], i)) if narrow.startswith(_NARROW) else None
+        if producer is not None and place is not None and producer.op == "Cast" and producer.inputs:
+            narrow = _element_type(producer, "to")
+            return (
+                Rounding(producer.inputs[0], narrow, (place[0], i))
+                if narrow.startswith(_NARROW_TYPES)
+                else None
+            )
     return None
 
 
-def _code(node: Node, name: str) -> str:
-    """The element type that an attribute names; '' for none."""
+def _element_type(node: Node, name: str) -> str:
+    """Returns the name of the element type in an attribute, or '' if it is absent."""
     code = node.attributes.get(name, 0)
     return DTYPES[code].name if code in DTYPES else ""
 
 
 def _quantizer(side: DefUse, node: Node) -> str:
-    """The format of a quantizer's call; for QONNX, from its operands."""
+    """Returns the number format of a quantizer call. For QONNX it follows from the operands."""
 
-    def number(at: int) -> float | None:
-        tensor = side.stored.get(node.inputs[at]) if len(node.inputs) > at else None
+    def number(index: int) -> float | None:
+        tensor = side.stored.get(node.inputs[index]) if len(node.inputs) > index else None
         return float(tensor.array().reshape(-1)[0]) if tensor is not None and tensor.elements else None
 
     if node.op == "IntQuant" and (bits := number(3)) is not None:
@@ -305,66 +328,84 @@ def _quantizer(side: DefUse, node: Node) -> str:
 
 
 def _rounding_nodes(side: DefUse, rounded: Mapping[str, Rounding]) -> set[int]:
-    """The rounding nodes that no other node reads."""
-    places = {i for rounding in rounded.values() for i in rounding.nodes}
-    ends = {value.name for value in side.outputs}
-    for i in sorted(places, reverse=True):
+    """Returns the rounding nodes whose intermediate values only other rounding nodes read."""
+    rounding_nodes = {i for rounding in rounded.values() for i in rounding.nodes}
+    output_names = {value.name for value in side.outputs}
+    for i in sorted(rounding_nodes, reverse=True):
         for name in side.nodes[i].outputs:
             users = {user for user, _ in side.users.get(name, ())}
-            if name not in rounded and (name in ends or not users <= places):
-                places.discard(i)
-    return places
+            if name not in rounded and (name in output_names or not users <= rounding_nodes):
+                rounding_nodes.discard(i)
+    return rounding_nodes
 
 
 def _read_through(side: DefUse, rounded: Mapping[str, Rounding]) -> None:
-    """Makes every reader of a rounded value read its source."""
-    for i, takes in enumerate(side.takes):
-        if any(name in rounded for name in takes):
-            side.takes[i] = tuple(rounded[name].source if name in rounded else name for name in takes)
+    """Makes every reader of a rounded value read the value before rounding."""
+    for i, input_names in enumerate(side.input_names):
+        if any(name in rounded for name in input_names):
+            side.input_names[i] = tuple(
+                rounded[name].source if name in rounded else name for name in input_names
+            )
     side.users.clear()
-    for i, takes in enumerate(side.takes):
-        for slot, name in enumerate(takes):
+    for i, input_names in enumerate(side.input_names):
+        for slot, name in enumerate(input_names):
             if name:
                 side.users.setdefault(name, []).append((i, slot))
 
 
-def in_range(original: DefUse, partners: Sequence[int | None], rounded: RoundedSide) -> dict[int, int]:
-    """Activations that a quantizer dropped because the range of its integers includes their limits.
+def find_absorbed_activations(
+    original: DefUse, partners: Sequence[int | None], rounded: RoundedSide
+) -> dict[int, int]:
+    """Finds activations that the quantized graph dropped because its integer range has the same effect.
 
     Args:
-        original: The float graph.
-        partners: Of its nodes, in the quantized graph.
-        rounded: The quantized graph.
+        original: Float graph.
+        partners: Partner in the quantized graph of each node of the float graph, or None.
+        rounded: Quantized graph.
 
     Returns:
-        By position of each activation: the position of the node that rounds.
+        Index of the node that rounds the value, by node index of the activation.
     """
-    written = DefUse(rounded.side.model)  # with every node's own inputs
-    nodes, ends = written.nodes, {value.name for value in written.outputs}
-    absorbed: dict[int, int] = {}
-    for at, node in enumerate(original.nodes):
-        if node.domain or node.op not in ABSORBED or partners[at] is not None:
+    quantized_graph = DefUse(
+        rounded.side.model
+    )  # unlike rounded.side, its nodes still read the rounded values
+    nodes, output_names = quantized_graph.nodes, {value.name for value in quantized_graph.outputs}
+    quantizer_by_activation: dict[int, int] = {}
+    for index, node in enumerate(original.nodes):
+        if node.domain or node.op not in ABSORBED or partners[index] is not None:
             continue
         source = original.producer.get(node.inputs[0])
-        while source is not None and source[0] in absorbed:  # a Clip behind a Relu
+        while (
+            source is not None and source[0] in quantizer_by_activation
+        ):  # skip earlier activations, such as a Relu before a Clip
             source = original.producer.get(original.nodes[source[0]].inputs[0])
-        maker = None if source is None else partners[source[0]]
+        layer_index = None if source is None else partners[source[0]]
         limits = _limits(original, node)
-        if source is None or maker is None or limits is None:
+        if source is None or layer_index is None or limits is None:
             continue
-        layer, name = nodes[maker], nodes[maker].outputs[source[1]]
-        after = [maker] if layer.op in _INTEGER else [reader for reader, _ in written.users.get(name, ())]
-        if after and name not in ends and all(_keeps(nodes[place], written, limits) for place in after):
-            absorbed[at] = after[0]
-    return absorbed
+        layer, name = nodes[layer_index], nodes[layer_index].outputs[source[1]]
+        quantizer_indices = (
+            [layer_index]
+            if layer.op in _INTEGER
+            else [reader for reader, _ in quantized_graph.users.get(name, ())]
+        )
+        if (
+            quantizer_indices
+            and name not in output_names
+            and all(
+                _covers_integer_range(nodes[place], quantized_graph, limits) for place in quantizer_indices
+            )
+        ):
+            quantizer_by_activation[index] = quantizer_indices[0]
+    return quantizer_by_activation
 
 
 def _limits(side: DefUse, node: Node) -> tuple[float, float] | None:
-    """The least and the largest output of a Relu or a Clip; None where a limit is computed."""
-    least, most = (0.0 if node.op == "Relu" else -math.inf), math.inf
+    """Returns the smallest and the largest output of a Relu or Clip, or None if a limit is computed."""
+    smallest, largest = (0.0 if node.op == "Relu" else -math.inf), math.inf
     if node.op == "Relu":
-        return least, most
-    limits = [node.attributes.get("min", least), node.attributes.get("max", most)]
+        return smallest, largest
+    limits = [node.attributes.get("min", smallest), node.attributes.get("max", largest)]
     for slot, name in enumerate(node.inputs[1:3]):
         values = _constant_values(side, name) if name else None
         if name and (values is None or values.size != 1):
@@ -374,7 +415,7 @@ def _limits(side: DefUse, node: Node) -> tuple[float, float] | None:
 
 
 def _constant_values(side: DefUse, name: str) -> Any:
-    """The numbers of a constant value: stored, or of a Constant, through Casts; None for any other value."""
+    """Returns the array of a stored value or of a Constant, through Casts; None for other values."""
     if name in side.stored:
         return side.stored[name].array()
     producer = side.producer.get(name)
@@ -385,8 +426,8 @@ def _constant_values(side: DefUse, name: str) -> Any:
     return value.array() if isinstance(value, Tensor) else None
 
 
-def _keeps(node: Node, side: DefUse, limits: tuple[float, float]) -> bool:
-    """Whether a value and its part within the limits round to the same integers."""
+def _covers_integer_range(node: Node, side: DefUse, limits: tuple[float, float]) -> bool:
+    """Whether rounding gives the same integers with and without clipping the value to the limits."""
     slot = {"QuantizeLinear": 1, "QGemm": 7}.get(node.op, 6 if node.op in _INTEGER else 0)
     scale, zero = _input(node, slot), _input(node, slot + 1)
     if (
@@ -409,13 +450,13 @@ def _keeps(node: Node, side: DefUse, limits: tuple[float, float]) -> bool:
 
 
 def rounded_text(node: Node, rounded_node: RoundedNode, side: DefUse, original: Mapping[int, Tensor]) -> str:
-    """'int8, per channel, 38.2 dB': formats, granularity of scales, signal to noise of the weight.
+    """Formats, granularity of scales and signal-to-noise ratio of a layer: 'int8, per channel, 38.2 dB'.
 
     Args:
-        node: The layer of the original.
-        rounded_node: The roundings of it.
-        side: The quantized graph.
-        original: Weights of the float original, by input.
+        node: Layer of the float original.
+        rounded_node: Rounding of the layer.
+        side: Quantized graph.
+        original: Weights of the float original, by input slot.
     """
     agreement = Agreement()
     for slot, rounding in _weights(rounded_node, side)[1].items():
@@ -429,18 +470,18 @@ def rounded_text(node: Node, rounded_node: RoundedNode, side: DefUse, original: 
 
 
 def _weights(rounded_node: RoundedNode, side: DefUse) -> tuple[dict[int, Rounding], dict[int, Rounding]]:
-    """The stored inputs of a layer, and those of them that are not biases."""
+    """Returns the roundings of a layer's stored inputs, and of those that are not biases, by slot."""
     weights = {slot: r for slot, r in rounded_node.inputs.items() if r.source in side.stored}
     return weights, {s: r for s, r in weights.items() if len(side.stored[r.source].shape) > 1} or weights
 
 
 def formats_text(node: Node, rounded_node: RoundedNode, side: DefUse) -> str:
-    """'int8, per channel': the formats of a layer, and the granularity of its scales.
+    """Formats of a layer and granularity of its scales: 'int8, per channel'.
 
     Args:
-        node: The layer.
-        rounded_node: The roundings of it.
-        side: The quantized graph.
+        node: Layer of the float original.
+        rounded_node: Rounding of the layer.
+        side: Quantized graph.
     """
     weights, main = _weights(rounded_node, side)
     inputs = list(dict.fromkeys(r.format for s, r in rounded_node.inputs.items() if s not in weights))
@@ -467,9 +508,9 @@ def formats_text(node: Node, rounded_node: RoundedNode, side: DefUse) -> str:
         slot, rounding = scaled[0]
         scales = side.stored[rounding.scale].elements
         shape = tuple(side.stored[rounding.source].shape)
-        # MatMulNBits stores (N, blocks, bytes), with scales for each of N
-        shared = 1 if rounding.packed is not None else channels_per_scale(node, slot, shape, scales)
-        channels = "per channel" if shared == 1 else f"per {shared} channels"
+        # MatMulNBits stores its weight as (N, blocks, bytes), with scales for each of the N channels
+        channel_count = 1 if rounding.packed is not None else channels_per_scale(node, slot, shape, scales)
+        channels = "per channel" if channel_count == 1 else f"per {channel_count} channels"
         parts.append(
             f"block {rounding.block}" if rounding.block else "per tensor" if scales == 1 else channels
         )
@@ -477,41 +518,48 @@ def formats_text(node: Node, rounded_node: RoundedNode, side: DefUse) -> str:
 
 
 def _compare(agreement: Agreement, side: DefUse, rounding: Rounding, original: Tensor | None) -> None:
-    """Compares a dequantized weight with the original's; does nothing where that is not possible."""
+    """Adds the comparison of a dequantized weight with the original to `agreement`, if both can be read."""
     codes = side.stored[rounding.source]
     if original is None or original.shape != codes.shape or not codes.shape:
         return
-    maker = side.nodes[rounding.nodes[-1]] if rounding.nodes else None
+    quantizer = side.nodes[rounding.nodes[-1]] if rounding.nodes else None
     try:
-        if maker is not None and maker.domain in QUANTIZERS:
-            rounded = quantizer_values(maker, side.stored) if maker.inputs[0] == rounding.source else None
+        if quantizer is not None and quantizer.domain in QUANTIZERS:
+            rounded = (
+                quantizer_values(quantizer, side.stored) if quantizer.inputs[0] == rounding.source else None
+            )
             if rounded is not None:
                 agreement.add(original.array().reshape(-1, 1), rounded.reshape(-1, 1))
             return
-        was, now = original.array(), codes.array()
+        original_values, code_values = original.array(), codes.array()
         scale, zero = (
             side.stored[n].array() if n in side.stored else None for n in (rounding.scale, rounding.zero)
         )
     except BadModel:
         return
-    if scale is None and not codes.dtype.startswith(_NARROW):
+    if scale is None and not codes.dtype.startswith(_NARROW_TYPES):
         return
     axis = rounding.axis % len(codes.shape)
     rows = max(1, _SLAB // max(1, codes.elements // max(1, codes.shape[0])))
     rows = -(-rows // max(1, rounding.block)) * max(1, rounding.block)
-    for at in range(0, codes.shape[0], rows):
-        part = slice(at, at + rows)
-        values = now[part].astype(np.float32)
+    for start in range(0, codes.shape[0], rows):
+        part = slice(start, start + rows)
+        values = code_values[part].astype(np.float32)
         for operation, table in ((np.subtract, zero), (np.multiply, scale)):
             if table is not None:
-                values = operation(values, _along(table, values.shape, axis, rounding.block, part))
-        agreement.add(was[part].reshape(-1, 1), values.reshape(-1, 1))
+                values = operation(
+                    values, _broadcast_parameters(table, values.shape, axis, rounding.block, part)
+                )
+        agreement.add(original_values[part].reshape(-1, 1), values.reshape(-1, 1))
 
 
 def _compare_packed(
     agreement: Agreement, side: DefUse, packed: Node, node: Node, original: Tensor | None
 ) -> None:
-    """The same for a weight in blocks, stored as (N, K); `node` says how the original is stored."""
+    """Adds the comparison of a packed MatMulNBits weight with the original to `agreement`.
+
+    The attribute transB of `node`, the float layer, tells whether the original is stored as (N, K).
+    """
     name = packed.inputs[1]
     unpack = opened_weights([packed], side.stored).get(name)
     if original is None or unpack is None:
@@ -520,25 +568,25 @@ def _compare_packed(
     numbers = unpack(Numbers(name, codes.dtype, codes.shape, codes.nbytes, lambda: iter(())))
     (k, n), scales = numbers.shape, numbers.scales
     try:
-        was = original.array()
-        was = was.T if node.attributes.get("transB") else was
-        if was.shape != (k, n) or scales is None or scales.zero is None or numbers.part is None:
+        original_values = original.array()
+        original_values = original_values.T if node.attributes.get("transB") else original_values
+        if original_values.shape != (k, n) or scales is None or scales.zero is None or numbers.part is None:
             return
         scale, zero = scales.scale().astype(np.float32), scales.zero().astype(np.float32)
         rows = max(1, _SLAB // n // scales.block) * scales.block
-        for at in range(0, k, rows):
-            end = min(at + rows, k)
-            values = np.concatenate(list(numbers.part(at * n, end * n))).reshape(-1, n).astype(np.float32)
-            here = slice(at // scales.block, -(-end // scales.block))
-            values -= np.repeat(zero[here], scales.block, 0)[: end - at]
-            values *= np.repeat(scale[here], scales.block, 0)[: end - at]
-            agreement.add(was[at:end].reshape(-1, 1), values.reshape(-1, 1))
+        for start in range(0, k, rows):
+            end = min(start + rows, k)
+            values = np.concatenate(list(numbers.part(start * n, end * n))).reshape(-1, n).astype(np.float32)
+            block_range = slice(start // scales.block, -(-end // scales.block))
+            values -= np.repeat(zero[block_range], scales.block, 0)[: end - start]
+            values *= np.repeat(scale[block_range], scales.block, 0)[: end - start]
+            agreement.add(original_values[start:end].reshape(-1, 1), values.reshape(-1, 1))
     except BadModel:
         return
 
 
-def _along(table: Any, shape: tuple[int, ...], axis: int, block: int, rows: slice) -> Any:
-    """Scales or zero points of some rows, in a shape that broadcasts to them."""
+def _broadcast_parameters(table: Any, shape: tuple[int, ...], axis: int, block: int, rows: slice) -> Any:
+    """Reshapes the scales or zero points of a range of rows so that they broadcast to `shape`."""
     table = table.astype(np.float32)
     if table.ndim == 0 or table.size == 1:
         return table.reshape(())
@@ -546,5 +594,5 @@ def _along(table: Any, shape: tuple[int, ...], axis: int, block: int, rows: slic
         blocks = slice(rows.start // block, -(-rows.stop // block)) if axis == 0 else rows
         return np.repeat(table[blocks], block, axis)[tuple(slice(n) for n in shape)]
     return (table[rows] if axis == 0 else table).reshape(
-        [-1 if at == axis else 1 for at in range(len(shape))]
+        [-1 if index == axis else 1 for index in range(len(shape))]
     )

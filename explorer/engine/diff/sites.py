@@ -1,9 +1,10 @@
-"""Tiled sites in a diff, each as one row: the original product, and the many nodes that replace it.
+"""Summarizes each tiled site of a diff in one row: the original product and the nodes that replace it.
 
-Without this, a diff of AlexNet before and after tiling lists thousands of added nodes. The nodes of a
-site have its name as metadata; the operators in them are counted through local functions and Scan bodies. An
-operator that was decomposed so that its products could be tiled, such as an LSTM, is one row as well: the
-plan in the file names it, and the names of its parts begin with its name.
+Without this, a diff of AlexNet before and after tiling would list thousands of added nodes. The nodes of a
+site have the site's name in their metadata. Operators are counted through local functions and Scan bodies.
+
+An operator such as LSTM is decomposed before its products are tiled. It is one row as well. The tiling plan
+in the file's metadata lists its name, and the names of its parts begin with this name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ _PRODUCT = "2DMM_"
 
 
 class SitePair(Struct, frozen=True):
-    """A site that differs: its nodes on each side, its output values on both, and its row."""
+    """A site that differs between the graphs.
+
+    Attributes:
+        before, after: Indices of the site's nodes in the first and in the second graph.
+        ties: Pairs of names of the site's outputs in both graphs.
+        row: Row of the diff.
+    """
 
     before: tuple[int, ...]
     after: tuple[int, ...]
@@ -34,92 +41,94 @@ class SitePair(Struct, frozen=True):
 
 
 def pair_sites(before: DefUse, after: DefUse, forms: Forms) -> list[SitePair]:
-    """The sites that are tiled on one side only, or on both but differently."""
+    """Finds the sites that are tiled in only one graph, or differently in both."""
     pairs = [
-        _row("tiled", before.nodes[whole].label, before, [whole], after, parts)
-        for whole, parts in _decomposed(before, after)
+        _build_pair("tiled", before.nodes[whole].label, before, [whole], after, parts)
+        for whole, parts in _find_decomposed(before, after)
     ]
     pairs += [
-        _row("merged", after.nodes[whole].label, before, parts, after, [whole])
-        for whole, parts in _decomposed(after, before)
+        _build_pair("merged", after.nodes[whole].label, before, parts, after, [whole])
+        for whole, parts in _find_decomposed(after, before)
     ]
     groups_before = _groups(before, {i for pair in pairs for i in pair.before})
     groups_after = _groups(after, {i for pair in pairs for i in pair.after})
     for site in dict.fromkeys((*groups_before, *groups_after)):
         if site in groups_before and site in groups_after:
             if _signature(before, groups_before[site], forms) != _signature(after, groups_after[site], forms):
-                pairs.append(_row("tiled", site, before, groups_before[site], after, groups_after[site]))
+                pairs.append(
+                    _build_pair("tiled", site, before, groups_before[site], after, groups_after[site])
+                )
         elif site in groups_after:
             origin = _origin(before, site, _output(after, groups_after[site]), groups_before)
             if origin is not None:
-                pairs.append(_row("tiled", site, before, [origin], after, groups_after[site]))
+                pairs.append(_build_pair("tiled", site, before, [origin], after, groups_after[site]))
         else:
             origin = _origin(after, site, _output(before, groups_before[site]), groups_after)
             if origin is not None:
-                pairs.append(_row("merged", site, before, groups_before[site], after, [origin]))
+                pairs.append(_build_pair("merged", site, before, groups_before[site], after, [origin]))
     return pairs
 
 
-def ties_of(sites: Sequence[SitePair]) -> list[tuple[str, str]]:
-    """Pairs of values that sites make on both sides."""
+def collect_ties(sites: Sequence[SitePair]) -> list[tuple[str, str]]:
+    """Returns the pairs of output names of all sites."""
     return [tie for site in sites for tie in site.ties]
 
 
-def nodes_of(sites: Sequence[SitePair]) -> tuple[set[int], set[int]]:
-    """The nodes of sites on each side."""
+def collect_site_nodes(sites: Sequence[SitePair]) -> tuple[set[int], set[int]]:
+    """Returns the node indices of all sites, for the first and the second graph."""
     return {i for site in sites for i in site.before}, {i for site in sites for i in site.after}
 
 
-def _groups(side: DefUse, closed: set[int]) -> dict[str, list[int]]:
+def _groups(side: DefUse, excluded_nodes: set[int]) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for i, node in enumerate(side.nodes):
         site = node.metadata.get(SITE_KEY) if node.metadata else None
-        if site and i not in closed:
+        if site and i not in excluded_nodes:
             groups.setdefault(site, []).append(i)
     return groups
 
 
-def _decomposed(whole: DefUse, parts: DefUse) -> list[tuple[int, list[int]]]:
-    """Nodes of `whole` that were decomposed in `parts`, and the nodes of the decomposition.
+def _find_decomposed(original: DefUse, decomposed_graph: DefUse) -> list[tuple[int, list[int]]]:
+    """Finds the nodes of `original` that were decomposed, each with its parts in `decomposed_graph`.
 
-    Only where the parts make every output of the operator: names alone could mislead.
+    The parts must compute every output of the operator, because matching names alone are not sufficient.
     """
-    decomposed = [plan.get("decomposed") for plan in plans(parts.model)]
+    name_lists = [plan.get("decomposed") for plan in plans(decomposed_graph.model)]
     names = [
-        name for listed in decomposed if isinstance(listed, list) for name in listed if isinstance(name, str)
+        name for listed in name_lists if isinstance(listed, list) for name in listed if isinstance(name, str)
     ]
     if not names:
         return []
     by_label: dict[str, list[int]] = {}
-    for i, node in enumerate(whole.nodes):
+    for i, node in enumerate(original.nodes):
         by_label.setdefault(node.label, []).append(i)
-    apart: list[tuple[int, list[int]]] = []
-    free = [i for i, node in enumerate(parts.nodes) if node.label not in by_label]
+    decompositions: list[tuple[int, list[int]]] = []
+    unassigned = [i for i, node in enumerate(decomposed_graph.nodes) if node.label not in by_label]
     for name in sorted(dict.fromkeys(names), key=len, reverse=True):
-        members = [i for i in free if parts.nodes[i].label.startswith(f"{name}/")]
-        outputs = {out for i in members for out in parts.nodes[i].outputs}
-        places = by_label.get(name, [])
-        if len(places) == 1 and outputs.issuperset(filter(None, whole.nodes[places[0]].outputs)):
-            apart.append((places[0], members))
-            free = [i for i in free if i not in set(members)]
-    return sorted(apart)
+        members = [i for i in unassigned if decomposed_graph.nodes[i].label.startswith(f"{name}/")]
+        outputs = {out for i in members for out in decomposed_graph.nodes[i].outputs}
+        positions = by_label.get(name, [])
+        if len(positions) == 1 and outputs.issuperset(filter(None, original.nodes[positions[0]].outputs)):
+            decompositions.append((positions[0], members))
+            unassigned = [i for i in unassigned if i not in set(members)]
+    return sorted(decompositions)
 
 
 def _origin(side: DefUse, site: str, output: str, groups: Mapping[str, Sequence[int]]) -> int | None:
-    """The node that a site replaced: by its name, else by its output."""
+    """Finds the node that a site replaced, by the site's name or else by its output."""
     named = [i for i, node in enumerate(side.nodes) if node.label == site]
-    place = side.producer.get(output)
-    at = named[0] if len(named) == 1 else place[0] if place else None
-    return None if at is None or side.nodes[at].metadata.get(SITE_KEY) in groups else at
+    producer = side.producer.get(output)
+    origin = named[0] if len(named) == 1 else producer[0] if producer else None
+    return None if origin is None or side.nodes[origin].metadata.get(SITE_KEY) in groups else origin
 
 
 def _output(side: DefUse, members: Sequence[int]) -> str:
-    """The value of a site's nodes that the rest of the graph reads."""
-    inside = set(members)
-    ends = {value.name for value in side.outputs}
+    """Returns the name of the value that a site passes to the remaining graph."""
+    site_nodes = set(members)
+    output_names = {value.name for value in side.outputs}
     for i in reversed(members):
         for name in side.nodes[i].outputs:
-            if name in ends or any(user not in inside for user, _ in side.users.get(name, ())):
+            if name in output_names or any(user not in site_nodes for user, _ in side.users.get(name, ())):
                 return name
     return next(iter(side.nodes[members[-1]].outputs), "")
 
@@ -131,13 +140,13 @@ def _signature(side: DefUse, members: Sequence[int], forms: Forms) -> list[tuple
             side.nodes[i].op,
             forms.operator(side.model, side.nodes[i]),
             forms.attributes(side.model, side.nodes[i]),
-            tuple(side.stored[n].shape for n in side.takes[i] if n in side.stored),
+            tuple(side.stored[n].shape for n in side.input_names[i] if n in side.stored),
         )
         for i in members
     )
 
 
-def _row(
+def _build_pair(
     status: str,
     site: str,
     before: DefUse,
@@ -145,23 +154,23 @@ def _row(
     after: DefUse,
     nodes_after: Sequence[int],
 ) -> SitePair:
-    named = before.nodes[nodes_before[0]].label if len(nodes_before) == 1 else site
-    named_after = after.nodes[nodes_after[0]].label if len(nodes_after) == 1 and status == "merged" else site
-    text_before, one_op, one_inside = _side_text(before, site, nodes_before)
-    text_after, other_op, other_inside = _side_text(after, site, nodes_after)
+    name_before = before.nodes[nodes_before[0]].label if len(nodes_before) == 1 else site
+    name_after = after.nodes[nodes_after[0]].label if len(nodes_after) == 1 and status == "merged" else site
+    text_before, op_before, ops_before = _side_text(before, site, nodes_before)
+    text_after, op_after, ops_after = _side_text(after, site, nodes_after)
     text = f"{text_before} -> {text_after}"
     if text_before == text_after:
         status, text = "changed", f"{text_before} before and after, but what is inside differs"
     row = NodeDiff(
         status=status,
-        before=named,
-        after=named_after,
+        before=name_before,
+        after=name_after,
         what=text,
-        op_before=one_op,
-        op_after=other_op,
-        match="name" if named == named_after else "outputs",
-        confidence=1.0 if named == named_after else 0.95,
-        children=tuple((one_inside if status == "merged" else other_inside).most_common()),
+        op_before=op_before,
+        op_after=op_after,
+        match="name" if name_before == name_after else "outputs",
+        confidence=1.0 if name_before == name_after else 0.95,
+        children=tuple((ops_before if status == "merged" else ops_after).most_common()),
         became=text_after,
     )
     return SitePair(
@@ -172,7 +181,7 @@ def _row(
 def _ties(
     before: DefUse, nodes_before: Sequence[int], after: DefUse, nodes_after: Sequence[int]
 ) -> tuple[tuple[str, str], ...]:
-    """Pairs of a site's outputs: those of a single operator have the same names on the other side."""
+    """Pairs the outputs of a site. Several outputs of one operator keep their names in the other graph."""
     single = (
         before.nodes[nodes_before[0]]
         if len(nodes_before) == 1
@@ -186,26 +195,30 @@ def _ties(
 
 
 def _side_text(side: DefUse, site: str, members: Sequence[int]) -> tuple[str, str, Counter[str]]:
-    """A site on one side: a text, its operator, and the operators inside."""
+    """Describes a site in one graph: returns a text, its operator, and the counts of its operators."""
     first = side.nodes[members[0]]
     if SITE_KEY not in first.metadata:
         return first.op, first.op, Counter({first.op: 1})
-    inside, exact = count_inside(side.model, [side.nodes[i] for i in members])
-    operators = [op for op in inside if op.startswith(_PRODUCT)]
-    products = sum(inside[op] for op in operators) if exact and operators else _planned(side.model, site)
-    marked = (side.nodes[i].op for i in members if MNK_KEY in side.nodes[i].metadata)
-    op = operators[0] if operators else next(marked, first.op)
+    op_counts, is_exact = count_inside(side.model, [side.nodes[i] for i in members])
+    operators = [op for op in op_counts if op.startswith(_PRODUCT)]
+    products = (
+        sum(op_counts[op] for op in operators)
+        if is_exact and operators
+        else _planned_products(side.model, site)
+    )
+    product_ops = (side.nodes[i].op for i in members if MNK_KEY in side.nodes[i].metadata)
+    op = operators[0] if operators else next(product_ops, first.op)
     if products is None:
-        return f"products by {op}", op, inside
-    # the body of such a loop is counted once
-    loops = "" if exact else ", in loops of open length"
-    return f"{products:,} product{'' if products == 1 else 's'}{loops}", op, inside
+        return f"products by {op}", op, op_counts
+    # the body of a loop with an unknown trip count is counted once
+    loops = "" if is_exact else ", in loops of open length"
+    return f"{products:,} product{'' if products == 1 else 's'}{loops}", op, op_counts
 
 
-def _planned(model: Model, site: str) -> int | None:
-    """Number of products of a site, or of an operator's parts, by the plans in the model's metadata.
+def _planned_products(model: Model, site: str) -> int | None:
+    """Returns the number of products of a site or of an operator's parts, or None if it is unknown.
 
-    None if the plans have no usable number.
+    The number comes from the tiling plans in the model's metadata.
     """
     try:
         counts = [
@@ -219,7 +232,10 @@ def _planned(model: Model, site: str) -> int | None:
 
 
 def nested_sites(model: Model) -> set[tuple[str, ...]]:
-    """Paths of sites outside the main graph, by the plans in the file, and of all places around them."""
+    """Returns the paths of tiled sites in subgraphs and functions, and of all bodies that contain them.
+
+    The paths come from the tiling plans in the model's metadata.
+    """
     return {
         tuple(map(str, place[:depth]))
         for place in (site.get("place") for site in _sites(model))
@@ -229,16 +245,20 @@ def nested_sites(model: Model) -> set[tuple[str, ...]]:
 
 
 def _sites(model: Model) -> list[dict[str, Any]]:
-    """The sites of all plans in a tiled model's metadata."""
+    """Returns the sites of all tiling plans in a model's metadata."""
     listed = [plan.get("sites") for plan in plans(model)]
     return [site for sites in listed if isinstance(sites, list) for site in sites if isinstance(site, dict)]
 
 
 def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], bool]:
-    """Operators in `nodes`, bodies included, and whether every trip count is known.
+    """Counts the operators in `nodes` and their bodies.
 
-    A tile operator (a function that calls no other of its domain) counts as itself; a function of
-    tile operators is opened. A Scan's body counts once per trip.
+    A tile operator, which is a function without calls of other tile operators, counts as one operator. A
+    function that calls tile operators counts as the operators in its body. The body of a Scan counts once
+    per trip.
+
+    Returns:
+        The counts by operator, and whether every trip count is known.
     """
     memo: dict[tuple[str, str, str], tuple[Counter[str], bool]] = {}
     weights = model.graph.initializers
@@ -252,25 +272,28 @@ def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], boo
             if function is not None and any(inner.domain == DOMAIN for inner in function.nodes):
                 if node.key not in memo:
                     memo[node.key] = body(function.nodes, {})
-                inside, sure = memo[node.key]
-                counts.update(inside)
+                inner_counts, sure = memo[node.key]
+                counts.update(inner_counts)
                 exact &= sure
                 continue
             counts[node.op] += 1
-            _note_shape(node, shapes)
+            _record_shape(node, shapes)
             if isinstance(graph, Graph):
-                inside, sure = body(graph.nodes, shapes)
+                inner_counts, sure = body(graph.nodes, shapes)
                 trips = _trips(node, shapes, weights)
                 exact &= sure and trips is not None
-                for op, count in inside.items():
+                for op, count in inner_counts.items():
                     counts[op] += count * (1 if trips is None else trips)
         return counts, exact
 
     return body(nodes, {})
 
 
-def _note_shape(node: Node, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Notes the shape that a Reshape to constant sizes gives: Scans may iterate over it."""
+def _record_shape(node: Node, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Records in `shapes` the output shape of a Reshape to constant sizes, which gives trip counts of Scans.
+
+    The value of a small integer Constant is recorded under the key '=' + name.
+    """
     if node.op == "Constant":
         value = node.attributes.get("value")
         if isinstance(value, Tensor) and value.dtype == "int64" and value.payload and value.elements <= 8:
@@ -281,7 +304,10 @@ def _note_shape(node: Node, shapes: dict[str, tuple[int, ...]]) -> None:
 
 
 def _trips(node: Node, shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]) -> int | None:
-    """Trip count of a Scan: the length of its scanned input, which may be a weight of an outer graph."""
+    """Returns the trip count of a Scan, which is the length of its last scanned input, or None if unknown.
+
+    The scanned input may be a weight of an outer graph.
+    """
     count = node.attributes.get("num_scan_inputs")
     if node.op != "Scan" or not isinstance(count, int) or not 0 < count <= len(node.inputs):
         return None

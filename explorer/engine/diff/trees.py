@@ -1,9 +1,8 @@
-"""Trees side by side: the layer trees of two models as one list of rows, each with its counterpart.
+"""Merges the layer trees of two models into one list of rows, each with its counterpart.
 
-Layers are paired by the diff (`links`). Groups are paired where most of their layers are; an equal path
-counts as much as half of the layers. Rows that the diff does not cover, inside loops and functions, are
-paired within paired
-groups: by name, then in order by kind.
+The diff pairs the layers (see `links`). Two groups are paired if most of their layers are paired with each
+other; an equal path counts as much as half of the layers. The diff does not cover rows in loops and
+functions. They are paired within paired groups, by name and then in order by kind.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.facts import Analysis, Layer
 from explorer.facts.comparison import FIGURES, SAME, RowPair, RowSide, TreeDiff, TreeForm
 
-_IN_ORDER = 2_000
-"""Most rows of a group that are paired in order; in a larger group only names count."""
+_MAX_ORDERED_ROWS = 2_000
+"""Maximum number of rows in a group that are paired in order. In larger groups only names count."""
 _STEP = 4096
 
 
@@ -38,17 +37,17 @@ def tree_diff(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> TreeDiff:
-    """The layer trees of two models side by side.
+    """Compares the layer trees of two models row by row.
 
     Args:
-        before: One model.
-        after: The other model.
-        form: What the trees show.
-        graphs: The ONNX graphs whose nodes the rows are; None for rows that are no nodes.
-        flows: The known edges between the rows of either tree; unused if there are graphs.
-        value_states: By path in the first tree: the state of a row's values, and what differs.
+        before: Analysis of the first model.
+        after: Analysis of the second model.
+        form: Content of the trees.
+        graphs: ONNX graphs, each node of which is a row, or None for models of other formats.
+        flows: Edges between the rows of each tree, or None if unknown. Ignored if `graphs` is given.
+        value_states: Status of a row's values and text about the difference, by path in the first tree.
         on_progress: Receives the phase.
-        cancel: Called between steps; True stops.
+        cancel: Callback between steps; the comparison stops when it returns True.
 
     Raises:
         Cancelled: `cancel` returned True.
@@ -89,7 +88,17 @@ def tree_diff(
 
 
 class _Tree:
-    """The rows of one tree; `end` is the index behind the last row inside each."""
+    """Rows of one tree.
+
+    Attributes:
+        layers: Layers, in pre-order; a row is an index into this list.
+        sides: Path, kind and figures of each row.
+        parent: Parent of each row, or -1 at the top level.
+        group: Whether each row is a group.
+        tiled: Rows that are tiled.
+        end: Index after the last descendant of each row.
+        children: Children of each row; key -1 has the rows at the top level.
+    """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
@@ -107,125 +116,143 @@ class _Tree:
                 self.tiled.add(layer.id)
         self.end = list(range(1, len(self.sides) + 1))
         self.children: dict[int, list[int]] = {-1: []}
-        for at in range(len(self.sides) - 1, -1, -1):
-            above = self.parent[at]
-            if above >= 0:
-                self.end[above] = max(self.end[above], self.end[at])
-            self.children.setdefault(above, []).append(at)
-        for inside in self.children.values():
-            inside.reverse()
+        for row in range(len(self.sides) - 1, -1, -1):
+            parent = self.parent[row]
+            if parent >= 0:
+                self.end[parent] = max(self.end[parent], self.end[row])
+            self.children.setdefault(parent, []).append(row)
+        for children in self.children.values():
+            children.reverse()
 
     def places(self) -> TreePlaces:
-        """The positions of the rows."""
-        rows = {side.path: (at, side.kind) for at, side in enumerate(self.sides)}
+        """Returns the positions of the rows."""
+        rows = {side.path: (row, side.kind) for row, side in enumerate(self.sides)}
         return TreePlaces(rows, self.parent, self.end)
 
 
 class _Merge:
-    """Two trees that are merged into one list."""
+    """Merges two trees into one list.
+
+    `partner` maps rows of the first tree to rows of the second, `partner_before` the reverse.
+    """
 
     def __init__(self, before: _Tree, after: _Tree, links: RowLinks, cancel: Cancel) -> None:
         self.before, self.after, self.links, self.cancel = before, after, links, cancel
         self.partner = links.partner
-        self.back = {b: a for a, b in links.partner.items()}
+        self.partner_before = {b: a for a, b in links.partner.items()}
 
     def join(self, a: int, b: int) -> None:
         """Pairs two rows."""
         self.partner[a] = b
-        self.back[b] = a
+        self.partner_before[b] = a
 
     def pair_unfolded(self) -> None:
-        """Pairs a quantized layer with its group in the other tree: the layer and its dequantizing nodes."""
+        """Pairs a layer with the group of its quantized form, which also contains the dequantizing nodes."""
         before, after = self.before, self.after
         for a, b in list(self.partner.items()):
-            above = after.parent[b]
+            group_after = after.parent[b]
             status, _ = self.links.states.get(a, ("", ""))
-            if status != "quantized" or above < 0 or before.sides[a].name != after.sides[above].name:
+            if (
+                status != "quantized"
+                or group_after < 0
+                or before.sides[a].name != after.sides[group_after].name
+            ):
                 continue
-            if not any(row in self.back for row in range(above, after.end[above]) if row != b):
-                del self.back[b]
-                self.join(a, above)
+            if not any(
+                row in self.partner_before for row in range(group_after, after.end[group_after]) if row != b
+            ):
+                del self.partner_before[b]
+                self.join(a, group_after)
 
     def pair_groups(self) -> None:
-        """Pairs groups by their paired layers, the innermost groups first."""
+        """Pairs groups by the number of paired layers in them, innermost groups first."""
         before, after = self.before, self.after
         votes: dict[int, Counter[int]] = {}
         for a, b in self.partner.items():
             votes.setdefault(before.parent[a], Counter())[after.parent[b]] += 1
-        paths = {side.path: at for at, side in enumerate(after.sides) if after.group[at]}
-        for at in range(len(before.sides) - 1, -1, -1):
-            if not before.group[at]:
+        paths = {side.path: row_index for row_index, side in enumerate(after.sides) if after.group[row_index]}
+        for row_index in range(len(before.sides) - 1, -1, -1):
+            if not before.group[row_index]:
                 continue
-            candidates = votes.pop(at, Counter())
+            candidates = votes.pop(row_index, Counter())
             candidates.pop(-1, None)
-            strength, size = sum(candidates.values()), before.end[at] - at
-            same = paths.get(before.sides[at].path)
-            if same is not None:
-                candidates[same] += size // 2 + 1
-            if at not in self.partner:
-                best = next((b for b, _ in candidates.most_common() if b not in self.back), None)
+            vote_count, size = sum(candidates.values()), before.end[row_index] - row_index
+            same_path_row = paths.get(before.sides[row_index].path)
+            if same_path_row is not None:
+                candidates[same_path_row] += size // 2 + 1
+            if row_index not in self.partner:
+                best = next((b for b, _ in candidates.most_common() if b not in self.partner_before), None)
                 if best is not None and (
-                    best == same or 2 * candidates[best] >= max(size, after.end[best] - best) - 1
+                    best == same_path_row or 2 * candidates[best] >= max(size, after.end[best] - best) - 1
                 ):
-                    self.join(at, best)
-            if at in self.partner and strength:
-                above = votes.setdefault(before.parent[at], Counter())
-                above[after.parent[self.partner[at]]] += strength
+                    self.join(row_index, best)
+            if row_index in self.partner and vote_count:
+                parent_votes = votes.setdefault(before.parent[row_index], Counter())
+                parent_votes[after.parent[self.partner[row_index]]] += vote_count
 
     def pair_rest(self) -> None:
-        """Pairs rows that the diff does not cover, within paired groups, from the outside in."""
+        """Pairs rows that the diff does not cover, within paired groups, outermost groups first."""
         self._pair_children(-1, -1)
-        for at in range(len(self.before.sides)):
-            if at % _STEP == 0:
+        for a in range(len(self.before.sides)):
+            if a % _STEP == 0:
                 stop_if(self.cancel)
-            b = self.partner.get(at)
+            b = self.partner.get(a)
             if b is not None:
-                self._pair_children(at, b)
+                self._pair_children(a, b)
 
     def _pair_children(self, a: int, b: int) -> None:
         before, after = self.before, self.after
         open_before = [row for row in before.children.get(a, ()) if row not in self.partner]
-        open_after = [row for row in after.children.get(b, ()) if row not in self.back]
+        open_after = [row for row in after.children.get(b, ()) if row not in self.partner_before]
         if not open_before or not open_after:
             return
         names = {after.sides[row].name: row for row in open_after}
         for row in open_before:
-            twin = names.get(before.sides[row].name)
-            if twin is not None and self._may_pair(row, twin):
-                self.join(row, twin)
-        rest = [row for row in open_before if row not in self.partner and self._is_silent(row, 0)]
-        others = [row for row in open_after if row not in self.back and self._is_silent(row, 1)]
-        if not rest or not others or max(len(rest), len(others)) > _IN_ORDER:
+            counterpart = names.get(before.sides[row].name)
+            if counterpart is not None and self._may_pair(row, counterpart):
+                self.join(row, counterpart)
+        unpaired_before = [row for row in open_before if row not in self.partner and self._is_silent(row, 0)]
+        unpaired_after = [
+            row for row in open_after if row not in self.partner_before and self._is_silent(row, 1)
+        ]
+        if (
+            not unpaired_before
+            or not unpaired_after
+            or max(len(unpaired_before), len(unpaired_after)) > _MAX_ORDERED_ROWS
+        ):
             return
-        kinds = [before.sides[row].kind for row in rest], [after.sides[row].kind for row in others]
+        kinds = (
+            [before.sides[row].kind for row in unpaired_before],
+            [after.sides[row].kind for row in unpaired_after],
+        )
         for block in SequenceMatcher(None, *kinds, autojunk=False).get_matching_blocks():
             for step in range(block.size):
-                self.join(rest[block.a + step], others[block.b + step])
+                self.join(unpaired_before[block.a + step], unpaired_after[block.b + step])
 
     def _is_silent(self, row: int, side: int) -> bool:
-        """Whether a row is a layer that the diff does not cover."""
+        """Whether a row is a layer (not a group) that the diff does not cover."""
         return row not in self.links.covered[side] and not (self.after if side else self.before).group[row]
 
     def _may_pair(self, a: int, b: int) -> bool:
-        """Whether an equal name suffices to pair two rows: not for layers that the diff found different."""
+        """Whether an equal name is sufficient to pair two rows. It is not for layers that the diff covers."""
         if self.before.group[a] or self.after.group[b]:
             return True
         return a not in self.links.covered[0] and b not in self.links.covered[1]
 
-    # the list
+    # methods that build the list of rows
 
     def counts(self, row: RowPair) -> bool:
-        """Whether a row is counted: a layer, or a group that is on both sides and differs itself."""
+        """Whether the summary counts a row: a layer, or a group in both trees that differs itself."""
         if row.status == "part":
             return False
         before, after = row.before, row.after
         if before is not None and after is not None and row.status not in SAME:
             return True
-        of_one = before is not None and not self.before.group[before.id]
-        return of_one or (after is not None and not self.after.group[after.id])
+        has_layer_before = before is not None and not self.before.group[before.id]
+        return has_layer_before or (after is not None and not self.after.group[after.id])
 
     def rows(self) -> list[RowPair]:
-        """Every row of either tree once, in pre-order."""
+        """Returns every row of both trees once, in pre-order."""
         order: list[tuple[int | None, int | None, int]] = []
         stack = [iter(self._inner_pairs(-1, -1))]
         while stack:
@@ -236,69 +263,77 @@ class _Merge:
             if len(order) % _STEP == 0:
                 stop_if(self.cancel)
             order.append((*pair, len(stack) - 1))
-            inside = self._inner_pairs(*pair)
-            if inside:
-                stack.append(iter(inside))
+            child_pairs = self._inner_pairs(*pair)
+            if child_pairs:
+                stack.append(iter(child_pairs))
         return self._rows_with_states(order)
 
     def _inner_pairs(self, a: int | None, b: int | None) -> list[tuple[int | None, int | None]]:
-        """The rows inside a pair: removed rows, then added rows, before the pair that follows both."""
+        """Pairs the children of a pair; removed and then added rows precede the next paired row."""
         rows_before = () if a is None else self.before.children.get(a, ())
         rows_after = () if b is None else self.after.children.get(b, ())
-        place = {row: at for at, row in enumerate(rows_after)}
+        positions = {row: position for position, row in enumerate(rows_after)}
         pairs: list[tuple[int | None, int | None]] = []
-        done = 0
+        next_position = 0
         for row in rows_before:
             partner = self.partner.get(row)
-            if partner in place:
+            if partner in positions:
                 pairs += [
-                    (None, added) for added in rows_after[done : place[partner]] if added not in self.back
+                    (None, added)
+                    for added in rows_after[next_position : positions[partner]]
+                    if added not in self.partner_before
                 ]
-                done = max(done, place[partner] + 1)
+                next_position = max(next_position, positions[partner] + 1)
             pairs.append((row, partner))
-        return pairs + [(None, added) for added in rows_after[done:] if added not in self.back]
+        return pairs + [
+            (None, added) for added in rows_after[next_position:] if added not in self.partner_before
+        ]
 
     def _rows_with_states(self, order: list[tuple[int | None, int | None, int]]) -> list[RowPair]:
-        """The rows with their states, from the last to the first: a group depends on the rows inside it."""
+        """Adds states to the rows, from last to first because a group depends on its descendants."""
         states = [self._state(a, b) for a, b, _ in order]
-        open_until = 0  # one more than the depth of the enclosing row that consists of tiles
-        for at, (a, b, depth) in enumerate(order):
+        open_until = 0  # depth of the enclosing tiled or quantized row, plus one; 0 without one
+        for index, (a, b, depth) in enumerate(order):
             if open_until and depth >= open_until:
-                states[at] = "part", states[at][1]
+                states[index] = "part", states[index][1]
             else:
-                whole = states[at][0] in ("tiled", "merged") or (a is not None and a in self.links.sites)
-                whole = whole or (states[at][0] == "quantized" and b is not None and self.after.group[b])
-                open_until = depth + 1 if whole else 0
+                is_tiled_site = states[index][0] in ("tiled", "merged") or (
+                    a is not None and a in self.links.sites
+                )
+                is_tiled_site = is_tiled_site or (
+                    states[index][0] == "quantized" and b is not None and self.after.group[b]
+                )
+                open_until = depth + 1 if is_tiled_site else 0
         rows: list[RowPair] = []
-        ends: dict[int, int] = {}  # by depth: index behind the last deeper row
-        inside: Counter[int] = Counter()
+        ends: dict[int, int] = {}  # index after the last row of a depth, by depth
+        changed_counts: Counter[int] = Counter()
         count = len(order)
-        for at in range(count - 1, -1, -1):
-            a, b, depth = order[at]
-            end = max(at + 1, ends.pop(depth + 1, 0))
-            below = inside.pop(depth + 1, 0) if end > at + 1 else 0
+        for index in range(count - 1, -1, -1):
+            a, b, depth = order[index]
+            end = max(index + 1, ends.pop(depth + 1, 0))
+            changed_below = changed_counts.pop(depth + 1, 0) if end > index + 1 else 0
             side_before = None if a is None else self.before.sides[a]
             side_after = None if b is None else self.after.sides[b]
-            status, text = states[at]
+            status, text = states[index]
             if (
                 status in ("same", "renamed")
                 and side_before
                 and side_after
-                and not below
+                and not changed_below
                 and _figures(side_before) != _figures(side_after)
             ):
                 status, text = "resized", _figure_changes(side_before, side_after)
-            rows.append(RowPair(depth, side_before, side_after, status, text, below, end))
-            inside[depth] += below + (status not in SAME)
+            rows.append(RowPair(depth, side_before, side_after, status, text, changed_below, end))
+            changed_counts[depth] += changed_below + (status not in SAME)
             ends[depth] = max(ends.get(depth, 0), end)
         rows.reverse()
         return rows
 
     def _state(self, a: int | None, b: int | None) -> tuple[str, str]:
-        """The state of a row, and what differs."""
+        """Returns the status of a row and a text about the difference."""
         if a is None or b is None:
             side, row, status = (1, b, "added") if a is None else (0, a, "removed")
-            return status, self.links.alone[side].get(row if row is not None else -1, "")
+            return status, self.links.unpaired_texts[side].get(row if row is not None else -1, "")
         if (state := self.links.states.get(a)) is not None:
             return state
         before, after = self.before, self.after
@@ -308,11 +343,11 @@ class _Merge:
         if side_before.kind != side_after.kind:
             return "changed", f"{side_before.kind} -> {side_after.kind}"
         if not before.group[a]:
-            was, now = before.layers[a].attributes, after.layers[b].attributes
+            first, second = before.layers[a].attributes, after.layers[b].attributes
             changes = [
-                f"attribute {name} {was.get(name, 'not given')} -> {now.get(name, 'not given')}"
-                for name in dict.fromkeys((*was, *now))
-                if was.get(name) != now.get(name)
+                f"attribute {name} {first.get(name, 'not given')} -> {second.get(name, 'not given')}"
+                for name in dict.fromkeys((*first, *second))
+                if first.get(name) != second.get(name)
             ]
             if changes:
                 return "changed", "; ".join(changes)
@@ -323,7 +358,7 @@ _figures = attrgetter("output", *FIGURES)
 
 
 def _figure_changes(before: RowSide, after: RowSide) -> str:
-    """The differences in shape or figures of two otherwise equal layers."""
+    """Describes the difference in output shape or figures of two otherwise equal layers."""
     if before.output != after.output:
         return f"output {shape_text(before.output)} -> {shape_text(after.output)}"
     return "other figures: " + ", ".join(

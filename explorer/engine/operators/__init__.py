@@ -1,5 +1,5 @@
-"""Operators: cost, output types, gradient and role along a text, in one record each.
+"""Describes each operator in one record: its cost, output types, gradient and elementwise role.
 
-How many MACs a Conv or a MatMul of some shapes takes is in `cost_formulas` (`convolution`: Conv), once for
-ONNX and PyTorch; a family in `onnx/` says which inputs and attributes of a node those shapes come from.
+`cost_formulas` computes the MACs of a Conv or a MatMul from plain shapes, for ONNX and PyTorch alike. Each
+module in `onnx/` covers one family of operators and takes these shapes from a node's inputs and attributes.
 """

@@ -1,8 +1,8 @@
-"""A node as the rules of its operator see it: attributes, shapes, contents; the errors that rules may raise.
+"""Defines the `Call` that operator rules receive, the types of the rules, and the errors that they raise.
 
-One `Call` serves all rules. While shapes are inferred sizes may be unknown, and contents hold expressions.
-A rule of costs may ask for a shape that is not known: then the node's cost is unknown, and the reason names
-the shape.
+A `Call` is one node with its attributes, shapes and small constants. Shape rules and cost rules share it.
+During shape inference, sizes may be unknown and contents may be symbolic expressions. If a cost rule needs an
+unknown shape, the cost of the node is unknown, and the reason names the shape.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ UNKNOWN: Type = (None, None)
 
 
 class MissingShape(Exception):
-    """A shape that a rule needs is not known; the message says which."""
+    """A rule needs a shape that is unknown; the message names it."""
 
 
 class ShapeMismatch(Exception):
-    """The operator cannot run on its input shapes; the message says why.
+    """The operator cannot run on its input shapes; the message gives the reason.
 
-    onnx's own inference misses it, or goes on with a shape that no run can have.
+    The shape inference of the onnx package accepts such a node, or infers an impossible shape.
     """
 
 
@@ -37,18 +37,18 @@ def _unnamed(_: Dim) -> Dim:
 
 
 class Call(Struct, frozen=True):
-    """One node with everything its shapes and its cost may depend on.
+    """One node, with all properties that its shapes and its cost may depend on.
 
     Attributes:
         op: Operator type.
-        domain: Its domain; '' is ONNX's own.
-        attributes: Decoded; those that the node leaves out are missing.
-        inputs: By position; None where an optional input is left out.
-        outputs: By position, those left out skipped; None while nothing is known of them.
-        contents: Values whose contents are known and small, by name: arrays; while shapes are inferred, flat
-            lists of ints, floats, expressions and None.
-        opset: Version of the domain's operator set; 0 if it is not known.
-        fresh: Makes a name for a size that depends on data, from the most that it can be.
+        domain: Domain of the operator; '' is the ONNX standard.
+        attributes: Decoded attributes. Attributes that the node omits are missing; no defaults are added.
+        inputs: Types of the inputs by position, or None for an omitted optional input.
+        outputs: Types of the outputs by position, without omitted outputs. An output is None if unknown.
+        contents: Contents of small values by name: arrays, or flat lists of ints, floats, expressions and
+            None during shape inference.
+        opset: Opset version of the domain, or 0 if unknown.
+        fresh: Callable that creates a symbolic size for a size that depends on data, given its maximum.
     """
 
     op: str
@@ -61,73 +61,73 @@ class Call(Struct, frozen=True):
     fresh: Callable[[Dim], Dim] = _unnamed
 
     def has(self, index: int) -> bool:
-        """Whether the input at `index` is given."""
+        """Whether the node has the optional input at `index`."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def shape(self, index: int) -> Shape:
         """Shape of the input at `index`.
 
         Raises:
-            MissingShape: It is not known, or there is no such input.
+            MissingShape: The shape is unknown, or the node has no such input.
         """
-        return _stated(self.inputs[index] if index < len(self.inputs) else None, f"input {index}")
+        return _require_shape(self.inputs[index] if index < len(self.inputs) else None, f"input {index}")
 
     def output(self, index: int = 0) -> Shape:
         """Shape of the output at `index`.
 
         Raises:
-            MissingShape: It is not known.
+            MissingShape: The shape is unknown.
         """
-        return _stated(self.outputs[index] if index < len(self.outputs) else None, "its output")
+        return _require_shape(self.outputs[index] if index < len(self.outputs) else None, "its output")
 
     def content(self, index: int) -> Any:
-        """The contents of the input at `index`; None if they are not known before a run.
+        """Contents of the input at `index`, or None if they are unknown before a run.
 
-        An operator of ours whose cost asks says so (`Operator.reader`): costs of others are kept by shape.
-        A rule of the user's may always ask.
+        A built-in cost rule may call this only if its record sets `Operator.reader`, because the costs of
+        other operators are cached by shape. Your own rules may always call it.
         """
         info = self.inputs[index] if index < len(self.inputs) else None
         return None if info is None else self.contents.get(info.name)
 
     def number(self, index: int) -> int | None:
-        """The single integer in the input at `index`; None if it is not known."""
+        """The single integer in the input at `index`, or None if unknown."""
         content = self.content(index)
         return None if content is None or content.size != 1 else int(content.reshape(-1)[0])
 
-    # -- while shapes are inferred --------------------------------------------------------------
+    # -- for shape inference --------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """How many outputs the node has."""
+        """Number of outputs."""
         return len(self.outputs)
 
     def known(self, index: int) -> Shape | None:
-        """Shape of an input; None if it is not known."""
+        """Shape of the input at `index`, or None if unknown."""
         info = self.inputs[index] if index < len(self.inputs) else None
         return None if info is None else info.shape
 
     def dtype(self, index: int | str) -> str | None:
-        """Element type of an input, None if it is not known; a type's name stands for itself."""
+        """Element type of the input at `index`, or None if unknown; a string is returned unchanged."""
         if isinstance(index, str):
             return index
         info = self.inputs[index] if index < len(self.inputs) else None
         return None if info is None else info.dtype
 
     def type(self, index: int) -> Type:
-        """Element type and shape of an input, as far as they are known."""
+        """Element type and shape of the input at `index`, each None if unknown."""
         info = self.inputs[index] if index < len(self.inputs) else None
         return UNKNOWN if info is None else (info.dtype, info.shape)
 
     def elements(self, index: int) -> Sequence[Any] | None:
-        """The elements of an input; None if unknown, or if the operator's record does not read them."""
+        """Elements of the input at `index`, or None if unknown or not listed in `Operator.reads`."""
         elements: Sequence[Any] | None = self.content(index)
         return elements
 
     def whole(self, name: str, default: int) -> int:
-        """A whole-number attribute.
+        """Value of an integer attribute.
 
         Raises:
-            TypeError: It is something else.
+            TypeError: The attribute is not an integer.
         """
         value = self.attributes.get(name, default)
         if not isinstance(value, int):
@@ -135,7 +135,7 @@ class Call(Struct, frozen=True):
         return value
 
     def ints(self, name: str) -> tuple[int, ...] | None:
-        """An attribute that is a list of whole numbers; None if it is not given."""
+        """Value of an attribute that is a list of integers, or None if the node omits it."""
         value = self.attributes.get(name)
         if value is None:
             return None
@@ -144,7 +144,7 @@ class Call(Struct, frozen=True):
         return tuple(int(v) for v in value)
 
 
-def _stated(info: TensorInfo | None, label: str) -> Shape:
+def _require_shape(info: TensorInfo | None, label: str) -> Shape:
     if info is None or info.shape is None:
         raise MissingShape(f"the shape of {label} is not known")
     return info.shape
@@ -152,7 +152,8 @@ def _stated(info: TensorInfo | None, label: str) -> Shape:
 
 Answer = Sequence[Type] | None
 ShapeRule = Callable[[Call], Answer]
-"""Types of the outputs for a call, None if it cannot say; raises ShapeMismatch if there are none."""
+"""Function that returns the types of the outputs, or None if it cannot infer them. It raises ShapeMismatch if
+the operator cannot run on its input shapes."""
 
 Rule = Callable[[Call], Cost]
 Key = tuple[str, str]

@@ -1,16 +1,16 @@
-"""Control flow, sequences, strings and nodes that run a whole model: the node itself costs nothing.
+"""Records of control flow, sequences, strings, and operators that run a complete model.
 
-If, Loop, Scan and SequenceMap cost what their bodies cost, which `costs/onnx/control_flow` follows; their
-records answer only where a body cannot be followed.
+The cost of If, Loop, Scan and SequenceMap is that of their bodies, which `costs/onnx/control_flow` computes.
+Their records apply only if a body cannot be analyzed.
 """
 
 from __future__ import annotations
 
 from explorer.engine.graph.layouts import MS
-from explorer.engine.operators.cost_rules import free, without
+from explorer.engine.operators.cost_rules import free, no_rule
 from explorer.engine.operators.operator import Operator
 
-_BODY = without("its body is missing or does not fit it")
+_BODY = no_rule("its body is missing or does not fit it")
 
 OPERATORS = (
     Operator("If", _BODY, settings=(0,)),
@@ -24,20 +24,20 @@ OPERATORS = (
         """,
         free,
     ),
-    Operator("ImageDecoder", without("decoding an image depends on what is in the file", products=False)),
+    Operator("ImageDecoder", no_rule("decoding an image depends on what is in the file", products=False)),
     Operator(
         "Adagrad Adam Gradient Momentum",
-        without("a step of training, of which no operator of a forward pass is part"),
+        no_rule("a step of training, of which no operator of a forward pass is part"),
         "ai.onnx.preview.training",
     ),
     Operator(
         "BeamSearch GreedySearch Sampling WhisperBeamSearch",
-        without("it runs a whole model until a text ends"),
+        no_rule("it runs a whole model until a text ends"),
         MS,
     ),
-    Operator("EPContext Snpe", without("it holds a model compiled for one machine"), MS),
+    Operator("EPContext Snpe", no_rule("it holds a model compiled for one machine"), MS),
     Operator(
         "DisentangledAttention_TRT EfficientNMS_TRT MultilevelCropAndResize_TRT PyramidROIAlign_TRT",
-        without("a plugin of TensorRT, whose definition is not public"),
+        no_rule("a plugin of TensorRT, whose definition is not public"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Cost rules that families share: elementwise work, data movement, and work fused behind a product."""
+"""Cost rules that operator families share: elementwise work, data movement, and work fused into a product."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from explorer.facts import Dim
 
 
 def free(_: Call) -> Cost:
-    """Moves or describes data."""
+    """Cost rule of operators that move or describe data."""
     return FREE
 
 
-def moves(why: str) -> Rule:
-    """No arithmetic; the formula uses the operator's own words."""
-    cost = replace(FREE, formula=f"0 ({why})")
+def data_movement(reason: str) -> Rule:
+    """Makes the cost rule of an operator without arithmetic; `reason` appears in the formula."""
+    cost = replace(FREE, formula=f"0 ({reason})")
     return lambda _: cost
 
 
 @cache
-def each(per_element: int = 1, detail: str = "") -> Rule:
-    """`per_element` operations on each element of the first output."""
+def per_output(per_element: int = 1, detail: str = "") -> Rule:
+    """Makes a cost rule with `per_element` operations per element of the first output.
+
+    `detail` lists the operations in the formula.
+    """
 
     def rule(call: Call) -> Cost:
         label = f"{call.op} ({detail})" if detail else call.op
@@ -36,14 +39,20 @@ def each(per_element: int = 1, detail: str = "") -> Rule:
     return rule
 
 
-def named(key: str, *more: str) -> Rule:
-    """As many operations on each output element as `ELEMENTWISE` says, and `more` before them."""
+def from_table(key: str, *extra_operations: str) -> Rule:
+    """Makes a cost rule with the operations per output element that `ELEMENTWISE` has for `key`.
+
+    `extra_operations` are the names of operations that precede them.
+    """
     count, detail = ELEMENTWISE[key]
-    return each(count + len(more), ", ".join((*more, detail)))
+    return per_output(count + len(extra_operations), ", ".join((*extra_operations, detail)))
 
 
-def each_with(per_element: int, detail: str, **optional: int) -> Rule:
-    """`per_element` operations on each output element, one more for each optional input that is given."""
+def per_output_with(per_element: int, detail: str, **optional: int) -> Rule:
+    """Makes a cost rule with `per_element` operations per output element, plus one per optional input.
+
+    `optional` maps the name of each optional input to its index.
+    """
 
     def rule(call: Call) -> Cost:
         extra_inputs = [name.replace("_", " ") for name, index in optional.items() if call.has(index)]
@@ -54,8 +63,8 @@ def each_with(per_element: int, detail: str, **optional: int) -> Rule:
 
 
 @cache
-def each_input(per_element: int = 1, detail: str = "", index: int = 0) -> Rule:
-    """`per_element` operations on each element of one input: reductions."""
+def per_input(per_element: int = 1, detail: str = "", index: int = 0) -> Rule:
+    """Makes a cost rule with `per_element` operations per element of one input, as in reductions."""
 
     def rule(call: Call) -> Cost:
         label = f"{call.op} ({detail})" if detail else f"{call.op}, each input element"
@@ -64,20 +73,25 @@ def each_input(per_element: int = 1, detail: str = "", index: int = 0) -> Rule:
     return rule
 
 
-def without(reason: str, *, products: bool = True) -> Rule:
-    """No rule can be given from shapes; `products` says whether products may be summed at all."""
+def no_rule(reason: str, *, products: bool = True) -> Rule:
+    """Makes a cost rule that returns an unknown cost.
+
+    Args:
+        reason: Why shapes do not determine the cost.
+        products: Whether the operator may have MACs; if not, the MACs are 0.
+    """
     cost = cost_formulas.unknown(reason)
     cost = cost if products else replace(cost, macs=0)
     return lambda _: cost
 
 
 def per_head(width: Dim, heads: int) -> Dim:
-    """Width of one head."""
+    """Returns the width of one head, or None if the total width is unknown."""
     return width // heads if isinstance(width, int) and heads else None
 
 
-def grown(length: Dim, past: Dim) -> Dim:
-    """Positions of key and value: the new ones behind those of the cache; `past+4` if one is a name."""
+def with_past(length: Dim, past: Dim) -> Dim:
+    """Adds the cached positions to the new key positions; the sum may be symbolic, as in `past+4`."""
     if past == 0:
         return length
     if isinstance(length, int) and isinstance(past, int):
@@ -90,12 +104,12 @@ _QUANTIZE = ELEMENTWISE["quantize"][0]
 
 
 def requantized(cost: Cost, call: Call) -> Cost:
-    """`cost`, and the result made 8 bits wide again."""
+    """Adds the cost of quantizing the result to 8 bits."""
     return cost_formulas.adding(cost, "requantize", call.output(), _QUANTIZE)
 
 
 def activated(cost: Cost, call: Call) -> Cost:
-    """`cost`, and the activation that the node names."""
+    """Adds the cost of the activation that the attribute `activation` names, if any."""
     name = call.attributes.get("activation", "")
     return cost_formulas.adding(cost, str(name), call.output()) if name and name != "none" else cost
 
@@ -104,12 +118,12 @@ FORMAT = "what unpacking a weight takes depends on its format, which the node na
 
 
 def unpacking(cost: Cost) -> Cost:
-    """`cost` of products with weights of such a format: the operations that unpack them are unknown."""
+    """Marks the elementwise operations as unknown, because the weight's packed format is not known."""
     return replace(cost, elementwise_ops=None, status="unknown", reason=cost.reason or FORMAT)
 
 
 def swiglu(call: Call) -> tuple[int, str]:
-    """Operations per element of onnxruntime's SwiGLU, and which: limits and a shift are options."""
+    """Returns the number of operations per element of onnxruntime's SwiGLU, and their names."""
     limits = ["limit the gate", "limit the other"] if call.attributes.get("limit", 0.0) > 0 else []
     shift = ["shift"] if call.attributes.get("activation_beta", 0.0) else []
     parts = [*limits, "activate", *shift, "multiply"]

@@ -1,12 +1,11 @@
-"""Backward pass of an operator: its MACs, from the MACs of the forward pass.
+"""Computes the MACs of an operator's backward pass from the MACs of its forward pass.
 
-A product of two operands has two gradients, each as many multiply-accumulates as the product itself: for
-the one with the other. Which of them are computed depends on who wants one: a trained weight does, a value
-does if a trained weight lies before it, and nothing else. The reason for a module of its own beside
-`cost_formulas` is that some operators hold several products (attention, recurrent layers), of which not all
-are wanted.
+A product of two operands has two gradients, one per operand. Each takes as many MACs as the product itself. A
+gradient is computed only if it is needed: for a trained weight, and for a value that depends on a trained
+weight. Operators such as attention and recurrent layers contain several products, of which some may need no
+gradient.
 
-Records of operators (`registry`, `aten.table`) say what theirs are.
+The records of operators (`registry`, `aten.table`) refer to these functions.
 """
 
 from __future__ import annotations
@@ -15,11 +14,22 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 Want = Literal["", "input", "weight"]
-"""What an operand is: nobody wants its gradient; a value with a trained weight before it; a weight."""
+"""Purpose of an operand's gradient.
+
+- '': not needed.
+- 'input': the operand is a value that depends on a trained weight.
+- 'weight': the operand is a trained weight.
+"""
 
 
 class Gradient(NamedTuple):
-    """Multiply-accumulates of the gradients of values and of weights, and elementwise operations of both."""
+    """Cost of gradients.
+
+    Attributes:
+        input: MACs of the gradients of values.
+        weight: MACs of the gradients of weights.
+        elementwise: Elementwise operations of both, or None if unknown.
+    """
 
     input: int = 0
     weight: int = 0
@@ -33,63 +43,68 @@ class Gradient(NamedTuple):
 
 
 def elementwise(forward: int | None, wants: Iterable[Want]) -> int | None:
-    """Elementwise operations of the backward pass of an operator, by definition as many as forward has.
+    """Counts the elementwise operations of an operator's backward pass.
 
-    They count once if the gradient of a value is wanted, and once more if that of a trained parameter is: a
-    ReLU is backward one multiplication an element, a bias one addition, a scale and shift two of each.
+    By convention it is the number of the forward pass, once if the gradient of a value is needed and once
+    more for the gradient of a parameter. So a ReLU takes one multiplication per element, a bias one addition.
+
+    Args:
+        forward: Elementwise operations of the forward pass, or None if unknown.
+        wants: Purposes of the gradients of the inputs.
     """
     return None if forward is None else forward * len({want for want in wants if want})
 
 
-def _one(macs: int, want: Want) -> Gradient:
+def _operand_gradient(macs: int, want: Want) -> Gradient:
     return Gradient(macs if want == "input" else 0, macs if want == "weight" else 0)
 
 
 def pair(macs: int, first: Want, second: Want) -> Gradient:
-    """Of one product of two operands."""
-    return _one(macs, first) + _one(macs, second)
+    """Gradient of a product of two operands with `macs` forward MACs."""
+    return _operand_gradient(macs, first) + _operand_gradient(macs, second)
 
 
 def attention(scores: int, values: int, query: Want, key: Want, value: Want) -> Gradient:
-    """Of softmax(Q K^T) V: the scores have a gradient if query or key has.
+    """Gradient of softmax(Q K^T) V.
 
-    What a fused kernel computes again in its backward pass (the scores) is the kernel's cost, not the
-    algorithm's, and not counted.
+    The scores need a gradient if the query or the key needs one. A fused kernel recomputes the scores in its
+    backward pass; this is a cost of the kernel and not counted.
 
     Args:
-        scores: Multiply-accumulates of Q K^T.
-        values: Multiply-accumulates of the product with V.
-        query: Who wants the gradient of Q.
-        key: Of K.
-        value: Of V.
+        scores: MACs of Q K^T.
+        values: MACs of the product with V.
+        query: Purpose of the gradient of Q.
+        key: Purpose of the gradient of K.
+        value: Purpose of the gradient of V.
     """
     inner: Want = "input" if query or key else ""
     return pair(scores, query, key) + pair(values, inner, value)
 
 
 def recurrent(
-    macs: int, into: int, start: int, source: Want, state: Want, weights: Sequence[Want]
+    macs: int, input_macs: int, state_macs: int, source: Want, state: Want, weights: Sequence[Want]
 ) -> Gradient | None:
-    """Of a recurrent layer of any depth.
+    """Gradient of a recurrent operator with one or several layers.
 
-    Between steps and layers every gradient is wanted; those of the input of the first layer and of the
-    state before the first step only if somebody asked for them.
+    Between steps and layers every gradient is needed. The gradients of the first layer's input and of the
+    initial state are counted only if they are needed.
 
     Args:
-        macs: Of the whole layer.
-        into: Of these, products with the input of the first layer.
-        start: Of these, products with the states before the first step.
-        source: Who wants the gradient of the input.
-        state: Of the first state.
-        weights: Of each weight.
+        macs: Forward MACs of the operator.
+        input_macs: Part of `macs` for products with the input of the first layer.
+        state_macs: Part of `macs` for products with the initial state.
+        source: Purpose of the gradient of the input.
+        state: Purpose of the gradient of the initial state.
+        weights: Purpose of the gradient of each weight.
 
     Returns:
-        None if only some of the weights are trained: which products those take part in is not told apart.
+        The gradient, or None if only some of the weights are trained, because the MACs of single weights are
+        not known.
     """
-    trained = sum(1 for want in weights if want)
-    if trained not in (0, len(weights)):
+    trained_count = sum(1 for want in weights if want)
+    if trained_count not in (0, len(weights)):
         return None
-    if not (trained or source or state):
+    if not (trained_count or source or state):
         return Gradient()
-    inward = macs - (0 if source else into) - (0 if state else start)
-    return Gradient(inward, macs if trained else 0)
+    value_macs = macs - (0 if source else input_macs) - (0 if state else state_macs)
+    return Gradient(value_macs, macs if trained_count else 0)

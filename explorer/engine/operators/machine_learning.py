@@ -1,9 +1,9 @@
-"""Operators of ai.onnx.ml: linear models, support vectors, trees, and the steps that prepare features.
+"""Operators of ai.onnx.ml: linear models, support vector machines, trees and feature preparation.
 
-Their coefficients are attributes, not inputs, so counts come from the lengths of those lists. Each number
-that is stored counts once as a parameter, as a float of 4 bytes or in its tensor's type; of a tree also the
-threshold that is stored for a leaf. How a tree branches (ids of nodes and features, modes), labels, a
-kernel's settings, and how often the training came by a node are no parameters.
+The coefficients of these operators are attributes, so counts come from the lengths of these lists. Each
+stored number is one parameter, with 4 bytes for a float or with the type of its tensor. The threshold that a
+file stores for a leaf counts as well. Node ids, feature ids, modes, labels, kernel settings and hit rates are
+not parameters.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from msgspec.structs import replace
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, ShapeRule
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
-from explorer.engine.operators.cost_rules import each, free
+from explorer.engine.operators.cost_rules import free, per_output
 from explorer.engine.operators.operator import Operator
 from explorer.engine.operators.shape_rules import like
 from explorer.facts import Dim, Shape
 
 
 def _scores(count: str | int, *, labels: str = "") -> ShapeRule:
-    """A row of scores for each row of features, behind a label if the operator is a classifier.
+    """Makes a shape rule for a row of scores per row of features; a classifier first returns a label.
 
     Args:
-        count: How many scores: a number, or the attribute that says it.
-        labels: Beginning of the attributes that list the labels.
+        count: Number of scores, or name of the attribute that has it.
+        labels: Prefix of the attributes that list the labels, or '' without labels.
     """
 
     def rule(call: Call) -> Answer:
@@ -45,18 +45,21 @@ def _scores(count: str | int, *, labels: str = "") -> ShapeRule:
 
 
 def _votes_shape(call: Call) -> Answer:
-    """SVMClassifier: a label, and a score for each class, or each pair of them where classes only vote."""
-    source, at = call.known(0), call.attributes
+    """Shape rule of SVMClassifier: a label and the scores.
+
+    There is one score for each class, or for each pair of classes if there are no probabilities.
+    """
+    source, attributes = call.known(0), call.attributes
     rows: Dim = None if source is None else source[0] if len(source) > 1 else 1
-    words = at.get("classlabels_strings")
-    classes = len(words or at.get("classlabels_ints") or ())
-    voted = at.get("support_vectors") and not at.get("prob_a") and classes > 2
-    scores = classes * (classes - 1) // 2 if voted else classes
+    words = attributes.get("classlabels_strings")
+    classes = len(words or attributes.get("classlabels_ints") or ())
+    has_votes = attributes.get("support_vectors") and not attributes.get("prob_a") and classes > 2
+    scores = classes * (classes - 1) // 2 if has_votes else classes
     return (("string" if words else "int64", (rows,)), ("float32", (rows, scores or None)))[: call.count]
 
 
 def _features_shape(call: Call) -> Answer:
-    """FeatureVectorizer: the columns of all inputs side by side."""
+    """Shape rule of FeatureVectorizer, which concatenates the columns of all inputs."""
     source = call.known(0)
     rows = source[0] if source and len(source) > 1 else 1 if source else None
     return (("float32", (rows, sum(call.ints("inputdimensions") or ()) or None)),)
@@ -65,28 +68,29 @@ def _features_shape(call: Call) -> Answer:
 ML = "ai.onnx.ml"
 
 
-_POST = {"NONE": 0, "LOGISTIC": 1, "PROBIT": 1, "SOFTMAX": 5, "SOFTMAX_ZERO": 5}
-"""Operations on each score behind a model, as words or as TreeEnsemble's numbers."""
+_POST_TRANSFORMS = {"NONE": 0, "LOGISTIC": 1, "PROBIT": 1, "SOFTMAX": 5, "SOFTMAX_ZERO": 5}
+"""Operations per score of each post transform."""
 
-
-_POST_NUMBERS = tuple(_POST[n] for n in ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"))
+_POST_TRANSFORMS_BY_NUMBER = tuple(
+    _POST_TRANSFORMS[n] for n in ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+)
 
 
 _KERNELS = {"LINEAR": 0, "POLY": 3, "RBF": 2, "SIGMOID": 3}
-"""Operations on each product of an input with a support vector: scale, shift, function."""
+"""Operations per product of an input and a support vector (scale, shift, function), by kernel."""
 
 
 def _rows(call: Call) -> tuple[Shape, Dim]:
-    """How many rows the input has, and features in each."""
+    """Returns the shape of the rows and the number of features in each row."""
     shape = call.shape(0)
     return (shape[:-1] or (1,)), shape[-1]
 
 
-def _after_scores(cost: Cost, call: Call, rows: Shape, scores: Dim, *, labels: bool) -> Cost:
-    """`cost` with the work after the scores: their function, and the largest of them for a label."""
-    after = _POST[call.attributes.get("post_transform", "NONE")]
-    if after:
-        cost = cost_formulas.adding(cost, "post transform", (*rows, scores), after)
+def _add_score_work(cost: Cost, call: Call, rows: Shape, scores: Dim, *, labels: bool) -> Cost:
+    """Adds the cost of the post transform and, for labels, of finding the largest score."""
+    per_score = _POST_TRANSFORMS[call.attributes.get("post_transform", "NONE")]
+    if per_score:
+        cost = cost_formulas.adding(cost, "post transform", (*rows, scores), per_score)
     return cost_formulas.adding(cost, "largest score", (*rows, scores)) if labels else cost
 
 
@@ -98,11 +102,11 @@ def _linear(call: Call) -> Cost:
     cost = cost_formulas.counted([("rows", rows), ("features", (features,)), ("scores", (scores,))])
     if call.attributes.get("intercepts"):
         cost = cost_formulas.adding(cost, "intercepts", (*rows, scores))
-    return _after_scores(cost, call, rows, scores, labels=labels)
+    return _add_score_work(cost, call, rows, scores, labels=labels)
 
 
 def _kernels(call: Call, rows: Shape, features: Dim, vectors: int) -> Cost:
-    """Each input against each support vector."""
+    """Cost of the kernel of each input with each support vector."""
     kind = call.attributes.get("kernel_type", "LINEAR")
     cost = cost_formulas.counted([("rows", rows), ("support vectors", (vectors,)), ("features", (features,))])
     if kind == "RBF":
@@ -114,6 +118,7 @@ def _kernels(call: Call, rows: Shape, features: Dim, vectors: int) -> Cost:
 
 
 def _support_vectors(call: Call, features: Dim) -> int | None:
+    """Returns the number of support vectors, or None if the number of features is unknown."""
     count = len(call.attributes.get("support_vectors", ()))
     return count // features if isinstance(features, int) and features else None
 
@@ -129,34 +134,36 @@ def _svm_regressor(call: Call) -> Cost:
     else:
         cost = cost_formulas.counted([("rows", rows), ("features", (features,))])
     cost = cost_formulas.adding(cost, "rho", rows) if call.attributes.get("rho") else cost
-    return _after_scores(cost, call, rows, 1, labels=False)
+    return _add_score_work(cost, call, rows, 1, labels=False)
 
 
 def _svm_classifier(call: Call) -> Cost:
-    """One against one: each pair of classes weighs the support vectors of both."""
-    at = call.attributes
+    """Cost of a one-against-one classifier, in which each pair of classes uses the vectors of both."""
+    attributes = call.attributes
     rows, features = _rows(call)
     vectors = _support_vectors(call, features)
     if vectors is None:
         return cost_formulas.unknown("how many features the input has is not known")
-    classes = len(at.get("classlabels_ints") or at.get("classlabels_strings") or ())
+    classes = len(attributes.get("classlabels_ints") or attributes.get("classlabels_strings") or ())
     if not vectors:
-        # without support vectors the coefficients are those of a linear model, one row a class
-        scores = len(at["coefficients"]) // features if isinstance(features, int) and features else None
+        # without support vectors, it is a linear model with one row of coefficients per class
+        scores = (
+            len(attributes["coefficients"]) // features if isinstance(features, int) and features else None
+        )
         cost = cost_formulas.counted([("rows", rows), ("features", (features,)), ("scores", (scores,))])
-        return _after_scores(cost, call, rows, scores, labels=True)
+        return _add_score_work(cost, call, rows, scores, labels=True)
     pairs = classes * (classes - 1) // 2
     weighed = cost_formulas.counted(
         [("rows", rows), ("support vectors", (vectors,)), ("classes but one", (classes - 1,))]
     )
     cost = cost_formulas.total([_kernels(call, rows, features, vectors), weighed])
     cost = cost_formulas.adding(cost, "rho and vote", (*rows, pairs), 2)
-    if at.get("prob_a"):
+    if attributes.get("prob_a"):
         cost = cost_formulas.adding(cost, "sigmoid of a pair", (*rows, pairs), 3)
         if classes > 2:
             reason = "how often the probabilities of the pairs are balanced depends on the data"
             return replace(cost, elementwise_ops=None, status="unknown", reason=reason)
-    return _after_scores(cost, call, rows, classes if at.get("prob_a") else pairs, labels=True)
+    return _add_score_work(cost, call, rows, classes if attributes.get("prob_a") else pairs, labels=True)
 
 
 def _normalizer(call: Call) -> Cost:
@@ -165,90 +172,106 @@ def _normalizer(call: Call) -> Cost:
     return cost_formulas.elementwise(f"Normalizer {kind} ({detail})", call.output(), count)
 
 
-def _deepest(roots: Sequence[int], below: Mapping[int, tuple[int, ...]]) -> int | None:
-    """Sum over the trees of the comparisons on their longest path; None if they are no trees.
+def _longest_path_total(roots: Sequence[int], children: Mapping[int, tuple[int, ...]]) -> int | None:
+    """Sums the comparisons on the longest path of each tree; returns None if the nodes are not trees.
 
-    A file may say that nodes stand below themselves or below one another; every node is looked at once.
+    An invalid file may contain cycles, so every node is visited only once.
+
+    Args:
+        roots: Root node of each tree.
+        children: Children that are not leaves, by interior node.
     """
     total, visited = 0, set[int]()
     for root in roots:
-        level = [root] if root in below else []
+        level = [root] if root in children else []
         while level:
             total += 1
             if len(set(level)) != len(level) or visited.intersection(level):
                 return None
             visited.update(level)
-            level = [son for parent in level for son in below[parent] if son in below]
+            level = [child for parent in level for child in children[parent] if child in children]
     return total
 
 
-def _trees(call: Call, comparisons: int | None, trees: int, scores: int, most: int, after: int) -> Cost:
+def _trees(
+    call: Call, comparisons: int | None, trees: int, scores: int, max_weights: int, per_score: int
+) -> Cost:
     rows, _ = _rows(call)
     if comparisons is None:
         return replace(cost_formulas.unknown("its nodes form no trees"), macs=0)
-    each_row = comparisons + trees * most + scores * after
+    per_row = comparisons + trees * max_weights + scores * per_score
     label = f"{call.op} ({trees:,} trees, {comparisons:,} comparisons at most, leaves summed)"
-    cost = cost_formulas.elementwise(label, (*rows, each_row))
+    cost = cost_formulas.elementwise(label, (*rows, per_row))
     return cost_formulas.bounded(cost, "a row takes one path through each tree; counted are the longest")
 
 
 def _tree_ensemble(call: Call) -> Cost:
-    """TreeEnsemble (opset 5): interior nodes and leaves in lists of their own."""
-    at = call.attributes
-    ends = list(zip(at["nodes_trueleafs"], at["nodes_falseleafs"], strict=True))
-    sons = list(zip(at["nodes_truenodeids"], at["nodes_falsenodeids"], strict=True))
-    below = {
-        i: tuple(son for son, end in zip(pair, leafs, strict=True) if not end)
-        for i, (pair, leafs) in enumerate(zip(sons, ends, strict=True))
+    """Cost of TreeEnsemble (opset 5), which lists interior nodes and leaves separately."""
+    attributes = call.attributes
+    leaf_flags = list(zip(attributes["nodes_trueleafs"], attributes["nodes_falseleafs"], strict=True))
+    child_pairs = list(zip(attributes["nodes_truenodeids"], attributes["nodes_falsenodeids"], strict=True))
+    children = {
+        i: tuple(child for child, is_leaf in zip(pair, leafs, strict=True) if not is_leaf)
+        for i, (pair, leafs) in enumerate(zip(child_pairs, leaf_flags, strict=True))
     }
-    roots = at["tree_roots"]
-    comparisons = _deepest(roots, below)
-    scores = at.get("n_targets", 1)
-    return _trees(call, comparisons, len(roots), scores, 1, _POST_NUMBERS[at.get("post_transform", 0)])
+    roots = attributes["tree_roots"]
+    comparisons = _longest_path_total(roots, children)
+    scores = attributes.get("n_targets", 1)
+    return _trees(
+        call,
+        comparisons,
+        len(roots),
+        scores,
+        1,
+        _POST_TRANSFORMS_BY_NUMBER[attributes.get("post_transform", 0)],
+    )
 
 
-def _old_trees(call: Call) -> Cost:
-    """TreeEnsembleClassifier, TreeEnsembleRegressor: nodes of all trees in one list, leaves among them."""
-    at = call.attributes
+def _legacy_trees(call: Call) -> Cost:
+    """Cost of TreeEnsembleClassifier and TreeEnsembleRegressor, which list nodes and leaves together."""
+    attributes = call.attributes
     prefix = "class" if call.op.endswith("Classifier") else "target"
-    names = list(zip(at["nodes_treeids"], at["nodes_nodeids"], strict=True))
-    place = {name: i for i, name in enumerate(names)}
-    leaf = [mode == "LEAF" for mode in at["nodes_modes"]]
-    below = {
-        i: tuple(place[tree, son] for son in (at["nodes_truenodeids"][i], at["nodes_falsenodeids"][i]))
+    names = list(zip(attributes["nodes_treeids"], attributes["nodes_nodeids"], strict=True))
+    index_of = {name: i for i, name in enumerate(names)}
+    is_leaf = [mode == "LEAF" for mode in attributes["nodes_modes"]]
+    children = {
+        i: tuple(
+            index_of[tree, child]
+            for child in (attributes["nodes_truenodeids"][i], attributes["nodes_falsenodeids"][i])
+        )
         for i, (tree, _) in enumerate(names)
-        if not leaf[i]
+        if not is_leaf[i]
     }
-    sons = {son for pair in below.values() for son in pair}
-    roots = [i for i in range(len(names)) if i not in sons]
-    comparisons = _deepest(roots, below)
+    child_indices = {child for pair in children.values() for child in pair}
+    roots = [i for i in range(len(names)) if i not in child_indices]
+    comparisons = _longest_path_total(roots, children)
     weights: dict[Any, int] = {}
-    for name in zip(at[f"{prefix}_treeids"], at[f"{prefix}_nodeids"], strict=True):
+    for name in zip(attributes[f"{prefix}_treeids"], attributes[f"{prefix}_nodeids"], strict=True):
         weights[name] = weights.get(name, 0) + 1
-    scores = len(set(at[f"{prefix}_ids"]))
-    after = _POST[at.get("post_transform", "NONE")] + (prefix == "class")
-    return _trees(call, comparisons, len(roots), scores, max(weights.values(), default=0), after)
+    scores = len(set(attributes[f"{prefix}_ids"]))
+    per_score = _POST_TRANSFORMS[attributes.get("post_transform", "NONE")] + (prefix == "class")
+    return _trees(call, comparisons, len(roots), scores, max(weights.values(), default=0), per_score)
 
 
-_LONGEST = 4096
-"""Words of a group; longer ones are of a file that means no good."""
+_MAX_GRAM_LENGTH = 4096
+"""Maximum number of words in an n-gram. A larger number indicates a malicious file."""
 
 
 def _tf_idf(call: Call) -> Cost:
-    """Every n-gram of every row may be found, and adds one to its counter."""
-    at, shape = call.attributes, call.shape(0)
+    """Upper bound of the cost of TfIdfVectorizer: every n-gram of every row increments a counter."""
+    attributes, shape = call.attributes, call.shape(0)
     rows, length = (shape[:-1] or (1,)), shape[-1]
     if not isinstance(length, int):
         return replace(cost_formulas.unknown(cost_formulas.unbound([("", shape)])), macs=0)
-    ngrams, longest = 0, min(at["max_gram_length"], length)
-    if longest > _LONGEST:
+    ngrams, longest = 0, min(attributes["max_gram_length"], length)
+    if longest > _MAX_GRAM_LENGTH:
         return replace(cost_formulas.unknown(f"groups of {longest:,} words are not worked out"), macs=0)
-    for n in range(at["min_gram_length"], longest + 1):
-        # of the words of a group each stands 1 to skips + 1 behind the one before
-        steps = min(at["max_skip_count"] + 1, (length - 1) // (n - 1)) if n > 1 else 1
+    for n in range(attributes["min_gram_length"], longest + 1):
+        # consecutive words of an n-gram are 1 to max_skip_count + 1 positions apart
+        steps = min(attributes["max_skip_count"] + 1, (length - 1) // (n - 1)) if n > 1 else 1
         ngrams += steps * length - (n - 1) * steps * (steps + 1) // 2
     cost = cost_formulas.elementwise("TfIdfVectorizer (n-grams counted)", (*rows, ngrams))
-    if at.get("mode", "TF") != "TF":
+    if attributes.get("mode", "TF") != "TF":
         cost = cost_formulas.adding(cost, "weights", call.output())
     return cost_formulas.bounded(cost, "how many n-grams are known depends on the data; counted are all")
 
@@ -271,16 +294,18 @@ OPERATORS = (
         ML,
     ),
     Operator("FeatureVectorizer", free, ML, _features_shape),
-    Operator("Binarizer", each(1, "compare"), ML),
-    Operator("Imputer", each(1, "compare"), ML, like(0), learned=("imputed_value_floats",)),
-    Operator("Scaler", each(2, "subtract, scale"), ML, like(0, dtype="float32"), learned=("offset", "scale")),
+    Operator("Binarizer", per_output(1, "compare"), ML),
+    Operator("Imputer", per_output(1, "compare"), ML, like(0), learned=("imputed_value_floats",)),
+    Operator(
+        "Scaler", per_output(2, "subtract, scale"), ML, like(0, dtype="float32"), learned=("offset", "scale")
+    ),
     Operator("Normalizer", _normalizer, ML, like(0, dtype="float32")),
     Operator("LinearClassifier", _linear, ML, learned=_COEFFICIENTS),
     Operator("LinearRegressor", _linear, ML, _scores("targets"), learned=_COEFFICIENTS),
     Operator("SVMClassifier", _svm_classifier, ML, _votes_shape, learned=_VECTORS),
     Operator("SVMRegressor", _svm_regressor, ML, _scores(1), learned=_VECTORS),
     Operator("TreeEnsemble", _tree_ensemble, ML, learned=_TREES),
-    Operator("TreeEnsembleClassifier", _old_trees, ML, _scores("", labels="classlabels"), learned=_TREES),
-    Operator("TreeEnsembleRegressor", _old_trees, ML, _scores("n_targets"), learned=_TREES),
+    Operator("TreeEnsembleClassifier", _legacy_trees, ML, _scores("", labels="classlabels"), learned=_TREES),
+    Operator("TreeEnsembleRegressor", _legacy_trees, ML, _scores("n_targets"), learned=_TREES),
     Operator("TfIdfVectorizer", _tf_idf, learned=("weights",)),
 )

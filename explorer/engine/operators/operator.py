@@ -1,8 +1,8 @@
-"""Operator record: output types, cost, gradient, and role along a text.
+"""Defines the operator record: output types, cost, gradient and properties of the inputs of an operator.
 
-A family (`onnx/`) is a list of these records beside their rules; `registry` puts the families together and
-hands shapes, costs, training and decode what each asks. To add an operator touches its family and nothing
-else. What it means to the proof stands apart on purpose (`proof/meanings`).
+Each family module (in `onnx/`, for example) has a list of records and their rules. `registry` collects the
+families and answers queries about shapes, costs and training. To add an operator, change only its family. Its
+meaning for the proof is separate on purpose (`proof/meanings`).
 """
 
 from __future__ import annotations
@@ -16,32 +16,39 @@ from explorer.engine.operators.call import Call, Rule, ShapeRule
 from explorer.engine.operators.gradients import Gradient, Want, pair
 
 Role = Literal["each"]
-"""What an operator does along the positions of a batch or a text: each element is made by itself."""
+"""Behavior along the positions of a batch or sequence. 'each': an output element depends on one position."""
 
 
 Layout = Literal["", "last", "attribute", "either"]
-"""Where the channels of an operator's images stand. '': second; last; attribute: last if `channels_last` is
-set; either: its rules need not know. In onnxruntime's NHWC domain they stand last if it is not either.
+"""Position of the channel axis in an operator's images.
+
+- '': the second axis. In onnxruntime's NHWC domain: the last axis.
+- 'last': the last axis.
+- 'attribute': the last axis if the attribute `channels_last` is set, else the second.
+- 'either': the rules do not depend on the position.
 """
 
 
 Packed = tuple[tuple[int, ...], tuple[str, ...], int]
-"""Inputs that hold several values in a byte; see `Operator.packed`."""
+"""Inputs with several values in a byte: (input indices, attributes with the bits per value, default bits).
+
+A node uses its first attribute in this list, or the default without any.
+"""
 
 
 def bits_of(attributes: Mapping[str, Any], names: tuple[str, ...], default: int) -> int:
-    """Bits of a packed value, from the first of the attributes that is given."""
+    """Returns the bits of a packed value from the first attribute in `names` that the node has."""
     return next((attributes[name] for name in names if attributes.get(name)), default)
 
 
 class BackwardNode(NamedTuple):
-    """A node and its forward MACs, for the rule of its gradient.
+    """Argument of a gradient rule: a node with its forward MACs.
 
     Attributes:
-        call: The node.
-        wants: Who wants the gradient of each input.
-        macs: Of all its runs.
-        trips: How often it runs.
+        call: Node.
+        wants: Purpose of the gradient of each input; see `Want`.
+        macs: Forward MACs of all executions of the node.
+        trips: Number of executions.
     """
 
     call: Call
@@ -50,11 +57,11 @@ class BackwardNode(NamedTuple):
     trips: int
 
     def want(self, index: int) -> Want:
-        """Who wants the gradient of an input."""
+        """Returns the purpose of the gradient of the input at `index`."""
         return self.wants[index] if index < len(self.wants) else ""
 
     def shape(self, index: int) -> tuple[int, ...] | None:
-        """Shape of an input; None if a size is not a known number."""
+        """Returns the shape of the input at `index`, or None if a size is not a number."""
         shape = self.call.known(index)
         if shape is None or not all(isinstance(d, int) for d in shape):
             return None
@@ -62,43 +69,43 @@ class BackwardNode(NamedTuple):
 
 
 GradientRule = Callable[[BackwardNode], Gradient | None]
-"""What the gradients of a node multiply; None if too little is known."""
+"""Function that counts the MACs of a node's gradients, or returns None if a shape is unknown."""
 
 
 def first_two(node: BackwardNode) -> Gradient:
-    """Of an operator that multiplies its first two inputs."""
+    """Gradient rule of an operator that multiplies its first two inputs."""
     return pair(node.macs, node.want(0), node.want(1))
 
 
 def blocked(_: BackwardNode) -> Gradient:
-    """No gradient flows through: steps, and outputs that do not depend on the inputs' values."""
+    """Gradient rule of operators without a gradient: step functions and outputs independent of values."""
     return Gradient()
 
 
 class Operator(Struct, frozen=True):
-    """One operator, or several with equal rules.
+    """Record of one operator, or of several operators with equal rules. Inputs are given by their index.
 
     Attributes:
-        names: Operator types, apart by spaces.
-        cost: The rule for the cost of a node.
-        domain: Their domain, or several; '' is ONNX's own.
-        shape: Types of the outputs; None leaves them to onnx.
-        reads: Inputs whose contents `shape` looks at, not only their types.
-        layout: Where the channels stand in its first input and its outputs.
-        fresh: Whether `shape` makes names of sizes, or is told of one node; such an answer holds for it only.
-        reader: Whether `cost` looks at what an input holds.
-        gradient: What its gradients multiply; None if that is not known.
-        statistics: Inputs that are found by counting, not by training.
-        position: 'each' for one that works element by element.
-        settings: Inputs that say how to compute (shapes, axes, indices, limits): never parameters.
+        names: Operator types, separated by spaces.
+        cost: Cost rule.
+        domain: Domain or domains of the operators; '' is the ONNX standard.
+        shape: Shape rule, or None to use the inference of the onnx package.
+        reads: Inputs whose contents `shape` reads.
+        layout: Position of the channel axis in the first input and in the outputs.
+        fresh: Whether the result of `shape` is valid for one node only, because it contains new symbolic
+            sizes or depends on the node.
+        reader: Whether `cost` reads the contents of an input.
+        gradient: Gradient rule, or None if the gradients are unknown.
+        statistics: Inputs with running statistics, which are not trained by gradients.
+        position: 'each' for an operator that works element by element, else None.
+        settings: Inputs that configure the operator (shapes, axes, indices, limits) and are never parameters.
         quantized: Whether stored inputs of any type are parameters: packed data, scales, zero points, biases.
-        packed: Inputs that hold several values in a byte, the attributes of which the first that is given
-            says how wide one is, the width if none is; several such groups.
-        learned: Attributes that are parameters.
+        packed: Inputs with several values in a byte; see `Packed`.
+        learned: Attributes that contain parameters.
         rows: Inputs of which one row is read for each row of the first output.
-        alias: Whether it hands a stored tensor on as the same parameter in another guise.
-        view: Whether its first output is its first input under another shape: no runtime copies it.
-        unread: Whether it looks at a shape, not at what is in the tensor.
+        alias: Whether the output of a stored input counts as the same parameter in another form.
+        view: Whether the first output is the first input with another shape, which runtimes do not copy.
+        unread: Whether the operator does not read the contents of its input, only its shape.
     """
 
     names: str

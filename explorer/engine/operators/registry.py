@@ -1,11 +1,10 @@
-"""Registry of operators: every record by domain and name, and queries for shapes, costs and training.
+"""Registry of operator records by domain and name, with queries for costs, gradients and parameters.
 
-Every operator of ONNX's standard, in all of its versions, of onnxruntime's own set and of TensorFlow Lite's
-schema has a record; its cost is a count, a bound, "moves data", or a reason why none can be given. An
-operator without a record is unknown, and says so. Users add costs of their own (`user`, `explorer.rules`).
+It has a record for every operator of the ONNX standard in all versions, of onnxruntime, and of the TensorFlow
+Lite schema. The cost in a record is a count, a bound, zero, or a reason why it is unknown. An operator
+without a record has an unknown cost. Users can add their own cost rules (see `user` and `explorer.rules`).
 
-A question that knows no domain (which inputs are parameters, what mixes positions) goes to the first record
-of a name: that of ONNX itself, if it has one.
+A query without a domain uses the first record of a name, which is that of the ONNX standard if it exists.
 """
 
 from __future__ import annotations
@@ -47,61 +46,62 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def _turned(operator: Operator, layout: Layout) -> Operator:
-    """A record for channels that stand last, from one whose rules are for channels that stand second."""
+def _adapt_layout(operator: Operator, layout: Layout) -> Operator:
+    """Wraps the rules of a record, which expect the channels as the second axis, for another layout."""
     shape_rule, cost_rule = operator.shape, operator.cost
 
-    def last(call: Call) -> bool:
+    def is_channels_last(call: Call) -> bool:
         return layout == "last" or bool(call.attributes.get("channels_last", 0))
 
-    def first(info: TensorInfo | None) -> TensorInfo | None:
+    def to_channels_first_info(info: TensorInfo | None) -> TensorInfo | None:
         return info and replace(info, shape=channels_first(info.shape))
 
-    def turned(call: Call) -> Call:
-        inputs = (*map(first, call.inputs[:1]), *call.inputs[1:])
-        return replace(call, inputs=inputs, outputs=tuple(map(first, call.outputs)))
+    def to_channels_first(call: Call) -> Call:
+        inputs = (*map(to_channels_first_info, call.inputs[:1]), *call.inputs[1:])
+        return replace(call, inputs=inputs, outputs=tuple(map(to_channels_first_info, call.outputs)))
 
     def shape(call: Call) -> Answer:
         assert shape_rule is not None
-        if not last(call):
+        if not is_channels_last(call):
             return shape_rule(call)
-        answer = shape_rule(turned(call))
+        answer = shape_rule(to_channels_first(call))
         return answer and [(dtype, channels_last(shape)) for dtype, shape in answer]
 
     def cost(call: Call) -> Cost:
-        return cost_rule(turned(call) if last(call) else call)
+        return cost_rule(to_channels_first(call) if is_channels_last(call) else call)
 
     return replace(operator, shape=shape_rule and shape, cost=cost, layout=layout)
 
 
-def _collected() -> dict[Key, Operator]:
+def _collect_operators() -> dict[Key, Operator]:
+    """Collects the records of all families, with rules adapted to the layout of each domain."""
     operators: dict[Key, Operator] = {}
     for family in FAMILIES:
         for operator in family.OPERATORS:
             domains = (operator.domain,) if isinstance(operator.domain, str) else operator.domain
             for domain in domains:
                 layout: Layout = "last" if domain == NHWC and operator.layout != "either" else operator.layout
-                variant = _turned(operator, layout) if layout in ("last", "attribute") else operator
+                variant = _adapt_layout(operator, layout) if layout in ("last", "attribute") else operator
                 operators.update(dict.fromkeys([(domain, name) for name in operator.names.split()], variant))
     return operators
 
 
-OPERATORS: Mapping[Key, Operator] = _collected()
-"""Record by (domain, operator)."""
+OPERATORS: Mapping[Key, Operator] = _collect_operators()
+"""Records by (domain, operator)."""
 
 BY_NAME: Mapping[str, Operator] = {
     name: OPERATORS[domain, name] for domain, name in sorted(OPERATORS, reverse=True)
 }
-"""The record that stands for a name whatever its domain."""
+"""Records by operator name, for queries without a domain."""
 
 RULES: Rules = {key: operator.cost for key, operator in OPERATORS.items()}
-"""What operators cost. Counting conventions are those of `cost_formulas`."""
+"""Cost rules by (domain, operator). `cost_formulas` documents the counting conventions."""
 
 READERS: Collection[Key] = frozenset(key for key, operator in OPERATORS.items() if operator.reader)
-"""Operators whose costs look at what an input holds, not only at its shape."""
+"""Operators whose costs depend on the contents of an input, not only on its shape."""
 
 LEARNED: Mapping[str, tuple[str, ...]] = {op: o.learned for op, o in BY_NAME.items() if o.learned}
-"""Attributes that are parameters: the numbers that scikit-learn and its like have learned."""
+"""Attributes that contain learned parameters, such as those of scikit-learn models, by operator name."""
 
 _UNKNOWN = Operator("", free)
 
@@ -109,31 +109,31 @@ _WEIGHTS = ("float", "bfloat", "int8", "uint8", "int4", "uint4", "int2", "uint2"
 
 
 def named(op: str) -> Operator:
-    """The record of a name, or an empty one."""
+    """Returns the record of an operator name, or an empty record."""
     return BY_NAME.get(op, _UNKNOWN)
 
 
 def cost_of(call: Call, table: Rules = RULES) -> Cost:
-    """The cost of a node; unknown, with the reason in words, if there is no rule or a shape is missing.
+    """Computes the cost of a node. The cost is unknown, with a reason, without a rule or a needed shape.
 
     Args:
-        call: The node.
-        table: The rules: ours, or ours with a user's.
+        call: Node.
+        table: Cost rules, built-in or extended by the user's rules.
 
     Raises:
         Misuse: A user's rule failed.
     """
     rule = table.get((call.domain, call.op))
     if rule is None:
-        where = f" of domain {call.domain}" if call.domain else ""
-        return cost_formulas.unknown(f"no rule for operator {call.op}{where}")
+        domain_text = f" of domain {call.domain}" if call.domain else ""
+        return cost_formulas.unknown(f"no rule for operator {call.op}{domain_text}")
     try:
         cost = rule(call)
     except MissingShape as missing:
         return cost_formulas.unknown(str(missing))
     except ExplorerError:
         raise
-    except Exception:  # attributes and ranks come from the file: a malformed node must not stop the rest
+    except Exception:  # a malformed node in the file must not stop the analysis of other nodes
         return cost_formulas.unknown(f"{call.op} has inputs or attributes that do not fit its definition")
     if (cost.macs or 0) < 0 or (cost.elementwise_ops or 0) < 0:
         return cost_formulas.unknown(f"{call.op} has a size below 0 among its attributes")
@@ -141,16 +141,16 @@ def cost_of(call: Call, table: Rules = RULES) -> Cost:
 
 
 def gradient_of(call: Call, wants: Sequence[Want], macs: int, trips: int = 1) -> Gradient | None:
-    """The MACs of a node's gradients.
+    """Computes the MACs of a node's gradients.
 
     Args:
-        call: The node.
-        wants: Who wants the gradient of each input.
-        macs: Of all its runs.
-        trips: How often it runs.
+        call: Node.
+        wants: Purpose of the gradient of each input; see `Want`.
+        macs: Forward MACs of all executions of the node.
+        trips: Number of executions.
 
     Returns:
-        None if there is no rule for it, or too little is known.
+        The gradients, or None if the operator has no rule or a shape is unknown.
     """
     if not any(wants) or not macs:
         return Gradient()
@@ -160,10 +160,10 @@ def gradient_of(call: Call, wants: Sequence[Want], macs: int, trips: int = 1) ->
 
 
 def is_parameter(op: str, index: int, dtype: str | None, shape: Shape | None) -> bool:
-    """Whether a stored tensor that `op` takes at `index` is a parameter of the model.
+    """Whether a stored tensor that `op` reads at input `index` is a parameter of the model.
 
-    Shapes, axes, indices and limits are not, nor are masks and 64-bit integers, nor a single number
-    without dimensions (an epsilon, a scale), except in quantized operators.
+    Shapes, axes, indices and limits are not parameters. Masks, 64-bit integers and scalars (an epsilon, a
+    scale) are parameters only in quantized operators.
     """
     operator = named(op)
     if index in operator.settings:
@@ -174,9 +174,9 @@ def is_parameter(op: str, index: int, dtype: str | None, shape: Shape | None) ->
 
 
 def packed_bits(op: str, index: int, dtype: str, attributes: Mapping[str, Any]) -> int:
-    """Bits of one value where bytes hold several, 8 where they do not."""
-    for places, names, default in named(op).packed if dtype.endswith("int8") else ():
-        if index in places:
+    """Returns the bits of one value if the bytes of an input contain several values, else 8."""
+    for indices, names, default in named(op).packed if dtype.endswith("int8") else ():
+        if index in indices:
             bits = bits_of(attributes, names, default)
             return bits if bits in (2, 4) else 8
     return 8

@@ -1,9 +1,11 @@
-"""Shape rules that several families share: one input's shape, a broadcast, sizes from other inputs.
+"""Shape rules and helpers that several operator families share.
 
-A rule keeps expressions, which onnx's own inference loses (`N+3` becomes an unknown), and answers None
-where it does not understand; the node then goes to onnx. Each is asked once per distinct (operator,
-attributes, types). Formulas are those of the ONNX operator specification (opsets 1 to 26), for
-onnxruntime's operators, of which onnx's inference knows nothing, of its `docs/ContribOperators.md`.
+A shape rule computes the output types of a node. It keeps symbolic expressions such as `N+3`, which the shape
+inference of the onnx package loses. A rule that cannot handle a node returns None; the node then goes to
+onnx's inference. A rule runs once for each distinct combination of operator, attributes and input types.
+
+The formulas follow the ONNX operator specification (opsets 1 to 26). For onnxruntime's own operators, which
+onnx cannot infer, they follow its `docs/ContribOperators.md`.
 """
 
 from __future__ import annotations
@@ -16,10 +18,18 @@ from explorer.facts import Dim, Shape
 
 
 def int_attributes(call: Call, name: str, index: int) -> list[Any] | None:
-    """Integers that older opsets give as an attribute and newer ones as an input; None if unknown.
+    """Reads a list of integers that is an attribute in older opsets and an input in newer ones.
+
+    Args:
+        call: Node.
+        name: Name of the attribute.
+        index: Index of the input.
+
+    Returns:
+        The integers, or None if the input's elements are unknown.
 
     Raises:
-        LookupError: It is not given at all.
+        LookupError: The node has neither the attribute nor the input.
     """
     attribute = call.ints(name)
     if attribute is not None:
@@ -31,10 +41,10 @@ def int_attributes(call: Call, name: str, index: int) -> list[Any] | None:
 
 
 def axis_of(axis: Any, rank: int) -> int:
-    """An axis counted from the front.
+    """Converts a possibly negative axis to an index from 0.
 
     Raises:
-        IndexError: There is no such axis.
+        IndexError: A tensor of this rank has no such axis.
     """
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise IndexError(axis)
@@ -42,10 +52,10 @@ def axis_of(axis: Any, rank: int) -> int:
 
 
 def broadcast(*shapes: Shape | None) -> Shape | None:
-    """The shape that all broadcast to; None if the rank of one is unknown.
+    """Returns the broadcast shape, or None if the rank of any shape is unknown.
 
     Raises:
-        ValueError: They do not fit together.
+        ValueError: The shapes are incompatible.
     """
     if len(shapes) == 2 and shapes[0] == shapes[1]:
         # an unknown dimension may be 1 in one shape and not in the other
@@ -54,19 +64,19 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
         return None
     rank = max(len(s) for s in shapes if s is not None)
     result: list[Dim] = []
-    for at in range(-rank, 0):
+    for index in range(-rank, 0):
         size: Dim = 1
         for shape in shapes:
             assert shape is not None
-            if -at > len(shape) or shape[at] == 1 or shape[at] == size:
+            if -index > len(shape) or shape[index] == 1 or shape[index] == size:
                 continue
-            dim = shape[at]
+            dim = shape[index]
             if size == 1:
                 size = dim
             elif isinstance(size, int) and isinstance(dim, int):
                 raise ValueError(f"{size} against {dim}")
             elif isinstance(size, int) or isinstance(dim, int):
-                # a number above 1 wins over a name, which is then that number or 1
+                # a number above 1 decides the size: the symbolic size must equal it or be 1
                 size = size if isinstance(size, int) else dim
             else:
                 size = dims.greatest(size, dim)
@@ -74,16 +84,21 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
     return tuple(result)
 
 
-def first(call: Call) -> Answer:
-    """The first output like the first input; others are not known here."""
+def like_first_input(call: Call) -> Answer:
+    """Shape rule for one output with the type of the first input; None for several outputs."""
     return (call.type(0),) if call.count == 1 else None
 
 
-def like(*places: int, dtype: str | int | None = None) -> ShapeRule:
-    """Each output like the input at its place; of further ones nothing is known."""
+def like(*indices: int, dtype: str | int | None = None) -> ShapeRule:
+    """Makes a shape rule in which each output has the type of an input.
+
+    Args:
+        indices: Input index for each output. The types of further outputs are unknown.
+        dtype: Element type of the first output, or the index of the input that has it.
+    """
 
     def rule(call: Call) -> Answer:
-        types = [call.type(at) for at in places]
+        types = [call.type(index) for index in indices]
         if dtype is not None:
             types[0] = call.dtype(dtype), types[0][1]
         return [*types, *[UNKNOWN] * call.count][: call.count]
@@ -91,8 +106,13 @@ def like(*places: int, dtype: str | int | None = None) -> ShapeRule:
     return rule
 
 
-def sized(*sizes: tuple[int, int] | str | int, dtype: str | int = 0) -> ShapeRule:
-    """One output, each size the axis of an input, an attribute, or a number; of others nothing is known."""
+def from_sizes(*sizes: tuple[int, int] | str | int, dtype: str | int = 0) -> ShapeRule:
+    """Makes a shape rule that composes the first output's shape. Types of further outputs are unknown.
+
+    Args:
+        sizes: One entry for each axis: (input index, axis), the name of an attribute, or a number.
+        dtype: Element type, or the index of the input that has it.
+    """
 
     def rule(call: Call) -> Answer:
         shape: list[Dim] = []
@@ -107,20 +127,20 @@ def sized(*sizes: tuple[int, int] | str | int, dtype: str | int = 0) -> ShapeRul
     return rule
 
 
-def together(*places: int, dtype: str | int = 0) -> ShapeRule:
-    """Some inputs broadcast."""
+def broadcast_inputs(*indices: int, dtype: str | int = 0) -> ShapeRule:
+    """Makes a shape rule for the broadcast shape of the inputs at `indices`."""
 
     def rule(call: Call) -> Answer:
-        return ((call.dtype(dtype), broadcast(*(call.known(i) for i in places))),)
+        return ((call.dtype(dtype), broadcast(*(call.known(index) for index in indices))),)
 
     return rule
 
 
 def size_of(value: Any) -> Dim:
-    """A size from an element of a shape.
+    """Converts an element of a shape tensor to a dimension.
 
     Raises:
-        ValueError: It is negative.
+        ValueError: The element is negative.
     """
     if value is None:
         return None
@@ -133,7 +153,7 @@ def size_of(value: Any) -> Dim:
 
 
 def sizes_of(call: Call, index: int) -> Shape | None:
-    """The sizes that an input holds; None if not even their number is known."""
+    """Returns the sizes in an input, or None if their number is unknown."""
     content = call.elements(index)
     if content is not None:
         return tuple(map(size_of, content))
@@ -144,7 +164,10 @@ def sizes_of(call: Call, index: int) -> Shape | None:
 
 
 def window_places(call: Call, sizes: Shape, kernel: Shape, *, ceil: bool = False) -> list[Dim] | None:
-    """How many places a window takes on each axis: floor((size + pads - reach) / stride) + 1."""
+    """Counts the window positions on each axis: floor((size + pads - extent) / stride) + 1.
+
+    The extent of a window is its size including dilation. Returns None if the attributes are invalid.
+    """
     rank = len(sizes)
     strides = call.ints("strides") or (1,) * rank
     dilations = call.ints("dilations") or (1,) * rank
@@ -153,20 +176,20 @@ def window_places(call: Call, sizes: Shape, kernel: Shape, *, ceil: bool = False
     if not (len(kernel) == len(strides) == len(dilations) == rank == len(pads) / 2) or min(strides) < 1:
         return None
     result: list[Dim] = []
-    for at, (size, taps) in enumerate(zip(sizes, kernel, strict=True)):
-        stride = strides[at]
+    for axis, (size, taps) in enumerate(zip(sizes, kernel, strict=True)):
+        stride = strides[axis]
         if auto in ("SAME_UPPER", "SAME_LOWER"):
             result.append(dims.ceil_div(size, stride))
             continue
-        before, after = (pads[at], pads[at + rank]) if auto == "NOTSET" else (0, 0)
-        reach = dims.add(dims.multiply(dims.subtract(taps, 1), dilations[at]), 1)
-        room = dims.subtract(dims.add(size, before + after), reach)
-        steps = dims.ceil_div(room, stride) if ceil else dims.floor_div(room, stride)
-        if ceil and isinstance(reach, int) and after + stride > reach:
-            # omit a window that would begin behind the data
-            steps = dims.least(steps, dims.floor_div(dims.add(size, before - 1), stride))
-        places = dims.add(steps, 1)
-        if isinstance(places, int) and places < 0:
+        pad_before, pad_after = (pads[axis], pads[axis + rank]) if auto == "NOTSET" else (0, 0)
+        extent = dims.add(dims.multiply(dims.subtract(taps, 1), dilations[axis]), 1)
+        free_size = dims.subtract(dims.add(size, pad_before + pad_after), extent)
+        steps = dims.ceil_div(free_size, stride) if ceil else dims.floor_div(free_size, stride)
+        if ceil and isinstance(extent, int) and pad_after + stride > extent:
+            # omit a window that would start in the padding after the data
+            steps = dims.least(steps, dims.floor_div(dims.add(size, pad_before - 1), stride))
+        count = dims.add(steps, 1)
+        if isinstance(count, int) and count < 0:
             return None
-        result.append(places)
+        result.append(count)
     return result

@@ -1,12 +1,13 @@
-"""TensorFlow Lite's operators: the cost of each, and which of its inputs are parameters.
+"""Records of the TensorFlow Lite operators: the cost of each operator, and which inputs are parameters.
 
-Every builtin operator of the schema has a row. Tensors are channels last, weights as the kernels of the
-interpreter take them: CONV_2D (out, h, w, in / groups), DEPTHWISE_CONV_2D (1, h, w, out), TRANSPOSE_CONV
-(out, h, w, in), FULLY_CONNECTED (out, in). An operator on integers counts as its float form, with what makes
-the sums integers again as elementwise operations beside it, as the quantized operators of ONNX do. A fused
-activation is one operation on each output element.
+Every builtin operator of the schema has a record. Definitions follow the operators' kernels and schema.fbs.
 
-Definitions are those of the operators' kernels and of schema.fbs.
+Channels are the last axis. Weights have the layouts of the interpreter's kernels: CONV_2D (out, h, w, in /
+groups), DEPTHWISE_CONV_2D (1, h, w, out), TRANSPOSE_CONV (out, h, w, in), FULLY_CONNECTED (out, in).
+
+An operator on quantized integers has the MACs of its float form. The requantization of the sums is counted as
+elementwise operations, as for the quantized operators of ONNX. A fused activation is one operation per output
+element.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from collections.abc import Mapping, Sequence
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Call, Rule
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, FREE, Cost
-from explorer.engine.operators.cost_rules import each, each_input, free, moves, named, without
+from explorer.engine.operators.cost_rules import (
+    data_movement,
+    free,
+    from_table,
+    no_rule,
+    per_input,
+    per_output,
+)
 from explorer.engine.operators.operator import Operator
 from explorer.facts import Dim, Shape
 
@@ -24,31 +32,31 @@ DOMAIN = "tflite"
 
 _QUANTIZE, _DEQUANTIZE = ELEMENTWISE["quantize"][0], ELEMENTWISE["dequantize"][0]
 _INTEGERS = frozenset(("int8", "uint8", "int16", "int4", "int2", "uint4"))
-"""Element types that stand for other numbers, by a scale and a zero point."""
+"""Element types of quantized numbers, which have a scale and a zero point."""
 
 
-def _whole(call: Call, index: int = 0) -> bool:
-    """Whether the operator works on quantized numbers."""
+def _is_quantized(call: Call, index: int = 0) -> bool:
+    """Whether the input at `index` is quantized."""
     return call.dtype(index) in _INTEGERS
 
 
-def _after_sums(cost: Cost, call: Call, bias: int = -1, source: int = 0, weight: int = -1) -> Cost:
-    """`cost` with the work that follows the sums: bias, activation, requantization.
+def _add_output_work(cost: Cost, call: Call, bias: int = -1, source: int = 0, weight: int = -1) -> Cost:
+    """Adds the cost of bias, activation and requantization after the sums.
 
     Args:
-        cost: Of the sums.
-        call: The operator.
-        bias: Place of the bias.
-        source: Place of the input that tells whether it works on integers.
-        weight: Place of the weights: integers with a float input are the hybrid form, in which the input is
-            quantized for each run, and the sums are scaled back.
+        cost: Cost of the sums.
+        call: Operator.
+        bias: Input index of the bias, or -1 without one.
+        source: Index of the input whose type shows whether the operator is quantized.
+        weight: Input index of the weights, or -1. Quantized weights with a float input are the hybrid form,
+            which quantizes the input in each run and scales the sums.
     """
     output = call.output()
     if bias >= 0 and call.has(bias):
         cost = cost_formulas.adding(cost, "bias", output)
-    if _whole(call, source):
+    if _is_quantized(call, source):
         cost = cost_formulas.adding(cost, "requantize", output, _QUANTIZE)
-    elif weight >= 0 and _whole(call, weight):
+    elif weight >= 0 and _is_quantized(call, weight):
         cost = cost_formulas.adding(cost, "quantize the input", call.shape(source), _QUANTIZE + 2)
         cost = cost_formulas.adding(cost, "scale", output)
     return _activated(cost, call)
@@ -59,71 +67,78 @@ def _activated(cost: Cost, call: Call) -> Cost:
     return cost if name == "NONE" else cost_formulas.adding(cost, str(name), call.output())
 
 
-def _first(shape: Shape) -> Shape:
-    """(N, *spatial, C) as (N, C, *spatial)."""
+def _channels_first(shape: Shape) -> Shape:
+    """Converts (N, *spatial, C) to (N, C, *spatial)."""
     return (*shape[:1], *shape[-1:], *shape[1:-1])
 
 
-def _numbers(*dims: Dim) -> bool:
+def _are_known(*dims: Dim) -> bool:
     return all(isinstance(d, int) for d in dims)
 
 
 def _conv(call: Call) -> Cost:
     weight, source = call.shape(1), call.shape(0)
     channels, weight_channels = source[-1], weight[-1]
-    if _numbers(channels, weight_channels) and (not weight_channels or channels % weight_channels):  # type: ignore[operator]
+    if _are_known(channels, weight_channels) and (not weight_channels or channels % weight_channels):  # type: ignore[operator]
         return cost_formulas.unknown(
             f"its operands do not fit: {channels} channels, the weight takes {weight_channels}"
         )
-    return _after_sums(cost_formulas.conv(_first(call.output()), _first(weight)), call, 2, weight=1)
+    return _add_output_work(
+        cost_formulas.conv(_channels_first(call.output()), _channels_first(weight)), call, 2, weight=1
+    )
 
 
 def _depthwise(call: Call) -> Cost:
-    """Each output channel is a window of one input channel; the weight is (1, h, w, out)."""
+    """Cost of DEPTHWISE_CONV_2D with a weight (1, h, w, out). Each output channel reads one input channel."""
     weight, output = call.shape(1), call.output()
     if len(weight) != 4 or len(output) != 4:
         return cost_formulas.unknown("weight and output of the convolution do not have four dimensions")
-    if _numbers(weight[3], output[3]) and weight[3] != output[3]:
+    if _are_known(weight[3], output[3]) and weight[3] != output[3]:
         return cost_formulas.unknown(
             f"its operands do not fit: {output[3]} channels, the weight makes {weight[3]}"
         )
-    cost = cost_formulas.conv(_first(output), (output[3], 1, *weight[1:3]))
-    return _after_sums(cost, call, 2, weight=1)
+    cost = cost_formulas.conv(_channels_first(output), (output[3], 1, *weight[1:3]))
+    return _add_output_work(cost, call, 2, weight=1)
 
 
 def _conv_transpose(call: Call) -> Cost:
-    """Inputs are the size of the output, the weight (out, h, w, in), the data, the bias."""
+    """Cost of TRANSPOSE_CONV, whose inputs are output size, weight (out, h, w, in), data and bias."""
     weight, source = call.shape(1), call.shape(2)
-    if _numbers(weight[-1], source[-1]) and weight[-1] != source[-1]:
+    if _are_known(weight[-1], source[-1]) and weight[-1] != source[-1]:
         return cost_formulas.unknown(
             f"its operands do not fit: {source[-1]} channels, the weight takes {weight[-1]}"
         )
-    turned = (weight[-1], weight[0], *weight[1:-1])
-    return _after_sums(cost_formulas.conv_transpose(_first(source), turned), call, 3, source=2, weight=1)
+    transposed = (weight[-1], weight[0], *weight[1:-1])
+    return _add_output_work(
+        cost_formulas.conv_transpose(_channels_first(source), transposed), call, 3, source=2, weight=1
+    )
 
 
 def _conv_3d(call: Call) -> Cost:
-    """The weight is (d, h, w, in / groups, out)."""
+    """Cost of CONV_3D, whose weight is (d, h, w, in / groups, out)."""
     weight = call.shape(1)
     if len(weight) != 5:
         return cost_formulas.unknown("the weight of the convolution does not have five dimensions")
-    return _after_sums(
-        cost_formulas.conv(_first(call.output()), (weight[4], weight[3], *weight[:3])), call, 2
+    return _add_output_work(
+        cost_formulas.conv(_channels_first(call.output()), (weight[4], weight[3], *weight[:3])), call, 2
     )
 
 
 def _conv_3d_transpose(call: Call) -> Cost:
-    """Inputs as those of TRANSPOSE_CONV; the weight is (d, h, w, out, in)."""
+    """Cost of CONV_3D_TRANSPOSE, with the inputs of TRANSPOSE_CONV and a weight (d, h, w, out, in)."""
     weight, source = call.shape(1), call.shape(2)
     if len(weight) != 5:
         return cost_formulas.unknown("the weight of the convolution does not have five dimensions")
-    return _after_sums(
-        cost_formulas.conv_transpose(_first(source), (weight[4], weight[3], *weight[:3])), call, 3, source=2
+    return _add_output_work(
+        cost_formulas.conv_transpose(_channels_first(source), (weight[4], weight[3], *weight[:3])),
+        call,
+        3,
+        source=2,
     )
 
 
 def _fully_connected(call: Call) -> Cost:
-    """Rows of the input, as many as its size gives, against a weight of (out, in)."""
+    """Cost of FULLY_CONNECTED with a weight (out, in); the input is reshaped to rows of `in` elements."""
     source, weight = call.shape(0), call.shape(1)
     if len(weight) != 2:
         return cost_formulas.unknown("the weight of a fully connected layer has two dimensions")
@@ -138,7 +153,7 @@ def _fully_connected(call: Call) -> Cost:
     else:
         rows = (None,)
     cost = cost_formulas.counted([("rows", rows), ("in", (width,)), ("out", (units,))])
-    return _after_sums(cost, call, 2, weight=1)
+    return _add_output_work(cost, call, 2, weight=1)
 
 
 def _matmul(call: Call) -> Cost:
@@ -149,22 +164,28 @@ def _matmul(call: Call) -> Cost:
         b = (*b[:-2], *b[:-3:-1])
     if len(a) < 2 or len(b) < 2:
         return cost_formulas.unknown("a batch of matrices has two dimensions or more")
-    return _after_sums(cost_formulas.matmul(a, b), call, weight=1)
+    return _add_output_work(cost_formulas.matmul(a, b), call, weight=1)
 
 
-# -- what runs over a sequence ----------------------------------------------------------------------
+# -- recurrent operators ----------------------------------------------------------------------------
 
 
-def _gates(call: Call, places: Sequence[int]) -> int:
-    """How many of the gates have a weight: without an input gate it is one less the forget gate."""
-    return sum(call.has(place) for place in places)
+def _count_given(call: Call, indices: Sequence[int]) -> int:
+    """Counts the inputs at `indices` that the node has. An LSTM without an input gate has three gates."""
+    return sum(call.has(index) for index in indices)
 
 
 def _lstm(call: Call, rows: Shape, start: int = 0) -> Cost:
-    """An LSTM over `rows` steps and sequences; `start` is where its weights begin among the inputs."""
+    """Cost of an LSTM.
+
+    Args:
+        call: Operator.
+        rows: Steps and sequences.
+        start: Input index before its weights.
+    """
     width = call.shape(start + 2)
     state = call.shape(start + 6)
-    gates = _gates(call, range(start + 1, start + 5))
+    gates = _count_given(call, range(start + 1, start + 5))
     parts = [
         cost_formulas.counted([("steps", rows), ("gates", (gates,)), ("H", width[:1]), ("in", width[1:])]),
         cost_formulas.counted([("steps", rows), ("gates", (gates,)), ("H", state[:1]), ("state", state[1:])]),
@@ -173,11 +194,11 @@ def _lstm(call: Call, rows: Shape, start: int = 0) -> Cost:
     if call.has(start + 16):
         parts.append(cost_formulas.counted([("steps", rows), ("projection", call.shape(start + 16))]))
     cost = cost_formulas.total(parts)
-    biases = _gates(call, range(start + 12, start + 16))
+    biases = _count_given(call, range(start + 12, start + 16))
     cost = cost_formulas.adding(
         cost, "gates and state", units, 2 * gates + biases + cost_formulas.RECURRENT["LSTM"][1]
     )
-    peepholes = _gates(call, range(start + 9, start + 12))
+    peepholes = _count_given(call, range(start + 9, start + 12))
     if peepholes:
         cost = cost_formulas.adding(cost, "peepholes", units, 2 * peepholes)
     if call.has(start + 17):
@@ -185,16 +206,16 @@ def _lstm(call: Call, rows: Shape, start: int = 0) -> Cost:
     return cost
 
 
-def _time(call: Call) -> Shape:
-    """Steps and sequences of the input, whichever axis goes first."""
+def _sequence_shape(call: Call) -> Shape:
+    """Returns the first two axes of the input: steps and sequences, in either order."""
     return call.shape(0)[:2]
 
 
 def _sequence_lstm(call: Call) -> Cost:
-    cost = _lstm(call, _time(call))
-    norms = _gates(call, range(20, 24))
+    cost = _lstm(call, _sequence_shape(call))
+    norms = _count_given(call, range(20, 24))
     if norms:
-        units: Shape = (*_time(call), call.shape(2)[0])
+        units: Shape = (*_sequence_shape(call), call.shape(2)[0])
         cost = cost_formulas.adding(
             cost, f"normalise {norms} gates", units, norms * ELEMENTWISE["layer_norm"][0]
         )
@@ -202,7 +223,7 @@ def _sequence_lstm(call: Call) -> Cost:
 
 
 def _single_lstm(call: Call) -> Cost:
-    """LSTM runs one step; its basic form has one weight for all gates, on input and state together."""
+    """Cost of LSTM, which runs one step. Its basic form has one weight for all gates, input and state."""
     if call.attributes.get("kernel_type", "FULL") != "BASIC":
         return _lstm(call, call.shape(0)[:1])
     batch, weight = call.shape(0)[:1], call.shape(2)
@@ -214,21 +235,23 @@ def _single_lstm(call: Call) -> Cost:
     )
 
 
-def _both_lstm(call: Call) -> Cost:
-    """Weights of the forward direction, then of the backward one; a second input may come with its own."""
-    costs = [_lstm(call, _time(call)), _lstm(call, _time(call), 17)]
+def _bidirectional_lstm(call: Call) -> Cost:
+    """Cost of BIDIRECTIONAL_SEQUENCE_LSTM; an optional auxiliary input has weights of its own."""
+    costs = [_lstm(call, _sequence_shape(call)), _lstm(call, _sequence_shape(call), 17)]
     for start in (40, 44):
-        # weights of the auxiliary input, for those gates that have one
-        for place in range(start, start + 4):
-            if call.has(39) and call.has(place):
+        # weights of the auxiliary input, one per gate
+        for index in range(start, start + 4):
+            if call.has(39) and call.has(index):
                 costs.append(
-                    cost_formulas.counted([("steps", _time(call)), ("auxiliary", call.shape(place))])
+                    cost_formulas.counted(
+                        [("steps", _sequence_shape(call)), ("auxiliary", call.shape(index))]
+                    )
                 )
     return cost_formulas.total(costs)
 
 
 def _rnn(call: Call, rows: Shape, start: int = 1) -> Cost:
-    """Input weights, recurrent weights and bias stand at `start`."""
+    """Cost of an RNN, whose input weights, recurrent weights and bias are the inputs from index `start`."""
     cost = cost_formulas.total(
         [
             cost_formulas.counted([("steps", rows), ("H x in", call.shape(start))]),
@@ -238,16 +261,18 @@ def _rnn(call: Call, rows: Shape, start: int = 1) -> Cost:
     return cost_formulas.adding(cost, "bias, sum and activation", (*rows, call.shape(start)[0]), 3)
 
 
-def _both_rnn(call: Call) -> Cost:
-    costs = [_rnn(call, _time(call)), _rnn(call, _time(call), 5)]
-    for place in (10, 11):
-        if call.has(9) and call.has(place):
-            costs.append(cost_formulas.counted([("steps", _time(call)), ("auxiliary", call.shape(place))]))
+def _bidirectional_rnn(call: Call) -> Cost:
+    costs = [_rnn(call, _sequence_shape(call)), _rnn(call, _sequence_shape(call), 5)]
+    for index in (10, 11):
+        if call.has(9) and call.has(index):
+            costs.append(
+                cost_formulas.counted([("steps", _sequence_shape(call)), ("auxiliary", call.shape(index))])
+            )
     return cost_formulas.total(costs)
 
 
 def _svdf(call: Call) -> Cost:
-    """A product with the features, one with the state of the last steps, and a sum over the rank."""
+    """Cost of SVDF: a product with the features, a product with the recent states, a sum over the rank."""
     batch, features, time = call.shape(0)[:1], call.shape(1), call.shape(2)
     cost = cost_formulas.total(
         [
@@ -256,7 +281,7 @@ def _svdf(call: Call) -> Cost:
         ]
     )
     cost = cost_formulas.adding(cost, "sum over the rank", (*batch, *features[:1]))
-    return _after_sums(cost, call, 3)
+    return _add_output_work(cost, call, 3)
 
 
 # -- windows ----------------------------------------------------------------------------------------
@@ -284,18 +309,18 @@ def _bilinear(call: Call) -> Cost:
 
 
 def _pointwise(operations: int = 1) -> Rule:
-    """`operations` on each output element, and a fused activation.
+    """Makes the cost rule of `operations` per output element and a fused activation.
 
-    Where numbers are quantized, each operand becomes a number and the result an integer, as in onnxruntime's
-    QLinearAdd and its like.
+    For quantized tensors, the operands are dequantized and the result is quantized, as in onnxruntime's
+    QLinearAdd.
     """
 
     def rule(call: Call) -> Cost:
         info = call.outputs[0] if call.outputs else None
         shape = None if info is None else info.shape
         cost = cost_formulas.elementwise(call.op, shape, operations)
-        if _whole(call) and info is not None and info.dtype in _INTEGERS:
-            quantized_inputs = sum(_whole(call, at) for at in range(len(call.inputs)))
+        if _is_quantized(call) and info is not None and info.dtype in _INTEGERS:
+            quantized_inputs = sum(_is_quantized(call, index) for index in range(len(call.inputs)))
             cost = cost_formulas.adding(cost, "convert", shape, _DEQUANTIZE * quantized_inputs + _QUANTIZE)
         return _activated(cost, call)
 
@@ -305,11 +330,11 @@ def _pointwise(operations: int = 1) -> Rule:
 def _softmax(key: str) -> Rule:
     def rule(call: Call) -> Cost:
         count, detail = ELEMENTWISE[key]
-        beta = call.attributes.get("beta", 1.0) not in (0.0, 1.0)
+        has_beta = call.attributes.get("beta", 1.0) not in (0.0, 1.0)
         cost = cost_formulas.elementwise(
-            f"{call.op} ({'scale, ' if beta else ''}{detail})", call.output(), count + beta
+            f"{call.op} ({'scale, ' if has_beta else ''}{detail})", call.output(), count + has_beta
         )
-        return cost_formulas.adding(cost, "convert", call.output(), _CONVERT) if _whole(call) else cost
+        return cost_formulas.adding(cost, "convert", call.output(), _CONVERT) if _is_quantized(call) else cost
 
     return rule
 
@@ -318,8 +343,8 @@ _CONVERT = _QUANTIZE + _DEQUANTIZE
 
 
 def _mean(call: Call) -> Cost:
-    cost = each_input()(call)
-    return cost_formulas.adding(cost, "convert", call.output(), _CONVERT) if _whole(call) else cost
+    cost = per_input()(call)
+    return cost_formulas.adding(cost, "convert", call.output(), _CONVERT) if _is_quantized(call) else cost
 
 
 def _add_n(call: Call) -> Cost:
@@ -329,16 +354,16 @@ def _add_n(call: Call) -> Cost:
 
 
 def _dequantize(call: Call) -> Cost:
-    return FREE if call.dtype(0) in ("float16", "bfloat16") else named("dequantize")(call)
+    return FREE if call.dtype(0) in ("float16", "bfloat16") else from_table("dequantize")(call)
 
 
 def _quantize(call: Call) -> Cost:
-    extra = ("subtract the zero point", "multiply") if _whole(call) else ()
-    return named("quantize", *extra)(call)
+    extra = ("subtract the zero point", "multiply") if _is_quantized(call) else ()
+    return from_table("quantize", *extra)(call)
 
 
 def _rfft(call: Call) -> Cost:
-    """Rows by their definition on real numbers, then columns on complex ones."""
+    """Cost of RFFT2D: real transforms of the rows, then complex transforms of the columns."""
     source, output = call.shape(0), call.output()
     if len(source) < 2 or len(output) < 2:
         return cost_formulas.unknown("a transform of two dimensions needs two")
@@ -350,13 +375,13 @@ def _rfft(call: Call) -> Cost:
 
 
 def _lookup_sparse(call: Call) -> Cost:
-    """Every row that is looked up is scaled and added."""
+    """Cost of EMBEDDING_LOOKUP_SPARSE, which scales and adds every row that it looks up."""
     rows, width = call.shape(0), call.output()[1:]
     return cost_formulas.elementwise("EMBEDDING_LOOKUP_SPARSE (scale, add)", (*rows, *width), 2)
 
 
 def _suppression(call: Call) -> Cost:
-    """Every pair of boxes compared: 15 operations for intersection over union."""
+    """Cost of comparing every pair of boxes; intersection over union takes 15 operations."""
     number = call.shape(0)[0]
     pairs = number * (number - 1) // 2 if isinstance(number, int) else None
     cost = cost_formulas.elementwise(f"{call.op} (intersection over union of a pair)", (pairs,), 15)
@@ -369,18 +394,22 @@ def _suppression(call: Call) -> Cost:
 
 
 def _hlo_conv(call: Call) -> Cost:
-    at = call.attributes
+    attributes = call.attributes
     weight, output = call.shape(1), call.output()
-    kernel = tuple(weight[n] for n in at["kernel_spatial_dimensions"])
+    kernel = tuple(weight[n] for n in attributes["kernel_spatial_dimensions"])
     return cost_formulas.counted(
-        [("out", output), ("Cin/groups", (weight[at["kernel_input_feature_dimension"]],)), ("kernel", kernel)]
+        [
+            ("out", output),
+            ("Cin/groups", (weight[attributes["kernel_input_feature_dimension"]],)),
+            ("kernel", kernel),
+        ]
     )
 
 
 def _hlo_dot(call: Call) -> Cost:
     depth = tuple(call.shape(0)[n] for n in call.attributes["lhs_contracting_dimensions"])
     if not depth:
-        # an outer product sums nothing
+        # without a contracted axis it is an outer product, which has no sums
         return cost_formulas.elementwise("STABLEHLO_DOT_GENERAL", call.output())
     return cost_formulas.counted([("out", call.output()), ("K", depth)])
 
@@ -389,7 +418,7 @@ def _hlo_window(call: Call) -> Cost:
     return cost_formulas.pooling(call.op, call.output(), call.attributes["window_dimensions"])
 
 
-_SORT = moves("compares and moves; how often depends on the data")
+_SORT = data_movement("compares and moves; how often depends on the data")
 
 _ELEMENTS = str.split("""
     ADD SUB MUL DIV MAXIMUM MINIMUM FLOOR_DIV FLOOR_MOD POW ATAN2 PRELU
@@ -432,11 +461,11 @@ _COSTS: Mapping[str, Rule] = {
     "FULLY_CONNECTED": _fully_connected,
     "BATCH_MATMUL": _matmul,
     "UNIDIRECTIONAL_SEQUENCE_LSTM": _sequence_lstm,
-    "BIDIRECTIONAL_SEQUENCE_LSTM": _both_lstm,
+    "BIDIRECTIONAL_SEQUENCE_LSTM": _bidirectional_lstm,
     "LSTM": _single_lstm,
     "RNN": lambda call: _rnn(call, call.shape(0)[:1]),
-    "UNIDIRECTIONAL_SEQUENCE_RNN": lambda call: _rnn(call, _time(call)),
-    "BIDIRECTIONAL_SEQUENCE_RNN": _both_rnn,
+    "UNIDIRECTIONAL_SEQUENCE_RNN": lambda call: _rnn(call, _sequence_shape(call)),
+    "BIDIRECTIONAL_SEQUENCE_RNN": _bidirectional_rnn,
     "SVDF": _svdf,
     "RFFT2D": _rfft,
     "STABLEHLO_CONVOLUTION": _hlo_conv,
@@ -444,14 +473,14 @@ _COSTS: Mapping[str, Rule] = {
     **dict.fromkeys(_ELEMENTS, _pointwise()),
     "SQUARED_DIFFERENCE": _pointwise(2),
     **dict.fromkeys(_MOVES, free),
-    **dict.fromkeys(_REDUCES, each_input()),
+    **dict.fromkeys(_REDUCES, per_input()),
     "AVERAGE_POOL_2D": _pool(),
     "MAX_POOL_2D": _pool(),
     "L2_POOL_2D": _pool(2),
     "LOCAL_RESPONSE_NORMALIZATION": _lrn,
-    "L2_NORMALIZATION": named("lp_norm"),
+    "L2_NORMALIZATION": from_table("lp_norm"),
     "RESIZE_BILINEAR": _bilinear,
-    "RESIZE_NEAREST_NEIGHBOR": moves("nearest neighbour, no arithmetic"),
+    "RESIZE_NEAREST_NEIGHBOR": data_movement("nearest neighbour, no arithmetic"),
     "SOFTMAX": _softmax("softmax"),
     "LOG_SOFTMAX": _softmax("log_softmax"),
     "MEAN": _mean,
@@ -459,13 +488,13 @@ _COSTS: Mapping[str, Rule] = {
     "CONCATENATION": lambda call: _activated(FREE, call),
     "QUANTIZE": _quantize,
     "DEQUANTIZE": _dequantize,
-    "FAKE_QUANT": each(5, "divide, round, limit, add, multiply"),
-    "COMPLEX_ABS": each(4, "two squares, their sum, its root"),
-    "BUCKETIZE": moves("finds the interval of each number"),
+    "FAKE_QUANT": per_output(5, "divide, round, limit, add, multiply"),
+    "COMPLEX_ABS": per_output(4, "two squares, their sum, its root"),
+    "BUCKETIZE": data_movement("finds the interval of each number"),
     "TOPK_V2": _SORT,
     **dict.fromkeys(
         str.split("MULTINOMIAL RANDOM_UNIFORM RANDOM_STANDARD_NORMAL STABLEHLO_RNG_BIT_GENERATOR"),
-        moves("random numbers, no arithmetic on values"),
+        data_movement("random numbers, no arithmetic on values"),
     ),
     "NON_MAX_SUPPRESSION_V4": _suppression,
     "NON_MAX_SUPPRESSION_V5": _suppression,
@@ -478,27 +507,27 @@ _COSTS: Mapping[str, Rule] = {
             CONCAT_EMBEDDINGS SKIP_GRAM HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_LOOKUP
             HASHTABLE_SIZE
         """),
-        moves("looks words or numbers up"),
+        data_movement("looks words or numbers up"),
     ),
     **dict.fromkeys(
         str.split("VAR_HANDLE READ_VARIABLE ASSIGN_VARIABLE"),
-        moves("keeps or hands out what a variable holds"),
+        data_movement("keeps or hands out what a variable holds"),
     ),
-    "CALL_ONCE": moves("runs a subgraph once, before the first pass"),
+    "CALL_ONCE": data_movement("runs a subgraph once, before the first pass"),
     **dict.fromkeys(
         str.split("IF WHILE CALL STABLEHLO_WHILE STABLEHLO_COMPOSITE STABLEHLO_CASE"),
-        without("the subgraphs that it runs open into too many operators"),
+        no_rule("the subgraphs that it runs open into too many operators"),
     ),
-    "DELEGATE": without("it holds a part of the model compiled for one machine"),
-    "CUSTOM": without("a custom operator without a name"),
-    "PLACEHOLDER_FOR_GREATER_OP_CODES": without("it stands for an operator of a newer schema"),
-    **dict.fromkeys((f"STABLEHLO_{op}" for op in _HLO_ELEMENTS), each()),
+    "DELEGATE": no_rule("it holds a part of the model compiled for one machine"),
+    "CUSTOM": no_rule("a custom operator without a name"),
+    "PLACEHOLDER_FOR_GREATER_OP_CODES": no_rule("it stands for an operator of a newer schema"),
+    **dict.fromkeys((f"STABLEHLO_{op}" for op in _HLO_ELEMENTS), per_output()),
     **{f"STABLEHLO_{op}": free for op in _HLO_MOVES},
-    "STABLEHLO_CLAMP": each(2, "limit below, limit above"),
-    "STABLEHLO_REDUCE": each_input(),
+    "STABLEHLO_CLAMP": per_output(2, "limit below, limit above"),
+    "STABLEHLO_REDUCE": per_input(),
     "STABLEHLO_REDUCE_WINDOW": _hlo_window,
     "STABLEHLO_SORT": _SORT,
-    "STABLEHLO_CUSTOM_CALL": without("what it calls is not in the file"),
+    "STABLEHLO_CUSTOM_CALL": no_rule("what it calls is not in the file"),
 }
 
 _SETTINGS: Mapping[str, tuple[int, ...]] = {
@@ -534,16 +563,16 @@ _SETTINGS: Mapping[str, tuple[int, ...]] = {
     "UNIDIRECTIONAL_SEQUENCE_LSTM": (18, 19),
     "BIDIRECTIONAL_SEQUENCE_LSTM": (35, 36, 37, 38),
 }
-"""Inputs that say how to compute, or hold a state: never parameters.
+"""Inputs that configure an operator or hold its state, and are never parameters.
 
-LSTM and RNN are missing: ONNX has operators of these names, and the states of these two are not stored.
+LSTM and RNN have no entry, because ONNX has operators with these names and their states are not stored.
 """
 
 _VIEWS = frozenset(("RESHAPE", "SQUEEZE", "EXPAND_DIMS"))
-"""Operators whose output is their first input under another shape: the interpreter shares the memory."""
+"""Operators whose output is the first input with another shape; the interpreter shares the memory."""
 
 _ALIASES = frozenset(("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "CAST", "DEQUANTIZE", "DENSIFY"))
-"""Operators that hand a stored tensor on as the same parameter in another guise."""
+"""Operators whose output counts as the same parameter as their stored input."""
 
 _TABLES: Mapping[str, tuple[int, ...]] = {"GATHER": (0,), "GATHER_ND": (0,), "EMBEDDING_LOOKUP": (1,)}
 """Inputs of which one row is read for each row of the output."""

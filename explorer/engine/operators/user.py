@@ -1,9 +1,8 @@
-"""Rules of the user's own, from a Python file that runs only with trust and for one session.
+"""Loads a user's own cost rules from a Python file, which runs only with `--trust`.
 
-The file registers rules with `explorer.rules.rule` while it is loaded. What it registers is handed back
-as a table; nothing is kept here, so one session's rules are unknown to the next. A rule that fails or
-answers with something that is no cost stops the analysis with the line of the file, because a number
-that quietly went missing would be worse.
+While the file is loaded, it registers rules with `explorer.rules.rule`. `load` returns them as a table for
+one session; this module keeps nothing. A rule that fails or returns an invalid cost stops the analysis, with
+the line of the file in the message. Otherwise a number would be missing without notice.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from explorer.engine.operators.call import Call, Key, MissingShape, Rule, Rules
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.host import input_files
 
-_LONGEST = 4000
-"""Characters of a formula; one is shown beside every number."""
+_MAX_FORMULA_LENGTH = 4000
+"""Maximum number of characters in a formula, because the program shows formulas next to the numbers."""
 
 _collected: contextvars.ContextVar[dict[Key, Rule] | None] = contextvars.ContextVar(
     "rules of the file being loaded", default=None
@@ -28,24 +27,24 @@ _collected: contextvars.ContextVar[dict[Key, Rule] | None] = contextvars.Context
 
 
 def register(key: Key, rule: Rule) -> None:
-    """Adds a rule to the file that is being loaded; does nothing outside of one (in a test of the file)."""
+    """Registers a rule of the file that is being loaded. Does nothing if no file is being loaded."""
     table = _collected.get()
     if table is not None:
         table[key] = rule
 
 
 def load(path: str, *, trust: bool) -> Rules:
-    """Runs a file of rules.
+    """Runs a Python file that registers rules.
 
     Args:
-        path: The Python file.
-        trust: Whether it may run.
+        path: Path of the file.
+        trust: Whether the file may run.
 
     Returns:
-        Rules by (domain, operator), each of them guarded.
+        Rules by (domain, operator). An error in a rule is raised as `Misuse`.
 
     Raises:
-        Misuse: It may not run, cannot be read, fails, or registers nothing.
+        Misuse: The file may not run, cannot be read, fails, or registers no rule.
     """
     if not trust:
         problem = f"the rules in '{path}' are Python code, which would run"
@@ -63,33 +62,33 @@ def load(path: str, *, trust: bool) -> Rules:
         raise Misuse(f"the rules are not Python: {problem}", where=f"{path}{line}") from None
     table: dict[Key, Rule] = {}
     token = _collected.set(table)
-    # dataclasses look their module up while they are made
+    # dataclasses look up their module during definition
     module = ModuleType("explorer_user_rules")
     module.__file__ = path
-    before = sys.modules.get(module.__name__)
+    previous_module = sys.modules.get(module.__name__)
     sys.modules[module.__name__] = module
     try:
-        # what the file prints must not end up inside a table or JSON
+        # output of the file must not mix with a table or JSON on stdout
         with contextlib.redirect_stdout(sys.stderr):
             exec(code, module.__dict__)
     except Misuse as fault:
-        raise Misuse(fault.what, where=_place(fault.__traceback__, path), hint=fault.hint) from None
+        raise Misuse(fault.what, where=_locate(fault.__traceback__, path), hint=fault.hint) from None
     except (Exception, SystemExit) as fault:
-        raise _failure("the rules cannot be loaded", fault, path) from None
+        raise _build_error("the rules cannot be loaded", fault, path) from None
     finally:
         _collected.reset(token)
-        if before is None:
+        if previous_module is None:
             del sys.modules[module.__name__]
         else:
-            sys.modules[module.__name__] = before
+            sys.modules[module.__name__] = previous_module
     if not table:
         hint = "write `@explorer.rules.rule('MyOp', domain='my.domain')` above a function"
         raise Misuse("the file registers no rule", where=path, hint=hint)
-    return {key: _guarded(rule, key, path) for key, rule in table.items()}
+    return {key: _guard(rule, key, path) for key, rule in table.items()}
 
 
-def nonsense(cost: object) -> str:
-    """The problem with a rule's answer, in words; empty if there is none."""
+def find_problem(cost: object) -> str:
+    """Describes the problem with the result of a rule; '' if it is a valid cost."""
     if not isinstance(cost, Cost):
         return f"a {type(cost).__name__}, not a Cost"
     for name in ("macs", "elementwise_ops"):
@@ -100,7 +99,7 @@ def nonsense(cost: object) -> str:
         return f"status={cost.status!r}, which is none of 'exact', 'bound', 'unknown'"
     if not isinstance(cost.formula, str) or not isinstance(cost.reason, str):
         return "a formula or reason that is no text"
-    if len(cost.formula) > _LONGEST:
+    if len(cost.formula) > _MAX_FORMULA_LENGTH:
         return f"a formula of {len(cost.formula):,} characters"
     if cost.status != "unknown" and None in (cost.macs, cost.elementwise_ops):
         return f"no number with status='{cost.status}'"
@@ -109,34 +108,34 @@ def nonsense(cost: object) -> str:
     return ""
 
 
-def _guarded(rule: Rule, key: Key, path: str) -> Rule:
-    """`rule`, with its errors and wrong answers raised as `Misuse`."""
+def _guard(rule: Rule, key: Key, path: str) -> Rule:
+    """Wraps a rule so that its errors and invalid results are raised as `Misuse`."""
     name = "::".join(part for part in key if part)
     code = getattr(rule, "__code__", None)
-    where = f"{path}:{code.co_firstlineno}" if code is not None and code.co_filename == path else path
+    location = f"{path}:{code.co_firstlineno}" if code is not None and code.co_filename == path else path
 
-    def guarded(call: Call) -> Cost:
+    def guarded_rule(call: Call) -> Cost:
         try:
             cost = rule(call)
         except MissingShape:
             raise
         except Exception as fault:
-            raise _failure(f"the rule for {name} failed", fault, path, where) from None
-        wrong = nonsense(cost)
-        if wrong:
-            raise Misuse(f"the rule for {name} returned {wrong}", where=where)
+            raise _build_error(f"the rule for {name} failed", fault, path, location) from None
+        problem = find_problem(cost)
+        if problem:
+            raise Misuse(f"the rule for {name} returned {problem}", where=location)
         return cost
 
-    return guarded
+    return guarded_rule
 
 
-def _failure(problem: str, fault: BaseException, path: str, otherwise: str = "") -> Misuse:
+def _build_error(problem: str, fault: BaseException, path: str, default_location: str = "") -> Misuse:
     text = str(fault)
     cause = f"{type(fault).__name__}: {text}" if text else type(fault).__name__
-    return Misuse(f"{problem}: {cause}", where=_place(fault.__traceback__, path, otherwise))
+    return Misuse(f"{problem}: {cause}", where=_locate(fault.__traceback__, path, default_location))
 
 
-def _place(trace: TracebackType | None, path: str, otherwise: str = "") -> str:
-    """The file and the last of its lines that ran."""
+def _locate(trace: TracebackType | None, path: str, default_location: str = "") -> str:
+    """Returns the file and its last line in the traceback, or the default location."""
     lines = [frame.lineno for frame in traceback.extract_tb(trace) if frame.filename == path]
-    return f"{path}:{lines[-1]}" if lines else otherwise or path
+    return f"{path}:{lines[-1]}" if lines else default_location or path

@@ -1,1 +1,1 @@
-"""Proof of equality: two graphs in, numeric evidence out (see `proof.verify`)."""
+"""Proves that two graphs compute the same, or shows where they differ (see `proof.verify`)."""

@@ -1,8 +1,8 @@
-"""Dynamic sizes that a proof tries where a model leaves them open.
+"""Chooses the sizes at which a proof tests the open (symbolic) dimensions of a model.
 
-A graph that accepts every size may be wrong at some sizes only: below a tile, at a whole tile, at an odd
-length. So an open size is tried at 1, 2, 3, a prime above 16, around its tile and above two tiles, as far as
-the model runs there.
+A graph that accepts every size may be wrong only at some sizes: below the tile size, at a multiple of it, or
+at an odd length. An open dimension is therefore tested at 1, 2, 3, a prime above 16, around its tile size and
+above two tiles, as far as the model runs at these sizes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from explorer.engine.shapes import Inference
 from explorer.facts import Plan
 
 Dims = Mapping[str, int | Sequence[int]]
-"""One or several sizes by the name of a dimension."""
+"""One or several sizes by dimension name."""
 
-_MACS = 4 << 30
-"""Multiply-accumulates of one try; twice those of the figures are allowed, too. Larger tries are left to
-that the user fixes."""
+_MAX_MACS = 4 << 30
+"""Maximum number of multiply-accumulates in one run; twice the MACs at the base sizes are also allowed. Users
+can request larger sizes."""
 
-_SMALL = 1, 2, 3, 17
-"""Sizes at which every open dimension is tried: one, two, an odd number, a longer prime."""
+_SMALL_SIZES = 1, 2, 3, 17
+"""Sizes at which every open dimension is tested: one, two, an odd number, a larger prime."""
 
-_BATCHES = 17, 5, 3
-"""Sizes of a batch beside the small lengths. Beside others a batch takes `_FEW`: it multiplies all work."""
+_BATCH_SIZES = 17, 5, 3
+"""Batch sizes for the first, small lengths."""
 
-_FEW = 2, 1, 3
+_SMALL_BATCHES = 2, 1, 3
+"""Batch sizes for larger lengths, in turn. They are small because the batch size multiplies all work."""
 
-_MOST_LIMITS = 8
-"""Number of limits around which sizes are tried; the smallest limits are kept."""
+_MAX_LIMITS = 8
+"""Maximum number of limits around which sizes are tested; the smallest limits are used."""
 
 _BATCH = re.compile(r"n|bsz?|.*batch.*", re.IGNORECASE)
 
@@ -46,10 +47,10 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 class Sizes(Struct, frozen=True):
-    """Sizes of open dimensions by name; dimensions without a name share the name ''.
+    """Sizes of open dimensions by name. Dimensions without a name share the name ''.
 
     Attributes:
-        tried: The sizes, in order; the first are those of the figures, if the model runs at them.
+        tried: Sizes to test, in order. The base sizes are first if the model runs at them.
         refused: Sizes at which the model does not run.
         costly: Sizes at which a run would take too long.
     """
@@ -59,62 +60,62 @@ class Sizes(Struct, frozen=True):
     costly: tuple[dict[str, int], ...] = ()
 
     def remarks(self) -> Iterator[str]:
-        """Remarks on sizes that were not tried."""
-        for sizes, why in (
+        """Yields remarks on sizes that were not tested."""
+        for sizes, reason in (
             (self.refused, "the original does not run"),
             (self.costly, "it was not tried: too large"),
         ):
             if sizes:
-                yield f"at {' and '.join(map(dims_text, sizes))} {why}"
+                yield f"at {' and '.join(map(dims_text, sizes))} {reason}"
 
 
-def choose(
+def choose_sizes(
     model: Model,
     plan: Plan | None,
     dims: Dims,
     input_shapes: InputShapes | None = None,
     limits: Collection[int] = (),
 ) -> Sizes:
-    """Sizes of symbolic dimensions to try, one after the other.
+    """Chooses the sizes of open dimensions at which the proof runs.
 
     Args:
-        model: The original.
-        plan: What was tiled, if anything was.
-        dims: Sizes from the user. The i-th sizes of all names are tried together; shorter lists are
-            are repeated.
-        input_shapes: Shapes and types in place of the declared ones, with what the other model has fixed.
-        limits: Numbers on both sides of which sizes are tried.
+        model: Original model.
+        plan: Tiling plan, or None.
+        dims: Sizes from the user. The i-th sizes of all names are used together; shorter lists are repeated.
+        input_shapes: Shapes and types that replace the declared ones, including sizes that the other model
+            fixes.
+        limits: Numbers around which sizes are tested.
 
     Raises:
         Misuse: The model does not run at sizes that the user chose.
-        BadModel: onnxruntime cannot load the model, or it runs at none of the sizes.
+        BadModel: onnxruntime cannot load the model, or the model runs at none of the sizes.
     """
     user_sizes = {name: (size,) if isinstance(size, int) else tuple(size) for name, size in dims.items()}
-    free = [name for name in _free(model, plan, input_shapes or {}) if name not in user_sizes]
+    free = [name for name in _free_names(model, plan, input_shapes or {}) if name not in user_sizes]
     plan_dims = plan.dims if plan is not None else {}
     base = {
         **{name: plan_dims.get(name, 1) for name in free},
         **plan_dims,
         **{n: c[0] for n, c in user_sizes.items()},
     }
-    small = [name for name in free if _BATCH.fullmatch(name)] if len(free) > 1 else []
-    lengths = [name for name in free if name not in small]
-    columns = _columns(model, plan, lengths, small, limits)
+    batch_names = [name for name in free if _BATCH.fullmatch(name)] if len(free) > 1 else []
+    lengths = [name for name in free if name not in batch_names]
+    columns = _columns(model, plan, lengths, batch_names, limits)
     count = max((len(column) for column in (*columns.values(), *user_sizes.values())), default=1)
     rows = [base]
-    for at in range(count):
-        row = {n: column[at % len(column)] for n, column in (*columns.items(), *user_sizes.items())}
+    for index in range(count):
+        row = {n: column[index % len(column)] for n, column in (*columns.items(), *user_sizes.items())}
         rows.append({**base, **row})
-    rows, costly = _affordable(rows, small, free, _cost(model, plan, base, len(rows)))
-    several = any(len(column) > 1 for column in user_sizes.values())
-    if len(rows) == 1 or (plan is not None and len(lengths) < 2 and not several):
-        return Sizes(tuple(rows), costly=costly)  # the sites of a plan are run at each of these sizes anyway
-    tried, refused = _accepted(model, rows, lengths, input_shapes or {}, bool(free))
+    rows, costly = _limit_costs(rows, batch_names, free, _cost(model, plan, base, len(rows)))
+    has_several_sizes = any(len(column) > 1 for column in user_sizes.values())
+    if len(rows) == 1 or (plan is not None and len(lengths) < 2 and not has_several_sizes):
+        return Sizes(tuple(rows), costly=costly)  # the proof of the sites runs at each of these sizes
+    tried, refused = _try_rows(model, rows, lengths, input_shapes or {}, bool(free))
     return Sizes(tried, refused, costly)
 
 
-def _free(model: Model, plan: Plan | None, input_shapes: InputShapes) -> list[str]:
-    """Names of the dimensions that nothing fixes."""
+def _free_names(model: Model, plan: Plan | None, input_shapes: InputShapes) -> list[str]:
+    """Returns the names of the open dimensions."""
     if plan is not None:
         return list(plan.free)
     shapes = [input_shapes[v.name][1] if v.name in input_shapes else v.shape for v in model.graph.feeds]
@@ -128,47 +129,51 @@ def _columns(
     batches: Sequence[str],
     limits: Collection[int],
 ) -> dict[str, list[int]]:
-    """For each open dimension, its sizes in the order of the tries.
+    """Returns the sizes of each open dimension in the order of the tests.
 
-    Sizes rise in one dimension while they fall in the next. So two dimensions are seldom large together, and
-    seldom equal: equal sizes would hide a graph that takes one for the other.
+    Sizes increase in one dimension and decrease in the next. So two dimensions are seldom large at the same
+    time, and seldom equal; equal sizes would hide a graph that confuses the two dimensions.
     """
     free = (*lengths, *batches)
     tiles = {name: _tiles(model, plan, name) for name in free} if plan is not None else {}
-    beside = {s for n in sorted(limits)[:_MOST_LIMITS] for s in (n - 1, n, n + 1) if s > 0}
-    around = {}
+    near_limits = {s for n in sorted(limits)[:_MAX_LIMITS] for s in (n - 1, n, n + 1) if s > 0}
+    sizes_by_name = {}
     for name in free:
-        of = tiles.get(name, ())
-        beside_tiles = {s for t in of for s in (t - 1, t, t + 1, 2 * t + t // 2 + 1) if s > 0}
-        around[name] = sorted({*_SMALL, *beside, *beside_tiles})
+        tile_sizes = tiles.get(name, ())
+        near_tiles = {s for t in tile_sizes for s in (t - 1, t, t + 1, 2 * t + t // 2 + 1) if s > 0}
+        sizes_by_name[name] = sorted({*_SMALL_SIZES, *near_limits, *near_tiles})
     columns: dict[str, list[int]] = {}
-    for at, name in enumerate(lengths):
-        turned = around[name][at // 2 :] + around[name][: at // 2]
-        columns[name] = turned[::-1] if at % 2 else turned
+    for index, name in enumerate(lengths):
+        rotated = sizes_by_name[name][index // 2 :] + sizes_by_name[name][: index // 2]
+        columns[name] = rotated[::-1] if index % 2 else rotated
     count = max((len(column) for column in columns.values()), default=0)
     for name in batches:
-        columns[name] = [*_BATCHES, *islice(cycle(_FEW), max(count - len(_BATCHES), 0))]
-        columns[name] += [size for size in around[name] if size not in _SMALL]
+        columns[name] = [*_BATCH_SIZES, *islice(cycle(_SMALL_BATCHES), max(count - len(_BATCH_SIZES), 0))]
+        columns[name] += [size for size in sizes_by_name[name] if size not in _SMALL_SIZES]
     return columns
 
 
 def _tiles(model: Model, plan: Plan, name: str) -> set[int]:
-    """The tile sizes of sites that have only this dimension along an axis, or may have it."""
+    """Returns the tile sizes of sites that have, or may have, the dimension `name`."""
     shapes = Inference(model, {n: s for n, s in plan.dims.items() if n not in plan.free}, {}).main.values
     tiles: set[int] = set()
     for site in plan.sites:
         info = shapes.get(site.output) if not site.place else None
         dims = info.shape if info is not None else None
-        read = [set(_NAME.findall(d)) for d in dims or () if isinstance(d, str)]
-        batch = _BATCH.fullmatch(name) and len(plan.free) > 1
-        has = name in set().union(*read) if not batch else bool(read) and all(r == {name} for r in read)
-        if has or dims is None or None in dims:
+        dim_names = [set(_NAME.findall(d)) for d in dims or () if isinstance(d, str)]
+        is_batch = _BATCH.fullmatch(name) and len(plan.free) > 1
+        applies = (
+            name in set().union(*dim_names)
+            if not is_batch
+            else bool(dim_names) and all(r == {name} for r in dim_names)
+        )
+        if applies or dims is None or None in dims:
             tiles |= {t for axis, t in zip("MKN", site.tile, strict=True) if axis in site.dynamic}
     return tiles
 
 
 def _cost(model: Model, plan: Plan | None, base: Mapping[str, int], tries: int) -> float:
-    """Approximate multiply-accumulates at the sizes of the figures."""
+    """Returns the approximate number of multiply-accumulates at the base sizes."""
     if plan is not None:
         return sum(site.batch * site.M * site.K * site.N for site in plan.sites)
     if tries == 1:
@@ -177,14 +182,17 @@ def _cost(model: Model, plan: Plan | None, base: Mapping[str, int], tries: int) 
     return totals.macs or totals.params
 
 
-def _affordable(
-    rows: Sequence[dict[str, int]], small: Sequence[str], free: Sequence[str], macs: float
+def _limit_costs(
+    rows: Sequence[dict[str, int]], batch_names: Sequence[str], free: Sequence[str], macs: float
 ) -> tuple[list[dict[str, int]], tuple[dict[str, int], ...]]:
-    """The rows to try, with smaller batches where that helps, and the rows that take too long.
+    """Selects the rows of sizes with acceptable cost, with a batch of 1 if that is necessary.
 
-    Work grows about in proportion to each size. At least one row beside the first is tried.
+    The cost is assumed to be proportional to each size. At least one row after the first is selected.
+
+    Returns:
+        The selected rows, and the rows that would take too long.
     """
-    base, most = rows[0], max(_MACS, 2 * macs)
+    base, max_macs = rows[0], max(_MAX_MACS, 2 * macs)
 
     def cost(row: Mapping[str, int]) -> float:
         growth = macs
@@ -194,40 +202,44 @@ def _affordable(
 
     affordable, costly = [base], []
     for row in rows[1:]:
-        least = {**row, **dict.fromkeys(small, 1)}
-        fits = next((r for r in (row, least) if cost(r) <= most), None)
-        if fits is None:
-            costly.append(least)
-        elif fits not in affordable:
-            affordable.append(fits)
+        smallest_batch = {**row, **dict.fromkeys(batch_names, 1)}
+        affordable_row = next((r for r in (row, smallest_batch) if cost(r) <= max_macs), None)
+        if affordable_row is None:
+            costly.append(smallest_batch)
+        elif affordable_row not in affordable:
+            affordable.append(affordable_row)
     if len(affordable) == 1 and costly:
         affordable.append(costly.pop(costly.index(min(costly, key=cost))))
     return affordable, tuple(dict(pairs) for pairs in dict.fromkeys(tuple(row.items()) for row in costly))
 
 
-def _accepted(
+def _try_rows(
     model: Model,
     rows: Sequence[dict[str, int]],
     lengths: Sequence[str],
     input_shapes: InputShapes,
-    droppable: bool,
+    may_refuse: bool,
 ) -> tuple[tuple[dict[str, int], ...], tuple[dict[str, int], ...]]:
-    """The rows at which the model runs, and the rows at which it does not.
+    """Runs the model at each row of sizes.
 
-    Two names may stand for one size (of a sequence and of its mask): then both get the same size.
+    If the model does not run, it is run again with equal lengths, because two names may denote the same size,
+    such as that of a sequence and of its mask.
+
+    Returns:
+        The sizes at which the model runs, and the rows at which it does not.
     """
     session = RuntimeSession(model, what="the original", optimise=False)
     tried: list[dict[str, int]] = []
     refused: list[dict[str, int]] = []
     reason: BadModel | None = None
     for row in rows:
-        alike = {**row, **dict.fromkeys(lengths, row[lengths[0]])} if lengths else row
-        for sizes in (row, alike) if alike != row else (row,):
+        equal_lengths = {**row, **dict.fromkeys(lengths, row[lengths[0]])} if lengths else row
+        for sizes in (row, equal_lengths) if equal_lengths != row else (row,):
             try:
                 session.run(draw(plan_inputs(model, sizes, input_shapes), 0))
             except BadModel as why:
                 reason = reason or why
-                if not droppable:
+                if not may_refuse:
                     raise Misuse(f"{why} (at {dims_text(row)})", where="--dim") from None
                 continue
             if sizes not in tried:

@@ -1,10 +1,13 @@
-"""Equivalence proof of two graphs: evidence, cheapest and strongest first.
+"""Proves that two graphs compute the same, starting with the cheapest and strongest evidence.
 
-Nodes with the same operators, attributes, constants and producers are equal by construction
-(`value_numbers`). Tiled nodes are proved site by site (`site_proof`). The remaining nodes, the changed
-regions, are run alone (`region_runs`), and the whole models once (`whole_run`). A mean squared error alone
-proves nothing: one of 9,216 tiles dropped gives 7.5e-9. Nor does a run alone: a model with a zeroed
-recurrence is equal bit for bit on a sequence of length one.
+1. Nodes with equal operators, attributes, constants and producers are equal by construction
+   (`structure.value_numbers`).
+2. Tiled nodes are proved site by site (`sites.proof`).
+3. The remaining nodes, the changed regions, run alone (`regions.runs`).
+4. The complete models run (`outputs.whole_run`).
+
+A small mean squared error alone proves nothing: one dropped tile of 9,216 gives 7.5e-9. One run alone proves
+nothing either: a model with a zeroed recurrence gives equal bits for a sequence of length one.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress, stop_if
-from explorer.engine.proof.dynamic_sizes import Dims, Sizes, choose
+from explorer.engine.proof.dynamic_sizes import Dims, Sizes, choose_sizes
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run, whole_run
 from explorer.engine.proof.regions.correspondence import Correspondence
@@ -60,32 +63,32 @@ def verify(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Verification:
-    """Evidence that `after` computes what `before` computes.
+    """Collects the evidence that `after` computes the same as `before`.
 
     Args:
-        before: The original.
+        before: The original model.
         after: The other model.
-        plan: What was tiled; None to read it from the tiled file, if it has a plan.
-        draws: How many random inputs the whole models are run on.
-        seed: Of the first draw; draw i has seed + i.
+        plan: Tiling plan, or None to read it from the metadata of `after`, if any.
+        draws: Number of random inputs on which the complete models run.
+        seed: Seed of the first draw; draw i has seed + i.
         dims: Sizes of symbolic dimensions.
-        input_shapes: Shapes and types in place of the declared ones.
-        torch_run: The torch model that `before` was exported from: inputs to outputs, both in the order of
-            the graph.
-        arrays: Inputs from a file. Then only regions and sites also get random inputs.
-        tolerance: How far the outputs may differ. Then the models are run, and nothing is proved.
-        meanwhile: Runs in a thread of its own while matmuls are proved, where a processor is free. Its
-            exceptions are ignored here.
+        input_shapes: Shapes and types that replace the declared ones.
+        torch_run: Function that runs the torch model from which `before` was exported. It takes the inputs
+            and returns the outputs, both in the order of the graph.
+        arrays: Inputs from a file for the complete models. Regions and sites still get random inputs.
+        tolerance: Allowed difference of the outputs. If it is given, the models only run, without a proof.
+        meanwhile: Callback that runs in its own thread during the proof of matmuls if a processor is free.
+            Its exceptions are ignored here.
         on_progress: Receives the phase and the progress of the proof.
-        cancel: Called now and then; True stops.
+        cancel: Callback between steps; the proof stops when it returns True.
 
     Returns:
         The evidence. A difference between the models is a result, not an error.
 
     Raises:
         Misuse: An option does not fit the model, or no input can be drawn.
-        BadModel: onnxruntime cannot load or run one of the models, and their structure does not decide.
-        Cancelled: `cancel` said so.
+        BadModel: onnxruntime cannot load or run one of the models, and their structure is not decisive.
+        Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
     if draws < 1:
@@ -96,22 +99,29 @@ def verify(
         random_inputs.check_names(before, dims, input_shapes)
     try:
         run.check_interface(before, after)
-        names, ends = run.pair_inputs(before, after), run.pair_outputs(before, after)
+        names, output_pairs = run.pair_inputs(before, after), run.pair_outputs(before, after)
     except run.InputMismatch as why:
-        return _unlike(before, after, str(why), time.perf_counter() - started)
+        return _report_mismatch(before, after, str(why), time.perf_counter() - started)
     plan = plan if plan is not None else recover_plan(after)
-    tell = _teller(on_progress, cancel)
-    task = ProofTask(before, after, names, ends, plan, draws, seed, torch_run, meanwhile, tell, cancel)
-    inputs = _inputs(task, dims, input_shapes, arrays)
+    tell = _build_reporter(on_progress, cancel)
+    task = ProofTask(
+        before, after, names, output_pairs, plan, draws, seed, torch_run, meanwhile, tell, cancel
+    )
+    inputs = _choose_inputs(task, dims, input_shapes, arrays)
     evidence = _prove(task, inputs) if tolerance is None else _verify_within(task, inputs, tolerance)
     return replace(evidence, seconds=time.perf_counter() - started)
 
 
 def check_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> None:
-    """Refuses two models that cannot be run on the same inputs; `alike` are types that may differ.
+    """Checks that two models can run on the same inputs.
+
+    Args:
+        before: The first model.
+        after: The second model.
+        alike: Element types that may replace each other.
 
     Raises:
-        Misuse: Number, types or shapes of their inputs differ.
+        Misuse: The number, types or shapes of the inputs differ.
     """
     try:
         run.pair_inputs(before, after, alike)
@@ -121,16 +131,17 @@ def check_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> No
         raise Misuse(message, where=after.path, hint=hint) from None
 
 
-_LARGEST_LIMIT = 1 << 14
-"""Largest limit, held by one model alone, on both sides of which sizes are tried."""
+_MAX_LIMIT = 1 << 14
+"""Maximum value of a limit that is tested. A limit is a number that only one model contains and that may
+decide at which sizes the models differ; sizes below and above it are tried."""
 
 
 class ProofTask(Struct, frozen=True):
-    """Two graphs with paired inputs and outputs; the other fields as for `verify`.
+    """Two graphs with paired inputs and outputs, and the arguments of `verify`.
 
     Attributes:
-        names: Input of the original to input of the other.
-        ends: Outputs of both, paired.
+        names: Input names of `after` by input name of `before`.
+        ends: Pairs of outputs.
     """
 
     before: Model
@@ -147,12 +158,12 @@ class ProofTask(Struct, frozen=True):
 
 
 class ProofInputs(Struct, frozen=True):
-    """The inputs that the models run on.
+    """Inputs for the runs of the models.
 
     Attributes:
-        declared: Shapes and types by input, from the user or from the models.
-        sizes: The sizes of open dimensions that are tried.
-        tried: How inputs are drawn at each of the sizes; the whole models run on the first.
+        declared: Shapes and types by input name, from the user or from the models.
+        sizes: Sizes of the open (symbolic) dimensions to try.
+        tried: Random inputs for each of these sizes. The complete models run at the first.
         drawn: Whether the inputs are random.
     """
 
@@ -162,7 +173,7 @@ class ProofInputs(Struct, frozen=True):
     drawn: bool
 
     def fields(self, seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-        """The fields of the evidence that describe the inputs."""
+        """Returns the fields of the evidence that describe the inputs."""
         return {
             "seeds": tuple(seeds) if self.drawn else (),
             "inputs": tuple(random_input.text() for random_input in self.tried[0]),
@@ -170,58 +181,61 @@ class ProofInputs(Struct, frozen=True):
         }
 
 
-def _inputs(
+def _choose_inputs(
     task: ProofTask, dims: Dims, input_shapes: random_inputs.InputShapes, arrays: InputArrays | None
 ) -> ProofInputs:
-    """The inputs of a file, or random ones at the sizes that are worth a try."""
+    """Takes the inputs from a file, or plans random inputs for the sizes to try."""
     declared = random_inputs.fixed_shapes(task.before, task.after, task.names, input_shapes)
     if arrays is not None:
         values = random_inputs.given_inputs(task.before, arrays, declared)
         return ProofInputs(declared, Sizes((random_inputs.sizes_of(task.before, values),)), (values,), False)
-    numbers = [limit for side in one_sided(task.before, task.after) for n in side for limit in n.limits]
-    # a size of a million would take too long: the effect of such a limit is not tested
-    limits = {round(value) for value in numbers if 1 < value <= _LARGEST_LIMIT}
-    sizes = choose(task.before, task.plan, dims, declared, limits)
+    limits_found = [limit for side in one_sided(task.before, task.after) for n in side for limit in n.limits]
+    # the effect of a limit of a million is not tested, because runs of this size would take too long
+    limits = {round(value) for value in limits_found if 1 < value <= _MAX_LIMIT}
+    sizes = choose_sizes(task.before, task.plan, dims, declared, limits)
     tried = tuple(random_inputs.plan_inputs(task.before, size, declared) for size in sizes.tried)
     return ProofInputs(declared, sizes, tried, True)
 
 
 def _verify_within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -> Verification:
-    """Verification by runs alone: whether the outputs stay within the tolerance."""
+    """Runs the models and checks whether the outputs stay within the tolerance."""
     before, tried = task.before, inputs.tried
     seeds = [task.seed + i for i in range(max(task.draws, len(tried)) if inputs.drawn else 1)]
     feeds = [random_inputs.draw(tried[i % len(tried)], seed) for i, seed in enumerate(seeds)]
     pairing = whole_run.Pairing(
         before, before, task.after, task.names, feeds, tried[0], None, {}, {}, None, 1.0
     )
-    outs = whole_run.compare_within(whole_run.Runs(pairing, task.tell, task.cancel), tolerance)
+    outputs = whole_run.compare_within(whole_run.Runs(pairing, task.tell, task.cancel), tolerance)
     return Verification(
-        **verdict_within(outs, tolerance, len(seeds)),
+        **verdict_within(outputs, tolerance, len(seeds)),
         **inputs.fields(seeds, inputs.sizes.tried),
         before=before.path,
         after=task.after.path,
         sites=(),
-        outputs=outs,
+        outputs=outputs,
         tolerance=tolerance,
         seconds=0.0,
     )
 
 
 def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
-    """Proves the sites, compares the structure, runs the models, and gives the verdict."""
+    """Proves the sites, compares the structure, runs the models, and returns the verdict."""
     seeds = [task.seed + i for i in range(task.draws if inputs.drawn else 1)]
-    plan, tried = task.plan, list(inputs.tried)  # sites remove inputs on which the original fails
+    plan, tried = (
+        task.plan,
+        list(inputs.tried),
+    )  # the proof of sites removes inputs on which the original fails
     halfway = _decomposed_original(task.before, plan, inputs.sizes.tried[0], inputs.declared)
     sites = SiteProof(halfway, task.after, tried, task.seed, task.tell, task.cancel)
     first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
     with (
-        gc_pause(),  # a walk makes a hundred thousand objects without reference cycles
+        gc_pause(),  # symbolic execution creates 100,000 objects without reference cycles
         whole_run.run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,
     ):
         originals = sites.originals(plan)
-        with in_background(task.meanwhile) as meanwhile:
+        with in_background(task.meanwhile) as background_task:
             proofs = sites.sites(plan, originals, ahead) if plan is not None else ()
-        matched = _match(task, inputs, originals, proofs)
+        correspondence = _match(task, inputs, originals, proofs)
         pairing = whole_run.Pairing(
             task.before,
             halfway,
@@ -233,7 +247,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             originals,
             sites.seen,
             sites.outputs if halfway is task.before else None,
-            _growth(plan),
+            _rounding_growth(plan),
         )
         runs = whole_run.Runs(pairing, task.tell, task.cancel, ahead)
         sites.forget()
@@ -241,32 +255,34 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             sites=proofs,
             draws=task.draws,
             planned=len({key_of(site) for site in plan.sites}) if plan is not None else 0,
-            nodes=matched.certain_nodes(matched.met),
-            structural=not matched.unequal,
+            nodes=correspondence.certain_nodes(correspondence.met),
+            structural=not correspondence.unequal,
         )
-        grounds = _add_runs(grounds, matched, runs, tried, task.seed)
+        grounds = _add_runs(grounds, correspondence, runs, tried, task.seed)
         if task.torch_run is not None and grounds.whole:
             names = [random_input.name for random_input in inputs.tried[0]]
             grounds = replace(grounds, torch=whole_run.compare_torch(runs, task.torch_run, names))
-        if meanwhile is not None:
-            wait_until_done(meanwhile, task.cancel)
+        if background_task is not None:
+            wait_until_done(background_task, task.cancel)
     return _verification(task, inputs, grounds, seeds, tried)
 
 
 def _match(
     task: ProofTask, inputs: ProofInputs, originals: Mapping[str, Original], proofs: Sequence[SiteEvidence]
 ) -> Correspondence:
-    """The correspondence of both graphs, in which a proved site counts as its product."""
+    """Matches the values of both graphs; a proved site counts as the product that it replaces."""
     task.tell("matching the graphs", 0, 1)
 
     def types() -> tuple[Mapping[str, TensorInfo], Mapping[str, TensorInfo]]:
-        mine = {value.name: (value.dtype, value.shape) for value in inputs.tried[0]}
-        theirs = {task.names[name]: value_type for name, value_type in mine.items()}
-        return Inference(task.before, {}, mine).main.values, Inference(task.after, {}, theirs).main.values
+        types_before = {value.name: (value.dtype, value.shape) for value in inputs.tried[0]}
+        types_after = {task.names[name]: value_type for name, value_type in types_before.items()}
+        return Inference(task.before, {}, types_before).main.values, Inference(
+            task.after, {}, types_after
+        ).main.values
 
     failed = {site.name for site in proofs if not site.passed}
-    wrong = {key_of(site) for site in task.plan.sites if site.name in failed} if task.plan else set()
-    trusted = {key: original for key, original in originals.items() if key not in wrong}
+    failed_keys = {key_of(site) for site in task.plan.sites if site.name in failed} if task.plan else set()
+    trusted = {key: original for key, original in originals.items() if key not in failed_keys}
     return Correspondence(task.before, task.after, task.names, task.ends, trusted, types, task.cancel)
 
 
@@ -277,21 +293,24 @@ def _verification(
     seeds: Sequence[int],
     tried: Sequence[tuple[random_inputs.RandomInput, ...]],
 ) -> Verification:
-    """The verdict and its grounds; sizes whose inputs are not in `tried` were refused."""
+    """Builds the verification from its grounds.
+
+    A size was refused by the original if its inputs are not in `tried`.
+    """
     pairs = list(zip(inputs.sizes.tried, inputs.tried, strict=True))
     refused = [size for size, drawn in pairs if all(drawn is not attempt for attempt in tried)]
     verdict = verdict_of(grounds)
     if verdict["passed"]:
-        more = replace(inputs.sizes, refused=(*inputs.sizes.refused, *refused)).remarks()
-        verdict["verdict"] = "; ".join((verdict["verdict"], *more))
+        remarks = replace(inputs.sizes, refused=(*inputs.sizes.refused, *refused)).remarks()
+        verdict["verdict"] = "; ".join((verdict["verdict"], *remarks))
     if has_bfloat16(task.before):
         verdict["verdict"] += f"; {NOTE}"
-    met = [size for size in inputs.sizes.tried if size not in refused]
+    tested_sizes = [size for size in inputs.sizes.tried if size not in refused]
     if not grounds.sites and not grounds.regions:
-        met = met[:1]  # nothing but the whole models ran
+        tested_sizes = tested_sizes[:1]  # only the complete models ran, at the first size
     return Verification(
         **verdict,
-        **inputs.fields(seeds, met),
+        **inputs.fields(seeds, tested_sizes),
         before=task.before.path,
         after=task.after.path,
         sites=tuple(grounds.sites),
@@ -305,74 +324,79 @@ def _verification(
 
 def _add_runs(
     grounds: Grounds,
-    matched: Correspondence,
+    correspondence: Correspondence,
     runs: whole_run.Runs,
     tries: Sequence[tuple[random_inputs.RandomInput, ...]],
     seed: int,
 ) -> Grounds:
-    """Adds to the grounds the runs of the whole models and of the changed regions."""
-    proved = grounds.structural and all(site.passed for site in grounds.sites)
+    """Runs the complete models and the changed regions, and adds the results to the grounds."""
+    is_proved = grounds.structural and all(site.passed for site in grounds.sites)
     try:
-        whole, remarks = whole_run.compare_whole(runs, proved=proved)
+        outputs, remarks = whole_run.compare_whole(runs, proved=is_proved)
     except BadModel as why:
         if any(not site.passed for site in grounds.sites):
-            return grounds  # the faulty site says more than the failed run
-        if not proved or grounds.sites:
+            return grounds  # a failed site is more informative than the failed run
+        if not is_proved or grounds.sites:
             raise
         return replace(grounds, not_run=str(why))
-    grounds = replace(grounds, whole=whole, remarks=remarks)
-    eased = whole_run.by_stored_numbers(whole, runs.pairing)
-    if proved or not all(site.passed for site in grounds.sites) or not all(output.passed for output in eased):
+    grounds = replace(grounds, whole=outputs, remarks=remarks)
+    eased_outputs = whole_run.by_stored_numbers(outputs, runs.pairing)
+    if (
+        is_proved
+        or not all(site.passed for site in grounds.sites)
+        or not all(output.passed for output in eased_outputs)
+    ):
         return grounds
-    regions = settle(matched, tries, seed, partial(runs.tell, "running changed regions"), runs.cancel)
+    regions = settle(correspondence, tries, seed, partial(runs.tell, "running changed regions"), runs.cancel)
     rounded = max((region.rounded for region in regions), default=0.0)
-    if eased != whole and not (rounded and all(region.passed for region in regions)):
+    if eased_outputs != outputs and not (rounded and all(region.passed for region in regions)):
         return grounds
     nodes = grounds.nodes
     if all(region.passed for region in regions):
-        # nodes behind regions with equal results are equal by construction, too
-        changed = {at for region in regions for at in region.positions}
-        nodes = matched.nodes - len(matched.of_sites(matched.met)) - len(changed)
+        # nodes that follow regions with equal results are equal by construction as well
+        changed = {index for region in regions for index in region.positions}
+        nodes = correspondence.nodes - len(correspondence.of_sites(correspondence.met)) - len(changed)
     return replace(
         grounds,
-        whole=eased,
+        whole=eased_outputs,
         regions=tuple(region.evidence for region in regions),
         nodes=nodes,
-        remarks=(*remarks, *_limits(regions, rounded)),
+        remarks=(*remarks, *_limit_remarks(regions, rounded)),
     )
 
 
-def _limits(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:
-    """Remarks on numbers that runs cannot show."""
+def _limit_remarks(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:
+    """Yields remarks on differences in stored numbers that a run cannot reveal."""
     if not all(region.passed for region in regions):
         return
     if rounded:
         yield f"stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
     if any(region.folded for region in regions):
         yield "folded weights are what they should be within eight roundings"
-    if hides := max((region.hides for region in regions), default=0.0):
-        yield f"a difference of up to {hides:.1e} of what a changed region puts out is taken for rounding"
+    if hidden_difference := max((region.hides for region in regions), default=0.0):
+        share = f"{hidden_difference:.1e}"
+        yield f"a difference of up to {share} of what a changed region puts out is taken for rounding"
 
 
-def _teller(on_progress: OnProgress, cancel: Cancel) -> Callable[[str, int, int], None]:
-    """A function that reports progress, if anyone listens, and raises Cancelled if the user asked to stop."""
-    last: list[Progress] = []
+def _build_reporter(on_progress: OnProgress, cancel: Cancel) -> Callable[[str, int, int], None]:
+    """Returns a function that reports progress and raises Cancelled if the user asked to stop."""
+    last_progress: list[Progress] = []
 
-    def tell(phase: str, done: int, total: int) -> None:
+    def tell(phase: str, completed: int, total: int) -> None:
         stop_if(cancel)
-        progress = Progress(phase, done, total)
-        if on_progress is not None and phase and [progress] != last:
-            last[:] = [progress]
+        progress = Progress(phase, completed, total)
+        if on_progress is not None and phase and [progress] != last_progress:
+            last_progress[:] = [progress]
             on_progress(progress)
 
     return tell
 
 
-def _unlike(before: Model, after: Model, why: str, seconds: float) -> Verification:
+def _report_mismatch(before: Model, after: Model, reason: str, seconds: float) -> Verification:
     return Verification(
         passed=False,
         verdict_kind="different",
-        verdict=f"different: {why}",
+        verdict=f"different: {reason}",
         before=before.path,
         after=after.path,
         seeds=(),
@@ -386,30 +410,37 @@ def _unlike(before: Model, after: Model, why: str, seconds: float) -> Verificati
 def _decomposed_original(
     before: Model, plan: Plan | None, sizes: Mapping[str, int], input_shapes: random_inputs.InputShapes
 ) -> Model:
-    """The original with the operators decomposed that the plan names."""
+    """Decomposes the operators of the original that the plan lists as decomposed."""
     if plan is None or not plan.decomposed:
         return before
     symbols = {d for v in before.graph.feeds for d in v.shape or () if isinstance(d, str)}
-    here = {name: size for name, size in sizes.items() if name in symbols}
-    fixed = {name: size for name, size in here.items() if name not in plan.free}
-    shapes = Inference(before, here, _bound(input_shapes, here)).main.values
-    declared = Inference(before, fixed, _bound(input_shapes, fixed)).main.values if plan.free else None
+    sizes_before = {name: size for name, size in sizes.items() if name in symbols}
+    fixed_sizes = {name: size for name, size in sizes_before.items() if name not in plan.free}
+    shapes = Inference(before, sizes_before, _bind_sizes(input_shapes, sizes_before)).main.values
+    declared = (
+        Inference(before, fixed_sizes, _bind_sizes(input_shapes, fixed_sizes)).main.values
+        if plan.free
+        else None
+    )
     return decompose(before, shapes, declared, plan.decomposed)[0]
 
 
-def _bound(input_shapes: random_inputs.InputShapes, sizes: Mapping[str, int]) -> random_inputs.InputShapes:
-    """Input shapes with their dimensions bound to sizes; sizes that the shapes give take precedence."""
+def _bind_sizes(
+    input_shapes: random_inputs.InputShapes, sizes: Mapping[str, int]
+) -> random_inputs.InputShapes:
+    """Replaces symbolic dimensions in input shapes by their sizes, where known."""
     return {
         name: (dtype, tuple(sizes.get(d, d) if isinstance(d, str) else d for d in shape))
         for name, (dtype, shape) in input_shapes.items()
     }
 
 
-def _growth(plan: Plan | None) -> float:
-    """Factor by which the longest sum of the plan may round more than the original's.
+def _rounding_growth(plan: Plan | None) -> float:
+    """Returns the factor by which the longest sum in the plan may have larger rounding errors.
 
-    A runtime's own kernel adds a few hundred terms in a row; roundings grow with the square root. Small
-    tiles of deep products make longer rows: 1,024 of them for K = 4,096 in tiles 4 deep.
+    A kernel of the runtime adds a few hundred terms one by one, and rounding errors grow with the square root
+    of this number. Small tiles of a deep product give longer sums: 1,024 terms for K = 4,096 with tiles of
+    depth 4.
     """
     chains = [chain_length(s) for s in plan.sites] if plan is not None else []
     return max(1.0, math.sqrt(max(chains, default=0) / 256))

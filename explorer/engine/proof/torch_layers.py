@@ -1,9 +1,9 @@
-"""Tiled torch layers: evidence that each computes what its original does; the torch side of `verify.sites`.
+"""Collects evidence that each tiled torch layer computes the same as the original layer.
 
-Each layer is tried in place: the original runs once, and after each of its layers the tiled twin gets the
-same input, and dense random numbers of the same shape (behind a ReLU half the weights are multiplied by zero,
-and a fault there is invisible). Only one layer's activations are in memory at a time. Torch's dispatcher
-reports every product, which is compared with the tile.
+The original module runs once. After each of its layers, the tiled layer gets the same input, and a dense
+random input of the same shape. A dense input is needed because after a ReLU half of the products are zero,
+which hides faults. Only the activations of one layer are in memory at a time. Torch's dispatcher reports
+every product, which is compared with the tile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from explorer.engine.tiling.torch.replace import TILED, rows_of
 from explorer.facts import Plan, SiteEvidence, SitePlan
 
 _PRODUCTS = frozenset({"mm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "einsum"})
-"""Torch operators that multiply matrices without tiles."""
+"""Torch operators that compute matrix products without tiles."""
 
 
 def site_evidence(
@@ -35,29 +35,31 @@ def site_evidence(
     seed: int,
     step: Callable[[], None],
 ) -> tuple[SiteEvidence, ...]:
-    """Compares every site of a plan with its layer.
+    """Compares the tiled layer of every site of a plan with the original layer.
 
     Args:
-        original: The module as it was, with its weights; hooks are put on it while it runs.
-        tiled: Its tiled twin.
-        plan: What was tiled.
-        run: Runs a module on one draw of inputs.
-        seed: Seed of the dense numbers.
-        step: Called before each site; may raise to stop.
+        original: Original module with its weights. It has hooks during the run.
+        tiled: Tiled module.
+        plan: Tiling plan.
+        run: Function that runs a module on one draw of inputs.
+        seed: Seed of the dense inputs.
+        step: Callback before each site, which may raise to stop.
     """
     layers, twins = (dict(m.named_modules(remove_duplicate=False)) for m in (original, tiled))
-    waiting = {(site.name, site.M): site for site in plan.sites}
+    pending = {(site.name, site.M): site for site in plan.sites}
     evidence: dict[tuple[str, int], SiteEvidence] = {}
 
     def hook(name: str) -> Any:
-        def look(layer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Tensor) -> None:
-            site = waiting.pop((name, rows_of(layer, output)), None)
+        def examine_output(
+            layer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Tensor
+        ) -> None:
+            site = pending.pop((name, rows_of(layer, output)), None)
             if site is not None:
                 step()
                 x = args[0] if args else next(iter(kwargs.values()))
                 evidence[name, site.M] = _examine(site, layer, twins[name], x, output, seed)
 
-        return look
+        return examine_output
 
     handles = [
         layers[name].register_forward_hook(hook(name), with_kwargs=True)
@@ -68,20 +70,20 @@ def site_evidence(
     finally:
         for handle in handles:
             handle.remove()
-    for key, site in waiting.items():
-        nothing = OutputComparison(unit_roundoff(site.dtype))
-        evidence[key] = _evidence(site, nothing, None, LIMIT, "", "it did not run with these inputs")
+    for key, site in pending.items():
+        no_comparison = OutputComparison(unit_roundoff(site.dtype))
+        evidence[key] = _evidence(site, no_comparison, None, LIMIT, "", "it did not run with these inputs")
     return tuple(evidence[site.name, site.M] for site in plan.sites)
 
 
 class _Products(DispatchMode):
-    """Counts the products of tiles, and notes other products."""
+    """Counts the products of tiles, and records a product that the plan does not have."""
 
     def __init__(self, site: SitePlan) -> None:
         super().__init__()
         self.site = site
         self.count = self.volume = 0
-        self.wrong = ""
+        self.problem = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -90,46 +92,50 @@ class _Products(DispatchMode):
             self.count += batch
             self.volume += batch * rows * depth * columns
             sizes = rows, depth, columns
-            fits = all(size <= limit for size, limit in zip(sizes, self.site.tile, strict=True))
-            if not fits or (self.site.edges == "padded" and sizes != self.site.tile):
-                self.wrong = f"a product of {'x'.join(map(str, sizes))}"
+            fits_tile = all(size <= limit for size, limit in zip(sizes, self.site.tile, strict=True))
+            if not fits_tile or (self.site.edges == "padded" and sizes != self.site.tile):
+                self.problem = f"a product of {'x'.join(map(str, sizes))}"
         elif name in _PRODUCTS:
-            self.wrong = f"a product by {name}"
+            self.problem = f"a product by {name}"
         return func(*args, **(kwargs or {}))
 
     def fault(self) -> str:
-        """The first product that is not as planned; '' without one."""
+        """Describes a difference between the products and the plan; '' without one."""
         site = self.site
-        whole = site.products * math.prod(site.tile) if site.edges == "padded" else site.M * site.K * site.N
-        if self.wrong:
-            return f"{self.wrong} where tiles are {'x'.join(map(str, site.tile))}"
-        if (self.count, self.volume) != (site.products, whole):
-            return f"{self.count:,} products of {self.volume:,} MACs, planned {site.products:,} of {whole:,}"
+        planned_macs = (
+            site.products * math.prod(site.tile) if site.edges == "padded" else site.M * site.K * site.N
+        )
+        if self.problem:
+            return f"{self.problem} where tiles are {'x'.join(map(str, site.tile))}"
+        if (self.count, self.volume) != (site.products, planned_macs):
+            planned = f"planned {site.products:,} of {planned_macs:,}"
+            return f"{self.count:,} products of {self.volume:,} MACs, {planned}"
         return ""
 
 
 def _examine(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed: int) -> SiteEvidence:
-    """Evidence of one layer on its own input and on dense numbers."""
-    same = torch.equal(layer.weight, twin.weight)
-    same &= layer.bias is twin.bias if layer.bias is None else torch.equal(layer.bias, twin.bias)
+    """Compares one layer on its actual input and on a dense random input."""
+    has_same_weights = torch.equal(layer.weight, twin.weight)
+    has_same_weights &= layer.bias is twin.bias if layer.bias is None else torch.equal(layer.bias, twin.bias)
     counting = _Products(site)
     dense = _dense(x, seed)
     with torch.no_grad():
         with counting:
-            got = twin(x)
-        outputs = [got, twin(dense)]
+            tiled_output = twin(x)
+        outputs = [tiled_output, twin(dense)]
         references = _references(layer, (x, dense))
-    structure = "" if same else "its weight is not the original's"
+    structure = "" if has_same_weights else "its weight is not the original's"
     structure = structure or counting.fault()
     comparison = OutputComparison(unit_roundoff(site.dtype))
-    if got.shape != y.shape or got.dtype != y.dtype:
-        reason = f"it gives {got.dtype} {list(got.shape)}, the original {y.dtype} {list(y.shape)}"
+    if tiled_output.shape != y.shape or tiled_output.dtype != y.dtype:
+        shape = list(tiled_output.shape)
+        reason = f"it gives {tiled_output.dtype} {shape}, the original {y.dtype} {list(y.shape)}"
         return _evidence(site, comparison, None, LIMIT, structure, reason)
-    comparison.add(as_array(y), as_array(got), references[0].exact)
+    comparison.add(as_array(y), as_array(tiled_output), references[0].exact)
     roundoff = unit_roundoff(site.dtype)
-    least = torch.finfo(y.dtype).smallest_normal * roundoff
+    smallest = torch.finfo(y.dtype).smallest_normal * roundoff
     arrays = [as_array(output) for output in outputs]
-    ratio, limit = largest_ratio(arrays, references, roundoff, chain_length(site), least)
+    ratio, limit = largest_ratio(arrays, references, roundoff, chain_length(site), smallest)
     reason = fault_of(comparison, ratio, limit)
     return _evidence(site, comparison, ratio, limit, structure, reason)
 
@@ -160,29 +166,29 @@ def _evidence(
 
 
 def _references(layer: Any, inputs: Sequence[Tensor]) -> list[Reference]:
-    """The layer's expected output for each input, in float64, by the forward of torch's own layer."""
-    kind: Any = next(base for base in TILED if isinstance(layer, base))
+    """Computes the expected output for each input in float64 with the forward method of torch's layer."""
+    base_class: Any = next(base for base in TILED if isinstance(layer, base))
     bias = None if layer.bias is None else layer.bias.double()
-    if bias is not None and kind is not nn.Linear:
+    if bias is not None and base_class is not nn.Linear:
         bias = bias.reshape(-1, *(1,) * len(layer.kernel_size))
     weight = layer.weight.double()
-    wide = with_tensors(layer, {"weight": weight, "bias": None})
-    products = [kind.forward(wide, x.double()) for x in inputs]
-    sizes = weight.abs() if weight is layer.weight else weight.abs_()
-    wide = with_tensors(layer, {"weight": sizes, "bias": None})
-    bounds = [kind.forward(wide, x.double().abs()) for x in inputs]
-    added = torch.zeros((), dtype=torch.float64) if bias is None else bias
+    float64_layer = with_tensors(layer, {"weight": weight, "bias": None})
+    products = [base_class.forward(float64_layer, x.double()) for x in inputs]
+    magnitudes = weight.abs() if weight is layer.weight else weight.abs_()
+    float64_layer = with_tensors(layer, {"weight": magnitudes, "bias": None})
+    bounds = [base_class.forward(float64_layer, x.double().abs()) for x in inputs]
+    bias_term = torch.zeros((), dtype=torch.float64) if bias is None else bias
     return [
-        Reference(as_array(p + added), as_array(b + added.abs()), as_array(p))
+        Reference(as_array(p + bias_term), as_array(b + bias_term.abs()), as_array(p))
         for p, b in zip(products, bounds, strict=True)
     ]
 
 
 def _dense(x: Tensor, seed: int) -> Tensor:
-    """Random values of both signs, none near zero, as large as the activation's."""
-    chance = torch.Generator().manual_seed(seed + 2)
+    """Draws random values of both signs with the magnitude of the activation, and none near zero."""
+    generator = torch.Generator().manual_seed(seed + 2)
     finite = x.double().abs()
     scale = float(finite[finite.isfinite()].max()) if finite.isfinite().any() else 1.0
-    values = 0.5 + 0.5 * torch.rand(x.shape, generator=chance, dtype=torch.float64)
-    signs = torch.randint(0, 2, x.shape, generator=chance) * 2 - 1
+    values = 0.5 + 0.5 * torch.rand(x.shape, generator=generator, dtype=torch.float64)
+    signs = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
     return (values * signs * (scale or 1.0)).to(device=x.device, dtype=x.dtype)

@@ -41,7 +41,7 @@ def test_a_recurrent_layer_by_hand() -> None:
     """One layer, T=3, B=1, I=2, H=4, one gate: 3 x 4 x 2 = 24 with the input, 3 x 4 x 4 = 48 with the state,
     16 of them with the state before the first step.
     """
-    whole = {"macs": 72, "into": 24, "start": 16}
+    whole = {"macs": 72, "input_macs": 24, "state_macs": 16}
     trained = ("weight", "weight")
     assert recurrent(**whole, source="", state="", weights=trained) == Gradient(72 - 24 - 16, 72)
     assert recurrent(**whole, source="input", state="", weights=trained) == Gradient(72 - 16, 72)

@@ -66,15 +66,15 @@ def test_the_meaning_is_the_operator(tmp_path: Path, name: str) -> None:
     feeds = {v.name: random.standard_normal(v.shape) for v in model.graph.inputs}
     y = evaluator.run(model, feeds)["y"]
     values = [feeds[given] for given in original.inputs]
-    meaning = original.at([v.shape for v in values], y.shape)
+    meaning = original.spec_for([v.shape for v in values], y.shape)
     bias = values[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
     x = meaning.left(values)
     made = np.stack([x(b, slice(None)) for b in range(meaning.batch)]) @ meaning.weight(values)
     if bias is not None:
-        made = made + meaning.added(bias)
-    shown = np.ones(made.shape, bool) if meaning.shown is None else meaning.shown
+        made = made + meaning.arrange_bias(bias)
+    shown = np.ones(made.shape, bool) if meaning.visible is None else meaning.visible
     assert np.count_nonzero(shown) == y.size
-    np.testing.assert_allclose(made[shown], meaning.out(y)[shown], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(made[shown], meaning.arrange_output(y)[shown], rtol=1e-9, atol=1e-9)
     some = random.integers(0, meaning.M, 5)
     np.testing.assert_array_equal(x(meaning.batch - 1, some), x(meaning.batch - 1, slice(None))[some])
     # the corners meet what lies beyond the image: a zero, whatever stands in it

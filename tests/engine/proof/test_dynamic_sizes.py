@@ -12,7 +12,7 @@ from onnx import helper
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.graph.model import Model
 from explorer.engine.proof import dynamic_sizes
-from explorer.engine.proof.dynamic_sizes import Sizes, choose
+from explorer.engine.proof.dynamic_sizes import Sizes, choose_sizes
 from explorer.facts import TileSpec
 from explorer.session import Session
 from tests.engine.proof import tiled as t
@@ -36,12 +36,12 @@ def at(sizes: Sizes, name: str) -> set[int]:
 def of_tiled(path: Path, model: Model, tile: int = 32, **dims: Any) -> Sizes:
     session = Session(model.path)
     plan = session.plan(TileSpec((tile, 16, 16)))
-    return choose(model, plan, dims)
+    return choose_sizes(model, plan, dims)
 
 
 @pytest.mark.parametrize("name", ["rows", "N", "sequence", None])
 def test_a_length_is_tried_at_several(tmp_path: Path, name: str | None) -> None:
-    sizes = choose(linear(tmp_path / "m.onnx", name), None, {})
+    sizes = choose_sizes(linear(tmp_path / "m.onnx", name), None, {})
     assert at(sizes, name or "") == {1, 2, 3, 17}
 
 
@@ -71,7 +71,7 @@ def test_a_batch_that_is_the_rows_of_a_product_is_tried_around_its_tile(tmp_path
 
 
 def test_two_lengths_are_seldom_the_same(tmp_path: Path) -> None:
-    tried = choose(linear(tmp_path / "m.onnx", "height", "width"), None, {}).tried
+    tried = choose_sizes(linear(tmp_path / "m.onnx", "height", "width"), None, {}).tried
     assert sum(row["height"] != row["width"] for row in tried) >= 3
 
 
@@ -82,7 +82,7 @@ def test_two_names_of_one_length_are_tried_at_the_same(tmp_path: Path) -> None:
         {"x": ("seq", 2), "mask": ("mask_seq", 3)},
         {"w": t.weight(1)},
     )
-    sizes = choose(model, None, {})
+    sizes = choose_sizes(model, None, {})
     assert {row["seq"] for row in sizes.tried} == {1, 2, 3, 17}
     assert all(row["seq"] == row["mask_seq"] for row in sizes.tried)
 
@@ -90,7 +90,7 @@ def test_two_names_of_one_length_are_tried_at_the_same(tmp_path: Path) -> None:
 def test_sizes_that_the_model_refuses_are_dropped_and_named(tmp_path: Path) -> None:
     nodes = [helper.make_node("Concat", ["x", "z"], ["y"], axis=1)]
     model = t.model(tmp_path / "m.onnx", nodes, {"x": ("rows", 2)}, {"z": t.weight(2, 2)})
-    sizes = choose(model, None, {})
+    sizes = choose_sizes(model, None, {})
     assert sizes.tried == ({"rows": 2},)
     assert {row["rows"] for row in sizes.refused} == {1, 3, 17}
 
@@ -99,25 +99,25 @@ def test_a_model_that_runs_at_no_size_is_refused(tmp_path: Path) -> None:
     nodes = [helper.make_node("Concat", ["x", "z"], ["y"], axis=1)]
     model = t.model(tmp_path / "m.onnx", nodes, {"x": ("rows", 2)}, {"z": t.weight(23, 2)})
     with pytest.raises(BadModel, match="cannot run the original"):
-        choose(model, None, {})
+        choose_sizes(model, None, {})
 
 
 def test_sizes_that_take_too_long_are_left_out_and_named_but_never_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dynamic_sizes, "_MACS", 0)
-    sizes = choose(linear(tmp_path / "m.onnx", "batch", 4), None, {})
+    monkeypatch.setattr(dynamic_sizes, "_MAX_MACS", 0)
+    sizes = choose_sizes(linear(tmp_path / "m.onnx", "batch", 4), None, {})
     assert sizes.tried == ({"batch": 1}, {"batch": 2})
     assert {row["batch"] for row in sizes.costly} == {3, 17}
-    sizes = choose(linear(tmp_path / "n.onnx", "height", "width"), None, {})
+    sizes = choose_sizes(linear(tmp_path / "n.onnx", "height", "width"), None, {})
     assert len(sizes.tried) == 2
 
 
 def test_chosen_sizes_are_tried_together_and_no_others(tmp_path: Path) -> None:
     model = linear(tmp_path / "m.onnx", "batch", "seq")
-    sizes = choose(model, None, {"batch": 2, "seq": (5, 16, 64)})
+    sizes = choose_sizes(model, None, {"batch": 2, "seq": (5, 16, 64)})
     assert sizes.tried == tuple({"batch": 2, "seq": seq} for seq in (5, 16, 64))
-    zipped = choose(model, None, {"batch": (1, 2), "seq": (5, 16, 64)}).tried
+    zipped = choose_sizes(model, None, {"batch": (1, 2), "seq": (5, 16, 64)}).tried
     assert [(row["batch"], row["seq"]) for row in zipped] == [(1, 5), (2, 16), (1, 64)]
 
 
@@ -125,4 +125,4 @@ def test_a_chosen_size_that_the_model_refuses_is_an_error(tmp_path: Path) -> Non
     nodes = [helper.make_node("Concat", ["x", "z"], ["y"], axis=1)]
     model = t.model(tmp_path / "m.onnx", nodes, {"x": ("rows", 2)}, {"z": t.weight(2, 2)})
     with pytest.raises(ExplorerError, match=r"rows=7"):
-        choose(model, None, {"rows": (2, 7)})
+        choose_sizes(model, None, {"rows": (2, 7)})

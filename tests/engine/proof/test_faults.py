@@ -311,7 +311,7 @@ def test_a_graph_that_contradicts_itself_is_refused_without_a_crash(tmp_path: Pa
     original = find_original(source, "y")
     assert original is not None
     with pytest.raises(NotTiled, match="its graph cannot be followed"):
-        walk(broken, plan.sites[0], original, original.at([(4, 24)], (4, 16)), [(4, 24)], "float32")
+        walk(broken, plan.sites[0], original, original.spec_for([(4, 24)], (4, 16)), [(4, 24)], "float32")
 
 
 def test_a_tile_turned_for_one_block_of_rows_only_is_found(tmp_path: Path) -> None:

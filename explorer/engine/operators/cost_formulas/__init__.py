@@ -1,17 +1,21 @@
-"""Cost formulas: the cost of a Conv, a MatMul, an LSTM from its shapes; only these count MACs.
+"""Computes the cost of operators such as Conv, MatMul and LSTM from their shapes.
 
-Both sources of operators (ONNX nodes, ATen calls) come here with plain shapes, so the same layer costs
-the same whichever way it came in. A formula is returned beside every number, with the numbers in it.
+ONNX nodes and ATen calls use the same formulas with plain shapes, so equal layers have equal costs. All MACs
+in the program are counted here. Every cost has its formula as text, with the numbers filled in.
 
-A multiply-accumulate (MAC) is counted where products are summed: convolution, matrix product,
-attention products, recurrent gates. Everything else that computes is an elementwise operation: one per
-arithmetic operation on an element (a bias adds one to each output element, an activation is one
-whatever its function, see `ELEMENTWISE` for those that take several). Moving data costs neither.
-Padding taps count: it is the algorithm's cost, not the kernel's. Where the algorithm is not unique (a
-Fourier transform, a determinant) its definition or the usual way is counted, as a labelled bound.
+Counting conventions:
 
-A dimension may be a name (symbolic) or None (unknown). Then the count is None, never a guess, and the
-formula keeps the name.
+- A multiply-accumulate (MAC) is counted for each product that is summed: in convolutions, matrix products,
+  attention and recurrent gates.
+- Any other arithmetic operation on an element is one elementwise operation. A bias is one operation per
+  output element. An activation is one operation, whatever its function. `ELEMENTWISE` lists operators with
+  several operations.
+- Moving data costs nothing.
+- Padding counts: the cost is that of the algorithm, not of a kernel.
+- If several algorithms exist (Fourier transform, determinant), the definition or the usual algorithm is
+  counted, and the cost is marked as a bound.
+
+A dimension may be symbolic (a name) or None (unknown). The count is then None; the formula keeps the name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention: the cost of the scores of every query with every key, their softmax and the values."""
+"""Cost of attention: the scores of all queries and keys, their softmax, and the product with the values."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def attention(
     scale: bool = True,
     past: int = 0,
 ) -> Cost:
-    """softmax(Q K^T) V. MACs = B x Hq x Lq x Lk x (Dqk + Dv); grouped queries count their own heads.
+    """Cost of softmax(Q K^T) V. MACs = B x Hq x Lq x Lk x (Dqk + Dv).
 
-    A causal mask does not lower the cost, which is that of dense attention; the formula also gives the
-    cost of the unmasked pairs alone.
+    In grouped-query attention, Hq is the number of query heads. The cost is that of dense attention, even
+    with a causal mask; the formula then also has the MACs of the unmasked pairs.
 
     Args:
         batch: Leading dimensions.
-        heads: Heads of the query (Hq).
-        lq: Positions of the query.
-        lk: Positions of the key.
-        dqk: Width of a head of query and key.
-        dv: Width of a head of the value.
-        causal: Query i sees keys up to i + `past`.
+        heads: Number of query heads (Hq).
+        lq: Number of query positions.
+        lk: Number of key positions.
+        dqk: Width of a query or key head.
+        dv: Width of a value head.
+        causal: Whether query i sees only keys up to i + `past`.
         mask: Whether a mask is added to the scores.
-        scale: Whether the scores are multiplied with a factor.
-        past: Keys that come before the first query.
+        scale: Whether the scores are multiplied by a factor.
+        past: Number of keys before the first query.
     """
     width = dqk + dv if isinstance(dqk, int) and isinstance(dv, int) else None
     scores: Shape = (*batch, heads, lq, lk)
@@ -62,6 +62,6 @@ def attention(
 
 
 def _causal_pairs(lq: int, lk: int, past: int) -> int:
-    """Sum over queries i < lq of min(i + 1 + past, lk)."""
-    short = max(min(lq, lk - past - 1), 0)
-    return short * (short + 1) // 2 + short * past + (lq - short) * lk
+    """Counts the unmasked pairs: the sum over queries i < lq of min(i + 1 + past, lk)."""
+    growing_rows = max(min(lq, lk - past - 1), 0)
+    return growing_rows * (growing_rows + 1) // 2 + growing_rows * past + (lq - growing_rows) * lk

@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose, pooling: the cost of a sliding window, from its shapes."""
+"""Cost of convolution, transposed convolution and pooling."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from explorer.facts import Dim, Shape
 
 
 def conv(output: Shape, weight: Shape, *, bias: bool = False) -> Cost:
-    """Convolution of one, two or three dimensions, grouped or not, batched or not.
+    """Cost of a convolution with any number of spatial dimensions and groups, with or without a batch.
 
-    MACs = B x Cout x prod(out) x (Cin / groups) x prod(kernel); the weight carries Cin / groups.
+    MACs = B x Cout x prod(out) x (Cin / groups) x prod(kernel).
 
     Args:
-        output: (B, Cout, *out), or (Cout, *out) without a batch.
-        weight: (Cout, Cin / groups, *kernel).
-        bias: Whether one is added to every output element.
+        output: Shape of the output, (B, Cout, *out), or (Cout, *out) without a batch.
+        weight: Shape of the weight, (Cout, Cin / groups, *kernel).
+        bias: Whether a bias is added to every output element.
     """
     if len(weight) < 2 or len(output) not in (len(weight), len(weight) - 1):
         return unknown("weight and output of the convolution do not have matching ranks")
     spatial = len(weight) - 2
-    at = len(output) - spatial
+    spatial_start = len(output) - spatial
     cost = counted(
         [
-            ("batch", output[: at - 1]),
-            ("Cout", output[at - 1 : at]),
-            ("out", output[at:]),
+            ("batch", output[: spatial_start - 1]),
+            ("Cout", output[spatial_start - 1 : spatial_start]),
+            ("out", output[spatial_start:]),
             ("Cin/groups", weight[1:2]),
             ("kernel", weight[2:]),
         ]
@@ -43,25 +43,25 @@ def conv(output: Shape, weight: Shape, *, bias: bool = False) -> Cost:
 
 
 def conv_transpose(source: Shape, weight: Shape, output: Shape | None = None, *, bias: bool = False) -> Cost:
-    """Transposed convolution: every *input* element is multiplied with the whole kernel.
+    """Cost of a transposed convolution, which multiplies every *input* element by the entire kernel.
 
     MACs = B x Cin x prod(in) x (Cout / groups) x prod(kernel).
 
     Args:
-        source: The input, (B, Cin, *in), or (Cin, *in) without a batch.
-        weight: (Cin, Cout / groups, *kernel).
-        output: (B, Cout, *out), needed for the bias only.
-        bias: Whether one is added to every output element.
+        source: Shape of the input, (B, Cin, *in), or (Cin, *in) without a batch.
+        weight: Shape of the weight, (Cin, Cout / groups, *kernel).
+        output: Shape of the output, (B, Cout, *out), which only the bias needs.
+        bias: Whether a bias is added to every output element.
     """
     if len(weight) < 2 or len(source) not in (len(weight), len(weight) - 1):
         return unknown("weight and input of the transposed convolution do not have matching ranks")
     spatial = len(weight) - 2
-    at = len(source) - spatial
+    spatial_start = len(source) - spatial
     cost = counted(
         [
-            ("batch", source[: at - 1]),
-            ("Cin", source[at - 1 : at]),
-            ("in", source[at:]),
+            ("batch", source[: spatial_start - 1]),
+            ("Cin", source[spatial_start - 1 : spatial_start]),
+            ("in", source[spatial_start:]),
             ("Cout/groups", weight[1:2]),
             ("kernel", weight[2:]),
         ]
@@ -70,7 +70,10 @@ def conv_transpose(source: Shape, weight: Shape, output: Shape | None = None, *,
 
 
 def pooling(what: str, output: Shape | None, kernel: Sequence[Dim], per_tap: int = 1) -> Cost:
-    """`per_tap` elementwise operations per tap of the window and output element, padding taps included."""
+    """Cost of pooling: `per_tap` elementwise operations per output element and window tap.
+
+    Taps in the padding count. `what` is the name of the operator in the formula.
+    """
     if output is None:
         return unknown("the shape of its output is not known")
     if any(isinstance(size, int) and size < 0 for size in kernel):

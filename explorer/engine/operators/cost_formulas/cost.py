@@ -1,4 +1,4 @@
-"""Cost in MACs and elementwise operations: how costs are multiplied, summed, bounded and written out."""
+"""Defines `Cost`, in MACs and elementwise operations, and the functions that combine costs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from explorer.facts import Dim, Shape, Status
 
 
 class Cost(Struct, frozen=True):
-    """The cost of one operator in one forward pass.
+    """Cost of one operator in one forward pass.
 
     Attributes:
-        macs: Multiply-accumulates; None if unknown.
-        elementwise_ops: Arithmetic operations on single elements, beside the MACs, never among them.
-        formula: How the figures are computed, with the numbers.
-        status: 'exact', 'bound' or 'unknown'; `reason` says why when it is not exact.
+        macs: Number of multiply-accumulates, or None if unknown.
+        elementwise_ops: Number of other arithmetic operations on elements, or None if unknown.
+        formula: Formula of the figures, with the numbers filled in.
+        status: 'exact', 'bound' or 'unknown'.
+        reason: Why the cost is a bound or unknown; '' if it is exact.
     """
 
     macs: int | None = 0
@@ -28,7 +29,7 @@ class Cost(Struct, frozen=True):
 
 
 FREE = Cost(formula="0 (moves or describes data, no arithmetic)")
-"""Reshape, Transpose, Gather, Concat: nothing is computed."""
+"""Cost of operators without arithmetic, such as Reshape, Transpose, Gather and Concat."""
 
 ELEMENTWISE: Mapping[str, tuple[int, str]] = {
     "softmax": (5, "max, subtract, exp, sum, divide"),
@@ -40,14 +41,14 @@ ELEMENTWISE: Mapping[str, tuple[int, str]] = {
     "quantize": (3, "divide, round, add the zero point"),
     "dequantize": (2, "subtract the zero point, multiply"),
 }
-"""Operations per element of those operators that take more than one, and which they are."""
+"""Number and names of the operations per element, for operators that take more than one."""
 
 Term = tuple[str, Sequence[Dim]]
-"""A factor of a count: what it is ('Cout', 'kernel') and its dimensions."""
+"""A factor of a count: its label in the formula ('Cout', 'kernel') and its dimensions."""
 
 
 def count(dims: Sequence[Dim]) -> int | None:
-    """Product of the dimensions (1 of none); None if one is not a number."""
+    """Product of the dimensions, or None if one is not a number; the empty product is 1."""
     product = 1
     for dim in dims:
         if not isinstance(dim, int):
@@ -57,7 +58,7 @@ def count(dims: Sequence[Dim]) -> int | None:
 
 
 def product(terms: Sequence[Term]) -> tuple[int | None, str]:
-    """Product of the labelled terms and its formula; terms without dimensions are left out."""
+    """Product of the labeled terms and its formula, without terms that have no dimensions."""
     value: int | None = 1
     texts = []
     for label, dims in terms:
@@ -71,7 +72,7 @@ def product(terms: Sequence[Term]) -> tuple[int | None, str]:
 
 
 def unbound(terms: Sequence[Term]) -> str:
-    """Why the product of the terms is no number, in words."""
+    """Explains which unknown dimension makes the product of the terms unknown."""
     names = dict.fromkeys(d for _, dims in terms for d in dims if isinstance(d, str))
     if names:
         quoted = ", ".join(f"'{n}'" for n in names)
@@ -80,7 +81,7 @@ def unbound(terms: Sequence[Term]) -> str:
 
 
 def counted(terms: Sequence[Term]) -> Cost:
-    """Cost of as many MACs as the product of the terms."""
+    """Cost with as many MACs as the product of the terms."""
     value, text = product(terms)
     if value is None:
         return Cost(None, 0, text, "unknown", unbound(terms))
@@ -88,23 +89,23 @@ def counted(terms: Sequence[Term]) -> Cost:
 
 
 def unknown(reason: str) -> Cost:
-    """An unknown cost; `reason` in words."""
+    """An unknown cost; `reason` explains why."""
     return Cost(None, None, "", "unknown", reason)
 
 
 def bounded(cost: Cost, reason: str) -> Cost:
-    """`cost` as an upper bound, `reason` in words; what is unknown stays so."""
+    """Marks an exact cost as an upper bound; `reason` explains why. An unknown cost stays unknown."""
     return replace(cost, status="bound", reason=reason) if cost.status == "exact" else cost
 
 
 def adding(cost: Cost, what: str, shape: Shape | None, per_element: int = 1) -> Cost:
-    """`cost` with `per_element` elementwise operations on each element of `shape`.
+    """Adds `per_element` elementwise operations on each element of `shape` to a cost.
 
     Args:
-        cost: The cost so far.
+        cost: Cost so far.
         what: Name of the operations in the formula ('bias').
-        shape: The elements; None if unknown.
-        per_element: Operations on each.
+        shape: Shape of the elements, or None if unknown.
+        per_element: Number of operations per element.
     """
     dims: Shape = (None,) if shape is None else shape
     terms: list[Term] = [("", dims if dims else (1,))]
@@ -119,12 +120,12 @@ def adding(cost: Cost, what: str, shape: Shape | None, per_element: int = 1) -> 
 
 
 def elementwise(what: str, shape: Shape | None, per_element: int = 1) -> Cost:
-    """0 MACs and `per_element` operations on each element of `shape` (for a reduction, the input's)."""
+    """Cost with 0 MACs and `per_element` operations per element of `shape` (of the input for a reduction)."""
     return adding(Cost(), what, shape, per_element)
 
 
 def times(cost: Cost, trips: Dim, what: str = "times") -> Cost:
-    """`cost` times the iterations of a body; where their number is unknown, so is each figure but 0."""
+    """Multiplies a cost by the iterations of a loop; if their number is unknown, only zeros stay known."""
     if trips == 1 or (cost.macs == 0 and cost.elementwise_ops == 0):
         return cost
     formula = f"{'?' if trips is None else trips} {what} x ({cost.formula})"
@@ -142,7 +143,7 @@ def times(cost: Cost, trips: Dim, what: str = "times") -> Cost:
 
 
 def total(costs: Sequence[Cost]) -> Cost:
-    """The sum of several costs, formulas side by side; unknown if one of them is."""
+    """Sum of several costs. A figure is unknown if it is unknown in any of them."""
     macs: int | None = 0
     ops: int | None = 0
     for cost in costs:

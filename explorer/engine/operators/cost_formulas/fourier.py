@@ -1,4 +1,4 @@
-"""Fourier transform: its cost by definition, an upper bound for every faster algorithm."""
+"""Cost of a Fourier transform by its definition, which is an upper bound for fast algorithms."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from explorer.facts import Dim, Shape
 def fourier(
     transforms: Shape, samples: Dim, frequencies: Dim, *, complex_in: bool, complex_out: bool = True
 ) -> Cost:
-    """Discrete Fourier transform, by its definition: every frequency is a sum over every sample.
+    """Cost of a discrete Fourier transform by its definition, in which each frequency sums all samples.
 
-    MACs = transforms x frequencies x samples x real products (2 real by complex, 4 complex by complex).
-    That is what a convolution with the same basis counts. A fast transform needs fewer, how many depends
-    on the algorithm: hence a bound.
+    MACs = transforms x frequencies x samples x real products. A real sample times a complex factor is 2 real
+    products, a complex sample 4. The cost is a bound, because a fast transform takes fewer MACs, depending on
+    its algorithm.
 
     Args:
-        transforms: Signals, one transform each.
-        samples: Of one signal, those that pad it included.
-        frequencies: Computed of each: all of them, or one side.
+        transforms: Shape of the batch of signals, with one transform per signal.
+        samples: Number of samples in a signal, including padding.
+        frequencies: Number of computed frequencies per signal: all of them, or one side of the spectrum.
         complex_in: Whether a sample has an imaginary part.
-        complex_out: Whether a result has one.
+        complex_out: Whether a result has an imaginary part.
     """
     parts = (1 + complex_in) * (1 + complex_out)
     cost = counted(

@@ -1,4 +1,4 @@
-"""RNN, GRU, LSTM: the cost of the gates and the state, by step, layer and direction."""
+"""Cost of RNN, GRU and LSTM layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from explorer.engine.operators.cost_formulas.cost import Cost, Term, adding, cou
 from explorer.facts import Dim, Shape
 
 RECURRENT: Mapping[str, tuple[int, int]] = {"RNN": (1, 0), "GRU": (3, 5), "LSTM": (4, 5)}
-"""Gates, and operations on the state per hidden unit and step.
+"""Number of gates, and operations on the state per hidden unit and step, by kind.
 
 LSTM: c = f c + i g (3), h = o tanh(c) (2). GRU: r h (1), h = (1 - z) n + z h (4).
 """
@@ -26,21 +26,22 @@ def recurrent(
     projection: int = 0,
     bias: bool = True,
 ) -> Cost:
-    """LSTM, GRU or RNN: T x B x directions x sum over layers of gates x H x (input + state).
+    """Cost of an LSTM, GRU or RNN of one or several layers.
 
-    A layer above the first takes the directions of the one below side by side. With a projection P the
-    state is P wide and each step takes P x H more.
+    MACs = T x B x directions x sum over the layers of gates x H x (input + state). Each layer after the first
+    reads the concatenated directions of the previous layer. An LSTM with a projection to P features has a
+    state of width P, and each step takes P x H additional MACs.
 
     Args:
         kind: 'LSTM', 'GRU' or 'RNN'.
-        length: Steps (T).
-        batch: Sequences side by side (B).
-        inputs: Features of a step.
-        hidden: Units (H).
-        directions: 2 if bidirectional.
-        layers: Layers on top of each other.
-        projection: Width of a projected LSTM state, 0 for none.
-        bias: Whether both biases (input and recurrent) are added at each gate.
+        length: Number of steps (T).
+        batch: Number of sequences (B).
+        inputs: Number of input features per step.
+        hidden: Number of hidden units (H).
+        directions: 2 for a bidirectional layer, else 1.
+        layers: Number of stacked layers.
+        projection: Width of a projected LSTM state (P), or 0 without a projection.
+        bias: Whether each gate adds two biases, input and recurrent.
     """
     gates, state_ops = RECURRENT[kind]
     state: Dim = projection or hidden
@@ -48,12 +49,12 @@ def recurrent(
     costs = []
     for layer in range(layers):
         width = inputs if layer == 0 else (state * directions if isinstance(state, int) else None)
-        numbers = isinstance(width, int) and isinstance(state, int)
-        both = f"(in {width} + state {state})"
+        are_known = isinstance(width, int) and isinstance(state, int)
+        label = f"(in {width} + state {state})"
         value, text = product(
-            [*outer, ("gates", (gates,)), ("H", (hidden,)), (both, (width + state if numbers else None,))]  # type: ignore[operator]
+            [*outer, ("gates", (gates,)), ("H", (hidden,)), (label, (width + state if are_known else None,))]  # type: ignore[operator]
         )
-        text = text.replace(f"{both} {width + state}" if numbers else f"{both} ?", both)  # type: ignore[operator]
+        text = text.replace(f"{label} {width + state}" if are_known else f"{label} ?", label)  # type: ignore[operator]
         cost = (
             Cost(value, 0, text)
             if value is not None

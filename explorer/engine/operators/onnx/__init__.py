@@ -1,4 +1,4 @@
-"""ONNX operators by family: output types, cost, gradient, and role along a text.
+"""Records of the ONNX operators, one module for each family.
 
-A family says which inputs and attributes a cost comes from; the count itself is a function of `..formulas`.
+A record takes shapes from a node's inputs and attributes; `cost_formulas` computes the cost from them.
 """

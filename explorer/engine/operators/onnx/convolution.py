@@ -1,6 +1,6 @@
-"""Convolution: Conv and its relatives, in floats and quantized: shapes and costs.
+"""Shapes and costs of Conv and related operators, float and quantized.
 
-What they cost is `cost_formulas.conv` and `cost_formulas.conv_transpose`, as for a PyTorch convolution.
+The costs come from `cost_formulas.conv` and `cost_formulas.conv_transpose`, as for a PyTorch convolution.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from explorer.engine.graph.layouts import MS, NCHWC, NHWC
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.cost_rules import activated, moves, requantized
+from explorer.engine.operators.cost_rules import activated, data_movement, requantized
 from explorer.engine.operators.gradients import Gradient, Want, pair
 from explorer.engine.operators.operator import BackwardNode, Operator, first_two
 from explorer.engine.operators.shape_rules import like, window_places
@@ -19,7 +19,7 @@ from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
 
-def _places(call: Call, source: Shape | None, weight: Shape | None) -> Shape | None:
+def _output_shape(call: Call, source: Shape | None, weight: Shape | None) -> Shape | None:
     if source is None or weight is None:
         either_shape = source if source is not None else weight
         return None if either_shape is None else (None,) * len(either_shape)
@@ -30,21 +30,21 @@ def _places(call: Call, source: Shape | None, weight: Shape | None) -> Shape | N
     expected = dims.multiply(weight[1], group)
     if isinstance(expected, int) and isinstance(source[1], int) and expected != source[1]:
         raise ValueError("channels")
-    places = window_places(call, source[2:], kernel)
-    if places is None:
+    window_counts = window_places(call, source[2:], kernel)
+    if window_counts is None:
         raise ValueError("window")
-    return (source[0], weight[0], *places)
+    return (source[0], weight[0], *window_counts)
 
 
 def _conv_shape(weight: int = 1, dtype: str | int = 0) -> ShapeRule:
     def rule(call: Call) -> Answer:
-        return ((call.dtype(dtype), _places(call, call.known(0), call.known(weight))),)
+        return ((call.dtype(dtype), _output_shape(call, call.known(0), call.known(weight))),)
 
     return rule
 
 
-def _transposed_shape(call: Call, at: int = 1, kind: int = 0) -> Answer:
-    source, weight, dtype = call.known(0), call.known(at), call.dtype(kind)
+def _transposed_shape(call: Call, weight_index: int = 1, dtype_index: int = 0) -> Answer:
+    source, weight, dtype = call.known(0), call.known(weight_index), call.dtype(dtype_index)
     if source is None or weight is None:
         return ((dtype, None if source is None else (None,) * len(source)),)
     rank = len(source) - 2
@@ -59,10 +59,10 @@ def _transposed_shape(call: Call, at: int = 1, kind: int = 0) -> Answer:
     strides = call.ints("strides") or (1,) * rank
     dilations = call.ints("dilations") or (1,) * rank
     pads = call.ints("pads") or (0,) * (2 * rank)
-    more = call.ints("output_padding") or (0,) * rank
+    output_padding = call.ints("output_padding") or (0,) * rank
     kernel: Shape = call.ints("kernel_shape") or weight[2:]
     auto = call.attributes.get("auto_pad", "NOTSET") or "NOTSET"
-    if not (len(kernel) == len(strides) == len(dilations) == len(more) == rank == len(pads) / 2):
+    if not (len(kernel) == len(strides) == len(dilations) == len(output_padding) == rank == len(pads) / 2):
         return None
     sizes: list[Dim] = []
     for axis in range(rank):
@@ -70,20 +70,20 @@ def _transposed_shape(call: Call, at: int = 1, kind: int = 0) -> Answer:
             sizes.append(dims.multiply(source[axis + 2], strides[axis]))
             continue
         trimmed = pads[axis] + pads[axis + rank] if auto == "NOTSET" else 0
-        reach = dims.add(dims.multiply(dims.subtract(kernel[axis], 1), dilations[axis]), 1)
+        extent = dims.add(dims.multiply(dims.subtract(kernel[axis], 1), dilations[axis]), 1)
         length = dims.multiply(dims.subtract(source[axis + 2], 1), strides[axis])
-        sizes.append(dims.add(dims.add(length, reach), more[axis] - trimmed))
+        sizes.append(dims.add(dims.add(length, extent), output_padding[axis] - trimmed))
     return ((dtype, (source[0], channels, *sizes)),)
 
 
 def _blocked_shape(call: Call) -> Answer:
-    """As a convolution, its weight padded to whole blocks of channels."""
+    """Shape rule of a convolution whose weight is padded to whole blocks of channels."""
     source, weight = call.known(0), call.known(1)
     kernel = call.ints("kernel_shape") or (weight[2:] if weight else None)
     if source is None or weight is None or kernel is None or len(source) != len(weight):
         return None
-    places = window_places(call, source[2:], kernel)
-    return None if places is None else ((call.dtype(0), (source[0], weight[0], *places)),)
+    window_counts = window_places(call, source[2:], kernel)
+    return None if window_counts is None else ((call.dtype(0), (source[0], weight[0], *window_counts)),)
 
 
 def _dynamic_pads(call: Call) -> Answer:
@@ -96,30 +96,43 @@ def _dynamic_pads(call: Call) -> Answer:
     return _transposed_shape(replace(call, attributes={**call.attributes, "pads": tuple(pads)}))
 
 
-def _causal_shape(past: int) -> ShapeRule:
-    """Like its input; the state holds the positions that the next step looks back at."""
+def _causal_shape(state_index: int) -> ShapeRule:
+    """Makes the shape rule of a causal convolution.
+
+    The output has the type of the input. The state has the earlier positions that the next step reads;
+    `state_index` is its input index.
+    """
 
     def rule(call: Call) -> Answer:
         source, weight = call.known(0), call.known(1)
-        state = call.type(past) if call.has(past) else None
-        last = call.whole("channels_last", 0)
-        if state is None and source is not None and weight is not None and len(source) == 3 and not last:
-            reach = dims.multiply(dims.subtract(weight[-1], 1), call.whole("dilation", 1))
-            state = call.dtype(0), None if call.whole("state_window", 0) else (source[0], source[1], reach)
+        state = call.type(state_index) if call.has(state_index) else None
+        is_channels_last = call.whole("channels_last", 0)
+        if (
+            state is None
+            and source is not None
+            and weight is not None
+            and len(source) == 3
+            and not is_channels_last
+        ):
+            state_length = dims.multiply(dims.subtract(weight[-1], 1), call.whole("dilation", 1))
+            state = (
+                call.dtype(0),
+                None if call.whole("state_window", 0) else (source[0], source[1], state_length),
+            )
         return (call.type(0), state or UNKNOWN, UNKNOWN)[: call.count]
 
     return rule
 
 
-def _words(call: Call) -> Answer:
-    """WordConvEmbedding: letters (sentences, words, letters) to a vector for each word."""
+def _word_shape(call: Call) -> Answer:
+    """Shape rule of WordConvEmbedding: (sentences, words, letters) to one vector for each word."""
     letters, weight = call.known(0), call.known(1)
     is_known = letters is not None and weight is not None
     return ((call.dtype(1), (*letters[:-1], weight[0]) if is_known and letters and weight else None),)
 
 
-def _channels_fit(call: Call, weight: int, *, transposed: bool = False) -> Cost | None:
-    """Why the convolution cannot run: its weight is made for another number of channels."""
+def _channel_mismatch(call: Call, weight: int, *, transposed: bool = False) -> Cost | None:
+    """Returns an unknown cost if the weight expects another number of input channels, or None."""
     shape, source = call.shape(weight), call.shape(0)
     axis = len(source) - len(shape) + 1
     if len(shape) < 2 or axis not in (0, 1):
@@ -142,21 +155,21 @@ def _conv(
     residual: int = -1,
     activation: bool = False,
     requantize: bool = False,
-    checked: bool = True,
+    check_channels: bool = True,
 ) -> Rule:
-    """A convolution.
+    """Makes the cost rule of a convolution.
 
     Args:
-        weight: Place of the weight among the inputs.
-        bias: Place of the bias; -1 for none.
-        residual: Place of a tensor added to the result.
-        activation: Whether the attribute `activation` may name one.
-        requantize: Whether the result is made 8 bits wide again.
-        checked: Whether the weight tells how many channels the input must have.
+        weight: Input index of the weight.
+        bias: Input index of the bias, or -1 without a bias.
+        residual: Input index of a tensor that is added to the result, or -1.
+        activation: Whether the attribute `activation` may name an activation.
+        requantize: Whether the result is quantized to 8 bits.
+        check_channels: Whether the weight's shape determines the number of input channels.
     """
 
     def rule(call: Call) -> Cost:
-        fault = _channels_fit(call, weight) if checked else None
+        fault = _channel_mismatch(call, weight) if check_channels else None
         if fault is not None:
             return fault
         cost = cost_formulas.conv(call.output(), call.shape(weight), bias=bias >= 0 and call.has(bias))
@@ -170,7 +183,7 @@ def _conv(
 
 def _conv_transpose(weight: int = 1, bias: int = 2, *, requantize: bool = False) -> Rule:
     def rule(call: Call) -> Cost:
-        fault = _channels_fit(call, weight, transposed=True)
+        fault = _channel_mismatch(call, weight, transposed=True)
         if fault is not None:
             return fault
         cost = cost_formulas.conv_transpose(call.shape(0), call.shape(weight), None)
@@ -182,14 +195,14 @@ def _conv_transpose(weight: int = 1, bias: int = 2, *, requantize: bool = False)
 
 def _deform_conv(call: Call) -> Cost:
     cost = cost_formulas.conv(call.output(), call.shape(1), bias=call.has(3))
-    # each tap is interpolated between four pixels: 4 multiplications and 3 additions
+    # each tap interpolates four pixels with 4 multiplications and 3 additions
     taps: Shape = (*call.output()[:1], *call.shape(0)[1:2], *call.output()[2:], *call.shape(1)[2:])
     cost = cost_formulas.adding(cost, "interpolation", taps, 7)
     return cost_formulas.adding(cost, "mask", taps) if call.has(4) else cost
 
 
 def _causal_conv(call: Call) -> Cost:
-    """Depthwise convolution over a state: every output element takes one product per tap."""
+    """Cost of a depthwise convolution: one product for each tap and output element."""
     cost = cost_formulas.counted([("out", call.output()), ("kernel", call.shape(1)[2:])])
     cost = cost_formulas.adding(cost, "bias", call.output()) if call.has(_CAUSAL_BIAS[call.op]) else cost
     return activated(cost, call)
@@ -199,17 +212,17 @@ _CAUSAL_BIAS = {"CausalConvWithState": 2, "VarlenCausalConvWithState": 3}
 
 
 def _word_conv(call: Call) -> Cost:
-    """Letters to vectors, a convolution over each word, tanh, the largest over the word."""
+    """Cost of WordConvEmbedding: a convolution over each word's letters, tanh, and the maximum per word."""
     letters, weight = call.shape(0), call.shape(1)
     length, window = letters[-1], weight[2]
-    places = length - window + 1 if isinstance(length, int) and isinstance(window, int) else None
-    filtered: Shape = (*letters[:-1], places, weight[0])
+    window_count = length - window + 1 if isinstance(length, int) and isinstance(window, int) else None
+    filtered: Shape = (*letters[:-1], window_count, weight[0])
     cost = cost_formulas.counted([("out", filtered), ("kernel", weight[1:])])
     return cost_formulas.adding(cost, "bias, tanh, maximum", filtered, 3)
 
 
 def _blocked_conv(call: Call) -> Cost:
-    cost = _conv(residual=3, activation=True, checked=False)(call)
+    cost = _conv(residual=3, activation=True, check_channels=False)(call)
     return replace(cost, formula=f"{cost.formula}; channels as stored, in whole blocks")
 
 
@@ -231,12 +244,12 @@ OPERATORS = (
     Operator("CausalConvWithState", _causal_conv),
     Operator("CausalConvWithState", _causal_conv, MS, _causal_shape(3)),
     Operator("VarlenCausalConvWithState", _causal_conv, MS, like(0)),
-    Operator("ConvStateReplay", moves("copies the inputs of earlier steps"), MS, like(2)),
+    Operator("ConvStateReplay", data_movement("copies the inputs of earlier steps"), MS, like(2)),
     Operator("FusedConv", _FUSED, MS, _conv_shape(), gradient=first_two),
     Operator("NhwcFusedConv", _FUSED, MS, _conv_shape(), layout="last", gradient=first_two),
     Operator("NhwcConv", _conv(), MS, _conv_shape(), layout="last", gradient=first_two),
     Operator("Conv", _conv(activation=True), NHWC, _conv_shape(), gradient=first_two),
-    # channels are padded to the width of a vector: the weight no longer tells how many the input had
+    # channels are padded to the vector width, so the weight does not show the number of input channels
     Operator("Conv", _blocked_conv, NCHWC, _blocked_shape, gradient=first_two),
     Operator("ConvTransposeWithDynamicPads", _conv_transpose(bias=3), MS, _dynamic_pads, reads=(2,)),
     Operator(
@@ -246,5 +259,5 @@ OPERATORS = (
         lambda call: _transposed_shape(call, 3, 7),
         quantized=True,
     ),
-    Operator("WordConvEmbedding", _word_conv, MS, _words),
+    Operator("WordConvEmbedding", _word_conv, MS, _word_shape),
 )

@@ -1,4 +1,4 @@
-"""Elementwise operators: one output element from the elements at its place."""
+"""Elementwise operators: each output element depends on the input elements at the same position."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from explorer.engine.graph.model import DTYPES
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule, ShapeRule
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.cost_rules import each, each_with, free, swiglu
+from explorer.engine.operators.cost_rules import free, per_output, per_output_with, swiglu
 from explorer.engine.operators.operator import Operator, blocked
-from explorer.engine.operators.shape_rules import broadcast, first, like, sized, together
+from explorer.engine.operators.shape_rules import (
+    broadcast,
+    broadcast_inputs,
+    from_sizes,
+    like,
+    like_first_input,
+)
 from explorer.engine.symbolic import dimensions as dims
 
 
 def _dropout_shape(call: Call) -> Answer:
     kind = call.type(0)
-    # before opset 10 the mask was of the input's type
+    # before opset 10, the mask had the input's type
     return (kind, ("bool" if call.opset >= 10 else kind[0], kind[1]))
 
 
@@ -24,38 +30,43 @@ def _cast(call: Call) -> Answer:
     return ((DTYPES[code].name, call.known(0)),) if code in DTYPES else None
 
 
-def _all_together(dtype: str | int = 0, since: int = 7) -> ShapeRule:
-    """All inputs broadcast, `since` an opset; `dtype` is a type or the input that gives it."""
+def _broadcast_all_inputs(dtype: str | int = 0, since: int = 7) -> ShapeRule:
+    """Makes the shape rule of operators that broadcast all inputs.
+
+    Args:
+        dtype: Element type, or the index of the input that has it.
+        since: First opset with broadcasting.
+    """
 
     def rule(call: Call) -> Answer:
         if call.opset < since or "axis" in call.attributes or "broadcast" in call.attributes:
-            # the second operand was fitted to the first
+            # in older opsets, the output has the shape of the first operand
             return ((call.dtype(dtype), call.known(0)),)
         return ((call.dtype(dtype), broadcast(*(call.known(i) for i in range(len(call.inputs))))),)
 
     return rule
 
 
-def _halved(call: Call) -> Answer:
-    """One half of the last axis times the activation of the other."""
+def _half_shape(call: Call) -> Answer:
+    """Shape rule of gates that multiply one half of the last axis with the activation of the other half."""
     source = call.known(0)
     return ((call.dtype(0), None if source is None else (*source[:-1], dims.quotient(source[-1], 2))),)
 
 
-def _mask(bits: bool) -> ShapeRule:
-    """Dropout's output and mask, a bit or a boolean for each element."""
+def _mask(is_bitmask: bool) -> ShapeRule:
+    """Makes the shape rule of Dropout's output and mask, with one bit or one boolean per element."""
 
     def rule(call: Call) -> Answer:
         kind = call.type(0)
         count = dims.product(kind[1]) if kind[1] is not None else None
-        mask = ("uint32", (dims.ceil_div(count, 32),)) if bits else ("bool", kind[1])
+        mask = ("uint32", (dims.ceil_div(count, 32),)) if is_bitmask else ("bool", kind[1])
         return (kind, mask)[: call.count]
 
     return rule
 
 
 def _variadic(extra: int = 0) -> Rule:
-    """N inputs folded into one: n - 1 operations on each output element, `extra` more."""
+    """Makes the cost rule for combining n inputs: n - 1 + `extra` operations per output element."""
 
     def rule(call: Call) -> Cost:
         operands = max(len(call.inputs) - 1 + extra, 0)
@@ -71,7 +82,7 @@ def _dropout(call: Call) -> Cost:
     return free(call)
 
 
-def _every_input(call: Call) -> Cost:
+def _all_inputs(call: Call) -> Cost:
     cost = Cost()
     for index in range(len(call.inputs)):
         cost = cost_formulas.adding(cost, call.op, call.shape(index))
@@ -79,15 +90,15 @@ def _every_input(call: Call) -> Cost:
 
 
 def _distances(call: Call) -> Cost:
-    """Subtract, square and sum for every pair and coordinate; nothing is a product."""
+    """Cost of CDist: subtract, square and sum for every pair and coordinate, without MACs."""
     return cost_formulas.elementwise(
         "CDist (difference, power, sum)", (*call.output(), *call.shape(0)[-1:]), 3
     )
 
 
 def _gated_shape(call: Call) -> Answer:
-    """SwiGLU: gate and value apart, or behind one another in the last axis."""
-    return (call.type(0),) if call.has(1) else _halved(call)
+    """Shape rule of SwiGLU with gate and value as two inputs or concatenated along the last axis."""
+    return (call.type(0),) if call.has(1) else _half_shape(call)
 
 
 def _gated(call: Call) -> Cost:
@@ -102,48 +113,58 @@ OPERATORS = (
         LeakyRelu Log Mish Neg Not PRelu Reciprocal Relu Selu Sigmoid Sin Sinh Softplus Softsign Sqrt Swish
         Tan Tanh ThresholdedRelu
         """,
-        each(),
-        shape=first,
+        per_output(),
+        shape=like_first_input,
         position="each",
     ),
-    Operator("Ceil Floor Round Sign", each(), shape=first, gradient=blocked, position="each"),
-    Operator("Hardmax Shrink", each(), shape=first),
-    Operator("Clip", each(), shape=first, position="each", settings=(1, 2)),
-    Operator("IsInf IsNaN", each(), shape=like(0, dtype="bool"), position="each"),
-    Operator("ParametricSoftplus Scale ScaledTanh", each(), shape=like(0)),
-    Operator("Affine ImageScaler", each(2, "scale, shift"), shape=like(0)),
+    Operator(
+        "Ceil Floor Round Sign", per_output(), shape=like_first_input, gradient=blocked, position="each"
+    ),
+    Operator("Hardmax Shrink", per_output(), shape=like_first_input),
+    Operator("Clip", per_output(), shape=like_first_input, position="each", settings=(1, 2)),
+    Operator("IsInf IsNaN", per_output(), shape=like(0, dtype="bool"), position="each"),
+    Operator("ParametricSoftplus Scale ScaledTanh", per_output(), shape=like(0)),
+    Operator("Affine ImageScaler", per_output(2, "scale, shift"), shape=like(0)),
     Operator(
         "Add BitShift BitwiseAnd BitwiseOr BitwiseXor Div Mod Mul Sub",
-        each(),
-        shape=_all_together(),
+        per_output(),
+        shape=_broadcast_all_inputs(),
         position="each",
     ),
-    Operator("Pow", each(), shape=_all_together(), position="each", settings=(1,)),
-    Operator("And Equal Or Xor", each(), shape=_all_together("bool"), position="each"),
-    Operator("Greater GreaterOrEqual Less LessOrEqual", each(), shape=_all_together("bool"), position="each"),
-    Operator("Where", each(), shape=together(0, 1, 2, dtype=1), position="each", settings=(0,)),
-    Operator("Sum Max Min", _variadic(), shape=_all_together(since=8), position="each"),
-    Operator("Mean", _variadic(1), shape=_all_together(since=8), position="each"),
+    Operator("Pow", per_output(), shape=_broadcast_all_inputs(), position="each", settings=(1,)),
+    Operator("And Equal Or Xor", per_output(), shape=_broadcast_all_inputs("bool"), position="each"),
+    Operator(
+        "Greater GreaterOrEqual Less LessOrEqual",
+        per_output(),
+        shape=_broadcast_all_inputs("bool"),
+        position="each",
+    ),
+    Operator("Where", per_output(), shape=broadcast_inputs(0, 1, 2, dtype=1), position="each", settings=(0,)),
+    Operator("Sum Max Min", _variadic(), shape=_broadcast_all_inputs(since=8), position="each"),
+    Operator("Mean", _variadic(1), shape=_broadcast_all_inputs(since=8), position="each"),
     Operator("Cast", free, shape=_cast, position="each", alias=True),
     Operator("CastLike", free, shape=like(0, dtype=1), position="each"),
     Operator(
         "Dropout", _dropout, shape=_dropout_shape, reader=True, position="each", settings=(1, 2), view=True
     ),
-    Operator("SwiGLU", each(2, "activate, multiply")),
+    Operator("SwiGLU", per_output(2, "activate, multiply")),
     Operator("SwiGLU", _gated, MS, _gated_shape),
-    Operator("Gelu QuickGelu", each(), MS, like(0), position="each"),
-    Operator("FastGelu", each_with(1, "activate", bias=1), MS, like(0), position="each"),
-    Operator("BiasGelu", each(2, "add the bias, activate"), MS, like(0), position="each"),
-    Operator("BiasSplitGelu", each(3, "add the bias, activate, multiply"), MS, _halved),
-    Operator("BiasAdd", each(2, "add the bias, add the skipped input"), MS, like(0), position="each"),
-    Operator("BiasDropout", each_with(1, "add the bias", residual=2), MS, _mask(False)),
-    Operator("BitmaskBiasDropout", each_with(1, "add the bias", residual=2), MS, _mask(True)),
+    Operator("Gelu QuickGelu", per_output(), MS, like(0), position="each"),
+    Operator("FastGelu", per_output_with(1, "activate", bias=1), MS, like(0), position="each"),
+    Operator("BiasGelu", per_output(2, "add the bias, activate"), MS, like(0), position="each"),
+    Operator("BiasSplitGelu", per_output(3, "add the bias, activate, multiply"), MS, _half_shape),
+    Operator("BiasAdd", per_output(2, "add the bias, add the skipped input"), MS, like(0), position="each"),
+    Operator("BiasDropout", per_output_with(1, "add the bias", residual=2), MS, _mask(False)),
+    Operator("BitmaskBiasDropout", per_output_with(1, "add the bias", residual=2), MS, _mask(True)),
     Operator("BitmaskDropout", free, MS, _mask(True)),
-    Operator("GatedAdd", each(2, "multiply, add"), MS, like(0)),
-    Operator("ScaledSiLU", each_with(2, "scale, SiLU", scale=1), MS, like(0)),
+    Operator("GatedAdd", per_output(2, "multiply, add"), MS, like(0)),
+    Operator("ScaledSiLU", per_output_with(2, "scale, SiLU", scale=1), MS, like(0)),
     Operator(
-        "ComplexMul ComplexMulConj", each(3, "half of 4 products, a sum and a difference"), MS, together(0, 1)
+        "ComplexMul ComplexMulConj",
+        per_output(3, "half of 4 products, a sum and a difference"),
+        MS,
+        broadcast_inputs(0, 1),
     ),
-    Operator("CDist", _distances, MS, sized((0, 0), (1, 0))),
-    Operator("IsAllFinite", _every_input, MS, lambda _: (("bool", ()),)),
+    Operator("CDist", _distances, MS, from_sizes((0, 0), (1, 0))),
+    Operator("IsAllFinite", _all_inputs, MS, lambda _: (("bool", ()),)),
 )

@@ -1,4 +1,4 @@
-"""Mixture of experts: the routing of tokens, and the products of the experts."""
+"""Mixture-of-experts operators: the routing of tokens and the matrix products of the experts."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _DEQUANTIZE = ELEMENTWISE["dequantize"][0]
 
 
 def _mixture(weights: Sequence[int], biases: Sequence[int], packed: Sequence[Packed] = ()) -> Rule:
-    """Mixture of experts: each token goes through `k` of them.
+    """Makes the cost rule of a mixture of experts, in which each token passes through `k` experts.
 
     Args:
-        weights: Places of the experts' weights, (experts, rows, columns).
-        biases: Places of their biases.
-        packed: How wide the values of each weight are; empty if they are float.
+        weights: Input indices of the experts' weights, of shape (experts, rows, columns).
+        biases: Input indices of the experts' biases.
+        packed: Bit widths of the packed weights; empty if the weights are floats.
     """
 
     def rule(call: Call) -> Cost:
-        at, source = call.attributes, call.shape(0)
+        attributes, source = call.attributes, call.shape(0)
         tokens: Shape = source[:-1]
-        top_k = at.get("k", 1)
-        weight_shapes = [call.shape(place) for place in weights if call.has(place)]
+        top_k = attributes.get("k", 1)
+        weight_shapes = [call.shape(index) for index in weights if call.has(index)]
         if packed:
-            # several values lie in a byte, along one axis or the other
+            # a byte contains several values, along either axis
             weight_shapes = [
-                (call.shape(place)[0], _unpacked(call.shape(place)[1:], bits_of(at, names, default)))
-                for (place,), names, default in packed
-                if call.has(place)
+                (call.shape(index)[0], _unpacked(call.shape(index)[1:], bits_of(attributes, names, default)))
+                for (index,), names, default in packed
+                if call.has(index)
             ]
         cost = cost_formulas.total(
             [
@@ -46,19 +46,19 @@ def _mixture(weights: Sequence[int], biases: Sequence[int], packed: Sequence[Pac
         )
         for shape in weight_shapes if packed else ():
             cost = cost_formulas.adding(cost, "dequantize", shape, _DEQUANTIZE)
-        for place in biases:
-            if call.has(place):
-                cost = cost_formulas.adding(cost, "bias", (*tokens, top_k, *call.shape(place)[1:]))
-        fused = bool(at.get("swiglu_fusion", 0))
+        for index in biases:
+            if call.has(index):
+                cost = cost_formulas.adding(cost, "bias", (*tokens, top_k, *call.shape(index)[1:]))
+        is_fused = bool(attributes.get("swiglu_fusion", 0))
         rows = call.shape(weights[0])[1]
-        inner = per_head(rows, 2) if fused else rows
-        gated = fused or call.has(weights[2])
+        inner = per_head(rows, 2) if is_fused else rows
+        is_gated = is_fused or call.has(weights[2])
         cost = cost_formulas.adding(
-            cost, "activate, multiply" if gated else "activate", (*tokens, top_k, inner), 1 + gated
+            cost, "activate, multiply" if is_gated else "activate", (*tokens, top_k, inner), 1 + is_gated
         )
         cost = cost_formulas.adding(cost, "route", call.shape(1), ELEMENTWISE["softmax"][0])
         cost = cost_formulas.adding(cost, "weigh and sum the experts", (*source, top_k), 2)
-        # the products are exact: every token has k experts, whichever they are
+        # the number of products is exact, because every token has k experts
         reason = "which experts are needed depends on the data; dequantized are all of them"
         return cost_formulas.bounded(cost, reason) if packed else cost
 
@@ -66,13 +66,13 @@ def _mixture(weights: Sequence[int], biases: Sequence[int], packed: Sequence[Pac
 
 
 def _unpacked(shape: Shape, bits: int) -> Dim:
-    """Values of `bits` bits in bytes of that shape."""
+    """Counts the values of `bits` bits in a byte tensor of `shape`."""
     size = cost_formulas.count(shape)
     return None if size is None else size * 8 // bits
 
 
 def _packed_mixture(call: Call) -> Cost:
-    """Experts whose weights are rows of bytes: (experts, inner, bytes), and (experts, width, bytes) back."""
+    """Cost of MoEPacked. Its weights are bytes: (experts, inner, bytes), then (experts, width, bytes)."""
     source, inner = call.shape(0), call.shape(2)[1]
     return unpacking(
         cost_formulas.counted(
@@ -87,7 +87,7 @@ def _packed_mixture(call: Call) -> Cost:
 
 
 def _router_shape(call: Call) -> Answer:
-    """Up to three of (tokens, experts): the scores of those selected, or those of all and their weights."""
+    """Shape rule for up to three outputs of (tokens, experts)."""
     source, bias = call.known(0), call.known(1)
     tokens = None if source is None else dims.product(source[:-1])
     shape: Shape = (tokens, None if bias is None else bias[0])
@@ -96,24 +96,28 @@ def _router_shape(call: Call) -> Answer:
 
 
 def _router(call: Call) -> Cost:
-    """Sigmoid scores of groups of experts; with two results those of all experts, none selected."""
-    at, source, experts = call.attributes, call.shape(0), call.shape(1)[0]
+    """Cost of sigmoid scores of expert groups. With several outputs, no experts are selected."""
+    attributes, source, experts = call.attributes, call.shape(0), call.shape(1)[0]
     tokens = source[:-1]
     cost = cost_formulas.linear(source, experts) if call.has(2) else Cost()
     cost = cost_formulas.adding(cost, "sigmoid, add the bias", (*tokens, experts), 2)
     if len(call.outputs) > 1:
         return cost
-    groups, top_k, best = at.get("n_group", 1), at["top_k"], at.get("group_topk", 2)
-    if min(groups, top_k, best) < 1:
+    groups, top_k, best_count = (
+        attributes.get("n_group", 1),
+        attributes["top_k"],
+        attributes.get("group_topk", 2),
+    )
+    if min(groups, top_k, best_count) < 1:
         raise ValueError("a number below 1")
     group_size = per_head(experts, groups)
-    best = None if group_size is None else min(best, group_size)
-    cost = cost_formulas.adding(cost, "sum the best of each group", (*tokens, groups, best))
+    best_count = None if group_size is None else min(best_count, group_size)
+    cost = cost_formulas.adding(cost, "sum the best of each group", (*tokens, groups, best_count))
     return cost_formulas.adding(cost, "limit, logarithm", (*tokens, top_k), 2)
 
 
 def _shared_shape(call: Call) -> Answer:
-    """Scores of the experts, and what the shared expert makes of half of the other columns."""
+    """Shape rule for the router scores and for the shared expert's activation (half of the other columns)."""
     source, weight, router = call.known(0), call.known(1), call.whole("router_size", -1)
     if source is None or weight is None:
         return None

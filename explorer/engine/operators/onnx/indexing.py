@@ -1,4 +1,4 @@
-"""Indexing: rows looked up, scattered, sorted or selected; how many there are may depend on the data."""
+"""Indexing operators: lookup, scatter, sorting and selection. Output sizes may depend on data."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.cost_rules import free, moves, without
+from explorer.engine.operators.cost_rules import data_movement, free, no_rule
 from explorer.engine.operators.operator import Operator, blocked
-from explorer.engine.operators.shape_rules import axis_of, first, like, size_of, sized
+from explorer.engine.operators.shape_rules import axis_of, from_sizes, like, like_first_input, size_of
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
@@ -70,19 +70,24 @@ def _compress(call: Call) -> Answer:
 def _unique_shape(call: Call) -> Answer:
     shape, dtype = call.known(0), call.dtype(0)
     if shape is None:
-        many = call.fresh(None)
-        first: Shape | None = None if "axis" in call.attributes else (many,)
-        whole: Dim = None
+        unique_count = call.fresh(None)
+        unique_shape: Shape | None = None if "axis" in call.attributes else (unique_count,)
+        element_count: Dim = None
     elif "axis" in call.attributes:
         axis = axis_of(call.whole("axis", 0), len(shape))
-        whole = shape[axis]
-        many = call.fresh(whole)
-        first = (*shape[:axis], many, *shape[axis + 1 :])
+        element_count = shape[axis]
+        unique_count = call.fresh(element_count)
+        unique_shape = (*shape[:axis], unique_count, *shape[axis + 1 :])
     else:
-        whole = dims.product(shape)
-        many = call.fresh(whole)
-        first = (many,)
-    return ((dtype, first), ("int64", (many,)), ("int64", (whole,)), ("int64", (many,)))
+        element_count = dims.product(shape)
+        unique_count = call.fresh(element_count)
+        unique_shape = (unique_count,)
+    return (
+        (dtype, unique_shape),
+        ("int64", (unique_count,)),
+        ("int64", (element_count,)),
+        ("int64", (unique_count,)),
+    )
 
 
 def _top_k(call: Call) -> Answer:
@@ -96,14 +101,14 @@ def _top_k(call: Call) -> Answer:
     else:
         content = call.elements(1)
         k = size_of(content[0]) if content and content[0] is not None else call.fresh(shape[axis])
-    out = (*shape[:axis], k, *shape[axis + 1 :])
-    return ((dtype, out), ("int64", out))
+    output = (*shape[:axis], k, *shape[axis + 1 :])
+    return ((dtype, output), ("int64", output))
 
 
 def _unique_rows(call: Call) -> Answer:
     source = call.known(0)
-    many = call.fresh(None if source is None else source[0])
-    return ((call.dtype(0), (many,)), ("int64", source), ("int64", (many,)))[: call.count]
+    unique_count = call.fresh(None if source is None else source[0])
+    return ((call.dtype(0), (unique_count,)), ("int64", source), ("int64", (unique_count,)))[: call.count]
 
 
 def _embedding(call: Call) -> Answer:
@@ -112,7 +117,7 @@ def _embedding(call: Call) -> Answer:
 
 
 def _packed_tokens(call: Call) -> Answer:
-    """RemovePadding: how many tokens are left is known in the run only."""
+    """Shape rule of RemovePadding, whose number of remaining tokens depends on data."""
     source = call.known(0)
     if source is None or len(source) != 3:
         return None
@@ -131,7 +136,7 @@ def _scatter(call: Call) -> Cost:
 
 
 def _committed(call: Call) -> Answer:
-    """SpeculativePrefixCommit: the tokens of one text, or (batch, rows)."""
+    """Shape rule of SpeculativePrefixCommit, whose tokens are of one sequence or (batch, rows)."""
     tokens = call.known(0)
     batch: Shape | None = None if tokens is None else tokens[:1] if len(tokens) == 2 else (1,)
     return (("int32", batch), call.type(3), call.type(4))[: call.count]
@@ -140,20 +145,20 @@ def _committed(call: Call) -> Answer:
 def _merged_indices(call: Call) -> Answer:
     rows = call.known(2)
     width = call.whole("max_output_entries", -1)
-    whole: Shape | None = None if rows is None else (*rows, width)
-    return ((call.dtype(0), whole), (call.dtype(0), rows), (call.dtype(0), rows))[: call.count]
+    merged: Shape | None = None if rows is None else (*rows, width)
+    return ((call.dtype(0), merged), (call.dtype(0), rows), (call.dtype(0), rows))[: call.count]
 
 
-_HASH = moves("words to numbers of a table, no arithmetic on values")
+_HASH = data_movement("words to numbers of a table, no arithmetic on values")
 
 OPERATORS = (
     Operator("Gather", free, shape=_gather, settings=(1,), rows=(0,)),
     Operator("GatherElements", free, shape=like(1, dtype=0), settings=(1,), rows=(0,)),
     Operator("GatherND", free, ("", MS), _gather_nd, settings=(1,), rows=(0,)),
-    Operator("Scatter", free, shape=first, settings=(1,)),
-    Operator("ScatterElements ScatterND", _scatter, shape=first, settings=(1,)),
-    Operator("TensorScatter", free, shape=first),
-    Operator("Trilu", free, shape=first, settings=(1,)),
+    Operator("Scatter", free, shape=like_first_input, settings=(1,)),
+    Operator("ScatterElements ScatterND", _scatter, shape=like_first_input, settings=(1,)),
+    Operator("TensorScatter", free, shape=like_first_input),
+    Operator("Trilu", free, shape=like_first_input, settings=(1,)),
     Operator("Trilu", free, MS, like(0)),
     Operator("OneHot", free, shape=_one_hot, reads=(1,), gradient=blocked, settings=(1, 2)),
     Operator("NonZero", free, shape=_non_zero, fresh=True),
@@ -165,7 +170,7 @@ OPERATORS = (
     Operator("NGramRepeatBlock", free, MS, like(1)),
     Operator("SampleOp", free, MS, like(0)),
     Operator("RemovePadding", free, MS, _packed_tokens, fresh=True),
-    Operator("RestorePadding", free, MS, sized((1, 0), (1, 1), (0, 1))),
+    Operator("RestorePadding", free, MS, from_sizes((1, 0), (1, 1), (0, 1))),
     Operator("Tokenizer", free, MS),
     Operator("BifurcationDetector", _HASH, MS),
     Operator(
@@ -174,17 +179,17 @@ OPERATORS = (
         MS,
         lambda call: ((("uint32" if call.whole("positive", 1) else "int32"), call.known(0)),),
     ),
-    Operator("NGramHashMapping", _HASH, MS, sized((0, 0), (0, 1), (2, 0))),
-    Operator("VarlenNGramHashMapping", _HASH, MS, sized((0, 0), (2, 0))),
+    Operator("NGramHashMapping", _HASH, MS, from_sizes((0, 0), (0, 1), (2, 0))),
+    Operator("VarlenNGramHashMapping", _HASH, MS, from_sizes((0, 0), (2, 0))),
     Operator(
         "PackedSparseAttentionIndexerMerge",
-        moves("lists of indices to one list, no arithmetic on values"),
+        data_movement("lists of indices to one list, no arithmetic on values"),
         MS,
         _merged_indices,
     ),
     Operator(
         "SpeculativePrefixCommit",
-        without("how many tokens it compares and counts depends on what was accepted", products=False),
+        no_rule("how many tokens it compares and counts depends on what was accepted", products=False),
         MS,
         _committed,
     ),

@@ -1,6 +1,6 @@
-"""Matrix products: MatMul, Gemm and operators built of them, in floats and quantized.
+"""Matrix products: MatMul, Gemm, Einsum and operators built from them, float and quantized.
 
-A quantized operator counts as its float form, with the conversions as elementwise operations beside it.
+A quantized operator has the MACs of its float form; the conversions are additional elementwise operations.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from explorer.facts import Dim, Shape
 
 
 def _product_shape(a: Shape | None, b: Shape | None) -> Shape | None:
-    """Shape of numpy.matmul.
+    """Returns the output shape of numpy.matmul, or None if an operand's shape is unknown.
 
     Raises:
-        ValueError: The operands do not fit.
+        ValueError: The shapes are incompatible.
     """
     if a is None or b is None:
         return None
@@ -46,19 +46,22 @@ def _matmul_shape(second: int = 1, dtype: str | int = 0) -> ShapeRule:
     return rule
 
 
-def _turned(shape: Shape, matrix: object, batch: object) -> Shape:
-    """An operand of FusedMatMul as MatMul takes it."""
-    if batch and len(shape) > 2:
-        # (M, *batch, K): the rows stand in front
+def _transpose_operand(shape: Shape, swaps_matrix: object, swaps_batch: object) -> Shape:
+    """Returns the shape of a FusedMatMul operand after the transposes that its attributes request.
+
+    `swaps_batch` moves the rows from the front, and `swaps_matrix` swaps the last two axes.
+    """
+    if swaps_batch and len(shape) > 2:
+        # the operand is (M, *batch, K)
         shape = (*shape[1:-1], shape[0], shape[-1])
-    return (*shape[:-2], shape[-1], shape[-2]) if matrix and len(shape) > 1 else shape
+    return (*shape[:-2], shape[-1], shape[-2]) if swaps_matrix and len(shape) > 1 else shape
 
 
 def _fused_shape(call: Call) -> Answer:
-    """A product whose operands may be transposed first, by attributes."""
+    """Shape rule of a product whose attributes may transpose the operands."""
     a, b = call.known(0), call.known(1)
-    a = a and _turned(a, call.whole("transA", 0), call.whole("transBatchA", 0))
-    b = b and _turned(b, call.whole("transB", 0), call.whole("transBatchB", 0))
+    a = a and _transpose_operand(a, call.whole("transA", 0), call.whole("transBatchA", 0))
+    b = b and _transpose_operand(b, call.whole("transB", 0), call.whole("transBatchB", 0))
     return ((call.dtype(0), _product_shape(a, b)),)
 
 
@@ -81,9 +84,12 @@ def _gemm_shape(call: Call, second: int = 1) -> Answer:
 
 
 def _qgemm_shape(call: Call) -> Answer:
-    """A, its scale and zero point, B, its scale and zero point, C, the result's scale and zero point."""
+    """Shape rule of QGemm.
+
+    Inputs are A, B, C and the result's quantization; scale and zero point follow A and B.
+    """
     answer = _gemm_shape(call, 3)
-    # without a scale the result is a float
+    # without a zero point for the result, the result is float32
     return answer and ((call.dtype(0) if call.has(8) else "float32", answer[0][1]),)
 
 
@@ -104,7 +110,7 @@ def _einsum_shape(call: Call) -> Answer:
             return None
         for letter, size in zip(term, shape, strict=True):
             current = sizes.setdefault(letter, size)
-            # an axis of 1 is broadcast to the size in another operand
+            # a size of 1 broadcasts to the size in another operand
             better = current is None or (isinstance(size, int) and not isinstance(current, int))
             if current == 1 or (size != 1 and better):
                 sizes[letter] = size
@@ -116,7 +122,11 @@ def _einsum_shape(call: Call) -> Answer:
 
 
 def _last_axis(size: str | tuple[int, int]) -> ShapeRule:
-    """Like the first input, its last axis as an attribute or an axis of another input says."""
+    """Makes a shape rule that replaces the last axis of the first input.
+
+    Args:
+        size: New size, as the name of an attribute or as (input index, axis).
+    """
 
     def rule(call: Call) -> Answer:
         source = call.known(0)
@@ -133,7 +143,7 @@ def _last_axis(size: str | tuple[int, int]) -> ShapeRule:
 
 
 def _three_products(call: Call) -> Answer:
-    """MatMulNBitsQkv: query, key and value of one input."""
+    """Shape rule of MatMulNBitsQkv, which computes query, key and value from one input."""
     source, dtype = call.known(0), call.dtype(0)
     if source is None:
         return None
@@ -142,7 +152,7 @@ def _three_products(call: Call) -> Answer:
 
 
 def _float_blob_product(call: Call) -> Answer:
-    """MatMulFpQ4: the third input holds the shape of the packed weight."""
+    """Shape rule of MatMulFpQ4, whose third input is the shape of the packed weight."""
     source, shape = call.known(0), call.elements(2)
     if source is None:
         return None
@@ -152,22 +162,22 @@ def _float_blob_product(call: Call) -> Answer:
 _DEQUANTIZE = ELEMENTWISE["dequantize"][0]
 
 
-_DYNAMIC = 5  # min, max, divide, round, add: what DynamicQuantizeLinear takes
+_DYNAMIC_QUANTIZE = 5  # min, max, divide, round, add: the operations of DynamicQuantizeLinear
 
 
-def _matmul(*, bias: int = -1, quantize: bool = False, rescale: bool = False) -> Rule:
-    """A matrix product.
+def _matmul(*, bias: int = -1, quantizes: bool = False, rescales: bool = False) -> Rule:
+    """Makes the cost rule of a matrix product.
 
     Args:
-        bias: Place of the bias; -1 for none.
-        quantize: The left operand is quantized first.
-        rescale: The integer result is multiplied with the scales.
+        bias: Input index of the bias, or -1 without one.
+        quantizes: Whether the left operand is quantized first.
+        rescales: Whether the integer result is multiplied by the scales.
     """
 
     def rule(call: Call) -> Cost:
         cost = cost_formulas.matmul(call.shape(0), call.shape(1))
-        cost = cost_formulas.adding(cost, "quantize", call.shape(0), _DYNAMIC) if quantize else cost
-        cost = cost_formulas.adding(cost, "rescale", call.output()) if rescale else cost
+        cost = cost_formulas.adding(cost, "quantize", call.shape(0), _DYNAMIC_QUANTIZE) if quantizes else cost
+        cost = cost_formulas.adding(cost, "rescale", call.output()) if rescales else cost
         return cost_formulas.adding(cost, "bias", call.output()) if bias >= 0 and call.has(bias) else cost
 
     return rule
@@ -178,12 +188,12 @@ def _qlinear_matmul(call: Call) -> Cost:
 
 
 def _fused_matmul(call: Call) -> Cost:
-    at = call.attributes
-    a = _turned(call.shape(0), at.get("transA"), at.get("transBatchA"))
-    b = _turned(call.shape(1), at.get("transB"), at.get("transBatchB"))
+    attributes = call.attributes
+    a = _transpose_operand(call.shape(0), attributes.get("transA"), attributes.get("transBatchA"))
+    b = _transpose_operand(call.shape(1), attributes.get("transB"), attributes.get("transBatchB"))
     cost = cost_formulas.matmul(a, b)
-    scaled = at.get("alpha", 1.0) != 1.0
-    return activated(cost_formulas.adding(cost, "alpha", call.output()) if scaled else cost, call)
+    has_alpha = attributes.get("alpha", 1.0) != 1.0
+    return activated(cost_formulas.adding(cost, "alpha", call.output()) if has_alpha else cost, call)
 
 
 def _sparse_matmul(call: Call) -> Cost:
@@ -195,7 +205,14 @@ def _gemm_gelu(call: Call) -> Cost:
 
 
 def _packed_matmul(*, bias: int = -1, per_weight: int = _DEQUANTIZE) -> Rule:
-    """A product with a weight (K, N) packed by block; K and N are attributes or follow from the shapes."""
+    """Makes the cost rule of a product with a packed weight (K, N).
+
+    K and N are attributes or follow from the shapes.
+
+    Args:
+        bias: Input index of the bias, or -1 without one.
+        per_weight: Operations that dequantize one weight element.
+    """
 
     def rule(call: Call) -> Cost:
         source = call.shape(0)
@@ -216,8 +233,8 @@ def _packed_by_format(call: Call) -> Cost:
     return unpacking(cost_formulas.matmul(call.shape(0), (call.attributes["K"], call.attributes["N"])))
 
 
-def _adapted(call: Call) -> Cost:
-    """A product and an adapter of rank R beside it; one without its second half adds nothing."""
+def _lora_matmul(call: Call) -> Cost:
+    """Cost of a product plus a low-rank adapter. An adapter whose second weight is empty adds nothing."""
     source, k, n, rank = call.shape(0), call.attributes["K"], call.attributes["N"], call.shape(4)[0]
     costs = [_projected(source, k, n, bias=False)]
     if 0 in call.shape(5):
@@ -228,31 +245,36 @@ def _adapted(call: Call) -> Cost:
     return cost_formulas.adding(cost_formulas.total(costs), "add the adapter", call.output())
 
 
-def _several(widths: Sequence[tuple[str, int]], *, gated: bool) -> Rule:
-    """Several packed products of one input, behind an optional normalisation.
+def _fused_products(widths: Sequence[tuple[str, int]], *, is_gated: bool) -> Rule:
+    """Makes the cost rule of several packed products of one input, after an optional normalization.
 
     Args:
-        widths: Attribute that holds the width of each result, and place of its bias.
-        gated: The first two results are activated and multiplied.
+        widths: Attribute with the width of each result, and input index of its bias.
+        is_gated: Whether one result is activated and multiplied with the other.
     """
 
     def rule(call: Call) -> Cost:
-        at, source = call.attributes, call.shape(0)
-        costs = [_projected(source, at["K"], at[name], bias=call.has(place)) for name, place in widths]
+        attributes, source = call.attributes, call.shape(0)
+        costs = [
+            _projected(source, attributes["K"], attributes[name], bias=call.has(bias_index))
+            for name, bias_index in widths
+        ]
         cost = cost_formulas.total(costs)
         if call.has(1):
             cost = cost_formulas.adding(cost, "skip", source)
         if call.has(2):
             cost = cost_formulas.adding(cost, "RMS normalise", source, ELEMENTWISE["rms_norm"][0])
-        if gated:
-            cost = cost_formulas.adding(cost, "activate, multiply", (*source[:-1], at[widths[0][0]]), 2)
+        if is_gated:
+            cost = cost_formulas.adding(
+                cost, "activate, multiply", (*source[:-1], attributes[widths[0][0]]), 2
+            )
         return cost
 
     return rule
 
 
 def _output_by_depth(call: Call) -> Cost:
-    """Every output element is a sum over the depth, whatever the order of the operands."""
+    """Cost of QOrderedMatMul: every output element sums over K, in any memory order of the operands."""
     cost = cost_formulas.counted([("out", call.output()), ("K", call.shape(0)[-1:])])
     cost = cost_formulas.adding(cost, "bias", call.output()) if call.has(5) else cost
     cost = cost_formulas.adding(cost, "add C", call.output()) if call.has(6) else cost
@@ -260,15 +282,15 @@ def _output_by_depth(call: Call) -> Cost:
 
 
 def _gemm(call: Call, second: int = 1, bias: int = 2) -> Cost:
-    at = call.attributes
+    attributes = call.attributes
     return cost_formulas.gemm(
         call.shape(0),
         call.shape(second),
-        trans_a=bool(at.get("transA", 0)),
-        trans_b=bool(at.get("transB", 0)),
+        trans_a=bool(attributes.get("transA", 0)),
+        trans_b=bool(attributes.get("transB", 0)),
         bias=call.has(bias),
-        alpha=at.get("alpha", 1.0),
-        beta=at.get("beta", 1.0),
+        alpha=attributes.get("alpha", 1.0),
+        beta=attributes.get("beta", 1.0),
     )
 
 
@@ -288,7 +310,7 @@ def _einsum(call: Call) -> Cost:
 
 
 def _affine_grid(call: Call) -> Cost:
-    """Every point of the grid, with a 1 behind it, times the matrix of its image."""
+    """Cost of AffineGrid: every grid point, extended by a 1, times the matrix of its image."""
     theta, grid = call.shape(0), call.output()
     return cost_formulas.counted([("batch", grid[:1]), ("points", grid[1:-1]), ("matrix", theta[1:])])
 
@@ -296,7 +318,7 @@ def _affine_grid(call: Call) -> Cost:
 def _einsum_gradient(node: BackwardNode) -> Gradient | None:
     if len(node.wants) == 2:
         return pair(node.macs, node.want(0), node.want(1))
-    # in a chain of products that all need gradients, each has two
+    # if all operands need gradients, each product of the chain has two
     return Gradient(2 * node.macs) if all(node.wants) else None
 
 
@@ -316,11 +338,11 @@ OPERATORS = (
     Operator("GemmFastGelu", _gemm_gelu, MS, _matmul_shape(), gradient=first_two),
     Operator("MatMulInteger16", _matmul(), MS, _matmul_shape(dtype="int32")),
     Operator(
-        "MatMulIntegerToFloat", _matmul(bias=6, rescale=True), MS, _matmul_shape(dtype=2), quantized=True
+        "MatMulIntegerToFloat", _matmul(bias=6, rescales=True), MS, _matmul_shape(dtype=2), quantized=True
     ),
     Operator(
         "DynamicQuantizeMatMul",
-        _matmul(bias=4, quantize=True, rescale=True),
+        _matmul(bias=4, quantizes=True, rescales=True),
         MS,
         _matmul_shape(dtype="float32"),
         quantized=True,
@@ -336,7 +358,7 @@ OPERATORS = (
     ),
     Operator(
         "MatMulNBitsQLoRA",
-        _adapted,
+        _lora_matmul,
         MS,
         _last_axis("N"),
         quantized=True,
@@ -344,7 +366,7 @@ OPERATORS = (
     ),
     Operator(
         "MatMulNBitsMlp",
-        _several([("N", 5), ("N", 8)], gated=True),
+        _fused_products([("N", 5), ("N", 8)], is_gated=True),
         MS,
         _last_axis("N"),
         quantized=True,
@@ -352,7 +374,7 @@ OPERATORS = (
     ),
     Operator(
         "MatMulNBitsQkv",
-        _several([("Nq", 5), ("Nkv", 8), ("Nkv", 11)], gated=False),
+        _fused_products([("Nq", 5), ("Nkv", 8), ("Nkv", 11)], is_gated=False),
         MS,
         _three_products,
         quantized=True,

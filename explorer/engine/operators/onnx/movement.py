@@ -1,6 +1,6 @@
-"""Data movement and creation: reshaping, cutting, joining, padding, constants, counts, random tensors.
+"""Operators that move or create data: reshape, slice, split, concat, pad, constants, random tensors.
 
-Nothing of them is a product, nor arithmetic on elements.
+They do no arithmetic on elements, so their cost is zero.
 """
 
 from __future__ import annotations
@@ -13,12 +13,19 @@ from explorer.engine.graph.model import DTYPES, Tensor
 from explorer.engine.operators.call import Answer, Call, ShapeMismatch
 from explorer.engine.operators.cost_rules import free
 from explorer.engine.operators.operator import Operator, blocked
-from explorer.engine.operators.shape_rules import axis_of, broadcast, first, int_attributes, like, sizes_of
+from explorer.engine.operators.shape_rules import (
+    axis_of,
+    broadcast,
+    int_attributes,
+    like,
+    like_first_input,
+    sizes_of,
+)
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
-_FAR = 1 << 31
-"""Exporters write the largest integer for "to the end"; anything from here on means that."""
+_TO_END = 1 << 31
+"""Smallest end index that means "to the end", for which exporters write the largest integer."""
 
 
 def _transpose(call: Call) -> Answer:
@@ -41,62 +48,67 @@ def _reshape(call: Call) -> Answer:
         target_shape = call.known(1)
         count = target_shape[0] if target_shape is not None and len(target_shape) == 1 else None
         return ((dtype, (None,) * count if isinstance(count, int) and count <= 64 else None),)
-    keep = not call.whole("allowzero", 0)
+    keeps_zero_sizes = not call.whole("allowzero", 0)
     result: list[Dim] = []
-    open_: int | None = None
-    for at, size in enumerate(target):
+    inferred_axis: int | None = None
+    for axis, size in enumerate(target):
         if isinstance(size, dims.Expression):
             constant = size.constant
             size = dims.dim(size) if constant is None else constant
-        if size == -1 and open_ is None:
-            open_ = at
+        if size == -1 and inferred_axis is None:
+            inferred_axis = axis
             result.append(None)
-        elif size == 0 and keep:
-            if shape is not None and at >= len(shape):
+        elif size == 0 and keeps_zero_sizes:
+            if shape is not None and axis >= len(shape):
                 return None
-            result.append(None if shape is None else shape[at])
+            result.append(None if shape is None else shape[axis])
         elif isinstance(size, int) and size < 0:
             return None
         else:
             result.append(size)
     if shape is None:
         return ((dtype, tuple(result)),)
-    known_sizes = [d for i, d in enumerate(result) if i != open_]
-    if open_ is not None:
-        result[open_] = _rest(shape, known_sizes)
-        if result[open_] is None and _remainder(shape, known_sizes):
-            raise _lost(shape, target)
+    known_sizes = [d for i, d in enumerate(result) if i != inferred_axis]
+    if inferred_axis is not None:
+        result[inferred_axis] = _remaining_size(shape, known_sizes)
+        if result[inferred_axis] is None and _has_remainder(shape, known_sizes):
+            raise _reshape_error(shape, target)
     elif result.count(None) == 1 and None not in shape:
         # a single unknown size follows from the others
-        result[result.index(None)] = _rest(shape, [d for d in result if d is not None])
+        result[result.index(None)] = _remaining_size(shape, [d for d in result if d is not None])
     elif None not in result and None not in shape:
-        before, after = dims.product(shape), dims.product(result)
-        if isinstance(before, int) and isinstance(after, int) and before != after:
-            raise _lost(shape, target)
+        source_count, target_count = dims.product(shape), dims.product(result)
+        if isinstance(source_count, int) and isinstance(target_count, int) and source_count != target_count:
+            raise _reshape_error(shape, target)
     return ((dtype, tuple(result)),)
 
 
-def _lost(shape: Shape, target: Sequence[Any]) -> ShapeMismatch:
+def _reshape_error(shape: Shape, target: Sequence[Any]) -> ShapeMismatch:
     return ShapeMismatch(f"{dims.product(shape):,} elements cannot take the shape {list(target)}")
 
 
-def _remainder(shape: Shape, others: Sequence[Dim]) -> bool:
-    """Whether the sizes in `others` leave a remainder of the elements of `shape`, all of them known."""
-    before, after = dims.product(shape), dims.product(others)
-    return isinstance(before, int) and isinstance(after, int) and after > 0 and before % after > 0
+def _has_remainder(shape: Shape, known_sizes: Sequence[Dim]) -> bool:
+    """Whether the product of `known_sizes` does not divide the number of elements of `shape`."""
+    source_count, known_count = dims.product(shape), dims.product(known_sizes)
+    return (
+        isinstance(source_count, int)
+        and isinstance(known_count, int)
+        and known_count > 0
+        and source_count % known_count > 0
+    )
 
 
-def _rest(shape: Shape, others: Sequence[Dim]) -> Dim:
-    """The remaining size when a tensor of `shape` takes the sizes in `others`."""
+def _remaining_size(shape: Shape, known_sizes: Sequence[Dim]) -> Dim:
+    """Returns the missing size when a tensor of `shape` is reshaped to `known_sizes` and one more size."""
     if 0 in shape:
-        return 0 if others and 0 not in others else None
-    mine, theirs = list(shape), list(others)
-    # a size on both sides cancels, even if it is a name
-    for size in others:
-        if size is not None and size in mine:
-            mine.remove(size)
-            theirs.remove(size)
-    return dims.quotient(dims.product(mine), dims.product(theirs))
+        return 0 if known_sizes and 0 not in known_sizes else None
+    numerator, denominator = list(shape), list(known_sizes)
+    # equal sizes cancel, even if they are symbolic
+    for size in known_sizes:
+        if size is not None and size in numerator:
+            numerator.remove(size)
+            denominator.remove(size)
+    return dims.quotient(dims.product(numerator), dims.product(denominator))
 
 
 def _flatten(call: Call) -> Answer:
@@ -117,16 +129,16 @@ def _squeeze(call: Call) -> Answer:
     try:
         axes = int_attributes(call, "axes", 1)
     except LookupError:
-        # without axes every 1 is removed; whether a name is 1 is unknown
+        # without axes, every size of 1 is removed, but a symbolic size may or may not be 1
         if all(isinstance(d, int) for d in shape):
             return ((dtype, tuple(d for d in shape if d != 1)),)
         return ((dtype, None),)
     if axes is None:
         return ((dtype, None),)
-    gone = {axis_of(a, len(shape)) for a in axes}
-    if any(isinstance(shape[i], int) and shape[i] != 1 for i in gone):
+    removed_axes = {axis_of(a, len(shape)) for a in axes}
+    if any(isinstance(shape[i], int) and shape[i] != 1 for i in removed_axes):
         return None
-    return ((dtype, tuple(d for i, d in enumerate(shape) if i not in gone)),)
+    return ((dtype, tuple(d for i, d in enumerate(shape) if i not in removed_axes)),)
 
 
 def _unsqueeze(call: Call) -> Answer:
@@ -135,15 +147,15 @@ def _unsqueeze(call: Call) -> Answer:
     if shape is None or axes is None:
         return ((dtype, None),)
     rank = len(shape) + len(axes)
-    new = {axis_of(a, rank) for a in axes}
-    if len(new) != len(axes):
+    inserted_axes = {axis_of(a, rank) for a in axes}
+    if len(inserted_axes) != len(axes):
         return None
-    rest = iter(shape)
-    return ((dtype, tuple(1 if i in new else next(rest) for i in range(rank))),)
+    remaining_sizes = iter(shape)
+    return ((dtype, tuple(1 if i in inserted_axes else next(remaining_sizes) for i in range(rank))),)
 
 
 def concat(call: Call) -> Answer:
-    """All inputs one behind the other."""
+    """Shape rule of Concat."""
     shapes = [call.known(i) for i in range(len(call.inputs))]
     known_shapes = [s for s in shapes if s is not None]
     dtype = call.dtype(0)
@@ -154,18 +166,18 @@ def concat(call: Call) -> Answer:
         return None
     axis = axis_of(call.attributes.get("axis", 1 if call.opset < 4 else None), rank)
     result: list[Dim] = []
-    for at in range(rank):
-        if at == axis:
+    for index in range(rank):
+        if index == axis:
             size: Dim = 0 if len(known_shapes) == len(shapes) else None
             for shape in known_shapes if len(known_shapes) == len(shapes) else ():
-                size = dims.add(size, shape[at])
+                size = dims.add(size, shape[index])
             result.append(size)
             continue
-        sizes = [s[at] for s in known_shapes]
+        sizes = [s[index] for s in known_shapes]
         numbers = {d for d in sizes if isinstance(d, int)}
         if len(numbers) > 1:
             return None
-        # all have to be equal; a number is the most precise
+        # the sizes must be equal, so prefer a number to a symbolic size
         result.append(next(iter(numbers), next((d for d in sizes if d is not None), None)))
     return ((dtype, tuple(result)),)
 
@@ -181,14 +193,14 @@ def _split(call: Call) -> Answer:
     except LookupError:
         parts = call.whole("num_outputs", call.count)
         if parts != call.count:
-            return None  # do not make a list of any length
-        whole = shape[axis]
-        each = dims.ceil_div(whole, parts)
-        last = dims.subtract(whole, dims.multiply(each, parts - 1))
-        sizes = [each] * (parts - 1) + [last]
-        if not isinstance(whole, int) and "num_outputs" not in call.attributes:
-            # exporters split evenly
-            sizes = [dims.floor_div(whole, parts)] * parts
+            return None  # the file could ask for a list of any length
+        axis_size = shape[axis]
+        part_size = dims.ceil_div(axis_size, parts)
+        last_size = dims.subtract(axis_size, dims.multiply(part_size, parts - 1))
+        sizes = [part_size] * (parts - 1) + [last_size]
+        if not isinstance(axis_size, int) and "num_outputs" not in call.attributes:
+            # assume an even split, as exporters write it
+            sizes = [dims.floor_div(axis_size, parts)] * parts
     else:
         sizes = [None] * call.count if split_sizes is None else [dims.dim(v) for v in split_sizes]
     if len(sizes) != call.count:
@@ -219,17 +231,19 @@ def _slice(call: Call) -> Answer:
     if axes is None:
         axes = range(count)
     result: list[Dim] = list(shape)
-    for at, axis in enumerate(axes):
-        place = axis_of(axis, len(shape))
-        start = None if starts is None else starts[at]
-        end = None if ends is None else ends[at]
-        step = 1 if not call.has(4) or "starts" in call.attributes else None if steps is None else steps[at]
-        result[place] = _cut(shape[place], start, end, step)
+    for index, axis in enumerate(axes):
+        axis_index = axis_of(axis, len(shape))
+        start = None if starts is None else starts[index]
+        end = None if ends is None else ends[index]
+        step = (
+            1 if not call.has(4) or "starts" in call.attributes else None if steps is None else steps[index]
+        )
+        result[axis_index] = _slice_length(shape[axis_index], start, end, step)
     return ((dtype, tuple(result)),)
 
 
-def _cut(size: Dim, start: Any, end: Any, step: Any) -> Dim:
-    """How many elements a slice takes."""
+def _slice_length(size: Dim, start: Any, end: Any, step: Any) -> Dim:
+    """Returns the number of elements in a slice, or None if unknown."""
     if isinstance(step, dims.Expression):
         step = step.constant
     if size is None or start is None or end is None or not step:
@@ -238,12 +252,15 @@ def _cut(size: Dim, start: Any, end: Any, step: Any) -> Dim:
         assert isinstance(size, int)
         return len(range(*slice(start, end, step).indices(size)))
     try:
-        whole = dims.expression(size)
+        size_expression = dims.expression(size)
         if step < 0:
-            backwards = start == -1 or (isinstance(start, int) and start >= _FAR - 1)
-            to_front = isinstance(end, int) and end <= -_FAR
-            return dims.ceil_div(size, -step) if backwards and to_front else None
-        first, last = _clamped(start, whole), _clamped(end, whole)
+            starts_at_end = start == -1 or (isinstance(start, int) and start >= _TO_END - 1)
+            ends_at_front = isinstance(end, int) and end <= -_TO_END
+            return dims.ceil_div(size, -step) if starts_at_end and ends_at_front else None
+        first, last = (
+            _clamp_position(start, size_expression),
+            _clamp_position(end, size_expression),
+        )
         length = dims.dim(last - first)
         if (dims.known_least(length) or -1) < 0 and length != 0:
             length = dims.greatest(length, 0)
@@ -252,31 +269,31 @@ def _cut(size: Dim, start: Any, end: Any, step: Any) -> Dim:
         return None
 
 
-def _clamped(place: Any, size: dims.Expression) -> dims.Expression:
-    """Where a slice begins or ends on an axis, counted from its front.
+def _clamp_position(position: Any, size: dims.Expression) -> dims.Expression:
+    """Converts the start or end of a slice to a position from the front, limited to 0 to `size`.
 
     Raises:
-        Undecided: Whether it counts from the front or the back is not known.
+        UndecidedSize: The position may count from the front or from the back.
     """
     zero = dims.expression(0)
-    if isinstance(place, int):
-        if place >= _FAR - 1:
+    if isinstance(position, int):
+        if position >= _TO_END - 1:
             return size
-        if place <= -_FAR:
+        if position <= -_TO_END:
             return zero
-        if place < 0:
-            return dims.compared("max", size + place, zero)
-        return dims.compared("min", dims.expression(place), size)
-    low = dims.known_least(dims.dim(place))
-    if low is not None and low >= 0:
-        return dims.compared("min", place, size)
-    # x[-n:] with a computed n
-    negative = dims.known_least(dims.dim(-place))
-    if negative is not None and negative > 0:
-        return dims.compared("max", size + place, zero)
-    # n - 1 for an n of which only n >= 1 is known, and the like
-    if low is not None and low >= -1 and dims.less(zero, place + 2):
-        return dims.compared("min", dims.compared("max", place, zero), size)
+        if position < 0:
+            return dims.compared("max", size + position, zero)
+        return dims.compared("min", dims.expression(position), size)
+    least = dims.known_least(dims.dim(position))
+    if least is not None and least >= 0:
+        return dims.compared("min", position, size)
+    # a negated computed value, as in x[-n:]
+    least_negated = dims.known_least(dims.dim(-position))
+    if least_negated is not None and least_negated > 0:
+        return dims.compared("max", size + position, zero)
+    # a value that is at least -1, such as n - 1 with n >= 1
+    if least is not None and least >= -1 and dims.less(zero, position + 2):
+        return dims.compared("min", dims.compared("max", position, zero), size)
     raise dims.UndecidedSize
 
 
@@ -292,10 +309,10 @@ def _tile(call: Call) -> Answer:
     shape, dtype = call.known(0), call.dtype(0)
     if shape is None or call.opset < 6:
         return ((dtype, None),)
-    times = sizes_of(call, 1) or (None,) * len(shape)
-    if len(times) != len(shape):
+    repeats = sizes_of(call, 1) or (None,) * len(shape)
+    if len(repeats) != len(shape):
         return None
-    return ((dtype, tuple(dims.multiply(d, t) for d, t in zip(shape, times, strict=True))),)
+    return ((dtype, tuple(dims.multiply(d, t) for d, t in zip(shape, repeats, strict=True))),)
 
 
 def _pad(call: Call) -> Answer:
@@ -315,10 +332,10 @@ def _pad(call: Call) -> Answer:
     if len(pads) != 2 * len(axes):
         return None
     result: list[Dim] = list(shape)
-    for at, axis in enumerate(axes):
-        place = axis_of(axis, len(shape))
-        for value in (pads[at], pads[at + len(axes)]):
-            result[place] = dims.add(result[place], dims.dim(value))
+    for index, axis in enumerate(axes):
+        axis_index = axis_of(axis, len(shape))
+        for value in (pads[index], pads[index + len(axes)]):
+            result[axis_index] = dims.add(result[axis_index], dims.dim(value))
     if any(isinstance(d, int) and d < 0 for d in result):
         return None
     return ((dtype, tuple(result)),)
@@ -345,19 +362,19 @@ def _expand_dims(call: Call) -> Answer:
     source, axis = call.known(0), call.elements(1)
     if source is None or not axis or not isinstance(axis[0], int):
         return ((call.dtype(0), None if source is None else (None,) * (len(source) + 1)),)
-    at = axis_of(axis[0], len(source) + 1)
-    return ((call.dtype(0), (*source[:at], 1, *source[at:])),)
+    axis_index = axis_of(axis[0], len(source) + 1)
+    return ((call.dtype(0), (*source[:axis_index], 1, *source[axis_index:])),)
 
 
 def _unfold(call: Call) -> Answer:
-    """Windows of `size` elements along an axis, `step` apart; the window is a new last axis."""
+    """Shape rule of UnfoldTensor: windows of `size` elements at every `step`, as a new last axis."""
     source = call.known(0)
     if source is None:
         return ((call.dtype(0), None),)
     size, step = call.whole("size", 0), call.whole("step", 1)
-    at = axis_of(call.whole("dim", -1), len(source))
-    places = dims.add(dims.floor_div(dims.subtract(source[at], size), step), 1)
-    return ((call.dtype(0), (*source[:at], places, *source[at + 1 :], size)),)
+    axis = axis_of(call.whole("dim", -1), len(source))
+    window_count = dims.add(dims.floor_div(dims.subtract(source[axis], size), step), 1)
+    return ((call.dtype(0), (*source[:axis], window_count, *source[axis + 1 :], size)),)
 
 
 def _constant(call: Call) -> Answer:
@@ -413,14 +430,14 @@ def _eye_like(call: Call) -> Answer:
     return ((DTYPES[code].name if code else call.dtype(0), call.known(0)),)
 
 
-def _drawn(call: Call) -> Answer:
-    """Random tensors of a shape given as attribute."""
+def _random_shape(call: Call) -> Answer:
+    """Shape rule of random tensors whose shape is an attribute."""
     shape = call.ints("shape")
     return None if shape is None else ((DTYPES[call.whole("dtype", 1)].name, shape),)
 
 
 OPERATORS = (
-    Operator("Identity", free, shape=first, position="each", alias=True, view=True),
+    Operator("Identity", free, shape=like_first_input, position="each", alias=True, view=True),
     Operator("Transpose", free, shape=_transpose, alias=True),
     Operator("Reshape", free, shape=_reshape, reads=(1,), settings=(1,), alias=True, view=True),
     Operator("Flatten", free, shape=_flatten, alias=True, view=True),
@@ -433,7 +450,7 @@ OPERATORS = (
     Operator("Tile", free, shape=_tile, reads=(1,), settings=(1,)),
     Operator("Pad", free, ("", MS), _pad, reads=(1, 3), settings=(1, 2, 3)),
     Operator("DepthToSpace SpaceToDepth", free, ("", NHWC), _depth_to_space),
-    Operator("ReverseSequence", free, shape=first),
+    Operator("ReverseSequence", free, shape=like_first_input),
     Operator("MemcpyFromHost MemcpyToHost", free, shape=like(0)),
     Operator("CenterCropPad", free, settings=(1,)),
     Operator("BitCast Crop DynamicSlice", free),
@@ -445,7 +462,7 @@ OPERATORS = (
     Operator("ConstantOfShape", free, shape=_constant_of_shape, reads=(0,), gradient=blocked, settings=(0,)),
     Operator("Range", free, ("", MS), _range, reads=(0, 1, 2), settings=(0, 1, 2)),
     Operator("Bernoulli EyeLike RandomNormalLike RandomUniformLike", free, shape=_eye_like, gradient=blocked),
-    Operator("RandomNormal RandomUniform", free, shape=_drawn),
+    Operator("RandomNormal RandomUniform", free, shape=_random_shape),
     Operator("Multinomial", free, gradient=blocked),
     Operator("GivenTensorFill", free),
 )

@@ -1,4 +1,4 @@
-"""Normalizations, softmax and losses: operators that use sums over a row."""
+"""Normalizations, softmax and losses, and the operators that mix residual streams."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from explorer.engine.graph.model import DTYPES
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
-from explorer.engine.operators.cost_rules import each, each_with, named
+from explorer.engine.operators.cost_rules import from_table, per_output, per_output_with
 from explorer.engine.operators.operator import Operator
-from explorer.engine.operators.shape_rules import axis_of, first, like
+from explorer.engine.operators.shape_rules import axis_of, like, like_first_input
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Shape
 
@@ -27,7 +27,7 @@ def _layer_shape(call: Call) -> Answer:
 
 
 def _skip_shape(call: Call) -> Answer:
-    """Like its input; statistics are not given for inference, the sum is like the input again."""
+    """Shape rule of SkipLayerNormalization: outputs 0 and 3 (the sum) have the input's type."""
     kind = call.type(0)
     return (kind, UNKNOWN, UNKNOWN, kind)[: call.count]
 
@@ -39,15 +39,15 @@ def _batch_shape(call: Call) -> Answer:
 def _embed_shape(dtype: int) -> ShapeRule:
     def rule(call: Call) -> Answer:
         ids, words = call.known(0), call.known(2)
-        whole = None if ids is None or words is None else (*ids, words[-1])
+        embedding = None if ids is None or words is None else (*ids, words[-1])
         mask = None if ids is None else ids[:1]
-        return ((call.dtype(dtype), whole), ("int32", mask), (call.dtype(dtype), whole))[: call.count]
+        return ((call.dtype(dtype), embedding), ("int32", mask), (call.dtype(dtype), embedding))[: call.count]
 
     return rule
 
 
 def _pre_mix_shape(call: Call) -> Answer:
-    """Streams (..., C, H), or (..., C x H) with C in an attribute, to one of (..., H)."""
+    """Shape rule that merges C streams into one: (..., C, H) or, with an attribute for C, (..., C x H)."""
     source, branches = call.known(0), call.whole("num_branches", 0)
     if source is None:
         return ((call.dtype(0), None),)
@@ -56,7 +56,7 @@ def _pre_mix_shape(call: Call) -> Answer:
 
 
 def _low_rank_shape(call: Call) -> Answer:
-    """The stream that goes on, a gate for each stream, the streams themselves."""
+    """Shape rule of three outputs: the merged stream, one gate per stream, and the streams."""
     source, branches = call.known(0), call.whole("num_branches", 0)
     gates = None if source is None else (*source[:-1], branches)
     return (*(_pre_mix_shape(call) or ()), (call.dtype(0), gates), call.type(0))[: call.count]
@@ -67,19 +67,19 @@ _LAYER, _RMS = ELEMENTWISE["layer_norm"], ELEMENTWISE["rms_norm"]
 
 def _batch_norm(call: Call) -> Cost:
     if not call.attributes.get("training_mode", 0):
-        return named("batch_norm")(call)
+        return from_table("batch_norm")(call)
     cost = cost_formulas.elementwise(
         f"BatchNormalization in training ({_LAYER[1]})", call.output(), _LAYER[0]
     )
     return cost_formulas.adding(cost, "running mean and variance", (*call.shape(1), 2), 3)
 
 
-def _reduced(reduction: str, weighted: bool) -> tuple[int, str]:
-    """Operations on each label of a loss: its sign, its weight, the sum over all."""
-    parts = ["negate", *(["weight"] if weighted else [])]
+def _reduced(reduction: str, is_weighted: bool) -> tuple[int, str]:
+    """Returns the number of operations per label of a loss, and their names."""
+    parts = ["negate", *(["weight"] if is_weighted else [])]
     if reduction != "none":
         parts += ["sum"]
-    if reduction == "mean" and weighted:
+    if reduction == "mean" and is_weighted:
         parts += ["sum of weights"]
     return len(parts), ", ".join(parts)
 
@@ -97,29 +97,32 @@ def _cross_entropy(call: Call) -> Cost:
     return _loss(cost_formulas.elementwise(detail, call.shape(0), count), call)
 
 
-def _group_norm(*more: int) -> Rule:
-    """GroupNorm of com.microsoft: `more` are the places of tensors added before."""
+def _group_norm(*added_inputs: int) -> Rule:
+    """Makes the cost rule of com.microsoft's GroupNorm.
+
+    `added_inputs` are the indices of inputs that are added before the normalization.
+    """
 
     def rule(call: Call) -> Cost:
-        added = sum(call.has(i) for i in more)
-        activated = bool(call.attributes.get("activation", 0))
-        parts = [*(["add"] * added), _LAYER[1], *(["SiLU"] if activated else [])]
+        added_count = sum(call.has(i) for i in added_inputs)
+        has_activation = bool(call.attributes.get("activation", 0))
+        parts = [*(["add"] * added_count), _LAYER[1], *(["SiLU"] if has_activation else [])]
         return cost_formulas.elementwise(
-            f"{call.op} ({', '.join(parts)})", call.output(), _LAYER[0] + added + activated
+            f"{call.op} ({', '.join(parts)})", call.output(), _LAYER[0] + added_count + has_activation
         )
 
     return rule
 
 
 def _branch_norm(call: Call) -> Cost:
-    scaled = call.has(1)
+    has_scale = call.has(1)
     return cost_formulas.elementwise(
-        "BranchwiseRMSNorm (square, mean, normalise)", call.output(), _RMS[0] - 1 + scaled
+        "BranchwiseRMSNorm (square, mean, normalise)", call.output(), _RMS[0] - 1 + has_scale
     )
 
 
 def _engram(call: Call) -> Cost:
-    """A gate for each row: the dot product of two normalised vectors, then the value scaled by it."""
+    """Cost of EngramGate: per row, a dot product of two normalized vectors gates the value."""
     key = call.shape(0)
     cost = cost_formulas.counted([("rows", key[:-1]), ("dot product", key[-1:])])
     cost = cost_formulas.adding(cost, "normalise key and query", key, 2 * _RMS[0])
@@ -137,13 +140,17 @@ def _post_mix(call: Call) -> Cost:
     cost = cost_formulas.elementwise("weigh the branch, add", output, 2)
     if not call.has(3):
         return cost
-    # every stream is a sum over all streams
+    # every output stream is a sum over all streams
     mixed = cost_formulas.counted([("out", output), ("streams", call.shape(3)[-1:])])
     return cost_formulas.total([mixed, cost])
 
 
 def _low_rank_mix(call: Call) -> Cost:
-    """Streams (..., C x H) normalised, gated through a rank R, summed to one; and the gates of the next."""
+    """Cost of HyperConnectionLowRankMix.
+
+    The streams (..., C x H) are normalized, gated through a low-rank product and summed. A further product
+    computes the gates for the next layer.
+    """
     streams, rank, branches = call.shape(0), call.shape(2)[-1], call.shape(4)[-1]
     rows = streams[:-1]
     down = cost_formulas.linear(streams, rank)
@@ -164,36 +171,43 @@ def _gates(call: Call) -> Cost:
 
 
 OPERATORS = (
-    Operator("Softmax", named("softmax"), shape=first),
-    Operator("LogSoftmax", named("log_softmax"), shape=first),
-    Operator("BiasSoftmax", named("softmax", "add the bias"), MS, like(0)),
+    Operator("Softmax", from_table("softmax"), shape=like_first_input),
+    Operator("LogSoftmax", from_table("log_softmax"), shape=like_first_input),
+    Operator("BiasSoftmax", from_table("softmax", "add the bias"), MS, like(0)),
     Operator("BatchNormalization", _batch_norm, ("", NHWC), _batch_shape, statistics=(3, 4)),
-    Operator("InstanceNormalization", named("layer_norm"), ("", NHWC), first),
-    Operator("GroupNormalization", named("layer_norm"), shape=first),
-    Operator("LayerNormalization", named("layer_norm"), shape=_layer_shape),
-    Operator("RMSNormalization SimplifiedLayerNormalization", named("rms_norm"), shape=first),
-    Operator("LpNormalization", named("lp_norm"), shape=first),
-    Operator("MeanVarianceNormalization", each(5, "mean, subtract, square, mean, normalise"), shape=first),
+    Operator("InstanceNormalization", from_table("layer_norm"), ("", NHWC), like_first_input),
+    Operator("GroupNormalization", from_table("layer_norm"), shape=like_first_input),
+    Operator("LayerNormalization", from_table("layer_norm"), shape=_layer_shape),
+    Operator("RMSNormalization SimplifiedLayerNormalization", from_table("rms_norm"), shape=like_first_input),
+    Operator("LpNormalization", from_table("lp_norm"), shape=like_first_input),
+    Operator(
+        "MeanVarianceNormalization",
+        per_output(5, "mean, subtract, square, mean, normalise"),
+        shape=like_first_input,
+    ),
     Operator("NegativeLogLikelihoodLoss", lambda call: _loss(Cost(), call)),
     Operator("SoftmaxCrossEntropyLoss", _cross_entropy),
     Operator("GroupNorm", _group_norm(), MS, like(0)),
     Operator("SkipGroupNorm", _group_norm(3, 4), MS, like(0)),
     Operator(
-        "SkipLayerNormalization", each_with(1 + _LAYER[0], f"add, {_LAYER[1]}", bias=4), MS, _skip_shape
+        "SkipLayerNormalization", per_output_with(1 + _LAYER[0], f"add, {_LAYER[1]}", bias=4), MS, _skip_shape
     ),
     Operator(
-        "SkipSimplifiedLayerNormalization", each_with(1 + _RMS[0], f"add, {_RMS[1]}", bias=3), MS, _skip_shape
+        "SkipSimplifiedLayerNormalization",
+        per_output_with(1 + _RMS[0], f"add, {_RMS[1]}", bias=3),
+        MS,
+        _skip_shape,
     ),
     Operator(
         "EmbedLayerNormalization",
-        each_with(1 + _LAYER[0], f"add the position, {_LAYER[1]}", segment=4),
+        per_output_with(1 + _LAYER[0], f"add the position, {_LAYER[1]}", segment=4),
         MS,
         _embed_shape(2),
         rows=(2, 3, 4),
     ),
     Operator(
         "QEmbedLayerNormalization",
-        each_with(1 + 4 + _LAYER[0], f"dequantize both, add the position, {_LAYER[1]}", segment=4),
+        per_output_with(1 + 4 + _LAYER[0], f"dequantize both, add the position, {_LAYER[1]}", segment=4),
         MS,
         _embed_shape(8),
         quantized=True,
@@ -201,13 +215,13 @@ OPERATORS = (
     ),
     Operator(
         "QOrderedLayerNormalization",
-        each(5 + _LAYER[0], f"dequantize, {_LAYER[1]}, quantize"),
+        per_output(5 + _LAYER[0], f"dequantize, {_LAYER[1]}, quantize"),
         MS,
         like(0),
         quantized=True,
     ),
     Operator("BranchwiseRMSNorm", _branch_norm, MS, like(0)),
-    Operator("GatedRMSNorm", named("rms_norm", "activate the gate", "multiply"), MS, like(0)),
+    Operator("GatedRMSNorm", from_table("rms_norm", "activate the gate", "multiply"), MS, like(0)),
     Operator("EngramGate", _engram, MS, like(0, 0)),
     Operator("LinearAttentionGate", _gates, MS, like(0, 3)),
     Operator("HyperConnectionPreMix", _pre_mix, MS, _pre_mix_shape),

@@ -1,4 +1,4 @@
-"""Positions of a text: rotary embeddings, and biases of scores for the distance of two positions."""
+"""Position operators: rotary embeddings, and biases of attention scores by the distance of positions."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from explorer.engine.operators.call import Answer, Call
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.cost_rules import per_head
 from explorer.engine.operators.operator import Operator
-from explorer.engine.operators.shape_rules import first, like, sized
+from explorer.engine.operators.shape_rules import from_sizes, like, like_first_input
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
 
 def _position_bias(call: Call) -> Answer:
-    """RelativePositionBias: (1, heads, query, key), the lengths in its inputs."""
+    """Shape rule of RelativePositionBias: (1, heads, query length, key length), with lengths from inputs."""
     table = call.known(0)
-    lengths = [c[0] if (c := call.elements(at)) else None for at in (1, 2)]
+    lengths = [c[0] if (c := call.elements(index)) else None for index in (1, 2)]
     return ((call.dtype(0), (1, None if table is None else table[1], *map(dims.dim, lengths))),)
 
 
-ROTATION = 3  # two products and their sum
+ROTATION = 3  # operations per element: two products and their sum
 
 
 def _rotated(call: Call) -> Cost:
-    """Two products and their sum for each element that turns; `rotary_embedding_dim` leaves others be."""
+    """Cost of a rotary embedding: two products and their sum for each rotated element.
+
+    `rotary_embedding_dim` limits the number of rotated elements in a head.
+    """
     shape = call.shape(0)
-    turning = call.attributes.get("rotary_embedding_dim", 0)
+    rotated_width = call.attributes.get("rotary_embedding_dim", 0)
     elements = math.prod(d for d in shape if isinstance(d, int))
-    if turning and all(isinstance(d, int) for d in shape):
+    if rotated_width and all(isinstance(d, int) for d in shape):
         heads = call.attributes.get("num_heads", 0)
         width = shape[-1] if len(shape) == 4 else per_head(shape[-1], heads)
         if isinstance(width, int) and width:
-            shape = (elements // width, turning)
+            shape = (elements // width, rotated_width)
     return cost_formulas.elementwise(f"{call.op} (two products and their sum)", shape, ROTATION)
 
 
@@ -46,7 +49,7 @@ def _rotated_pair(call: Call) -> Cost:
 
 
 def _normal_rotary_shape(call: Call) -> Answer:
-    """RMSNormRotary: (B, S, heads, stride), a slice of the last axis, to (B, S, heads x width)."""
+    """Shape rule of RMSNormRotary: a slice of (B, S, heads, stride) to (B, S, heads x width)."""
     source = call.known(0)
     if source is None:
         return None
@@ -54,21 +57,21 @@ def _normal_rotary_shape(call: Call) -> Answer:
     width: Dim = call.whole("input_width", 0) or stride
     rows = (1, dims.multiply(batch, length)) if call.whole("flatten_batch", 0) else (batch, length)
     dtype = "float16" if call.whole("output_fp16", 0) else "bfloat16"
-    normal = "float32", (batch, length, heads, width)
-    return ((dtype, (*rows, dims.multiply(heads, width))), normal)[: call.count]
+    normalized = "float32", (batch, length, heads, width)
+    return ((dtype, (*rows, dims.multiply(heads, width))), normalized)[: call.count]
 
 
 def _normal_rotary(call: Call) -> Cost:
-    source, turning = call.shape(0), call.attributes["rotary_embedding_dim"]
+    source, rotated_width = call.shape(0), call.attributes["rotary_embedding_dim"]
     width: Dim = call.attributes.get("input_width", 0) or source[3]
-    if turning < 0 or (isinstance(width, int) and turning > width):
+    if rotated_width < 0 or (isinstance(width, int) and rotated_width > width):
         raise ValueError("it turns more than there is")
     cost = cost_formulas.elementwise("RMS normalise", (*source[:3], width), ELEMENTWISE["rms_norm"][0])
-    return cost_formulas.adding(cost, "two products and their sum", (*source[:3], turning), ROTATION)
+    return cost_formulas.adding(cost, "two products and their sum", (*source[:3], rotated_width), ROTATION)
 
 
 def _gated_position_bias(call: Call) -> Cost:
-    """Gates from the query, one row of them for each head and position, times a table of positions."""
+    """Cost of GatedRelativePositionBias: gates for each head and position scale a table of positions."""
     heads = call.attributes["num_heads"]
     query, weight = call.shape(0), call.shape(3)
     rows: Shape = (*query[:-1], heads)
@@ -86,10 +89,12 @@ def _position_table(call: Call) -> Cost:
 
 
 OPERATORS = (
-    Operator("RotaryEmbedding", _rotated, shape=first, position="each"),
+    Operator("RotaryEmbedding", _rotated, shape=like_first_input, position="each"),
     Operator("RotaryEmbedding MRotaryEmbedding", _rotated, MS, like(0)),
     Operator("RMSNormRotary", _normal_rotary, MS, _normal_rotary_shape),
     Operator("GemmaRotaryEmbedding", _rotated_pair, MS, like(1, 3)),
     Operator("RelativePositionBias", _position_table, MS, _position_bias, reads=(1, 2)),
-    Operator("GatedRelativePositionBias", _gated_position_bias, MS, sized((2, 0), (2, 1), (2, 2), (2, 3))),
+    Operator(
+        "GatedRelativePositionBias", _gated_position_bias, MS, from_sizes((2, 0), (2, 1), (2, 2), (2, 3))
+    ),
 )

@@ -1,4 +1,4 @@
-"""Quantization: numbers to integers and back, and work on integers other than products."""
+"""Quantization and dequantization, and quantized operators that are not matrix products."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.graph.model import DTYPES
 from explorer.engine.operators.call import Answer, Call
 from explorer.engine.operators.cost_formulas import ELEMENTWISE
-from explorer.engine.operators.cost_rules import FORMAT, each, named, without
+from explorer.engine.operators.cost_rules import FORMAT, from_table, no_rule, per_output
 from explorer.engine.operators.onnx.movement import concat
 from explorer.engine.operators.operator import Operator, blocked
-from explorer.engine.operators.shape_rules import axis_of, like, together
+from explorer.engine.operators.shape_rules import axis_of, broadcast_inputs, like
 from explorer.engine.symbolic import dimensions as dims
 
 
@@ -23,7 +23,7 @@ def _quantize_shape(call: Call) -> Answer:
 
 def _dequantize_shape(call: Call) -> Answer:
     code = call.attributes.get("output_dtype", 0)
-    # before opset 19 the answer was always float
+    # before opset 19, the output type was always float32
     return ((DTYPES[code].name if code else call.dtype(1) if call.opset >= 19 else "float32", call.known(0)),)
 
 
@@ -32,19 +32,19 @@ def _dynamic_shape(call: Call) -> Answer:
 
 
 def _cast_back(call: Call) -> Answer:
-    """DequantizeWithOrder: to float, unless an attribute names another type."""
+    """Shape rule of DequantizeWithOrder: float32, unless the attribute `to` names another type."""
     code = call.attributes.get("to", 1)
     return ((DTYPES[code].name, call.known(0)),) if code in DTYPES else None
 
 
 def _quantized_concat(call: Call) -> Answer:
-    """Scale and zero point of the result, then each input with its own."""
+    """Shape rule of QLinearConcat: scale and zero point of the result, then (input, scale, zero) triples."""
     answer = concat(replace(call, inputs=call.inputs[2::3], opset=21))
     return answer and ((call.dtype(1), answer[0][1]),)
 
 
 def _gather_blocks(call: Call) -> Answer:
-    """Gather of a table in which a byte may hold several values of the last axis."""
+    """Shape rule of GatherBlockQuantized, in whose table a byte may contain several values of a row."""
     table, index = call.known(0), call.known(1)
     if table is None or index is None:
         return ((call.dtype(2), None),)
@@ -55,7 +55,7 @@ def _gather_blocks(call: Call) -> Answer:
 
 
 def _gather_packed(call: Call) -> Answer:
-    """Gather of a table whose rows hold K values each in a format of their own."""
+    """Shape rule of GatherPacked: each row of the table has K values in a packed format."""
     index, code = call.known(1), call.whole("output_dtype", 16)
     dtype = DTYPES[code].name if code in DTYPES else None
     return ((dtype, None if index is None else (*index, call.whole("K", -1))),)
@@ -64,43 +64,57 @@ def _gather_packed(call: Call) -> Answer:
 OPERATORS = (
     Operator(
         "QuantizeLinear",
-        named("quantize"),
+        from_table("quantize"),
         shape=_quantize_shape,
         gradient=blocked,
         position="each",
         quantized=True,
         alias=True,
     ),
-    Operator("QuantizeLinear", named("quantize"), MS, _quantize_shape),
+    Operator("QuantizeLinear", from_table("quantize"), MS, _quantize_shape),
     Operator(
         "DequantizeLinear",
-        named("dequantize"),
+        from_table("dequantize"),
         shape=_dequantize_shape,
         gradient=blocked,
         position="each",
         quantized=True,
         alias=True,
     ),
-    Operator("DequantizeLinear", named("dequantize"), MS, like(0, dtype=1)),
+    Operator("DequantizeLinear", from_table("dequantize"), MS, like(0, dtype=1)),
     Operator(
         "DynamicQuantizeLinear",
-        each(5, "min, max, divide, round, add"),
+        per_output(5, "min, max, divide, round, add"),
         shape=_dynamic_shape,
         gradient=blocked,
     ),
-    Operator("QuantizeWithOrder", each(2, "divide, round"), MS, like(0, dtype="int8")),
-    Operator("DequantizeWithOrder", each(1, "multiply"), MS, _cast_back),
-    Operator("QuantizeBFP", each(3, "largest of the block, shift, round"), MS),
-    Operator("DequantizeBFP", each(1, "shift"), MS),
-    Operator("GatherBlockQuantized", named("dequantize"), MS, _gather_blocks, packed=(((0,), ("bits",), 4),)),
-    Operator("GatherPacked", without(FORMAT, products=False), MS, _gather_packed, rows=(0,)),
-    Operator("QLinearAdd", each(8, "dequantize both, add, quantize"), MS, together(0, 3)),
-    Operator("QLinearMul", each(8, "dequantize both, multiply, quantize"), MS, together(0, 3)),
-    Operator("QLinearWhere", each(6, "choose, dequantize, quantize"), MS, together(0, 1, 4, dtype=1)),
+    Operator("QuantizeWithOrder", per_output(2, "divide, round"), MS, like(0, dtype="int8")),
+    Operator("DequantizeWithOrder", per_output(1, "multiply"), MS, _cast_back),
+    Operator("QuantizeBFP", per_output(3, "largest of the block, shift, round"), MS),
+    Operator("DequantizeBFP", per_output(1, "shift"), MS),
     Operator(
-        "QLinearLeakyRelu QLinearSigmoid QOrderedGelu", each(6, "dequantize, activate, quantize"), MS, like(0)
+        "GatherBlockQuantized", from_table("dequantize"), MS, _gather_blocks, packed=(((0,), ("bits",), 4),)
     ),
-    Operator("QLinearSoftmax", each(10, f"dequantize, {ELEMENTWISE['softmax'][1]}, quantize"), MS, like(0)),
-    Operator("QLinearConcat", each(5, "dequantize, quantize"), MS, _quantized_concat),
-    Operator("MulInteger", each(3, "subtract both zero points, multiply"), MS, together(0, 2, dtype="int32")),
+    Operator("GatherPacked", no_rule(FORMAT, products=False), MS, _gather_packed, rows=(0,)),
+    Operator("QLinearAdd", per_output(8, "dequantize both, add, quantize"), MS, broadcast_inputs(0, 3)),
+    Operator("QLinearMul", per_output(8, "dequantize both, multiply, quantize"), MS, broadcast_inputs(0, 3)),
+    Operator(
+        "QLinearWhere", per_output(6, "choose, dequantize, quantize"), MS, broadcast_inputs(0, 1, 4, dtype=1)
+    ),
+    Operator(
+        "QLinearLeakyRelu QLinearSigmoid QOrderedGelu",
+        per_output(6, "dequantize, activate, quantize"),
+        MS,
+        like(0),
+    ),
+    Operator(
+        "QLinearSoftmax", per_output(10, f"dequantize, {ELEMENTWISE['softmax'][1]}, quantize"), MS, like(0)
+    ),
+    Operator("QLinearConcat", per_output(5, "dequantize, quantize"), MS, _quantized_concat),
+    Operator(
+        "MulInteger",
+        per_output(3, "subtract both zero points, multiply"),
+        MS,
+        broadcast_inputs(0, 2, dtype="int32"),
+    ),
 )

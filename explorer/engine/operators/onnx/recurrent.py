@@ -1,4 +1,4 @@
-"""Recurrent operators, a step of a sequence at a time: LSTM, GRU, RNN, and attention with a state."""
+"""Recurrent operators: LSTM, GRU, RNN, and linear attention, which carries a state from step to step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, RECURRENT, Cost
-from explorer.engine.operators.cost_rules import per_head, without
+from explorer.engine.operators.cost_rules import no_rule, per_head
 from explorer.engine.operators.gradients import Gradient, recurrent
 from explorer.engine.operators.operator import BackwardNode, Operator
 from explorer.engine.operators.shape_rules import like
@@ -21,56 +21,59 @@ def _recurrent_shape(call: Call) -> Answer:
     hidden: Dim = call.attributes.get("hidden_size", recurrence[2] if recurrence else None)
     if source is not None and len(source) != 3:
         return None
-    first, second = (None, None) if source is None else source[:2]
+    first_size, second_size = (None, None) if source is None else source[:2]
     if call.whole("layout", 0):
-        whole: Shape = (first, second, directions, hidden)
-        state: Shape = (first, directions, hidden)
+        output: Shape = (first_size, second_size, directions, hidden)
+        state: Shape = (first_size, directions, hidden)
     else:
-        whole, state = (first, directions, second, hidden), (directions, second, hidden)
-    return ((dtype, whole), (dtype, state), (dtype, state))[: call.count]
+        output, state = (first_size, directions, second_size, hidden), (directions, second_size, hidden)
+    return ((dtype, output), (dtype, state), (dtype, state))[: call.count]
 
 
 def _linear_shape(call: Call) -> Answer:
-    """Query, key (B, T, heads x width of a key), value (B, T, heads x width of a value)."""
+    """Shape rule of LinearAttention.
+
+    Query and key are (B, T, heads x key width), the value is (B, T, heads x value width).
+    """
     query, key, value = call.known(0), call.known(1), call.known(2)
     heads, kv_heads = call.whole("q_num_heads", 0), call.whole("kv_num_heads", 0)
     if query is None or value is None or not heads or not kv_heads:
         return None
-    each = dims.quotient(value[2], kv_heads)
+    value_width = dims.quotient(value[2], kv_heads)
     state: Shape | None = call.known(3)
     if not call.has(3) and key is not None and not call.whole("state_window", 0):
-        state = (query[0], kv_heads, dims.quotient(key[2], kv_heads), each)
-    out = (query[0], query[1], dims.multiply(each, max(heads, kv_heads)))
-    return ((call.dtype(0), out), (call.dtype(3) or call.dtype(0), state))[: call.count]
+        state = (query[0], kv_heads, dims.quotient(key[2], kv_heads), value_width)
+    output = (query[0], query[1], dims.multiply(value_width, max(heads, kv_heads)))
+    return ((call.dtype(0), output), (call.dtype(3) or call.dtype(0), state))[: call.count]
 
 
-def _recurrent(kind: str, rows: int = 1) -> Rule:
-    """LSTM, GRU or RNN; `rows` is the axis of the weight on which the gates stand."""
+def _recurrent(kind: str, gate_axis: int = 1) -> Rule:
+    """Makes the cost rule of an LSTM, GRU or RNN; `gate_axis` is the axis of the weight with the gates."""
 
     def rule(call: Call) -> Cost:
         source, weight = call.shape(0), call.shape(1)
         batch_first = bool(call.attributes.get("layout", 0))
         length, batch = (source[1], source[0]) if batch_first else (source[0], source[1])
-        width = weight[3 - rows]
+        width = weight[3 - gate_axis]
         if isinstance(width, int) and isinstance(source[2], int) and width != source[2]:
             return cost_formulas.unknown(
                 f"its operands do not fit: {source[2]} features, the weight takes {width}"
             )
-        hidden = call.attributes.get("hidden_size") or per_head(weight[rows], RECURRENT[kind][0])
+        hidden = call.attributes.get("hidden_size") or per_head(weight[gate_axis], RECURRENT[kind][0])
         directions = 2 if call.attributes.get("direction", "forward") == "bidirectional" else 1
         cost = cost_formulas.recurrent(
             kind, length, batch, source[2], hidden, directions=directions, bias=call.has(3)
         )
         if kind == "LSTM" and call.has(7):
-            # three of the gates read the state: a product and a sum for each unit
+            # three gates read the cell state, each with a product and a sum per unit
             cost = cost_formulas.adding(cost, "peepholes", (length, batch, directions, hidden), 6)
-        return _shortened(cost, call, length)
+        return _bound_by_lengths(cost, call, length)
 
     return rule
 
 
-def _shortened(cost: Cost, call: Call, length: Dim) -> Cost:
-    """Sequences may end before the longest: what is counted is a bound unless their lengths are known."""
+def _bound_by_lengths(cost: Cost, call: Call, length: Dim) -> Cost:
+    """Makes the cost a bound unless all sequences are known to have the full length."""
     if not call.has(4):
         return cost
     lengths = call.content(4)
@@ -80,17 +83,21 @@ def _shortened(cost: Cost, call: Call, length: Dim) -> Cost:
 
 
 def _linear_attention(call: Call) -> Cost:
-    """A state of Dk x Dv in each head of the key: written once and read by every query of its group."""
-    at = call.attributes
+    """Cost of LinearAttention.
+
+    Each key head has a state of key width x value width. A token writes it once, and every query head of the
+    group reads it.
+    """
+    attributes = call.attributes
     query, value = call.shape(0), call.shape(2)
-    heads, shared = at["q_num_heads"], at["kv_num_heads"]
-    return _state(
+    heads, kv_heads = attributes["q_num_heads"], attributes["kv_num_heads"]
+    return _state_cost(
         query[:-1],
         heads,
-        shared,
+        kv_heads,
         per_head(query[-1], heads),
-        per_head(value[-1], shared),
-        at.get("update_rule", "gated_delta"),
+        per_head(value[-1], kv_heads),
+        attributes.get("update_rule", "gated_delta"),
         call.shape(4) if call.has(4) else (),
     )
 
@@ -104,35 +111,48 @@ def _gated_delta_net(call: Call) -> Cost:
         state = call.shape(6)
         tokens, heads, width, depth = query[:-1], state[1], state[3], state[2]
     decay = call.shape(4) if call.has(4) else ()
-    return _state(
+    return _state_cost(
         tokens, heads, heads, width, depth, call.attributes.get("update_rule", "gated_delta"), decay
     )
 
 
-def _state(tokens: Shape, heads: Dim, shared: Dim, dqk: Dim, dv: Dim, update_rule: str, decay: Shape) -> Cost:
+def _state_cost(
+    tokens: Shape, heads: Dim, kv_heads: Dim, dqk: Dim, dv: Dim, update_rule: str, decay: Shape
+) -> Cost:
+    """Cost of reading and updating the state of linear attention.
+
+    Args:
+        tokens: Batch and sequence dimensions.
+        heads: Number of query heads.
+        kv_heads: Number of key heads, each with one state.
+        dqk: Width of a query or key head.
+        dv: Width of a value head.
+        update_rule: Update rule, such as 'gated_delta'.
+        decay: Shape of the decay input, or () for one decay per token and head.
+    """
     state: Shape = (dqk, dv)
     read = cost_formulas.counted([("read: tokens", tokens), ("heads", (heads,)), ("state", state)])
-    write = cost_formulas.counted([("write: tokens", tokens), ("heads", (shared,)), ("state", state)])
+    write = cost_formulas.counted([("write: tokens", tokens), ("heads", (kv_heads,)), ("state", state)])
     costs = [read, write]
     if update_rule.endswith("delta"):
-        # the state's value for the key is first subtracted from the value
+        # the value that the state returns for the key is subtracted from the new value
         costs.append(
-            cost_formulas.counted([("recall: tokens", tokens), ("heads", (shared,)), ("state", state)])
+            cost_formulas.counted([("recall: tokens", tokens), ("heads", (kv_heads,)), ("state", state)])
         )
     cost = cost_formulas.total(costs)
     if update_rule.startswith("gated"):
-        cost = cost_formulas.adding(cost, "exp of the decay", decay or (*tokens, shared))
-        cost = cost_formulas.adding(cost, "decay", (*tokens, shared, *state))
+        cost = cost_formulas.adding(cost, "exp of the decay", decay or (*tokens, kv_heads))
+        cost = cost_formulas.adding(cost, "decay", (*tokens, kv_heads, *state))
     if update_rule.endswith("delta"):
-        cost = cost_formulas.adding(cost, "subtract, update rate", (*tokens, shared, dv), 2)
+        cost = cost_formulas.adding(cost, "subtract, update rate", (*tokens, kv_heads, dv), 2)
     return cost_formulas.adding(cost, "scale", (*tokens, heads, dv))
 
 
 def _mamba_sizes(call: Call) -> tuple[int, int, int, int]:
-    """Heads, width of one, size of the state of one element, channels of the convolution.
+    """Returns the number of heads, head width, state size and number of convolution channels.
 
     Raises:
-        ValueError: One of them is not positive.
+        ValueError: A size is not positive.
     """
     heads, groups = call.whole("heads", 0), call.whole("n_groups", 0)
     width, state = call.whole("head_dim", 64), call.whole("d_state", 128)
@@ -147,18 +167,18 @@ def _mamba_shape(call: Call) -> Answer:
     rows: Dim = None if source is None else source[0]
     output_shape: Shape = (rows, heads * width)
     kind = call.dtype(0)
-    last = (kind, (rows, channels)), ("float32", output_shape)
-    return ((kind, output_shape), call.type(1), call.type(2), *last)[: call.count]
+    cache_types = (kind, (rows, channels)), ("float32", output_shape)
+    return ((kind, output_shape), call.type(1), call.type(2), *cache_types)[: call.count]
 
 
 def _mamba(call: Call) -> Cost:
-    """A depthwise convolution of four taps, a decaying state in each head, a gated normalisation."""
+    """Cost of a depthwise convolution of four taps, a decaying state per head and a gated normalization."""
     heads, width, state, channels = _mamba_sizes(call)
     rows: Shape = call.shape(0)[:1]
     conv = cost_formulas.counted([("convolution: rows", rows), ("channels", (channels,)), ("taps", (4,))])
     conv = cost_formulas.adding(conv, "bias, SiLU", (*rows, channels), 2)
-    # inputs are scaled by the time step before they are written; `_state` counts this after reading
-    cost = cost_formulas.total([conv, _state(rows, heads, heads, state, width, "gated", ())])
+    # inputs are scaled by the time step before writing; `_state_cost` counts this scaling after reading
+    cost = cost_formulas.total([conv, _state_cost(rows, heads, heads, state, width, "gated", ())])
     cost = cost_formulas.adding(cost, "time step: add, softplus, limit, times the decay", (*rows, heads), 4)
     output_shape: Shape = (*rows, heads * width)
     cost = cost_formulas.adding(cost, "skip: multiply, add", output_shape, 2)
@@ -175,9 +195,11 @@ def _recurrent_gradient(node: BackwardNode) -> Gradient | None:
     gates = RECURRENT[node.call.op][0]
     hidden = state[1] // gates
     length, batch = (source[1], source[0]) if node.call.attributes.get("layout") else source[:2]
-    into = length * batch * directions * gates * hidden * width * node.trips
-    start = batch * directions * gates * hidden * state[2] * node.trips
-    return recurrent(node.macs, into, start, node.want(0), node.want(5), (node.want(1), node.want(2)))
+    input_macs = length * batch * directions * gates * hidden * width * node.trips
+    state_macs = batch * directions * gates * hidden * state[2] * node.trips
+    return recurrent(
+        node.macs, input_macs, state_macs, node.want(0), node.want(5), (node.want(1), node.want(2))
+    )
 
 
 OPERATORS = (
@@ -193,16 +215,21 @@ OPERATORS = (
         for kind in RECURRENT
     ),
     Operator(
-        "DynamicQuantizeLSTM", _recurrent("LSTM", rows=2), MS, _recurrent_shape, reader=True, quantized=True
+        "DynamicQuantizeLSTM",
+        _recurrent("LSTM", gate_axis=2),
+        MS,
+        _recurrent_shape,
+        reader=True,
+        quantized=True,
     ),
-    Operator("AttnLSTM", without("the attention inside its steps is not followed"), MS, _recurrent_shape),
-    Operator("GRUUnit", without("how wide its gates are is told by no attribute")),
+    Operator("AttnLSTM", no_rule("the attention inside its steps is not followed"), MS, _recurrent_shape),
+    Operator("GRUUnit", no_rule("how wide its gates are is told by no attribute")),
     Operator("LinearAttention", _linear_attention),
     Operator("LinearAttention", _linear_attention, MS, _linear_shape),
     Operator("GatedDeltaNet", _gated_delta_net, MS),
     Operator(
         "GatedDeltaNetStateReplay",
-        without("which steps it replays on which state is told by its metadata, not by shapes"),
+        no_rule("which steps it replays on which state is told by its metadata, not by shapes"),
         MS,
         like(2),
     ),

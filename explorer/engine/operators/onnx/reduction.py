@@ -1,4 +1,4 @@
-"""Reductions: sums, means, extremes over axes, and running ones."""
+"""Reductions over axes (sums, means, extremes) and cumulative sums and products."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, ShapeRule
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.cost_rules import each_input
+from explorer.engine.operators.cost_rules import per_input
 from explorer.engine.operators.operator import Operator
-from explorer.engine.operators.shape_rules import axis_of, first, int_attributes
+from explorer.engine.operators.shape_rules import axis_of, int_attributes, like_first_input
 from explorer.facts import Shape
 
 
 def _reduce_shape(call: Call) -> Answer:
     shape, dtype = call.known(0), call.dtype(0)
-    keep = call.whole("keepdims", 1)
+    keeps_axes = call.whole("keepdims", 1)
     try:
         axes = int_attributes(call, "axes", 1)
     except LookupError:
@@ -24,16 +24,16 @@ def _reduce_shape(call: Call) -> Answer:
     if shape is None:
         return ((dtype, None),)
     if axes is None:
-        # the length of the list says how many axes are reduced
-        return ((dtype, (None,) * len(shape) if keep else None),)
+        # the axes are unknown; without keepdims, the rank is unknown as well
+        return ((dtype, (None,) * len(shape) if keeps_axes else None),)
     if not axes:
         if call.whole("noop_with_empty_axes", 0):
             return ((dtype, shape),)
         axes = list(range(len(shape)))
-    gone = {axis_of(a, len(shape)) for a in axes}
-    if keep:
-        return ((dtype, tuple(1 if i in gone else d for i, d in enumerate(shape))),)
-    return ((dtype, tuple(d for i, d in enumerate(shape) if i not in gone)),)
+    reduced_axes = {axis_of(a, len(shape)) for a in axes}
+    if keeps_axes:
+        return ((dtype, tuple(1 if i in reduced_axes else d for i, d in enumerate(shape))),)
+    return ((dtype, tuple(d for i, d in enumerate(shape) if i not in reduced_axes)),)
 
 
 def _arg_shape(call: Call) -> Answer:
@@ -46,7 +46,11 @@ def _arg_shape(call: Call) -> Answer:
 
 
 def _without_axes(dtype: str | None = None) -> ShapeRule:
-    """As a reduction whose axes are an attribute; `dtype` is the type of the result, None for the input's."""
+    """Makes the shape rule of a reduction whose axes are an attribute.
+
+    Args:
+        dtype: Element type of the result, or None for that of the input.
+    """
 
     def rule(call: Call) -> Answer:
         answer = _reduce_shape(replace(call, inputs=call.inputs[:1]))
@@ -64,17 +68,17 @@ OPERATORS = (
     *(
         Operator(names, cost, shape=_reduce_shape, reads=(1,), settings=(1,))
         for names, cost in (
-            ("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum", each_input()),
+            ("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum", per_input()),
             (
                 "ReduceL1 ReduceL2 ReduceLogSum ReduceSumSquare",
-                each_input(2, "map and sum, each input element"),
+                per_input(2, "map and sum, each input element"),
             ),
-            ("ReduceLogSumExp", each_input(4, "max, subtract, exp, sum, each input element")),
+            ("ReduceLogSumExp", per_input(4, "max, subtract, exp, sum, each input element")),
         )
     ),
-    Operator("ArgMax ArgMin", each_input(), shape=_arg_shape),
-    Operator("CumProd CumSum", each_input(), shape=first, settings=(1,)),
-    Operator("Col2Im", each_input(), settings=(1, 2)),
+    Operator("ArgMax ArgMin", per_input(), shape=_arg_shape),
+    Operator("CumProd CumSum", per_input(), shape=like_first_input, settings=(1,)),
+    Operator("Col2Im", per_input(), settings=(1, 2)),
     Operator("QLinearReduceMean", _quantized_mean, MS, _without_axes()),
-    Operator("ReduceSumInteger", each_input(), MS, _without_axes("int32")),
+    Operator("ReduceSumInteger", per_input(), MS, _without_axes("int32")),
 )

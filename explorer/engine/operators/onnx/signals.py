@@ -1,4 +1,4 @@
-"""Signals: Fourier transforms, windows, and matrices whose cost depends on the algorithm."""
+"""Fourier transforms, window functions, and matrix operators whose cost depends on the algorithm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from explorer.engine.graph.model import DTYPES
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.cost_rules import each, each_input
+from explorer.engine.operators.cost_rules import per_input, per_output
 from explorer.engine.operators.operator import Operator
 from explorer.engine.operators.shape_rules import like, size_of
 from explorer.engine.symbolic import dimensions as dims
@@ -17,7 +17,7 @@ from explorer.facts import Dim, Shape
 
 
 def _stft_shape(call: Call) -> Answer:
-    """Frames of `length` samples, `step` apart; half of the spectrum, and the middle, if one-sided."""
+    """Shape rule of STFT: (batch, frames, frequencies, 2). A one-sided spectrum has length // 2 + 1."""
     signal, window, dtype = call.known(0), call.known(2), call.dtype(0)
     step, length = call.elements(1), call.elements(3)
     if signal is None or len(signal) < 2:
@@ -30,19 +30,19 @@ def _stft_shape(call: Call) -> Answer:
     frames: Dim = None
     if step and isinstance(step[0], int) and step[0] > 0:
         frames = dims.add(dims.floor_div(dims.subtract(signal[1], taps), step[0]), 1)
-    one_sided = call.whole("onesided", 1)
-    return ((dtype, (signal[0], frames, dims.add(dims.floor_div(taps, 2), 1) if one_sided else taps, 2)),)
+    is_one_sided = call.whole("onesided", 1)
+    return ((dtype, (signal[0], frames, dims.add(dims.floor_div(taps, 2), 1) if is_one_sided else taps, 2)),)
 
 
 def _window(call: Call) -> Answer:
-    """A window as long as its argument says."""
+    """Shape rule of a window function: the input holds the length."""
     content = call.elements(0)
     size = size_of(content[0]) if content and content[0] is not None else None
     return ((DTYPES[call.whole("output_datatype", 1)].name, (size,)),)
 
 
 def _fourier_shape(call: Call) -> Answer:
-    """Rfft of the last axis: its half and one more, each with a real and an imaginary part."""
+    """Shape rule of Rfft, (..., n) to (..., n // 2 + 1, 2), and of its inverse Irfft."""
     source = call.known(0)
     if source is None or call.whole("signal_ndim", 1) != 1 or not call.whole("onesided", 1):
         return None
@@ -51,7 +51,7 @@ def _fourier_shape(call: Call) -> Answer:
     return ((call.dtype(0), (*source[:-2], dims.multiply(dims.subtract(source[-2], 1), 2))),)
 
 
-def _warped(call: Call) -> Answer:
+def _warping_shape(call: Call) -> Answer:
     cost = call.known(0)
     longest = None if cost is None else dims.subtract(dims.add(cost[-1], cost[-2]), 1)
     return (("int32", (2, call.fresh(longest))),)
@@ -62,15 +62,15 @@ def _dft(call: Call) -> Cost:
     axis = _axis(call, len(source))
     if axis is not None:
         return _transform(call, source, output, axis)
-    # the axis comes with the data: the one that changed its size, or else the costliest
+    # the axis is data: use the axis whose size changed, or else the most expensive one
     axes = range(len(source) - 1)
     changed = [a for a in axes if source[a] != output[a]]
     costs = [_transform(call, source, output, a) for a in changed[:1] or axes]
-    dearest = max(costs, key=lambda cost: cost.macs or 0)
+    largest = max(costs, key=lambda cost: cost.macs or 0)
     if None in {cost.macs for cost in costs} or changed:
-        return dearest
+        return largest
     return replace(
-        dearest, reason="along which axis it transforms depends on the data; counted is the longest"
+        largest, reason="along which axis it transforms depends on the data; counted is the longest"
     )
 
 
@@ -86,26 +86,29 @@ def _transform(call: Call, source: Shape, output: Shape, axis: int) -> Cost:
 
 
 def _length(call: Call, source: Shape, output: Shape, axis: int) -> Dim:
-    """Samples of one transform, including padding."""
+    """Returns the number of samples of one transform, including padding."""
     dft_length = call.number(1)
-    onesided = bool(call.attributes.get("onesided", 0))
-    if onesided and call.attributes.get("inverse", 0):
-        # one side goes in, each of its frequencies is a sample of the sum
+    is_one_sided = bool(call.attributes.get("onesided", 0))
+    if is_one_sided and call.attributes.get("inverse", 0):
+        # the input is one side of a spectrum, and each output sums over its frequencies
         return source[axis]
     if dft_length is not None:
         return dft_length
-    if not onesided:
+    if not is_one_sided:
         return output[axis]
-    return _both_sides(output[axis]) if call.has(1) else source[axis]
+    return _signal_length(output[axis]) if call.has(1) else source[axis]
 
 
-def _both_sides(frequencies: Dim) -> Dim:
-    """The longest signal that has so many frequencies on one side."""
+def _signal_length(frequencies: Dim) -> Dim:
+    """Returns the length of the longest signal with this number of frequencies on one side."""
     return 2 * frequencies - 1 if isinstance(frequencies, int) and frequencies else None
 
 
 def _axis(call: Call, rank: int) -> int | None:
-    """The axis of the transform: an attribute up to opset 19, an input from 20 on; None if not known."""
+    """Returns the axis of the transform, or None if unknown.
+
+    It is an attribute before opset 20 and an input since then.
+    """
     if "axis" in call.attributes:
         axis = int(call.attributes["axis"])
     elif call.has(2):
@@ -126,12 +129,12 @@ def _stft(call: Call) -> Cost:
         length = call.shape(2)[0]
     elif call.has(3):
         frame_length = call.number(3)
-        onesided = call.attributes.get("onesided", 1)
+        is_one_sided = call.attributes.get("onesided", 1)
         length = (
             frame_length
             if frame_length is not None
-            else _both_sides(frequencies)
-            if onesided
+            else _signal_length(frequencies)
+            if is_one_sided
             else frequencies
         )
     complex_in = len(signal) == 3 and signal[2] == 2
@@ -142,41 +145,47 @@ def _stft(call: Call) -> Cost:
 
 
 def _real_fft(call: Call) -> Cost:
-    """Rfft: real (..., n) to complex (..., n // 2 + 1, 2) along the last axis; Irfft: the way back."""
+    """Cost of Rfft, real (..., n) to complex (..., n // 2 + 1, 2), and of its inverse Irfft."""
     if call.attributes.get("signal_ndim", 1) != 1:
         return cost_formulas.unknown("a transform of several dimensions is not followed")
-    source, back = call.shape(0), call.op == "Irfft"
-    axis = -2 if back else -1
-    frequencies = call.output()[-1 if back else -2]
+    source, is_inverse = call.shape(0), call.op == "Irfft"
+    axis = -2 if is_inverse else -1
+    frequencies = call.output()[-1 if is_inverse else -2]
     return cost_formulas.fourier(
-        source[:axis], source[axis], frequencies, complex_in=back, complex_out=not back
+        source[:axis], source[axis], frequencies, complex_in=is_inverse, complex_out=not is_inverse
     )
 
 
 def _determinant(call: Call) -> Cost:
-    """Gaussian elimination: below each pivot one division a row, then a product and a sum per element."""
+    """Cost of Gaussian elimination.
+
+    Each row below a pivot takes one division, and each of its remaining elements a product and a sum.
+    """
     shape = call.shape(0)
     m = _side(shape)
-    each = None
+    operations = None
     if isinstance(m, int):
-        # the sums of 2 j^2 + j over j < M, and the product of the pivots
-        each = (m - 1) * m * (2 * m - 1) // 3 + m * (m - 1) // 2 + max(m - 1, 0)
-    cost = cost_formulas.elementwise(f"Det of {m}x{m} by elimination", (*shape[:-2], each))
+        # the sum of 2 j^2 + j for j < M, and the product of the pivots
+        operations = (m - 1) * m * (2 * m - 1) // 3 + m * (m - 1) // 2 + max(m - 1, 0)
+    cost = cost_formulas.elementwise(f"Det of {m}x{m} by elimination", (*shape[:-2], operations))
     return cost_formulas.bounded(cost, "counted as Gaussian elimination; other ways take fewer")
 
 
 def _side(shape: Shape) -> Dim:
-    """Of a square matrix."""
+    """Returns the number of rows of a square matrix, or None if the matrix is not known to be square."""
     rows, columns = shape[-2:]
     return columns if rows == columns else None
 
 
 def _inverse(call: Call) -> Cost:
-    """Gauss-Jordan: each of M pivots scales a row of 2M and takes it off the others."""
+    """Cost of Gauss-Jordan elimination.
+
+    Each of M pivots scales a row of 2M elements and subtracts it from every other row.
+    """
     shape = call.shape(0)
     m = _side(shape)
-    each = m * (2 * m + (m - 1) * 4 * m) if isinstance(m, int) else None
-    cost = cost_formulas.elementwise(f"Inverse of {m}x{m} by Gauss-Jordan", (*shape[:-2], each))
+    operations = m * (2 * m + (m - 1) * 4 * m) if isinstance(m, int) else None
+    cost = cost_formulas.elementwise(f"Inverse of {m}x{m} by Gauss-Jordan", (*shape[:-2], operations))
     return cost_formulas.bounded(cost, "counted as Gauss-Jordan elimination; other ways take fewer")
 
 
@@ -192,16 +201,16 @@ OPERATORS = (
     Operator("STFT", _stft, shape=_stft_shape, reads=(1, 3), reader=True, settings=(1, 3)),
     Operator("Rfft Irfft", _real_fft, MS, _fourier_shape),
     Operator(
-        "HannWindow HammingWindow", each(4, "angle, cosine, scale, subtract"), shape=_window, reads=(0,)
+        "HannWindow HammingWindow", per_output(4, "angle, cosine, scale, subtract"), shape=_window, reads=(0,)
     ),
     Operator(
         "BlackmanWindow",
-        each(8, "two angles, two cosines, scale both, subtract, add"),
+        per_output(8, "two angles, two cosines, scale both, subtract, add"),
         shape=_window,
         reads=(0,),
     ),
     Operator("MelWeightMatrix", _mel, settings=(0, 1, 2, 3, 4)),
     Operator("Det", _determinant),
     Operator("Inverse", _inverse, MS, like(0)),
-    Operator("DynamicTimeWarping", each_input(3, "two comparisons and a sum"), MS, _warped, fresh=True),
+    Operator("DynamicTimeWarping", per_input(3, "two comparisons and a sum"), MS, _warping_shape, fresh=True),
 )

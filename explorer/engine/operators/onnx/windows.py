@@ -1,4 +1,4 @@
-"""Windows and points of an image: pooling, resizing, sampling, regions."""
+"""Image operators that read windows or points: pooling, resizing, sampling and region pooling."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from explorer.engine.graph.layouts import (
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, FREE, Cost
-from explorer.engine.operators.cost_rules import each_input, free
+from explorer.engine.operators.cost_rules import free, per_input
 from explorer.engine.operators.operator import Operator
-from explorer.engine.operators.shape_rules import axis_of, first, size_of, sizes_of, window_places
+from explorer.engine.operators.shape_rules import axis_of, like_first_input, size_of, sizes_of, window_places
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
@@ -34,10 +34,10 @@ def _pool_shape(call: Call) -> Answer:
     if source is not None:
         if kernel is None or len(source) != len(kernel) + 2:
             return None
-        places = window_places(call, source[2:], kernel, ceil=bool(call.whole("ceil_mode", 0)))
-        if places is None:
+        window_counts = window_places(call, source[2:], kernel, ceil=bool(call.whole("ceil_mode", 0)))
+        if window_counts is None:
             return None
-        shape = (*source[:2], *places)
+        shape = (*source[:2], *window_counts)
     return ((dtype, shape), ("int64", shape))[: call.count]
 
 
@@ -54,18 +54,18 @@ def _resize_shape(call: Call) -> Answer:
         return ((dtype, None),)
     if call.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
         return None
-    at_scales = 1 if call.op == "Upsample" or (call.opset < 11 and not call.domain) else 2
+    scales_index = 1 if call.op == "Upsample" or (call.opset < 11 and not call.domain) else 2
     axes = call.ints("axes")
-    places = range(len(shape)) if axes is None else [axis_of(a, len(shape)) for a in axes]
+    resized_axes = range(len(shape)) if axes is None else [axis_of(a, len(shape)) for a in axes]
     result: list[Dim] = list(shape)
     if call.has(3):
         target = sizes_of(call, 3)
         if target is None:
             return ((dtype, (None,) * len(shape)),)
-        if len(target) != len(places):
+        if len(target) != len(resized_axes):
             return None
-        for place, size in zip(places, target, strict=True):
-            result[place] = size
+        for axis, size in zip(resized_axes, target, strict=True):
+            result[axis] = size
         return ((dtype, tuple(result)),)
     if call.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         return None
@@ -73,18 +73,18 @@ def _resize_shape(call: Call) -> Answer:
     if "scales" in call.attributes:
         scales = call.attributes["scales"]
     else:
-        scales = call.elements(at_scales)
+        scales = call.elements(scales_index)
     if scales is None:
         return ((dtype, (None,) * len(shape)),)
-    if len(scales) != len(places):
+    if len(scales) != len(resized_axes):
         return None
-    for place, scale in zip(places, scales, strict=True):
-        result[place] = _scaled(result[place], scale)
+    for axis, scale in zip(resized_axes, scales, strict=True):
+        result[axis] = _scaled(result[axis], scale)
     return ((dtype, tuple(result)),)
 
 
 def _scaled(size: Dim, scale: Any) -> Dim:
-    """floor(size x scale), as the operator's specification has it."""
+    """Computes floor(size x scale), as the operator's specification defines it."""
     if size is None or not isinstance(scale, (int, float)):
         return None
     if isinstance(size, int):
@@ -119,24 +119,27 @@ def _crop_shape(call: Call) -> Answer:
 
 def _non_max_suppression(call: Call) -> Answer:
     boxes, scores = call.known(0), call.known(1)
-    most: Dim = None
+    max_count: Dim = None
     if scores is not None and boxes is not None and len(scores) == 3 and len(boxes) == 3:
         per_class: Any = 0
         if call.has(2):
             content = call.elements(2)
             per_class = content[0] if content else None
         spatial = scores[2] if scores[2] is not None else boxes[1]
-        each: Dim = spatial
+        per_class_count: Dim = spatial
         if per_class is not None:
             limit = size_of(per_class)
-            each = dims.least(limit, spatial) if spatial is not None else limit
-        most = dims.product((scores[0], scores[1], each))
+            per_class_count = dims.least(limit, spatial) if spatial is not None else limit
+        max_count = dims.product((scores[0], scores[1], per_class_count))
     # with a limit of 0, the default, there is no output
-    return (("int64", (0 if most == 0 else call.fresh(most), 3)),)
+    return (("int64", (0 if max_count == 0 else call.fresh(max_count), 3)),)
 
 
 def _reorder_input(call: Call) -> Answer:
-    """Into blocks of channels; the convolution behind it decides how many channels the blocks have."""
+    """Shape rule of ReorderInput, which splits channels into blocks.
+
+    The convolution that reads the output sets the number of channels in whole blocks.
+    """
     shape = call.known(0)
     if call.whole("channels_last", 0):
         shape = channels_first(shape)
@@ -163,19 +166,19 @@ def _blocked_upsample(call: Call) -> Answer:
 _NEAREST = replace(FREE, formula="0 (nearest neighbour, no arithmetic)")
 
 
-_TAPS = {"linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4}
-"""Neighbours along one axis."""
+_TAPS_PER_AXIS = {"linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4}
+"""Number of interpolated neighbors along one axis, by mode."""
 
 
 _CONVERSION = ELEMENTWISE["dequantize"][0] + ELEMENTWISE["quantize"][0]
 
 
-def _pool(per_tap: int = 1, *, quantized: bool = False, masked: bool = False) -> Rule:
+def _pool(per_tap: int = 1, *, is_quantized: bool = False, has_mask: bool = False) -> Rule:
     def rule(call: Call) -> Cost:
         kernel = tuple(call.attributes["kernel_shape"])
         cost = cost_formulas.pooling(call.op, call.output(), kernel, per_tap)
-        cost = cost_formulas.adding(cost, "mask", call.shape(0)) if masked else cost
-        return cost_formulas.adding(cost, "convert", call.output(), _CONVERSION) if quantized else cost
+        cost = cost_formulas.adding(cost, "mask", call.shape(0)) if has_mask else cost
+        return cost_formulas.adding(cost, "convert", call.output(), _CONVERSION) if is_quantized else cost
 
     return rule
 
@@ -201,20 +204,20 @@ def _resize(call: Call) -> Cost:
     if not axes:
         return replace(FREE, formula="0 (every size stays what it was)")
     if call.attributes.get("antialias"):
-        return _smoothed(call, source, output, _TAPS[mode])
-    taps = _TAPS[mode] ** axes
+        return _antialiased(call, source, output, _TAPS_PER_AXIS[mode])
+    taps = _TAPS_PER_AXIS[mode] ** axes
     return cost_formulas.elementwise(f"{call.op} ({taps} products and their sum)", output, 2 * taps - 1)
 
 
-def _smoothed(call: Call, source: Shape, output: Shape, taps: int) -> Cost:
-    """Resize with antialias: where an axis shrinks, the filter is as much wider."""
+def _antialiased(call: Call, source: Shape, output: Shape, taps: int) -> Cost:
+    """Cost of Resize with antialias, whose filter widens by the factor by which an axis shrinks."""
     widths: list[Dim] = []
-    for size, after in zip(source, output, strict=True):
-        if size == after:
+    for size, output_size in zip(source, output, strict=True):
+        if size == output_size:
             continue
-        if isinstance(size, int) and isinstance(after, int) and after:
-            reach = -(-taps * max(size, after) // (2 * after))
-            widths.append(taps if after > size else 2 * reach + 1)
+        if isinstance(size, int) and isinstance(output_size, int) and output_size:
+            reach = -(-taps * max(size, output_size) // (2 * output_size))
+            widths.append(taps if output_size > size else 2 * reach + 1)
         else:
             widths.append(None)
     total = cost_formulas.count(widths)
@@ -227,7 +230,7 @@ def _grid_sample(call: Call) -> Cost:
     mode = call.attributes.get("mode", "linear")
     if mode == "nearest":
         return _NEAREST
-    taps = _TAPS[mode] ** (len(call.shape(0)) - 2)
+    taps = _TAPS_PER_AXIS[mode] ** (len(call.shape(0)) - 2)
     return cost_formulas.elementwise(
         f"{call.op} ({taps} products and their sum)", call.output(), 2 * taps - 1
     )
@@ -240,11 +243,11 @@ def _crop_and_resize(call: Call) -> Cost:
 
 
 def _cells(source: Shape, output: Shape) -> Shape:
-    """Pixels that one cell of the output covers at most, if the region is the whole image."""
+    """Returns the maximum number of pixels, by axis, in one output cell if the region is the whole image."""
     sizes: list[Dim] = []
     for size, cells in zip(source[-2:], output[-2:], strict=True):
-        numbers = isinstance(size, int) and isinstance(cells, int) and cells
-        sizes.append(-(-size // cells) if numbers else None)  # type: ignore[operator]
+        are_known = isinstance(size, int) and isinstance(cells, int) and cells
+        sizes.append(-(-size // cells) if are_known else None)  # type: ignore[operator]
     return tuple(sizes)
 
 
@@ -257,14 +260,14 @@ def _roi_align(call: Call) -> Cost:
 
 
 def _max_roi_pool(call: Call) -> Cost:
-    # a cell begins and ends between two pixels, and takes both
+    # a cell starts and ends between two pixels and includes both
     sizes = tuple(d + 1 if isinstance(d, int) else d for d in _cells(call.shape(0), call.output()))
     cost = cost_formulas.pooling("MaxRoiPool", call.output(), sizes)
     return cost_formulas.bounded(cost, "counted as if every region were the whole image")
 
 
 def _suppression(call: Call) -> Cost:
-    """Every pair of boxes compared, for every class: 15 operations for intersection over union."""
+    """Cost of comparing every pair of boxes for every class; intersection over union takes 15 operations."""
     boxes, scores = call.shape(0), call.shape(1)
     number = boxes[1]
     pairs = number * (number - 1) // 2 if isinstance(number, int) else None
@@ -282,14 +285,14 @@ OPERATORS = (
     Operator("MaxPool AveragePool", _pool(), _IMAGES, _pool_shape),
     Operator("LpPool", _pool(2), ("", NHWC), _pool_shape),
     Operator("NhwcMaxPool", _pool(), MS, _pool_shape, layout="last"),
-    Operator("MaxpoolWithMask", _pool(masked=True), MS, _pool_shape),
-    Operator("QLinearAveragePool", _pool(quantized=True), (MS, NHWC), _pool_shape, layout="attribute"),
-    Operator("GlobalAveragePool GlobalMaxPool", each_input(), _IMAGES, _global_pool),
-    Operator("GlobalLpPool", each_input(2, "power and sum, each input element"), ("", NHWC), _global_pool),
+    Operator("MaxpoolWithMask", _pool(has_mask=True), MS, _pool_shape),
+    Operator("QLinearAveragePool", _pool(is_quantized=True), (MS, NHWC), _pool_shape, layout="attribute"),
+    Operator("GlobalAveragePool GlobalMaxPool", per_input(), _IMAGES, _global_pool),
+    Operator("GlobalLpPool", per_input(2, "power and sum, each input element"), ("", NHWC), _global_pool),
     Operator("QLinearGlobalAveragePool", _quantized_mean, MS, _global_pool, layout="attribute"),
     Operator("MaxUnpool", free, ("", NHWC), layout="either"),
-    Operator("LRN", _lrn, ("", NHWC), first),
-    # its scales and sizes are in the order of its axes
+    Operator("LRN", _lrn, ("", NHWC), like_first_input),
+    # scales and sizes are in the order of the axes, so the rule works for any layout
     Operator(
         "Resize", _resize, ("", NHWC), _resize_shape, layout="either", reads=(1, 2, 3), settings=(1, 2, 3)
     ),

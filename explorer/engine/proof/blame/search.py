@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import dims_text, many_text, printable
-from explorer.engine.diff.pairing import opened_as
+from explorer.engine.diff.pairing import open_calls_like
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.proof.blame.judge import Judge
 from explorer.engine.proof.blame.probe import BUDGET, LayerProbe
-from explorer.engine.proof.dynamic_sizes import Dims, choose
+from explorer.engine.proof.dynamic_sizes import Dims, choose_sizes
 from explorer.engine.proof.outputs.run import InputMismatch, pair_inputs
 from explorer.engine.proof.regions.trials import FLOATS, as_given
 from explorer.engine.proof.sites.recovery import recover_plan
@@ -98,7 +98,7 @@ def blame(
     if draws < 1:
         raise Misuse(f"{draws} draws show nothing", where="--draws", hint="give 1 or more")
     before, after = plain(before), plain(after)
-    before, after = opened_as(before, after), opened_as(after, before)
+    before, after = open_calls_like(before, after), open_calls_like(after, before)
     plan = recover_plan(after)
     if plan is None:
         random_inputs.check_names(before, dims or {}, input_shapes or {})
@@ -116,7 +116,7 @@ def blame(
             look(random_inputs.given_inputs(before, arrays)), seconds=time.perf_counter() - started
         )
     shapes = random_inputs.fixed_shapes(before, after, inputs, input_shapes or {})
-    tried = choose(before, plan, {**_fixed(before, after, inputs), **(dims or {})}, shapes).tried
+    tried = choose_sizes(before, plan, {**_fixed(before, after, inputs), **(dims or {})}, shapes).tried
     worst = _worst(lambda sizes: look(random_inputs.plan_inputs(before, sizes, shapes)), tried)
     return replace(worst, seconds=time.perf_counter() - started)
 

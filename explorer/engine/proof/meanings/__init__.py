@@ -1,8 +1,8 @@
-"""Operators as products, for the proof: index arithmetic written apart from the code that tiles.
+"""Specifies operators as products for the proof, independently of the code that tiles.
 
-A meaning says which elements of which inputs are multiplied in every term of the output. The walk compares
-it, symbol by symbol, with the tiled graph, and the float64 reference is computed from the same description.
-Each module here lists its operators in MEANINGS; no two modules name the same operator.
+The meaning of an operator determines which elements of its inputs are multiplied in every term of the output.
+The structural walk compares it with the tiled graph, and the float64 reference is computed from it. Each
+module here lists its operators in MEANINGS; no operator is in two modules.
 """
 
 from __future__ import annotations
@@ -20,4 +20,4 @@ MEANINGS: Mapping[tuple[str, str], Meaning] = {
     for module in iter_modules(__path__)
     for key, meaning in getattr(import_module(f"{__name__}.{module.name}"), "MEANINGS", {}).items()
 }
-"""(domain, operator) to its meaning; a meaning raises NotTiled for a node that is no product."""
+"""Meanings by (domain, operator). A meaning raises NotTiled for a node that is not a product."""

@@ -1,10 +1,12 @@
-"""Conv and ConvTranspose as products, tap by tap.
+"""Specifies Conv and ConvTranspose as products.
 
-The columns of X are the taps of the kernel, each with the channels of a pack of groups inside; the rows of W
-are the same taps and channels of the kernel, zero where a column belongs to another group.
+A tap is one position of the kernel. The columns of X are the taps, each with the channels of a pack of
+groups. The rows of W are the same taps and channels of the kernel. W is zero where a column belongs to
+another group.
 
-A transposed convolution is split by the position of an output within the stride (its phase). A phase with
-fewer taps than others gets zeros for the missing taps, and the output omits the positions that it lacks.
+A transposed convolution is split into phases: the phase of an output is its position within the stride. If a
+phase has fewer taps than others, zeros replace the missing taps. The output omits positions that a phase
+lacks.
 """
 
 from __future__ import annotations
@@ -24,104 +26,123 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.transpose import copy_matrix
 
 
-def convolution(node: Node, look: NodeReader, fill: int = 0) -> Original:
-    """The meaning of a Conv or ConvTranspose; `fill` is the number between the kernels of two groups.
+def convolution(node: Node, reader: NodeReader, fill: int = 0) -> Original:
+    """Returns the product that a Conv or ConvTranspose computes.
+
+    Args:
+        node: Convolution.
+        reader: Reader of the original graph.
+        fill: Number in W between the kernels of two groups.
 
     Raises:
-        NotTiled: Its images are constant.
+        NotTiled: The images are constant.
     """
-    if look.number(node.inputs[0]) is not None:
+    if reader.number(node.inputs[0]) is not None:
         raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
-    kernel = look.number(node.inputs[1])
+    kernel = reader.number(node.inputs[1])
     name = node.inputs[2] if len(node.inputs) > 2 else ""
-    bias = look.number(name) if name else None
+    bias = reader.number(name) if name else None
     inputs = [node.inputs[0]] if kernel is not None else [node.inputs[0], node.inputs[1]]
     operands = len(inputs)
     if name and bias is None:
         inputs.append(name)
-    added: Array | int | None = bias if bias is not None else (len(inputs) - 1 if name else None)
-    depth = look.planned.K if look.planned is not None else None
+    bias_source: Array | int | None = bias if bias is not None else (len(inputs) - 1 if name else None)
+    depth = reader.planned.K if reader.planned is not None else None
 
-    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
+    def spec_for(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         size = kernel.shape if kernel is not None else shapes[1]
-        slide = _forwards if node.op == "Conv" else _backwards
-        taps = slide(node.attributes, shapes[0], size, out)
-        return _meaning(taps, shapes[0], size, kernel, added, out, depth, node, fill)
+        compute_taps = _conv_taps if node.op == "Conv" else _transposed_taps
+        taps = compute_taps(node.attributes, shapes[0], size, output_shape)
+        return _build_spec(taps, shapes[0], size, kernel, bias_source, output_shape, depth, node, fill)
 
-    return Original(node, tuple(inputs), operands, str(kernel.dtype) if kernel is not None else "", at)
+    return Original(node, tuple(inputs), operands, str(kernel.dtype) if kernel is not None else "", spec_for)
 
 
 class _Taps(Struct, frozen=True):
-    """Which input positions meet which taps of the kernel.
+    """Taps of a convolution, and the input positions that they read.
 
     Attributes:
-        phases: Of each axis; outputs o = p phases + q are position p of phase q.
-        positions: Of each axis, in one phase.
-        each: For every phase its taps in order; None for a missing tap.
-        met: For a phase and a tap: the input positions on each axis that the positions of the phase meet.
-            Positions beyond the input are zero.
+        phases: Number of phases on each axis; output o = p phases + q is position p of phase q.
+        positions: Number of positions in a phase, on each axis.
+        by_phase: Taps in order, by phase. None is a missing tap.
+        input_positions: Function from a phase and a tap to the input positions on each axis that the tap
+            reads, for all positions of the phase. Input beyond the edge is zero.
     """
 
     phases: tuple[int, ...]
     positions: tuple[int, ...]
-    each: Mapping[tuple[int, ...], list[tuple[int, ...] | None]]
-    met: Callable[[tuple[int, ...], tuple[int, ...]], list[Array]]
+    by_phase: Mapping[tuple[int, ...], list[tuple[int, ...] | None]]
+    input_positions: Callable[[tuple[int, ...], tuple[int, ...]], list[Array]]
 
 
-def _forwards(
-    attributes: Mapping[str, Any], shape: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...]
+def _conv_taps(
+    attributes: Mapping[str, Any],
+    shape: tuple[int, ...],
+    kernel: tuple[int, ...],
+    output_shape: tuple[int, ...],
 ) -> _Taps:
     window = Window(attributes, shape[2:], kernel[2:])
-    if window.out != out[2:]:
-        raise NotTiled(f"the original gives {list(out[2:])} positions, its attributes {list(window.out)}")
+    if window.out != output_shape[2:]:
+        raise NotTiled(
+            f"the original gives {list(output_shape[2:])} positions, its attributes {list(window.out)}"
+        )
 
     heads = [head for head, _ in window.pads]
     axes = list(zip(window.dilations, window.strides, window.out, heads, strict=True))
 
-    def met(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
+    def input_positions(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
         return [np.arange(n) * s + t * d - head for t, (d, s, n, head) in zip(tap, axes, strict=True)]
 
-    origin = (0,) * len(out[2:])
-    return _Taps((1,) * len(origin), window.out, {origin: list(np.ndindex(*kernel[2:]))}, met)
+    origin = (0,) * len(output_shape[2:])
+    return _Taps((1,) * len(origin), window.out, {origin: list(np.ndindex(*kernel[2:]))}, input_positions)
 
 
-def _backwards(
-    attributes: Mapping[str, Any], shape: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...]
+def _transposed_taps(
+    attributes: Mapping[str, Any],
+    shape: tuple[int, ...],
+    kernel: tuple[int, ...],
+    output_shape: tuple[int, ...],
 ) -> _Taps:
-    """Input i and tap k are added into output o = i stride + k dilation - pad."""
+    """Returns the taps of a transposed convolution.
+
+    The product of input i and tap k is added to output o = i stride + k dilation - pad.
+    """
     rank = len(kernel) - 2
     strides = tuple(attributes.get("strides") or (1,) * rank)
     dilations = tuple(attributes.get("dilations") or (1,) * rank)
-    heads = _heads(attributes, shape[2:], kernel[2:], out[2:])
-    phases = tuple(min(s, o) for s, o in zip(strides, out[2:], strict=True))
-    positions = tuple(-(-o // p) for o, p in zip(out[2:], phases, strict=True))
+    heads = _leading_crops(attributes, shape[2:], kernel[2:], output_shape[2:])
+    phases = tuple(min(s, o) for s, o in zip(strides, output_shape[2:], strict=True))
+    positions = tuple(-(-o // p) for o, p in zip(output_shape[2:], phases, strict=True))
     axes = list(zip(strides, dilations, heads, strict=True))
     axis_taps = [
         [[k for k in range(size) if (q + pad - k * d) % s == 0] for q in range(count)]
         for size, count, (s, d, pad) in zip(kernel[2:], phases, axes, strict=True)
     ]
-    width = [max(1, *(len(taps) for taps in of_axis)) for of_axis in axis_taps]
-    each: dict[tuple[int, ...], list[tuple[int, ...] | None]] = {}
+    width = [max(1, *(len(taps) for taps in phase_taps)) for phase_taps in axis_taps]
+    taps_by_phase: dict[tuple[int, ...], list[tuple[int, ...] | None]] = {}
     for phase in np.ndindex(*phases):
-        here = [of_axis[q] for of_axis, q in zip(axis_taps, phase, strict=True)]
-        each[phase] = [
-            tuple(taps[i] for taps, i in zip(here, at, strict=True))
-            if all(i < len(taps) for taps, i in zip(here, at, strict=True))
+        tap_lists = [phase_taps[q] for phase_taps, q in zip(axis_taps, phase, strict=True)]
+        taps_by_phase[phase] = [
+            tuple(taps[i] for taps, i in zip(tap_lists, indices, strict=True))
+            if all(i < len(taps) for taps, i in zip(tap_lists, indices, strict=True))
             else None
-            for at in np.ndindex(*width)
+            for indices in np.ndindex(*width)
         ]
 
-    def met(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
-        each = zip(positions, phase, tap, axes, strict=True)
-        return [np.arange(count) + (q + pad - k * d) // s for count, q, k, (s, d, pad) in each]
+    def input_positions(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
+        taps_by_phase = zip(positions, phase, tap, axes, strict=True)
+        return [np.arange(count) + (q + pad - k * d) // s for count, q, k, (s, d, pad) in taps_by_phase]
 
-    return _Taps(phases, positions, each, met)
+    return _Taps(phases, positions, taps_by_phase, input_positions)
 
 
-def _heads(
-    attributes: Mapping[str, Any], shape: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...]
+def _leading_crops(
+    attributes: Mapping[str, Any],
+    shape: tuple[int, ...],
+    kernel: tuple[int, ...],
+    output_sizes: tuple[int, ...],
 ) -> list[int]:
-    """The part of the full output that is cut off before each axis, from the size of the output."""
+    """Returns the number of elements that are cropped from the start of each axis of the full output."""
     rank = len(kernel)
     strides = attributes.get("strides") or (1,) * rank
     dilations = attributes.get("dilations") or (1,) * rank
@@ -129,59 +150,63 @@ def _heads(
     auto = attributes.get("auto_pad", "NOTSET")
     if auto == "NOTSET" and not attributes.get("output_shape"):
         return list((attributes.get("pads") or (0,) * rank)[:rank])
-    full = [
+    full_sizes = [
         (n - 1) * s + (k - 1) * d + 1 + e
         for n, s, k, d, e in zip(shape, strides, kernel, dilations, padding, strict=True)
     ]
-    cut = [max(f - o, 0) for f, o in zip(full, out, strict=True)]
+    cropped = [max(f - o, 0) for f, o in zip(full_sizes, output_sizes, strict=True)]
     if auto == "VALID":
         return [0] * rank
-    return [c // 2 if auto == "SAME_UPPER" else -(-c // 2) for c in cut]
+    return [c // 2 if auto == "SAME_UPPER" else -(-c // 2) for c in cropped]
 
 
-def _meaning(
+def _build_spec(
     taps: _Taps,
     shape: tuple[int, ...],
     size: tuple[int, ...],
     kernel: Array | None,
     bias: Array | int | None,
-    out: tuple[int, ...],
+    output_shape: tuple[int, ...],
     depth: int | None,
     node: Node,
     fill: int,
 ) -> ProductSpec:
-    """The product, with as many groups side by side as make it `depth` deep."""
+    """Builds the product, with as many groups in a pack as give it the depth `depth`."""
     groups = int(node.attributes.get("group", 1))
-    in_channels, out_channels = shape[1] // groups, out[1] // groups
-    width = len(next(iter(taps.each.values())))
+    in_channels, out_channels = shape[1] // groups, output_shape[1] // groups
+    width = len(next(iter(taps.by_phase.values())))
     pack = 1
     if depth is not None and depth % (width * in_channels) == 0:
         pack = max(1, min(depth // (width * in_channels), groups))
     packs = -(-groups // pack)
-    rank = len(out) - 2
+    rank = len(output_shape) - 2
     M = shape[0] * math.prod(taps.positions)
     K, N = width * pack * in_channels, pack * out_channels
-    batch = len(taps.each) * packs
+    batch = len(taps.by_phase) * packs
 
     def left(values: Sequence[Array]) -> Rows:
         return UnfoldedImages(values[0], taps, packs, pack * in_channels)
 
     def weight(w: Array) -> Array:
-        if node.op == "Conv" and groups == width == len(taps.each) == 1:
-            return w.reshape(1, out_channels, in_channels).swapaxes(1, 2)  # as it is stored
-        return _blocks(w, taps, (groups, pack), (in_channels, out_channels), node.op != "Conv", fill).reshape(
-            batch, K, N
-        )
+        if node.op == "Conv" and groups == width == len(taps.by_phase) == 1:
+            return w.reshape(1, out_channels, in_channels).swapaxes(1, 2)  # a view of the stored weight
+        return _arrange_kernel(
+            w, taps, (groups, pack), (in_channels, out_channels), node.op != "Conv", fill
+        ).reshape(batch, K, N)
 
-    whole = [p * n for p, n in zip(taps.phases, taps.positions, strict=True)]
-    grow = [(0, 0), (0, packs * N - out[1]), *((0, w - o) for w, o in zip(whole, out[2:], strict=True))]
-    grows = any(map(any, grow))
+    padded_sizes = [p * n for p, n in zip(taps.phases, taps.positions, strict=True)]
+    padding = [
+        (0, 0),
+        (0, packs * N - output_shape[1]),
+        *((0, w - o) for w, o in zip(padded_sizes, output_shape[2:], strict=True)),
+    ]
+    needs_padding = any(map(any, padding))
 
-    def arranged(y: Array) -> Array:
-        """Y, or an array of its shape, as (batch, M, N); zero where Y has no element."""
-        y = y.reshape(out)
-        if grows:
-            y = np.pad(y, grow)
+    def arrange_output(y: Array) -> Array:
+        """Arranges Y, or an array of its shape, as (batch, M, N), with zeros where Y has no element."""
+        y = y.reshape(output_shape)
+        if needs_padding:
+            y = np.pad(y, padding)
         split = [n for pair in zip(taps.positions, taps.phases, strict=True) for n in pair]
         y = y.reshape(shape[0], packs, N, *split)
         order = (*(4 + 2 * i for i in range(rank)), 1, 0, *(3 + 2 * i for i in range(rank)), 2)
@@ -194,39 +219,45 @@ def _meaning(
         N,
         left,
         weight(kernel) if kernel is not None else lambda values: weight(values[1]),
-        arranged,
-        out,
+        arrange_output,
+        output_shape,
         bias=bias,
-        spread=lambda c: np.broadcast_to(c.reshape(-1, *(1,) * rank), out),
-        shown=arranged(np.ones(out, bool)) if grows else None,
+        expand_bias=lambda c: np.broadcast_to(c.reshape(-1, *(1,) * rank), output_shape),
+        visible=arrange_output(np.ones(output_shape, bool)) if needs_padding else None,
         squares=lambda values: _squares(values[0], taps, packs, pack * in_channels),
     )
 
 
-def _blocks(
-    w: Array, taps: _Taps, packing: tuple[int, int], channels: tuple[int, int], transposed: bool, fill: int
+def _arrange_kernel(
+    w: Array, taps: _Taps, packing: tuple[int, int], channels: tuple[int, int], is_transposed: bool, fill: int
 ) -> Array:
-    """A kernel as (phase, pack, tap, member, channel in, member, channel out), `fill` between two groups.
+    """Arranges a kernel as (phase, pack, tap, group, input channel, group, output channel).
 
-    Where it is `transposed`, its channels come in before they go out.
+    Args:
+        w: Kernel.
+        taps: Taps of the convolution.
+        packing: Number of groups, and of groups in a pack.
+        channels: Number of input and output channels of a group.
+        is_transposed: Whether the kernel's first axis is that of the input channels.
+        fill: Number between two groups.
     """
     (groups, pack), (in_channels, out_channels) = packing, channels
-    width = len(next(iter(taps.each.values())))
+    width = len(next(iter(taps.by_phase.values())))
     columns = np.full(
-        (len(taps.each), -(-groups // pack), width, pack, in_channels, pack, out_channels), fill, w.dtype
+        (len(taps.by_phase), -(-groups // pack), width, pack, in_channels, pack, out_channels), fill, w.dtype
     )
-    for q, each in enumerate(taps.each.values()):
-        for t, tap in enumerate(each):
+    for q, phase_taps in enumerate(taps.by_phase.values()):
+        for t, tap in enumerate(phase_taps):
             if tap is None:
                 columns[q, :, t] = 0
                 continue
-            where: Any = (slice(None), slice(None), *tap)
-            met = w[where]
+            tap_index: Any = (slice(None), slice(None), *tap)
+            tap_weights = w[tap_index]
             for g in range(groups):
                 block = (
-                    met[g * in_channels : (g + 1) * in_channels]
-                    if transposed
-                    else met[g * out_channels : (g + 1) * out_channels].T
+                    tap_weights[g * in_channels : (g + 1) * in_channels]
+                    if is_transposed
+                    else tap_weights[g * out_channels : (g + 1) * out_channels].T
                 )
                 p, member = divmod(g, pack)
                 columns[q, p, t, member, :, member, :] = block
@@ -234,72 +265,91 @@ def _blocks(
 
 
 class UnfoldedImages:
-    """X of images (images, channels, ...); every position has the `deep` channels of a pack."""
+    """The matrix X of a convolution, which is computed from the images by rows.
 
-    def __init__(self, x: Array, taps: _Taps, packs: int, deep: int) -> None:
-        self.x, self.packs, self.deep = x, packs, deep
+    A place is one pixel with all channels of a pack. Each element of a row refers to a place by its number.
+
+    Args:
+        x: Images, (images, channels, ...).
+        taps: Taps of the convolution.
+        packs: Number of packs of groups.
+        channels_per_pack: Number of channels in a pack.
+    """
+
+    def __init__(self, x: Array, taps: _Taps, packs: int, channels_per_pack: int) -> None:
+        self.x, self.packs, self.channels_per_pack = x, packs, channels_per_pack
         self._sizes = x.shape[2:]
-        self._tables = [_table(taps, phase, self._sizes) for phase in taps.each]
-        self._every = np.arange(x.shape[0] * math.prod(taps.positions))
-        self._laid: Array | None = None
-        self._looked_up = 0
+        self._tables = [_place_table(taps, phase, self._sizes) for phase in taps.by_phase]
+        self._all_rows = np.arange(x.shape[0] * math.prod(taps.positions))
+        self._places: Array | None = None
+        self._read_places = 0
 
     def places(self, b: int) -> Array:
-        """The places of a matrix, (places, deep); the last place is the zero beyond the images."""
-        if self._laid is None:
+        """Returns the places of a matrix, (places, channels); the last is the zero beyond the images."""
+        if self._places is None:
             images, channels, *_ = self.x.shape
-            whole = math.prod(self._sizes)
-            self._laid = np.zeros((images * whole + 1, self.packs, self.deep), self.x.dtype)
-            flat = self._laid.reshape(-1, self.packs * self.deep)
+            image_size = math.prod(self._sizes)
+            self._places = np.zeros(
+                (images * image_size + 1, self.packs, self.channels_per_pack), self.x.dtype
+            )
+            flat = self._places.reshape(-1, self.packs * self.channels_per_pack)
             for image in range(images):
-                part = flat[image * whole : (image + 1) * whole, :channels]
-                copy_matrix(part, self.x[image].reshape(channels, whole).T)
-        return self._laid[:, b % self.packs]
+                part = flat[image * image_size : (image + 1) * image_size, :channels]
+                copy_matrix(part, self.x[image].reshape(channels, image_size).T)
+        return self._places[:, b % self.packs]
 
-    def met(self, b: int, some: Array | slice) -> Array:
-        """The places in some rows of a matrix, (rows, taps); -1 for the zero."""
+    def row_places(self, b: int, rows: Array | slice) -> Array:
+        """Returns the numbers of the places in some rows of a matrix, (rows, taps); -1 is the zero."""
         table = self._tables[b // self.packs]
-        image, position = np.divmod(self._every[some], len(table))
-        at = table[position]
+        image, position = np.divmod(self._all_rows[rows], len(table))
+        places = table[position]
         if len(self.x) > 1:
-            at = np.where(at < 0, -1, at + image[:, None] * math.prod(self._sizes))
-        return at
+            places = np.where(places < 0, -1, places + image[:, None] * math.prod(self._sizes))
+        return places
 
-    def __call__(self, b: int, some: Array | slice) -> Array:
-        """Some rows of a matrix: see `Rows`."""
+    def __call__(self, b: int, rows: Array | slice) -> Array:
+        """Returns some rows of a matrix; see `Rows`."""
         images, channels, *_ = self.x.shape
-        whole = math.prod(self._sizes)
-        at = self.met(b, some)
-        self._looked_up += at.size
-        if self._looked_up <= whole and images == self.packs == 1 and channels == self.deep:
-            # for few rows, only the places that they contain
-            met = self.x.reshape(channels, whole)[:, at.reshape(-1)]
-            met[:, at.reshape(-1) < 0] = 0
-            return np.ascontiguousarray(met.T).reshape(len(at), -1)
-        return self.places(b).take(at, 0).reshape(len(at), -1)
+        image_size = math.prod(self._sizes)
+        places = self.row_places(b, rows)
+        self._read_places += places.size
+        if (
+            self._read_places <= image_size
+            and images == self.packs == 1
+            and channels == self.channels_per_pack
+        ):
+            # for a few rows, gather only their places instead of copying all images
+            columns = self.x.reshape(channels, image_size)[:, places.reshape(-1)]
+            columns[:, places.reshape(-1) < 0] = 0
+            return np.ascontiguousarray(columns.T).reshape(len(places), -1)
+        return self.places(b).take(places, 0).reshape(len(places), -1)
 
 
-def _squares(x: Array, taps: _Taps, packs: int, deep: int) -> Array:
-    """Sums of squares of the rows of `UnfoldedImages`, (phases packs, rows); each place is squared once."""
+def _squares(x: Array, taps: _Taps, packs: int, channels_per_pack: int) -> Array:
+    """Returns the sums of squares of the rows of `UnfoldedImages`; each place is squared once."""
     images, channels, *sizes = x.shape
-    places = np.zeros((images, packs, math.prod(sizes) + 1))  # behind the last place stands a zero, as there
+    places = np.zeros(
+        (images, packs, math.prod(sizes) + 1)
+    )  # the last place is the zero, as in UnfoldedImages
     for p in range(packs):
-        here = x[:, p * deep : min((p + 1) * deep, channels)].reshape(images, -1, math.prod(sizes))
-        places[:, p, :-1] = np.einsum("icp,icp->ip", here, here, dtype=np.float64)
-    met = [places[:, :, _table(taps, phase, sizes)].sum(-1) for phase in taps.each]
-    return np.stack(met).transpose(0, 2, 1, 3).reshape(len(met) * packs, -1)
+        part = x[:, p * channels_per_pack : min((p + 1) * channels_per_pack, channels)].reshape(
+            images, -1, math.prod(sizes)
+        )
+        places[:, p, :-1] = np.einsum("icp,icp->ip", part, part, dtype=np.float64)
+    phase_sums = [places[:, :, _place_table(taps, phase, sizes)].sum(-1) for phase in taps.by_phase]
+    return np.stack(phase_sums).transpose(0, 2, 1, 3).reshape(len(phase_sums) * packs, -1)
 
 
-def _table(taps: _Taps, phase: tuple[int, ...], sizes: Sequence[int]) -> Array:
-    """The place of an image under every position of a phase and every tap; -1 for none."""
-    table = np.full((math.prod(taps.positions), len(taps.each[phase])), -1, np.int32)
-    for t, tap in enumerate(taps.each[phase]):
+def _place_table(taps: _Taps, phase: tuple[int, ...], sizes: Sequence[int]) -> Array:
+    """Returns the number of the image place for every position of a phase and every tap; -1 if outside."""
+    table = np.full((math.prod(taps.positions), len(taps.by_phase[phase])), -1, np.int32)
+    for t, tap in enumerate(taps.by_phase[phase]):
         if tap is not None:
-            met = np.ix_(*taps.met(phase, tap))
-            there = np.ones((), bool)
+            axis_positions = np.ix_(*taps.input_positions(phase, tap))
+            is_inside = np.ones((), bool)
             place: Array = np.zeros((), np.int64)
-            for at, size in zip(met, sizes, strict=True):
-                there = there & (at >= 0) & (at < size)
-                place = place * size + at
-            table[:, t] = np.where(there, place, -1).reshape(-1)
+            for positions, size in zip(axis_positions, sizes, strict=True):
+                is_inside = is_inside & (positions >= 0) & (positions < size)
+                place = place * size + positions
+            table[:, t] = np.where(is_inside, place, -1).reshape(-1)
     return table

@@ -1,4 +1,4 @@
-"""Einsum of two operands as a product: its depth is the letters of both operands that the output lacks."""
+"""Specifies an Einsum of two operands as a product, which sums over the letters that the output lacks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
 
-def product(node: Node, look: NodeReader) -> Original:
-    """The meaning of an Einsum of two operands.
+def product(node: Node, reader: NodeReader) -> Original:
+    """Returns the product that an Einsum of two operands computes.
 
     Raises:
-        NotTiled: The Einsum is no product of two operands, or both are stored.
+        NotTiled: The Einsum does not have two operands, or both are stored.
     """
     if len(node.inputs) != 2:
         raise NotTiled(f"Einsum '{node.label}' of the original has {len(node.inputs)} operands")
-    numbers = look.factors(node)
+    numbers = reader.factors(node)
     first = 1 if numbers[0] is not None else 0
     constant = numbers[1 - first]
     names = [node.inputs[first], node.inputs[1 - first]]
     inputs = tuple(dict.fromkeys(names[:1] if constant is not None else names))
     equation = equation_of(node)
 
-    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
+    def spec_for(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         first_shape = shapes[0]
         second_shape = constant.shape if constant is not None else shapes[-1]
         ranks = [len(first_shape), len(second_shape)]
@@ -43,8 +43,8 @@ def product(node: Node, look: NodeReader) -> Original:
         B, M, K, N = (math.prod(sizes[c] for c in group) for group in (batch, rows, depth, columns))
 
         def left(values: Sequence[Array]) -> Rows:
-            turned = values[0].transpose([x.index(c) for c in (*batch, *rows, *depth)]).reshape(B, M, K)
-            return lambda b, some: turned[b, some]
+            matrices = values[0].transpose([x.index(c) for c in (*batch, *rows, *depth)]).reshape(B, M, K)
+            return lambda b, rows: matrices[b, rows]
 
         def right(w_: Array) -> Array:
             return w_.transpose([w.index(c) for c in (*batch, *depth, *columns)]).reshape(B, K, N)
@@ -57,31 +57,33 @@ def product(node: Node, look: NodeReader) -> Original:
             left,
             right(constant) if constant is not None else lambda v: right(v[-1]),
             lambda y_: y_.transpose([y.index(c) for c in (*batch, *rows, *columns)]).reshape(B, M, N),
-            out,
+            output_shape,
         )
 
     kind = str(np.asarray(constant).dtype) if constant is not None else ""
-    return Original(node, inputs, len(inputs), kind, at)
+    return Original(node, inputs, len(inputs), kind, spec_for)
 
 
 def equation_of(node: Node) -> str:
-    """The equation of an Einsum, without spaces."""
+    """Returns the equation of an Einsum, without spaces."""
     equation = node.attributes["equation"]
     return (equation.decode() if isinstance(equation, bytes) else str(equation)).replace(" ", "")
 
 
 def _labels(equation: str, ranks: Sequence[int]) -> list[list[str]]:
-    """A label for every axis of operands and output; axes under '...' are numbered from the last."""
-    before, _, after = equation.partition("->")
+    """Returns a label for every axis of the operands and the output; axes of '...' count from the last."""
+    operand_texts, _, output_text = equation.partition("->")
     labels = []
-    for text, rank in zip(before.split(","), ranks, strict=True):
-        hidden = rank - len(text.replace("...", ""))
+    for text, rank in zip(operand_texts.split(","), ranks, strict=True):
+        ellipsis_rank = rank - len(text.replace("...", ""))
         head, dots, tail = text.partition("...")
-        labels.append([*head, *(f"~{hidden - i}" for i in range(hidden if dots else 0)), *tail])
-    longest = max((c for side in labels for c in side if c[0] == "~"), key=lambda c: int(c[1:]), default="~0")
-    dotted = [f"~{i}" for i in range(int(longest[1:]), 0, -1)]
+        labels.append([*head, *(f"~{ellipsis_rank - i}" for i in range(ellipsis_rank if dots else 0)), *tail])
+    last_label = max(
+        (c for side in labels for c in side if c[0] == "~"), key=lambda c: int(c[1:]), default="~0"
+    )
+    ellipsis_labels = [f"~{i}" for i in range(int(last_label[1:]), 0, -1)]
     if "->" not in equation:
-        letters = "".join(before.split(",")).replace(".", "")
-        return [*labels, [*dotted, *sorted(c for c in set(letters) if letters.count(c) == 1)]]
-    head, dots, tail = after.partition("...")
-    return [*labels, [*head, *(dotted if dots else ()), *tail]]
+        letters = "".join(operand_texts.split(",")).replace(".", "")
+        return [*labels, [*ellipsis_labels, *sorted(c for c in set(letters) if letters.count(c) == 1)]]
+    head, dots, tail = output_text.partition("...")
+    return [*labels, [*head, *(ellipsis_labels if dots else ()), *tail]]

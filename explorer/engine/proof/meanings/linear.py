@@ -1,4 +1,4 @@
-"""Gemm, MatMul and FusedMatMul as products."""
+"""Specifies Gemm, MatMul and FusedMatMul as products."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
 
-def product(node: Node, look: NodeReader) -> Original:
-    """The meaning of a Gemm, a MatMul or a FusedMatMul, which has transposes and an alpha like a Gemm.
+def product(node: Node, reader: NodeReader) -> Original:
+    """Returns the product that a Gemm, MatMul or FusedMatMul computes.
 
     Raises:
         NotTiled: Both operands are stored, or a batch axis is transposed.
@@ -23,97 +23,104 @@ def product(node: Node, look: NodeReader) -> Original:
     attributes = node.attributes if node.op in ("Gemm", "FusedMatMul") else {}
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
         raise NotTiled(f"{node.op} '{node.label}' of the original turns an axis of its batch")
-    left_weight, right_weight = look.factors(node)
+    left_weight, right_weight = reader.factors(node)
     name = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
-    bias = look.number(name) if name else None
+    bias = reader.number(name) if name else None
     numbers = left_weight if left_weight is not None else right_weight
     multiplied = [n for n, v in zip(node.inputs[:2], (left_weight, right_weight), strict=True) if v is None]
     inputs = list(dict.fromkeys(multiplied))
     operands = len(inputs)
     if name and bias is None and name not in inputs:
         inputs.append(name)
-    added: Array | int | None = bias if bias is not None else (inputs.index(name) if name else None)
-    turns = bool(attributes.get("transA", 0)), bool(attributes.get("transB", 0))
+    bias_source: Array | int | None = bias if bias is not None else (inputs.index(name) if name else None)
+    transposes = bool(attributes.get("transA", 0)), bool(attributes.get("transB", 0))
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
 
-    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
-        planned = look.planned
-        apart = planned is not None and (planned.batch != 1 or "batch" in planned.dynamic)
+    def spec_for(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
+        planned = reader.planned
+        keeps_batch = planned is not None and (planned.batch != 1 or "batch" in planned.dynamic)
         if left_weight is not None:
-            return _weight_on_the_left(left_weight, turns, shapes[0], out, alpha, beta, added, apart)
+            return _build_swapped_spec(
+                left_weight, transposes, shapes[0], output_shape, alpha, beta, bias_source, keeps_batch
+            )
         second = right_weight if right_weight is not None else inputs.index(node.inputs[1])
-        return _plain(second, turns, shapes, out, alpha, beta, added, apart)
+        return _build_spec(second, transposes, shapes, output_shape, alpha, beta, bias_source, keeps_batch)
 
-    return Original(node, tuple(inputs), operands, str(numbers.dtype) if numbers is not None else "", at)
-
-
-def _matrix(shape: tuple[int, ...], turned: bool, column: bool) -> tuple[int, ...]:
-    """The shape as (..., rows, columns); a vector is a row on the left and a column on the right."""
-    if len(shape) == 1:
-        return (shape[0], 1) if column else (1, shape[0])
-    return (*shape[:-2], shape[-1], shape[-2]) if turned else shape
-
-
-def _arranged(array: Array, turned: bool, column: bool) -> Array:
-    if array.ndim == 1:
-        return array[:, None] if column else array[None, :]
-    return array.swapaxes(-1, -2) if turned else array
-
-
-def _plain(
-    second: Array | int,
-    turns: tuple[bool, bool],
-    shapes: Sequence[tuple[int, ...]],
-    out: tuple[int, ...],
-    alpha: float,
-    beta: float,
-    bias: Array | int | None,
-    apart: bool,
-) -> ProductSpec:
-    """`apart`: the matrices are multiplied one by one, although one right matrix may serve all."""
-    a = _matrix(shapes[0], turns[0], False)
-    b = _matrix(shapes[second] if isinstance(second, int) else second.shape, turns[1], True)
-    batch = np.broadcast_shapes(a[:-2], b[:-2])
-    single = math.prod(b[:-2]) == 1 and not apart
-    M, K, N = a[-2], a[-1], b[-1]
-    stack = 1 if single else math.prod(batch)
-    rows = M * math.prod(batch) if single else M
-
-    def left(values: Sequence[Array]) -> Rows:
-        x = _arranged(values[0], turns[0], False)
-        x = np.broadcast_to(x, (*batch, M, K)).reshape(stack, rows, K)
-        return lambda b, some: x[b, some]
-
-    def right(values: Sequence[Array]) -> Array:
-        assert isinstance(second, int)
-        return stacked(values[second])
-
-    def stacked(w: Array) -> Array:
-        w = _arranged(w, turns[1], True)
-        return w.reshape(1, K, N) if single else np.broadcast_to(w, (*batch, K, N)).reshape(stack, K, N)
-
-    W: Array | Arrange = right if isinstance(second, int) else stacked(second)
-    return ProductSpec(
-        stack, rows, K, N, left, W, lambda y: y.reshape(stack, rows, N), out, alpha, beta, bias
+    return Original(
+        node, tuple(inputs), operands, str(numbers.dtype) if numbers is not None else "", spec_for
     )
 
 
-def _weight_on_the_left(
-    weight: Array,
-    turns: tuple[bool, bool],
-    shape: tuple[int, ...],
-    out: tuple[int, ...],
+def _matrix_shape(shape: tuple[int, ...], is_transposed: bool, is_right: bool) -> tuple[int, ...]:
+    """Returns an operand's shape as (..., rows, columns). A vector is a row, or a column if `is_right`."""
+    if len(shape) == 1:
+        return (shape[0], 1) if is_right else (1, shape[0])
+    return (*shape[:-2], shape[-1], shape[-2]) if is_transposed else shape
+
+
+def _transpose_matrix(array: Array, is_transposed: bool, is_right: bool) -> Array:
+    if array.ndim == 1:
+        return array[:, None] if is_right else array[None, :]
+    return array.swapaxes(-1, -2) if is_transposed else array
+
+
+def _build_spec(
+    second: Array | int,
+    transposes: tuple[bool, bool],
+    shapes: Sequence[tuple[int, ...]],
+    output_shape: tuple[int, ...],
     alpha: float,
     beta: float,
     bias: Array | int | None,
-    apart: bool,
+    keeps_batch: bool,
 ) -> ProductSpec:
-    """W X = (X^T W^T)^T: the activation becomes the left operand, and Y is transposed."""
-    turned = not turns[1], not turns[0]
-    plain = _plain(weight, turned, (shape,), out, alpha, beta, bias, apart)
-    M = _matrix(shape, turned[0], False)[-2]
+    """Builds the specification Y = alpha X W + beta C.
 
-    def out_(y: Array) -> Array:
-        return y.reshape(-1, plain.N, M).swapaxes(-1, -2).reshape(plain.batch, plain.M, plain.N)
+    Without `keeps_batch`, a batch of left matrices with one right matrix is a single product.
+    """
+    a = _matrix_shape(shapes[0], transposes[0], False)
+    b = _matrix_shape(shapes[second] if isinstance(second, int) else second.shape, transposes[1], True)
+    batch = np.broadcast_shapes(a[:-2], b[:-2])
+    is_single = math.prod(b[:-2]) == 1 and not keeps_batch
+    M, K, N = a[-2], a[-1], b[-1]
+    stack = 1 if is_single else math.prod(batch)
+    rows = M * math.prod(batch) if is_single else M
 
-    return replace(plain, out=out_)
+    def left(values: Sequence[Array]) -> Rows:
+        x = _transpose_matrix(values[0], transposes[0], False)
+        x = np.broadcast_to(x, (*batch, M, K)).reshape(stack, rows, K)
+        return lambda b, row_range: x[b, row_range]
+
+    def right(values: Sequence[Array]) -> Array:
+        assert isinstance(second, int)
+        return stack_weight(values[second])
+
+    def stack_weight(w: Array) -> Array:
+        w = _transpose_matrix(w, transposes[1], True)
+        return w.reshape(1, K, N) if is_single else np.broadcast_to(w, (*batch, K, N)).reshape(stack, K, N)
+
+    W: Array | Arrange = right if isinstance(second, int) else stack_weight(second)
+    return ProductSpec(
+        stack, rows, K, N, left, W, lambda y: y.reshape(stack, rows, N), output_shape, alpha, beta, bias
+    )
+
+
+def _build_swapped_spec(
+    weight: Array,
+    transposes: tuple[bool, bool],
+    shape: tuple[int, ...],
+    output_shape: tuple[int, ...],
+    alpha: float,
+    beta: float,
+    bias: Array | int | None,
+    keeps_batch: bool,
+) -> ProductSpec:
+    """Builds the specification of W X as (X^T W^T)^T, so that the activation is the left operand."""
+    swapped_transposes = not transposes[1], not transposes[0]
+    spec = _build_spec(weight, swapped_transposes, (shape,), output_shape, alpha, beta, bias, keeps_batch)
+    M = _matrix_shape(shape, swapped_transposes[0], False)[-2]
+
+    def arrange_output(y: Array) -> Array:
+        return y.reshape(-1, spec.N, M).swapaxes(-1, -2).reshape(spec.batch, spec.M, spec.N)
+
+    return replace(spec, arrange_output=arrange_output)

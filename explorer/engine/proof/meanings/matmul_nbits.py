@@ -1,4 +1,7 @@
-"""MatMulNBits: W at (k, n) is number k of row n, less the zero of its block, times the scale of its block."""
+"""Specifies MatMulNBits as a product.
+
+W at (k, n) is number k of row n, minus the zero point of its block, times the scale of its block.
+"""
 
 from __future__ import annotations
 
@@ -16,43 +19,43 @@ from explorer.engine.runtime.onnxruntime import Array
 class _UnpackedReader(NodeReader):
     """Reads the unpacked weight under the name of the packed weight."""
 
-    def __init__(self, look: NodeReader, name: str, weight: Array) -> None:
-        super().__init__(look.model, look.planned, look.wiring)
+    def __init__(self, reader: NodeReader, name: str, weight: Array) -> None:
+        super().__init__(reader.model, reader.planned, reader.wiring)
         self._name = name
         self._weight = weight
 
     def number(self, name: str) -> Array | None:
-        """The numbers of a value."""
+        """Returns the numbers of a value, unpacked for the packed weight."""
         return self._weight if name == self._name else super().number(name)
 
 
-def _packed(node: Node, look: NodeReader) -> Original:
+def _packed(node: Node, reader: NodeReader) -> Original:
     names = [*node.inputs, "", "", "", ""]
     K, N = int(node.attributes["K"]), int(node.attributes["N"])
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes["block_size"])
-    packed, scales = look.number(names[1]), look.number(names[2])
+    packed, scales = reader.number(names[1]), reader.number(names[2])
     if packed is None or scales is None:
         raise NotTiled(f"the weight of '{node.label}' is computed")
     blocks = -(-K // block)
     k = np.arange(K)
-    whole = _numbers(packed.reshape(N, -1), bits)[:, k]
-    packed_zeros = look.number(names[3]) if names[3] else None
+    codes = _unpack_codes(packed.reshape(N, -1), bits)[:, k]
+    packed_zeros = reader.number(names[3]) if names[3] else None
     if packed_zeros is None:
         zeros: Array = np.full((N, blocks), 2 ** (bits - 1))
     elif packed_zeros.dtype == np.uint8:
-        zeros = _numbers(packed_zeros.reshape(N, -1), bits)
+        zeros = _unpack_codes(packed_zeros.reshape(N, -1), bits)
     else:
         zeros = packed_zeros.reshape(N, blocks)
-    each = whole.astype(np.float32) - zeros[:, k // block].astype(np.float32)
-    weight = (each * scales.reshape(N, blocks)[:, k // block]).T
+    shifted = codes.astype(np.float32) - zeros[:, k // block].astype(np.float32)
+    weight = (shifted * scales.reshape(N, blocks)[:, k // block]).T
     inputs = (names[0], names[1], names[5]) if names[5] else (names[0], names[1])
-    plain = Node("Gemm" if names[5] else "MatMul", inputs, node.outputs, name=node.name)
-    meaning = linear.product(plain, _UnpackedReader(look, names[1], weight))
-    return Original(node, meaning.inputs, meaning.operands, meaning.dtype, meaning.at)
+    float_node = Node("Gemm" if names[5] else "MatMul", inputs, node.outputs, name=node.name)
+    meaning = linear.product(float_node, _UnpackedReader(reader, names[1], weight))
+    return Original(node, meaning.inputs, meaning.operands, meaning.dtype, meaning.spec_for)
 
 
-def _numbers(rows: Array, bits: int) -> Array:
-    """Numbers of a given bit width, the lowest bits first."""
+def _unpack_codes(rows: Array, bits: int) -> Array:
+    """Unpacks numbers of `bits` bits; the lowest bits come first."""
     stream = np.unpackbits(rows, axis=1, bitorder="little").reshape(rows.shape[0], -1, bits)
     return stream @ (1 << np.arange(bits))
 

@@ -1,4 +1,4 @@
-"""Product specification: an operator's meaning as M, K, N and operands."""
+"""Defines the specification of an operator as a product: sizes M, K and N, and the operands."""
 
 from __future__ import annotations
 
@@ -18,28 +18,31 @@ from explorer.engine.tiling.sites import Constants
 from explorer.facts import SitePlan
 
 Arrange = Callable[[Sequence[Array]], Array]
-"""Takes the arrays of `Original.inputs`: numbers, or codes of which 0 is a zero."""
+"""Function from the arrays of `Original.inputs` to an operand. The arrays contain numbers, or codes (0 is
+zero)."""
 
 Rows = Callable[[int, Array | slice], Array]
-"""Returns some rows of one matrix of a stack: the whole matrix of a convolution is many times its input."""
+"""Function from (matrix index, rows) to these rows of a matrix. The full matrix is not stored, because that
+of a convolution is many times larger than its input."""
 
 
 class ProductSpec(Struct, frozen=True):
-    """A node at given sizes: Y = alpha X W + beta C for a stack of `batch` products.
+    """Specification of a node at given sizes: Y = alpha X W + beta C for a batch of products.
 
     Attributes:
         batch, M, K, N: Sizes of the product.
-        left: The inputs arranged as X, (batch, M, K), to be read in rows.
-        right: W as numbers (batch, K, N), or the inputs arranged so.
-        out: Y arranged as (batch, M, N).
-        bias: C as numbers, or the index of an input. None without one.
-        shape: Of Y.
-        spread: C in the shape of Y; None where it broadcasts by itself.
-        shown: The elements of the products that Y contains, (batch, M, N); None for all.
-        squares: Takes the inputs to sums of squares of the rows of X, (batch, M) in float64, where these are
-            known without the rows.
-        integers: For a product of integers: W and C are then the stored numbers, before zero points are
-            subtracted.
+        left: Function from the inputs to X, (batch, M, K), which is read by rows.
+        right: W as numbers (batch, K, N), or a function from the inputs to W.
+        arrange_output: Function that arranges Y as (batch, M, N).
+        shape: Shape of Y.
+        alpha, beta: Factors of the product and of the bias.
+        bias: C as numbers, the index of the input with C, or None without a bias.
+        expand_bias: Function that expands C to the shape of Y, or None if C broadcasts.
+        visible: Elements of the products that Y contains, (batch, M, N), or None for all.
+        squares: Function from the inputs to the sums of squares of the rows of X, (batch, M) in float64, or
+            None if they can only be computed from the rows.
+        integers: Exact computation of a product of integers, or None. W and C are then the stored numbers,
+            before zero points are subtracted.
     """
 
     batch: int
@@ -48,58 +51,63 @@ class ProductSpec(Struct, frozen=True):
     N: int
     left: Callable[[Sequence[Array]], Rows]
     right: Array | Arrange
-    out: Callable[[Array], Array]
+    arrange_output: Callable[[Array], Array]
     shape: tuple[int, ...]
     alpha: float = 1.0
     beta: float = 1.0
     bias: Array | int | None = None
-    spread: Callable[[Array], Array] | None = None
-    shown: Array | None = None
+    expand_bias: Callable[[Array], Array] | None = None
+    visible: Array | None = None
     squares: Callable[[Sequence[Array]], Array] | None = None
     integers: Integers | None = None
 
-    def added(self, bias: Array) -> Array:
-        """C, or an array of its shape, for every element of the products, (batch, M, N)."""
-        spread = self.spread(bias) if self.spread is not None else np.broadcast_to(bias, self.shape)
-        return self.out(spread)
+    def arrange_bias(self, bias: Array) -> Array:
+        """Expands C, or an array of its shape, to every element of the products, (batch, M, N)."""
+        spread = self.expand_bias(bias) if self.expand_bias is not None else np.broadcast_to(bias, self.shape)
+        return self.arrange_output(spread)
 
     def weight(self, inputs: Sequence[Array]) -> Array:
-        """W, (batch, K, N), of numbers or of codes."""
+        """Returns W, (batch, K, N), as numbers or codes."""
         return self.right if isinstance(self.right, np.ndarray) else self.right(inputs)
 
 
 class Original(Struct, frozen=True):
-    """A product as the original graph has it.
+    """A product in the original graph.
 
     Attributes:
-        node: The operator.
-        inputs: Value names of the inputs that the file does not store, each once.
-        operands: Number of inputs that are multiplied; the others are added.
-        dtype: Type of stored operands; '' without one.
-        at: The meaning for inputs of given shapes and an output of a given shape.
+        node: Operator.
+        inputs: Value names of the inputs that are not stored, without repetitions.
+        operands: Number of inputs that are multiplied. The others are added.
+        dtype: Element type of stored operands, or '' if none is stored.
+        spec_for: Function from the shapes of the inputs and of the output to the specification.
     """
 
     node: Node
     inputs: tuple[str, ...]
     operands: int
     dtype: str
-    at: Callable[[Sequence[tuple[int, ...]], tuple[int, ...]], ProductSpec]
+    spec_for: Callable[[Sequence[tuple[int, ...]], tuple[int, ...]], ProductSpec]
 
     @property
     def output(self) -> str:
-        """Value name of Y."""
+        """Name of the output Y."""
         return self.node.outputs[0]
 
 
 Meaning = Callable[[Node, "NodeReader"], Original]
-"""The meaning of a node; raises NotTiled for a node that is no product."""
+"""Function that returns the product that a node computes. It raises NotTiled if the node is not a product."""
 
 
 class NodeReader:
-    """Finds the numbers behind values of the original graph.
+    """Finds the numbers of constant values in the original graph.
 
-    Exporters put a weight behind Identity, Transpose and Constant nodes. These nodes are run on the stored
-    numbers, as views.
+    Exporters insert Identity, Transpose and Constant nodes after a weight. These nodes are executed on the
+    stored numbers, as views.
+
+    Args:
+        model: Original model.
+        planned: Plan of the site.
+        wiring: Edges of the graph, or None to compute them.
     """
 
     def __init__(self, model: Model, planned: SitePlan | None = None, wiring: Wiring | None = None) -> None:
@@ -107,22 +115,21 @@ class NodeReader:
         self.wiring = wiring or Wiring.of(model.graph)
         self._constants = Constants(model.graph, model.defaults, self.wiring.producers)
         self.planned = planned
-        """The plan of the site: how it is split into products."""
+        """Plan of the site, which shows how it is split into products."""
         self.codes: dict[str, Array] = {}
-        """Numbers in place of a value's own: the codes of a weight."""
+        """Codes of quantized weights by value name. They replace the numbers of the value."""
 
-    def weighs(self, name: str) -> bool:
-        """Whether a plan takes a value for the weight, which is then the right operand.
+    def is_weight(self, name: str) -> bool:
+        """Whether a plan treats a value as the weight, which is then the right operand.
 
-        The plan only says which operand is which. It gives no number: a constant that is computed on the left
-        arrives at the tiles like any value of the graph.
+        A constant that nodes compute is not a weight; the tiles read it like any other value.
         """
-        maker = self.wiring.maker(name)
-        called = maker is not None and maker.op == "IntQuant"
-        return (maker.inputs[0] if called and maker is not None else name) in self._constants
+        producer = self.wiring.maker(name)
+        is_quantizer = producer is not None and producer.op == "IntQuant"
+        return (producer.inputs[0] if is_quantizer and producer is not None else name) in self._constants
 
     def number(self, name: str) -> Array | None:
-        """The numbers of a value; None if it is no constant."""
+        """Returns the numbers of a value, or None if it is not constant."""
         if name in self.codes:
             return self.codes[name]
         graph = self.model.graph
@@ -140,16 +147,16 @@ class NodeReader:
         return value if isinstance(value, np.ndarray) else None
 
     def factors(self, node: Node) -> tuple[Array | None, Array | None]:
-        """The numbers of both operands of a product; None for an operand that the tiles read as a value.
+        """Returns the numbers of both operands of a product; None for an operand that tiles read as a value.
 
         Raises:
-            NotTiled: Both are stored.
+            NotTiled: Both operands are stored.
         """
         first, second = node.inputs[:2]
-        heavy = self.weighs(first), self.weighs(second)
-        if all(heavy):
+        are_weights = self.is_weight(first), self.is_weight(second)
+        if all(are_weights):
             raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
-        if heavy[0]:
+        if are_weights[0]:
             return self.number(first), None
-        # a constant computed beside a computed operand may be made from it
-        return None, self.number(second) if heavy[1] or self.number(first) is None else None
+        # a constant without plan status is used only if the left operand is not constant
+        return None, self.number(second) if are_weights[1] or self.number(first) is None else None

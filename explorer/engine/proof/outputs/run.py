@@ -279,7 +279,7 @@ def change(old: Any, new: Any) -> float:
     """RMS difference of the finite elements of two float outputs; 0 for other types."""
     if not isinstance(old, np.ndarray) or old.dtype.kind != "f" or old.shape != new.shape:
         return 0.0
-    figures = OutputComparison(0.0, binned=False)
+    figures = OutputComparison(0.0, has_bins=False)
     figures.add(old, new, None)
     return math.sqrt(figures.mse or 0.0)
 
@@ -431,7 +431,7 @@ def _floats(
         reference_text = "none: the float64 run disagrees with the original by more than rounding"
     apart = None if comparison.mse is None else comparison.mse**0.5 / (comparison.scale or 1.0)
     if noise.proved:
-        fault = comparison.broken() or _beyond_rounding(comparison)
+        fault = comparison.find_problem() or _beyond_rounding(comparison)
     else:
         fault = comparison.judge(both=noise.both) if judged else comparison.judge_by_depth(noise.depth)
     stepped = noise.steps and not fault and comparison.beyond_rounding(noise.depth)
@@ -444,7 +444,11 @@ def _floats(
         reason = "bit for bit equal, but zero throughout" if empty else "bit for bit equal"
     elif judged:
         whose = "torch's" if noise.both else "the original"
-        others = " in the first draw, which explains the others" if comparison.others is not None else ""
+        others = (
+            " in the first draw, which explains the others"
+            if comparison.unreferenced_draws is not None
+            else ""
+        )
         reason = _accuracy(comparison.rms_before or 0.0, comparison.rms_after or 0.0, whose, others)
     else:
         largest = f"largest difference {comparison.max_abs:.2e}"

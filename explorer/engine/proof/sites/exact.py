@@ -53,8 +53,8 @@ def compare_exact(
     reason, note, saturates = "", "", False
     for at, (inputs, got) in enumerate(zip(draws, outputs, strict=True)):
         exact, bound = meaning.integers.exact(inputs)
-        mine = meaning.out(got)
-        visible = np.ones(exact.shape, bool) if meaning.shown is None else meaning.shown
+        mine = meaning.arrange_output(got)
+        visible = np.ones(exact.shape, bool) if meaning.visible is None else meaning.visible
         wrong = (mine != exact) & visible
         if wrong.any() and not reason:
             here = tuple(np.argwhere(wrong)[0])
@@ -63,7 +63,7 @@ def compare_exact(
                 f" arithmetic: {mine[here]} instead of {exact[here]} at ({', '.join(map(str, here))})"
             )
         if at == 0:
-            theirs = meaning.out(y)
+            theirs = meaning.arrange_output(y)
             comparison.add(theirs, mine, exact.astype(np.float64))
             note, saturates = _of_original(meaning, inputs, theirs, exact, bound, visible, floats)
             if note and not meaning.integers.saturates(inputs):
@@ -86,7 +86,7 @@ def _of_original(
         allowed = (
             LIMIT
             * unit_roundoff(str(theirs.dtype))
-            * (bound * meaning.integers.scale(meaning.added) + np.abs(exact))
+            * (bound * meaning.integers.scale(meaning.arrange_bias) + np.abs(exact))
         )
         gap = np.abs(theirs.astype(np.float64) - exact)
         wrong = visible & ~(gap <= allowed)

@@ -252,7 +252,7 @@ class SiteProof:
         if site.place:
             wiring = Wiring.of(after.graph)
         inputs, y = [values[name] for name in original.inputs], values[original.output]
-        meaning = original.at([x.shape for x in inputs], y.shape)
+        meaning = original.spec_for([x.shape for x in inputs], y.shape)
         return SiteSubject(after, wiring, _at_run_sizes(site, meaning), meaning, inputs, y)
 
     def _draw_inner_inputs(

@@ -77,9 +77,9 @@ def references(
             bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
             added: Any = 0
             if bias is not None:
-                added = rows_of(meaning.added(bias.astype(wide) * wide.type(meaning.beta)), some)
-            if meaning.shown is not None:
-                visible = rows_of(meaning.shown, some)
+                added = rows_of(meaning.arrange_bias(bias.astype(wide) * wide.type(meaning.beta)), some)
+            if meaning.visible is not None:
+                visible = rows_of(meaning.visible, some)
                 part, top = np.where(visible, part, 0), np.where(visible, top, 0)
             results.append(Reference(part + added, top + np.abs(added), part))
     return results

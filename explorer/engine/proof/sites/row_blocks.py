@@ -84,7 +84,11 @@ def run_some(
         output = runner.run_nodes(nodes, dict(feeds))
     except BadModel:
         return None
-    if output.shape != y.shape or output.dtype != y.dtype or np.isnan(meaning.out(output)[:, rows]).any():
+    if (
+        output.shape != y.shape
+        or output.dtype != y.dtype
+        or np.isnan(meaning.arrange_output(output)[:, rows]).any()
+    ):
         return None
     return SomeRows(output, rows, x_rows)
 

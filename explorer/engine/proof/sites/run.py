@@ -102,7 +102,7 @@ def run_site(
     runner = Runner(after, site, original, share, wiring, sessions)
     some = run_some(runner, site, meaning, dense, y, seed)
     outputs = runner.run(draws) if some is None else [*runner.run(draws[:1]), some.output]
-    comparison = OutputComparison(unit_roundoff(str(y.dtype)), binned=False)
+    comparison = OutputComparison(unit_roundoff(str(y.dtype)), has_bins=False)
     wrong = next((o for o in outputs if o.shape != y.shape or o.dtype != y.dtype), None)
     if wrong is not None:
         reason = f"it gives {wrong.dtype} {list(wrong.shape)}, the original {y.dtype} {list(y.shape)}"
@@ -113,10 +113,10 @@ def run_site(
     if meaning.integers is not None:
         comparison, reason, note, saturates = compare_exact(meaning, draws, outputs, y)
         return SiteRun(comparison, None, LIMIT, rows, reason, note, True, saturates)
-    before, tiled = meaning.out(y), meaning.out(outputs[0])
+    before, tiled = meaning.arrange_output(y), meaning.arrange_output(outputs[0])
     lefts = [meaning.left(inputs), meaning.left(dense) if some is None else some.left]
     looked[0] = _rows_to_compare(meaning, inputs, lefts[0], before, tiled, sampled)
-    compared_rows = [rows_of(tiled, looked[0]), rows_of(meaning.out(outputs.pop()), looked[1])]
+    compared_rows = [rows_of(tiled, looked[0]), rows_of(meaning.arrange_output(outputs.pop()), looked[1])]
     exact = references(meaning, draws, lefts, looked)
     del lefts, dense, some
     comparison.add(rows_of(before, looked[0]), compared_rows[0], exact[0].exact.astype(np.float64))
@@ -216,7 +216,7 @@ def _rows_to_compare(
     bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
     added = np.zeros(())
     if bias is not None:
-        added = meaning.added(np.abs(bias.astype(np.float64) * (meaning.beta * small)))
+        added = meaning.arrange_bias(np.abs(bias.astype(np.float64) * (meaning.beta * small)))
     # single precision suffices for the choice, where its range holds the numbers
     kind = np.result_type(got.dtype, np.float32)
     if not np.max(wide, initial=0) * np.max(tall, initial=0) + np.max(added, initial=0) < _HELD:

@@ -1,1 +1,1 @@
-"""Structural equality: which elements are multiplied, shown without a run."""
+"""Proves structural equality without a run: which elements are multiplied and added."""

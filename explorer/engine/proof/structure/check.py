@@ -1,4 +1,4 @@
-"""Tile check: compares pieces of a site's output with the original's computation there."""
+"""Checks that the tiles of a site's output are the sums of products that the original computes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ from explorer.engine.proof.symbolic.blocks import BlockTable, GivenBlock, NotTil
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
-_COMPARED = 1 << 18
-"""Codes of places that are compared at a time: a full copy would be as large as the images."""
+_COMPARED_CODES = 1 << 18
+"""Number of codes that are compared at a time, because a full copy would be as large as the images."""
 
 
 class Rectangle(Struct, frozen=True):
-    """A tile of the output: its matrix, its first row and column, its numbers of rows and columns."""
+    """A tile, or a row of tiles, of the output.
+
+    Attributes:
+        b: Index of the matrix in the batch.
+        m, n: First row and first column.
+        rows, columns: Number of rows and of columns.
+    """
 
     b: int
     m: int
@@ -31,30 +37,35 @@ class Rectangle(Struct, frozen=True):
     columns: int
 
     @property
-    def cut(self) -> tuple[int, slice, slice]:
-        """The index that cuts it out of (batch, M, N)."""
+    def slices(self) -> tuple[int, slice, slice]:
+        """Index of the rectangle in an array (batch, M, N)."""
         return self.b, slice(self.m, self.m + self.rows), slice(self.n, self.n + self.columns)
 
 
 class _Band(Struct, frozen=True):
-    """All tiles of some rows, already found right, for comparison with equal tiles of other rows.
+    """A checked row of tiles, for comparison with repetitions of it in other rows.
 
     Attributes:
-        codes: Codes of their elements, in the repeated block.
-        lefts: For each left operand: the operand, the depth before it, and n and k of its first
-            product.
-        wholes: Ids of symbols that are all of X in these rows, and from which operands are cut.
+        codes: Codes of its elements in the repeated block.
+        lefts: Left operands, each with the depth before it and the tile indices n and k of its first product.
+        full_row_symbols: Ids of the symbols that contain all of X in these rows; operands are slices of them.
         products: Number of products.
     """
 
     codes: Array
     lefts: Sequence[tuple[Symbol, int, int, int]]
-    wholes: Collection[int]
+    full_row_symbols: Collection[int]
     products: int
 
 
 class TileCheck:
-    """Compares pieces of the output with the original's computation there."""
+    """Compares parts of the output with the original's computation.
+
+    Args:
+        inputs: Symbols of the site's inputs.
+        meaning: The original product.
+        site: Plan of the site.
+    """
 
     def __init__(self, inputs: Sequence[Symbol], meaning: ProductSpec, site: SitePlan) -> None:
         self.meaning = meaning
@@ -62,138 +73,150 @@ class TileCheck:
         self.site = site
         self.tile = site.tile
         self.tiles = 0
-        self.whole = {a: site.edges == "padded" or a in site.dynamic for a in ("M", "K", "N")}
-        """Whether the last tiles are whole: edges are padded, or the size is open."""
+        self.full_tiles = {a: site.edges == "padded" or a in site.dynamic for a in ("M", "K", "N")}
+        """Whether the last tiles along an axis have the full size: edges are padded, or the size is open."""
         self.labels: dict[str, list[tuple[int, str]]] = {}
-        """The (axis, text) claims of a label."""
+        """(axis, tile index as text) pairs of each label."""
         self.places: dict[tuple[int, int, int], Array] = {}
-        """The places of a tile's elements in the product that makes it, by the sizes of both."""
+        """Positions of a tile's elements in its product, by rows, columns and width of the product."""
         codes = [value.codes for value in inputs]
         self.left = meaning.left(codes)
         self.band: tuple[tuple[int, int], Array] = (-1, -1), np.empty((0, 0))
-        """The last rows of X that were read: their matrix, their block, and their codes."""
+        """The last rows of X that were read: (matrix, first row), and their codes."""
         self.weight = meaning.weight(codes)
         self.stored: Array | None = None
-        """The weight's bits; None where the right operand depends on data, and `weight` holds codes."""
+        """The weight's bits, or None if the right operand depends on data and `weight` contains codes."""
         if isinstance(meaning.right, np.ndarray):
             self.bits = np.dtype(f"u{self.weight.dtype.itemsize}")
-            self.stored = self.weight.view(self.bits)  # -0.0 and NaN payloads count
-        self.compared: set[tuple[Any, ...]] = set()
-        """Tiles that were found right: where their bytes are, their expected place, and their scale."""
-        self.met: dict[tuple[Any, ...], Array] = {}
-        """The same tiles, by identity."""
-        self.known: dict[tuple[int, int, int], _Band] = {}
-        """Bands by matrix, number of rows and the block that is repeated."""
-        self.wholes: dict[tuple[Symbol, int, int], bool] = {}
-        """Whether the symbol from which blocks are cut is all of X in some rows, by matrix and row."""
+            self.stored = self.weight.view(self.bits)  # compare bits, so that -0.0 and NaN payloads count
+        self.checked_bytes: set[tuple[Any, ...]] = set()
+        """Checked weight tiles: memory layout, expected position, and scale."""
+        self.checked_arrays: dict[tuple[Any, ...], Array] = {}
+        """Checked weight tiles by id, expected position and scale."""
+        self.checked_bands: dict[tuple[int, int, int], _Band] = {}
+        """Checked rows of tiles by matrix, number of rows and first code of the repeated block."""
+        self.full_row_symbols: dict[tuple[Symbol, int, int], bool] = {}
+        """Whether a symbol contains all of X in a range of rows, by symbol, matrix and first row."""
         self.sources: dict[tuple[Symbol, int], Array | None] = {}
-        """The image places in the rows of a symbol, by the symbol and the pack of channels."""
+        """Image places in the rows of a symbol, by symbol and pack of channels."""
         self.bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else None
         self.expected_bias: Array | None = None
-        """The bias C, or its codes, for every element of the arranged output."""
+        """The bias C, or its codes, for every element of (batch, M, N)."""
         bias = self.bias.codes if self.bias is not None else meaning.bias
         if bias is not None:
             assert isinstance(bias, np.ndarray)
-            self.expected_bias = meaning.added(bias)
+            self.expected_bias = meaning.arrange_bias(bias)
 
     def bands(self) -> Iterator[Rectangle]:
-        """The output in rows of tiles."""
+        """Yields the rows of tiles of the output."""
         M, _, N = self.sizes
         tm = self.tile[0]
         for b, m in itertools.product(range(self.meaning.batch), range(0, M, tm)):
             yield Rectangle(b, m, 0, min(tm, M - m), N)
 
-    def across(self, band: Rectangle) -> Iterator[Rectangle]:
-        """The tiles of a row of tiles."""
+    def tiles_of(self, band: Rectangle) -> Iterator[Rectangle]:
+        """Yields the tiles of a row of tiles."""
         tn = self.tile[2]
         for n in range(0, band.columns, tn):
             yield Rectangle(band.b, band.m, n, band.rows, min(tn, band.columns - n))
 
-    def repeated(self, band: Rectangle, here: RepeatedBlock) -> bool:
-        """Checks a row of tiles that equals a checked row except for the rows of X.
+    def check_repeated(self, band: Rectangle, block_rows: RepeatedBlock) -> bool:
+        """Checks a row of tiles as a repetition of a checked row with other rows of X.
 
         Returns:
-            Whether it is such a row; False says nothing about it.
+            True if the row is a correct repetition. False if it must be checked tile by tile.
         """
-        earlier = self.known.get((band.b, band.rows, here.block.first))
-        if earlier is None or not np.array_equal(earlier.codes, here.codes):
+        earlier = self.checked_bands.get((band.b, band.rows, block_rows.block.first))
+        if earlier is None or not np.array_equal(earlier.codes, block_rows.codes):
             return False
-        if not all(self._all_of_rows(here.block.instead[whole], band) for whole in earlier.wholes):
+        if not all(
+            self._equals_rows(block_rows.block.replacements[whole], band)
+            for whole in earlier.full_row_symbols
+        ):
             return False
         m = band.m // self.tile[0]
-        for block, done, n, index in earlier.lefts:
-            self._check_block(here.block.stands_for(block), band, done, (m, n, index))
-        if here.numbers or self.expected_bias is not None:
-            self._check_added(here.numbers, band, slice(None), self._place(band, 0))
+        for block, depth, n, index in earlier.lefts:
+            self._check_block(block_rows.block.replacement_of(block), band, depth, (m, n, index))
+        if block_rows.numbers or self.expected_bias is not None:
+            self._check_added(block_rows.numbers, band, slice(None), self._location(band, 0))
         self.tiles += earlier.products
         return True
 
-    def remember(self, table: BlockTable, band: Rectangle, here: RepeatedBlock) -> None:
-        """Keeps the operands of a row of tiles that was found right, to compare repeated rows with."""
+    def store_band(self, table: BlockTable, band: Rectangle, block_rows: RepeatedBlock) -> None:
+        """Stores the operands of a checked row of tiles, for comparison with repeated rows."""
         if any(axis == 0 for claims in self.labels.values() for axis, _ in claims):
             return
-        codes = here.codes.reshape(band.rows, band.columns)
-        met: dict[tuple[int, int], tuple[Symbol, int, int, int]] = {}
+        codes = block_rows.codes.reshape(band.rows, band.columns)
+        operands: dict[tuple[int, int], tuple[Symbol, int, int, int]] = {}
         products = 0
-        for area in self.across(band):
+        for area in self.tiles_of(band):
             tile = codes[:, area.n : area.n + area.columns].reshape(-1)
-            (positions, terms), *more = resolve(table, tile, 1.0)
+            (positions, terms), *other_groups = resolve(table, tile, 1.0)
             lefts = [t.source.left for t in terms if isinstance(t.source, SymbolProduct)]
-            if positions is not None or more or len(lefts) != len(terms):
+            if positions is not None or other_groups or len(lefts) != len(terms):
                 return
             for index, block in enumerate(lefts):
-                done = index * self.tile[1]
-                met.setdefault((id(block), done), (block, done, area.n // self.tile[2], index))
+                depth = index * self.tile[1]
+                operands.setdefault((id(block), depth), (block, depth, area.n // self.tile[2], index))
             products += len(lefts)
-        wholes: set[int] = set()
-        others: list[tuple[Symbol, int, int, int]] = []
-        for entry in met.values():
-            whole = _cut_at(entry[0], entry[1])
-            instead = here.block.instead.get(id(whole))
-            if instead is not None and self.wholes.get((instead, band.b, band.m)):
-                wholes.add(id(whole))
+        full_row_ids: set[int] = set()
+        other_operands: list[tuple[Symbol, int, int, int]] = []
+        for entry in operands.values():
+            full_rows = _source_if_sliced_at(entry[0], entry[1])
+            repeated_rows = block_rows.block.replacements.get(id(full_rows))
+            if repeated_rows is not None and self.full_row_symbols.get((repeated_rows, band.b, band.m)):
+                full_row_ids.add(id(full_rows))
             else:
-                others.append(entry)
-        self.known[band.b, band.rows, here.block.first] = _Band(here.codes, others, wholes, products)
+                other_operands.append(entry)
+        self.checked_bands[band.b, band.rows, block_rows.block.first] = _Band(
+            block_rows.codes, other_operands, full_row_ids, products
+        )
 
-    def _place(self, area: Rectangle, position: int) -> str:
+    def _location(self, area: Rectangle, position: int) -> str:
         row, column = divmod(position, area.columns)
-        at = f"{area.b}, " if self.meaning.batch > 1 else ""
-        return f"at ({at}{area.m + row}, {area.n + column}) of the output"
+        batch_text = f"{area.b}, " if self.meaning.batch > 1 else ""
+        return f"at ({batch_text}{area.m + row}, {area.n + column}) of the output"
 
-    def piece(self, area: Rectangle, positions: Array, terms: Sequence[Addend], due: int) -> None:
+    def check_elements(
+        self, area: Rectangle, positions: Array, terms: Sequence[Addend], element_count: int
+    ) -> None:
         """Checks elements of one tile that are sums of the same products.
 
         Args:
-            area: The tile.
-            positions: Flat positions of the elements in it.
-            terms: The terms of the sums.
-            due: Number of the tile's elements that the output contains.
+            area: Tile.
+            positions: Flat positions of the elements in the tile.
+            terms: Terms of the sums.
+            element_count: Number of the tile's elements that the output contains.
+
+        Raises:
+            NotTiled: The elements differ from the original's computation.
         """
         _, K, _ = self.sizes
-        place = self._place(area, int(positions[0]))
+        place = self._location(area, int(positions[0]))
         products = [t for t in terms if isinstance(t.source, SymbolProduct)]
         if not products:
             raise NotTiled(f"nothing is multiplied {place}")
         first = products[0]
         assert isinstance(first.source, SymbolProduct)
-        self._check_place(area, positions, first, due, place)
-        done = 0
+        self._check_place(area, positions, first, element_count, place)
+        depth = 0
         for index, term in enumerate(products):
             product = term.source
             assert isinstance(product, SymbolProduct)
             if term.local is not first.local and not np.array_equal(term.local, first.local):
                 raise NotTiled(f"products are shifted against each other {place}")
-            done = self._check_product(product, area, index, done, term.factor)
-        if done != K:
-            raise NotTiled(f"terms are missing {place}: products cover {done:,} of {K:,} along the depth")
+            depth = self._check_product(product, area, index, depth, term.factor)
+        if depth != K:
+            raise NotTiled(f"terms are missing {place}: products cover {depth:,} of {K:,} along the depth")
         self.tiles += len(products)
         if len(products) < len(terms) or self.expected_bias is not None:
             others = [t for t in terms if not isinstance(t.source, SymbolProduct)]
             self._check_added(others, area, positions, place)
 
-    def _check_place(self, area: Rectangle, positions: Array, first: Addend, due: int, place: str) -> None:
-        """Checks that a product makes the whole tile, not transposed."""
+    def _check_place(
+        self, area: Rectangle, positions: Array, first: Addend, element_count: int, place: str
+    ) -> None:
+        """Checks that a product computes the complete tile, without a transpose."""
         tm, _, tn = self.tile
         shape = first.source.shape
         size = self._tile_length("M", tm, area.rows), self._tile_length("N", tn, area.columns)
@@ -207,12 +230,12 @@ class TileCheck:
             self.places[key] = (np.arange(area.rows)[:, None] * size[1] + np.arange(area.columns)).reshape(-1)
         if not np.array_equal(first.local, self.places[key][positions]):
             raise NotTiled(f"elements of a tile are not where they belong, {place}")
-        if positions.size != due:
+        if positions.size != element_count:
             raise NotTiled(f"a part of the tile {place} comes from elsewhere")
 
-    def unseen(self) -> int:
-        """Number of products of tiles that are not in the output."""
-        visible = self.meaning.shown
+    def hidden_products(self) -> int:
+        """Returns the number of products of tiles that the output does not contain."""
+        visible = self.meaning.visible
         if visible is None:
             return 0
         tm, tk, tn = self.tile
@@ -221,85 +244,89 @@ class TileCheck:
         return int(np.count_nonzero(tiles == 0)) * -(-K // tk)
 
     def _tile_length(self, axis: str, tile: int, extent: int) -> int:
-        """The length of a tile along an axis."""
-        return tile if self.whole[axis] else extent
+        """Returns the length of a tile along an axis: its full size, or only the extent at the edge."""
+        return tile if self.full_tiles[axis] else extent
 
     def _check_product(
-        self, product: SymbolProduct, area: Rectangle, index: int, done: int, factor: float
+        self, product: SymbolProduct, area: Rectangle, index: int, depth: int, factor: float
     ) -> int:
-        """Checks one product; returns the depth that is covered with it."""
+        """Checks one product; returns the depth that the products cover so far."""
         _, K, _ = self.sizes
         tm, tk, tn = self.tile
-        where = area.m // tm, area.n // tn, index
-        want = min(tk, K - index * tk)
-        self._check_block(product.left, area, done, where)
-        if want <= 0:
-            raise NotTiled(f"product {where} is one more than the depth holds: a term comes twice")
-        if product.left.shape[1] != self._tile_length("K", tk, want):
+        tile_index = area.m // tm, area.n // tn, index
+        width = min(tk, K - index * tk)
+        self._check_block(product.left, area, depth, tile_index)
+        if width <= 0:
+            raise NotTiled(f"product {tile_index} is one more than the depth holds: a term comes twice")
+        if product.left.shape[1] != self._tile_length("K", tk, width):
             raise NotTiled(
-                f"product {where} is {product.left.shape[1]} deep, the plan has {want} of tiles of {tk}"
+                f"product {tile_index} is {product.left.shape[1]} deep, the plan has {width} of tiles of {tk}"
             )
         right = product.right
         if isinstance(right, Symbol):
-            self._check_second(right, area, done, where, factor)
+            self._check_second_operand(right, area, depth, tile_index, factor)
         else:
-            # blocks of rows read the same tiles: one check serves the same array, and the same bytes read in
-            # the same order
-            place = area.b, done, area.n, factor
-            if self.met.get((id(right), *place)) is not right:
-                lies = right.__array_interface__["data"][0], right.dtype, right.strides, right.shape
-                if (*lies, *place) not in self.compared:
-                    self._check_tile(right, where, done, want, area, factor)
-                    self.compared.add((*lies, *place))
-                self.met[id(right), *place] = right
-        self._check_label(product.label, where)
-        return done + want
+            # all rows of tiles read the same weight tiles, so check each array, or each memory layout, once
+            place = area.b, depth, area.n, factor
+            if self.checked_arrays.get((id(right), *place)) is not right:
+                memory_layout = right.__array_interface__["data"][0], right.dtype, right.strides, right.shape
+                if (*memory_layout, *place) not in self.checked_bytes:
+                    self._check_tile(right, tile_index, depth, width, area, factor)
+                    self.checked_bytes.add((*memory_layout, *place))
+                self.checked_arrays[id(right), *place] = right
+        self._check_label(product.label, tile_index)
+        return depth + width
 
-    def _check_block(self, block: Symbol, area: Rectangle, done: int, where: tuple[int, int, int]) -> None:
-        """Checks that `block` is the expected block of the activation, with zeros behind the last row."""
-        if block.decoded is None:
-            block.decoded = set()
-        key = area.b, area.m, done
-        if key in block.decoded:
+    def _check_block(
+        self, block: Symbol, area: Rectangle, depth: int, tile_index: tuple[int, int, int]
+    ) -> None:
+        """Checks that `block` is the expected block of the activation, with zeros after the last row."""
+        if block.checked_positions is None:
+            block.checked_positions = set()
+        key = area.b, area.m, depth
+        if key in block.checked_positions:
             return
         rows = self._rows(area)
-        if not self._of_band(block, area, done) and not _same_block(block.codes, rows, 0, done):
-            raise NotTiled(self._misplaced(block.codes, area, done, where))
-        block.decoded.add(key)
+        if not self._is_slice_of_rows(block, area, depth) and not _same_block(block.codes, rows, 0, depth):
+            raise NotTiled(self._describe_misplaced(block.codes, area, depth, tile_index))
+        block.checked_positions.add(key)
 
     def _rows(self, area: Rectangle) -> Array:
-        """The codes of the rows of X of an area."""
+        """Returns the codes of X in the rows of an area."""
         if self.band[0] != (area.b, area.m):
             self.band = (area.b, area.m), self.left(area.b, slice(area.m, area.m + self.tile[0]))
         return self.band[1]
 
-    def _of_band(self, block: Symbol, area: Rectangle, done: int) -> bool:
-        """Whether `block` is the expected slice of a symbol that is all of X in these rows; cached."""
-        whole = _cut_at(block, done)
-        if whole is None:
+    def _is_slice_of_rows(self, block: Symbol, area: Rectangle, depth: int) -> bool:
+        """Whether `block` is the expected slice of a symbol that contains all of X in these rows; cached."""
+        full_rows = _source_if_sliced_at(block, depth)
+        if full_rows is None:
             return False
-        key = whole, area.b, area.m
-        if key not in self.wholes:
-            self.wholes[key] = self._all_of_rows(whole, area)
-        return self.wholes[key]
+        key = full_rows, area.b, area.m
+        if key not in self.full_row_symbols:
+            self.full_row_symbols[key] = self._equals_rows(full_rows, area)
+        return self.full_row_symbols[key]
 
-    def _all_of_rows(self, whole: Symbol, area: Rectangle) -> bool:
-        """Whether a symbol is all of X in the rows of an area."""
+    def _equals_rows(self, full_rows: Symbol, area: Rectangle) -> bool:
+        """Whether a symbol equals X in the rows of an area."""
         rows = slice(area.m, area.m + area.rows)
-        if whole.taken is not None and isinstance(self.left, UnfoldedImages):
-            source, index = whole.taken
-            places = self._places_in(source, area.b)
-            if places is not None and whole.shape == (area.rows, self.sizes[1]):
-                due = self.left.met(area.b, rows)
-                if np.array_equal(places[index].reshape(-1), due.reshape(-1)):
+        if full_rows.gathered_from is not None and isinstance(self.left, UnfoldedImages):
+            source, index = full_rows.gathered_from
+            places = self._image_places(source, area.b)
+            if places is not None and full_rows.shape == (area.rows, self.sizes[1]):
+                expected = self.left.row_places(area.b, rows)
+                if np.array_equal(places[index].reshape(-1), expected.reshape(-1)):
                     return True
-        return np.array_equal(whole.codes, self._rows(area))
+        return np.array_equal(full_rows.codes, self._rows(area))
 
-    def _places_in(self, source: Symbol, b: int) -> Array | None:
-        """The place of a convolution's images in each row of `source`; -1 for the zero behind them.
+    def _image_places(self, source: Symbol, b: int) -> Array | None:
+        """Finds the image place that each row of `source` contains; -1 is the zero after the images.
 
-        None where a row is something else. Rows of X are places, each read by every tap of the kernel: once
-        each place is verified, rows are compared by number.
+        A place is a pixel with all channels of a pack. The taps of a kernel read the same places many times.
+        Once each place is verified, rows of X are compared by the numbers of their places.
+
+        Returns:
+            The place of each row, or None if a row is not a place.
         """
         assert isinstance(self.left, UnfoldedImages)
         key = source, b % self.left.packs
@@ -308,68 +335,75 @@ class TileCheck:
             place_by_row = None
             if codes.shape[1] == places.shape[1]:
                 order = np.argsort(places[:, 0])
-                at = order[np.searchsorted(places[:, 0], codes[:, 0], sorter=order).clip(max=len(order) - 1)]
-                step = max(1, _COMPARED // max(codes.shape[1], 1))
-                some = (slice(first, first + step) for first in range(0, len(at), step))
-                if all(np.array_equal(places.take(at[here], 0), codes[here]) for here in some):
-                    place_by_row = np.where(at == len(places) - 1, -1, at)
+                place_index = order[
+                    np.searchsorted(places[:, 0], codes[:, 0], sorter=order).clip(max=len(order) - 1)
+                ]
+                step = max(1, _COMPARED_CODES // max(codes.shape[1], 1))
+                slices = (slice(first, first + step) for first in range(0, len(place_index), step))
+                if all(np.array_equal(places.take(place_index[part], 0), codes[part]) for part in slices):
+                    place_by_row = np.where(place_index == len(places) - 1, -1, place_index)
             self.sources[key] = place_by_row
         return self.sources[key]
 
-    def _check_second(
-        self, right: Symbol, area: Rectangle, done: int, where: tuple[int, int, int], factor: float
+    def _check_second_operand(
+        self, right: Symbol, area: Rectangle, depth: int, tile_index: tuple[int, int, int], factor: float
     ) -> None:
         """Checks that `right` is the expected tile of the second activation."""
         if self.stored is not None:
-            raise NotTiled(f"product {where} multiplies by something else than the weight")
-        if factor not in _either(self.meaning.alpha):
-            raise NotTiled(f"product {where} is scaled by {factor:g} instead of {self.meaning.alpha:g}")
-        if right.decoded is None:
-            right.decoded = set()
-        key = area.b, done, area.n
-        if key in right.decoded:
+            raise NotTiled(f"product {tile_index} multiplies by something else than the weight")
+        if factor not in _rounded_factors(self.meaning.alpha):
+            raise NotTiled(f"product {tile_index} is scaled by {factor:g} instead of {self.meaning.alpha:g}")
+        if right.checked_positions is None:
+            right.checked_positions = set()
+        key = area.b, depth, area.n
+        if key in right.checked_positions:
             return
-        if not _same_block(right.codes, self.weight[area.b], done, area.n):
-            raise NotTiled(f"the tile of product {where} is not its block of the second operand")
-        right.decoded.add(key)
+        if not _same_block(right.codes, self.weight[area.b], depth, area.n):
+            raise NotTiled(f"the tile of product {tile_index} is not its block of the second operand")
+        right.checked_positions.add(key)
 
-    def _misplaced(self, codes: Array, area: Rectangle, done: int, where: tuple[int, int, int]) -> str:
-        """A message that says which block a product takes instead of the expected one."""
+    def _describe_misplaced(
+        self, codes: Array, area: Rectangle, expected_depth: int, tile_index: tuple[int, int, int]
+    ) -> str:
+        """Describes which block a product reads in place of the expected block."""
         x = np.stack([self.left(b, slice(None)) for b in range(self.meaning.batch)])
-        due = x[area.b, area.m : area.m + codes.shape[0], done : done + codes.shape[1]]
-        if np.any((codes[: due.shape[0], : due.shape[1]] < 0) & (due == 0)):
-            return f"product {where} takes the number 0 where the zero point is due"
-        if codes.size == 0 or codes[0, 0] == 0 != x[area.b, area.m, min(done, self.sizes[1] - 1)]:
+        expected = x[
+            area.b, area.m : area.m + codes.shape[0], expected_depth : expected_depth + codes.shape[1]
+        ]
+        if np.any((codes[: expected.shape[0], : expected.shape[1]] < 0) & (expected == 0)):
+            return f"product {tile_index} takes the number 0 where the zero point is due"
+        if codes.size == 0 or codes[0, 0] == 0 != x[area.b, area.m, min(expected_depth, self.sizes[1] - 1)]:
             return "a product takes a block that begins with zeros instead of the input"
         matches = np.argwhere(x == codes[0, 0])
         for b, row, depth in matches.tolist():
             if not _same_block(codes, x[b], row, depth):
                 continue
             if b != area.b:
-                return f"product {where} takes matrix {b} of the input instead of {area.b}"
+                return f"product {tile_index} takes matrix {b} of the input instead of {area.b}"
             if row != area.m:
-                return f"product {where} takes rows {row} of the input instead of {area.m}"
-            kind = "twice or out of order" if depth < done else "too late, or one is missing"
-            return f"product {where} takes depth {depth:,} where {done:,} is due: a term comes {kind}"
+                return f"product {tile_index} takes rows {row} of the input instead of {area.m}"
+            kind = "twice or out of order" if depth < expected_depth else "too late, or one is missing"
+            due = f"{depth:,} where {expected_depth:,} is due"
+            return f"product {tile_index} takes depth {due}: a term comes {kind}"
         if not len(matches):
             return "a product takes something that is not the input"
         _, row, depth = matches[0].tolist()
         return f"a product takes a block that is not a block of the input at ({row}, {depth})"
 
-    def _check_label(self, label: str, where: tuple[int, int, int]) -> None:
-        """Checks the (m, n, k) label of a node; inside a Scan only k is a place in the whole product."""
+    def _check_label(self, label: str, tile_index: tuple[int, int, int]) -> None:
+        """Checks the (m, n, k) label of a node; in a Scan, only k is a tile index of the complete product."""
         if label not in self.labels:
-            looped = self.site.form == "scan"
+            is_scan = self.site.form == "scan"
             parts = enumerate(label.split(",")[:3])
-            self.labels[label] = [(i, t) for i, t in parts if t not in ("", "*") and (i == 2 or not looped)]
+            self.labels[label] = [(i, t) for i, t in parts if t not in ("", "*") and (i == 2 or not is_scan)]
         for axis, text in self.labels[label]:
-            if text != str(where[axis]):
-                raise NotTiled(f"product {where} is labelled ({printable(label)})")
+            if text != str(tile_index[axis]):
+                raise NotTiled(f"product {tile_index} is labelled ({printable(label)})")
 
     def _check_tile(
         self,
         right: Array,
-        where: tuple[int, int, int],
+        tile_index: tuple[int, int, int],
         depth: int,
         width: int,
         area: Rectangle,
@@ -377,59 +411,64 @@ class TileCheck:
     ) -> None:
         """Compares a tile bit for bit with its slice of the weight."""
         if self.stored is None:
-            raise NotTiled(f"product {where} multiplies by numbers instead of the second operand")
+            raise NotTiled(f"product {tile_index} multiplies by numbers instead of the second operand")
         columns = slice(area.n, area.n + area.columns)
         alpha = self.meaning.alpha
         weight = self.weight[area.b]
         part = right[:width, : area.columns]
         if right.shape[1] != self._tile_length("N", self.tile[2], area.columns):
-            raise NotTiled(f"the tile of product {where} is {right.shape[1]} wide")
-        same_type = part.dtype == weight.dtype
+            raise NotTiled(f"the tile of product {tile_index} is {right.shape[1]} wide")
+        is_same_type = part.dtype == weight.dtype
         if factor == 1.0 != alpha:
             # alpha may be multiplied into the weight instead
-            want = weight[depth : depth + width, columns] * weight.dtype.type(alpha)
-            equal = np.array_equal(part.view(self.bits), want.view(self.bits)) if same_type else False
+            expected = weight[depth : depth + width, columns] * weight.dtype.type(alpha)
+            is_equal = (
+                np.array_equal(part.view(self.bits), expected.view(self.bits)) if is_same_type else False
+            )
         else:
             if factor not in (alpha, float(np.asarray(alpha, weight.dtype))):
-                raise NotTiled(f"product {where} is scaled by {factor:g} instead of {alpha:g}")
+                raise NotTiled(f"product {tile_index} is scaled by {factor:g} instead of {alpha:g}")
             slice_ = self.stored[area.b][depth : depth + width, columns]
-            if same_type:
-                # in the stored order of the weight, which may come from a file
-                mine = part.view(self.bits)
-                turned = slice_.strides[0] < slice_.strides[1]
-                equal = bool((mine.T == slice_.T).all() if turned else (mine == slice_).all())
+            if is_same_type:
+                # compare in the memory order of the weight, which may be mapped from a file
+                tile_bits = part.view(self.bits)
+                is_column_major = slice_.strides[0] < slice_.strides[1]
+                is_equal = bool(
+                    (tile_bits.T == slice_.T).all() if is_column_major else (tile_bits == slice_).all()
+                )
             else:
-                wide = weight[depth : depth + width, columns].astype(part.dtype)
-                kind = np.dtype(f"u{part.dtype.itemsize}")
-                equal = np.array_equal(part.view(kind), wide.view(kind))
-        if not equal:
-            raise NotTiled(
-                f"the tile of product {where} is not its slice of the weight{self._hint(part, where, area.b)}"
-            )
+                widened = weight[depth : depth + width, columns].astype(part.dtype)
+                bit_type = np.dtype(f"u{part.dtype.itemsize}")
+                is_equal = np.array_equal(part.view(bit_type), widened.view(bit_type))
+        if not is_equal:
+            difference = self._describe_difference(part, tile_index, area.b)
+            raise NotTiled(f"the tile of product {tile_index} is not its slice of the weight{difference}")
         if width < right.shape[0] and np.any(right[width:, : area.columns]):
-            raise NotTiled(f"the padding of the tile of product {where} is not zero")
+            raise NotTiled(f"the padding of the tile of product {tile_index} is not zero")
 
-    def _hint(self, part: Array, where: tuple[int, int, int], b: int) -> str:
-        """A message that says how a wrong tile differs."""
+    def _describe_difference(self, part: Array, tile_index: tuple[int, int, int], b: int) -> str:
+        """Describes how a wrong tile differs."""
         _, tk, tn = self.tile
-        want = self.weight[b, where[2] * tk :, where[1] * tn :][: part.shape[0], : part.shape[1]]
-        if want.shape != part.shape:
+        expected = self.weight[b, tile_index[2] * tk :, tile_index[1] * tn :][
+            : part.shape[0], : part.shape[1]
+        ]
+        if expected.shape != part.shape:
             return ""
-        if part.shape[0] == part.shape[1] and np.array_equal(part, want.T):
+        if part.shape[0] == part.shape[1] and np.array_equal(part, expected.T):
             return ": it is transposed"
-        differing = int(np.count_nonzero(~((part == want) | ((part != part) & (want != want)))))
+        differing = int(np.count_nonzero(~((part == expected) | ((part != part) & (expected != expected)))))
         with np.errstate(all="ignore"):
-            gap = float(np.nanmax(np.abs(part.astype(np.float64) - want.astype(np.float64))))
-        return f": {differing:,} of {part.size:,} elements differ, by up to {gap:.3g}"
+            max_difference = float(np.nanmax(np.abs(part.astype(np.float64) - expected.astype(np.float64))))
+        return f": {differing:,} of {part.size:,} elements differ, by up to {max_difference:.3g}"
 
     def _check_added(
         self, terms: Sequence[Addend], area: Rectangle, positions: Array | slice, place: str
     ) -> None:
-        """Checks the terms beside the products: the bias, once."""
+        """Checks that the only other term is the bias, added once."""
         bias_count = 0
         expected = None
         if self.expected_bias is not None:
-            expected = self.expected_bias[area.cut].reshape(-1)[positions]
+            expected = self.expected_bias[area.slices].reshape(-1)[positions]
         for term in terms:
             if isinstance(term.source, GivenBlock):
                 if self.bias is None or term.source is not self.bias.whole:
@@ -437,57 +476,62 @@ class TileCheck:
                 assert expected is not None
                 if not np.array_equal(term.local + term.source.base, expected):
                     raise NotTiled(f"the bias is not the original's {place}")
-                self._beta(term.factor, place)
+                self._check_beta(term.factor, place)
                 bias_count += 1
                 continue
             assert isinstance(term.source, np.ndarray)
             if not np.any(term.source):
-                # a zero term adds nothing; an all-zero bias counts as present
+                # a zero term adds nothing; a bias of zeros counts as present
                 continue
             if self.bias is not None or expected is None:
                 raise NotTiled(f"numbers are added that the original does not have, {place}")
             if bias_count:
                 raise NotTiled(f"the bias is added twice {place}")
-            want = expected
+            expected_values = expected
             if term.factor != 1.0:
-                self._beta(term.factor, place)
+                self._check_beta(term.factor, place)
             elif self.meaning.beta != 1.0:
-                want = want.astype(term.source.dtype) * term.source.dtype.type(self.meaning.beta)
-            wide = np.result_type(want, term.source)
-            kind = np.dtype(f"u{wide.itemsize}")
-            if not np.array_equal(want.astype(wide).view(kind), term.source.astype(wide).view(kind)):
+                expected_values = expected_values.astype(term.source.dtype) * term.source.dtype.type(
+                    self.meaning.beta
+                )
+            common_type = np.result_type(expected_values, term.source)
+            bit_type = np.dtype(f"u{common_type.itemsize}")
+            if not np.array_equal(
+                expected_values.astype(common_type).view(bit_type),
+                term.source.astype(common_type).view(bit_type),
+            ):
                 raise NotTiled(f"the bias is not the original's {place}")
             bias_count += 1
-        missing = expected is not None and not bias_count and self.meaning.beta != 0.0
-        if missing and (self.bias is not None or np.any(expected)):
+        is_missing = expected is not None and not bias_count and self.meaning.beta != 0.0
+        if is_missing and (self.bias is not None or np.any(expected)):
             raise NotTiled(f"the bias is missing {place}")
         if bias_count > 1:
             raise NotTiled(f"the bias is added {bias_count} times {place}")
 
-    def _beta(self, factor: float, place: str) -> None:
+    def _check_beta(self, factor: float, place: str) -> None:
         beta = self.meaning.beta
-        if factor not in _either(beta):
+        if factor not in _rounded_factors(beta):
             raise NotTiled(f"the bias is scaled by {factor:g} instead of {beta:g} {place}")
 
 
-def _cut_at(block: Symbol, depth: int) -> Symbol | None:
-    """The symbol that `block` is cut from, if `block` is all of its rows from that depth on."""
-    if block.part is None:
+def _source_if_sliced_at(block: Symbol, depth: int) -> Symbol | None:
+    """Returns the symbol of which `block` is a slice of all rows from column `depth`, or None."""
+    if block.sliced_from is None:
         return None
-    whole, cut = block.part
-    return whole if cut == (slice(None), slice(depth, depth + block.shape[1])) else None
+    full_rows, cut = block.sliced_from
+    return full_rows if cut == (slice(None), slice(depth, depth + block.shape[1])) else None
 
 
-def _either(factor: float) -> tuple[float, float]:
-    """A factor as it is written, and rounded to float32."""
+def _rounded_factors(factor: float) -> tuple[float, float]:
+    """Returns a factor, unchanged and rounded to float32."""
     return factor, float(np.float32(factor))
 
 
 def _same_block(codes: Array, matrix: Array, row: int, column: int) -> bool:
-    """Whether `codes` is the block of `matrix` that begins there, with zeros beyond the matrix."""
+    """Whether `codes` is the block of `matrix` at (row, column), with zeros beyond the matrix."""
     part = matrix[row : row + codes.shape[0], column : column + codes.shape[1]]
     height, width = part.shape
     if not height or not width or not np.array_equal(codes[:height, :width], part):
         return False
-    # in integer sites, code -1 is a zero that is not the zero point
+    # in integer sites, code -1 is the number zero, which differs from the zero point
     return bool((codes[height:] <= 0).all() and (codes[:, width:] <= 0).all())

@@ -1,6 +1,6 @@
-"""Identities: nodes that return their input, and pairs of nodes that equal one node.
+"""Rules for nodes that return their input and for pairs of nodes that equal one node.
 
-Each identity holds for every input, bit for bit, NaN and the sign of zero included.
+Each rule preserves the result bit for bit for every input, including NaN and the sign of zero.
 """
 
 from __future__ import annotations
@@ -14,68 +14,75 @@ from explorer.engine.graph.model import DTYPES
 from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
 
 
-def _single(node: NormalNode) -> None:
-    """A sum or a concatenation of one value."""
+def _single_operand(node: NormalNode) -> None:
+    """Removes a sum, minimum, maximum, mean or concatenation of one value."""
     if len(node.inputs) == 1:
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
 
 
 def _dropout(node: NormalNode) -> None:
-    """Outside of training nothing is dropped."""
+    """Removes a Dropout outside of training."""
     if node.opset >= 7 and node.outputs == 1:
         training = node.numbers(2)
         if len(node.inputs) < 3 or (training is not None and not training.any()):
-            node.same = node.inputs[0]
+            node.equal_value = node.inputs[0]
 
 
 def _cast(node: NormalNode) -> None:
-    """A cast to the value's own type, or back from a type that holds all of its numbers."""
+    """Removes a cast to the value's own type, and a round trip through a type with all of its numbers."""
     code = node.attributes.get("to")
     to = DTYPES[code].name if isinstance(code, int) and code in DTYPES else None
     dtype = node.dtype(0)
     if to is None:
         return
     if dtype == to:
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
         return
     if not to.startswith(("float8", "float4")):
         node.attributes.pop("saturate", None)
     source = node.sources.casts.get(node.inputs[0]) if isinstance(node.inputs[0], int) else None
     if source is None or dtype is None:
         return
-    x, first = source
-    if first == to and holds(dtype, to):
-        node.same = x
-    elif holds(dtype, first) and (to in _EXACT or (first not in _EXACT and (to in _WHOLE or to == "bool"))):
-        # the type in between holds every number; a float outside an integer type's range is undefined there
+    x, source_type = source
+    if source_type == to and can_represent(dtype, to):
+        node.equal_value = x
+    elif can_represent(dtype, source_type) and (
+        to in _SIGNIFICAND_BITS
+        or (source_type not in _SIGNIFICAND_BITS and (to in _INTEGER_RANGES or to == "bool"))
+    ):
+        # skip the intermediate type, which represents every number; a float outside the range of an integer
+        # type is undefined in both cases
         node.inputs[0] = x
-        node.dtype = lambda at: first if at == 0 else None
+        node.dtype = lambda at: source_type if at == 0 else None
 
 
-def holds(wide: str, narrow: str) -> bool:
-    """Whether every number of a type survives a cast to another type and back."""
+def can_represent(wide: str, narrow: str) -> bool:
+    """Whether type `wide` represents every number of type `narrow` exactly."""
     if narrow == "bool":
-        return wide in _WHOLE or wide in _EXACT
+        return wide in _INTEGER_RANGES or wide in _SIGNIFICAND_BITS
     if narrow == wide:
         return True
-    if narrow in _EXACT and wide in _EXACT:
-        return _EXACT[wide] > _EXACT[narrow] and {wide, narrow} != {"bfloat16", "float16"}
-    if narrow in _WHOLE:
-        least, largest = _WHOLE[narrow]
-        if wide in _WHOLE:
-            return _WHOLE[wide][0] <= least and largest <= _WHOLE[wide][1]
-        return wide in _EXACT and max(-least, largest) <= 1 << _EXACT[wide]
+    if narrow in _SIGNIFICAND_BITS and wide in _SIGNIFICAND_BITS:
+        return _SIGNIFICAND_BITS[wide] > _SIGNIFICAND_BITS[narrow] and {wide, narrow} != {
+            "bfloat16",
+            "float16",
+        }
+    if narrow in _INTEGER_RANGES:
+        least, largest = _INTEGER_RANGES[narrow]
+        if wide in _INTEGER_RANGES:
+            return _INTEGER_RANGES[wide][0] <= least and largest <= _INTEGER_RANGES[wide][1]
+        return wide in _SIGNIFICAND_BITS and max(-least, largest) <= 1 << _SIGNIFICAND_BITS[wide]
     return False
 
 
-_EXACT = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
-"""Bits of the significand."""
+_SIGNIFICAND_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
+"""Number of bits in the significand of each float type."""
 
-_WHOLE = {
+_INTEGER_RANGES = {
     **{f"int{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
 }
-"""The least and the largest number of a type."""
+"""Smallest and largest number of each integer type."""
 
 INVOLUTIONS = ("Neg", "Not")
 
@@ -83,13 +90,13 @@ IDEMPOTENT = ("Abs", "Ceil", "Floor", "Relu", "Round", "Sign")
 
 
 def _self_inverse(node: NormalNode) -> None:
-    """An operator that undoes itself."""
+    """Removes an operator that is its own inverse after itself."""
     if isinstance(node.inputs[0], int):
-        node.same = node.sources.turned.get((node.op, node.inputs[0]))
+        node.equal_value = node.sources.involutions.get((node.op, node.inputs[0]))
 
 
 def permutation(node: NormalNode) -> Ints | None:
-    """The order of axes of a Transpose; None where the rank is unknown."""
+    """Returns the permutation of a Transpose, or None if it is the default and the rank is unknown."""
     perm, rank = node.attributes.get("perm"), node.rank(0)
     if isinstance(perm, tuple) and perm:
         return perm
@@ -97,7 +104,7 @@ def permutation(node: NormalNode) -> Ints | None:
 
 
 def _transpose(node: NormalNode) -> None:
-    """Joins two transposes; drops one without effect; reversing all axes is the default."""
+    """Combines two transposes, and removes a transpose without effect and the default permutation."""
     perm = permutation(node)
     if perm is None:
         node.attributes.pop("perm", None)
@@ -108,7 +115,7 @@ def _transpose(node: NormalNode) -> None:
         perm = tuple(source[1][axis] for axis in perm)
     count = len(perm)
     if perm == tuple(range(count)):
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
     elif perm == tuple(reversed(range(count))):
         node.attributes.pop("perm", None)
     else:
@@ -119,7 +126,7 @@ RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 def _reshape(node: NormalNode) -> None:
-    """Of two reshapes in a row, only the last counts."""
+    """Skips a reshape before another reshape."""
     shape = node.ints(1)
     if shape is None or 0 in shape:
         return
@@ -129,147 +136,157 @@ def _reshape(node: NormalNode) -> None:
         node.inputs[0] = node.sources.reshaped.get(node.inputs[0], node.inputs[0])
 
 
-def _neutral(at: int, value: int, kinds: str = "fiu") -> Rule:
-    """A scalar without effect: times 1, minus 0."""
+def _neutral_operand(index: int, value: int, dtype_kinds: str = "fiu") -> Rule:
+    """Makes a rule that removes an operation with a neutral scalar, such as times 1 or minus 0.
+
+    Args:
+        index: Input index of the scalar, or -1 for either input.
+        value: Neutral value.
+        dtype_kinds: NumPy kinds of the types for which the value is neutral.
+    """
 
     def rule(node: NormalNode) -> None:
-        for side in range(2) if at < 0 else (at,):
+        for side in range(2) if index < 0 else (index,):
             numbers = node.numbers(side)
-            scalar = numbers is not None and numbers.ndim == 0 and numbers.dtype.kind in kinds
+            scalar = numbers is not None and numbers.ndim == 0 and numbers.dtype.kind in dtype_kinds
             operand = node.inputs[1 - side] if len(node.inputs) == 2 else None
             if scalar and isinstance(operand, int) and numbers == value and not np.signbit(float(numbers)):
-                node.same = operand
+                node.equal_value = operand
                 return
 
     return rule
 
 
 def _pad(node: NormalNode) -> None:
-    """A Pad without padding."""
+    """Removes a Pad with pads of 0."""
     pads = node.ints(1)
     if pads is not None and not any(pads):
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
 
 
 def _idempotent(node: NormalNode) -> None:
-    """An operator that has no effect when it is applied again."""
-    if (node.op, node.inputs[0]) in node.sources.settled:
-        node.same = node.inputs[0]
+    """Removes an idempotent operator after itself."""
+    if (node.op, node.inputs[0]) in node.sources.idempotent:
+        node.equal_value = node.inputs[0]
 
 
 def _same_operands(node: NormalNode) -> None:
-    """An operator of a value and itself."""
+    """Removes an operator such as Max of a value and itself."""
     if len(node.inputs) == 2 and node.inputs[0] == node.inputs[1] and isinstance(node.inputs[0], int):
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
 
 
 def _where(node: NormalNode) -> None:
-    """A Where with a negated condition has its operands swapped."""
-    source = node.sources.turned.get(("Not", node.inputs[0])) if isinstance(node.inputs[0], int) else None
+    """Swaps the operands of a Where with a negated condition."""
+    source = (
+        node.sources.involutions.get(("Not", node.inputs[0])) if isinstance(node.inputs[0], int) else None
+    )
     if source is not None and len(node.inputs) == 3:
         node.inputs = [source, node.inputs[2], node.inputs[1]]
 
 
 def _expand(node: NormalNode) -> None:
-    """An Expand to sizes of 1, which has no effect."""
+    """Removes an Expand to sizes of 1."""
     shape, rank = node.ints(1), node.rank(0)
     if shape is not None and rank is not None and _ones(shape) and len(shape) <= rank:
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
 
 
 def _tile(node: NormalNode) -> None:
-    """A Tile with one repeat along every axis."""
+    """Removes a Tile with one repeat along every axis."""
     repeats = node.ints(1) if node.opset >= 6 else None
     if repeats is not None and _ones(repeats):
-        node.same = node.inputs[0]
+        node.equal_value = node.inputs[0]
 
 
 def _ones(values: Ints) -> bool:
     return all(value == 1 for value in values)
 
 
-def _join(node: NormalNode) -> None:
-    """A concatenation of a concatenation along the same axis is one with more parts."""
+def _flatten_concat(node: NormalNode) -> None:
+    """Merges a Concat into a following Concat along the same axis."""
     axis, rank = node.attributes.get("axis"), node.rank(0)
     if not isinstance(axis, int) or (axis < 0 and rank is None):
         return
     axis += rank if axis < 0 and rank is not None else 0
     parts: list[Any] = []
     for part in node.inputs:
-        joined = node.sources.joined.get(part) if isinstance(part, int) else None
+        joined = node.sources.concatenated.get(part) if isinstance(part, int) else None
         parts += joined[1] if joined is not None and joined[0] == axis else [part]
     node.inputs, node.attributes["axis"] = parts, axis
 
 
 def _scalars(node: NormalNode) -> list[tuple[int, np.ndarray[Any, Any]]]:
-    """Stored floats among the inputs, few and finite."""
-    numbers = [(at, node.numbers(at)) for at in range(len(node.inputs))]
-    return [(at, v) for at, v in numbers if v is not None and v.dtype.kind == "f" and np.isfinite(v).all()]
+    """Returns the small stored float inputs with finite values, by index."""
+    numbers = [(index, node.numbers(index)) for index in range(len(node.inputs))]
+    return [
+        (index, v) for index, v in numbers if v is not None and v.dtype.kind == "f" and np.isfinite(v).all()
+    ]
 
 
-def _place_floats(node: NormalNode, at: int, values: np.ndarray[Any, Any]) -> None:
-    node.inputs[at] = "floats", (values.dtype.str, values.shape, np.ascontiguousarray(values).tobytes())
+def _place_floats(node: NormalNode, index: int, values: np.ndarray[Any, Any]) -> None:
+    node.inputs[index] = "floats", (values.dtype.str, values.shape, np.ascontiguousarray(values).tobytes())
 
 
 def _difference(node: NormalNode) -> None:
-    """Minus a stored number is plus its negation."""
-    for at, values in _scalars(node):
-        if node.op == "Add" or at == 1:
-            _place_floats(node, at, values if node.op == "Add" else -values)
+    """Replaces the subtraction of a stored number by the addition of its negation."""
+    for index, values in _scalars(node):
+        if node.op == "Add" or index == 1:
+            _place_floats(node, index, values if node.op == "Add" else -values)
             node.op = "Add"
 
 
 def _quotient(node: NormalNode) -> None:
-    """Division by a power of two is multiplication by its inverse, which is exact."""
-    for at, values in _scalars(node):
+    """Replaces a division by a power of two by a multiplication with its exact inverse."""
+    for index, values in _scalars(node):
         fractions, _ = np.frexp(values)
         with np.errstate(all="ignore"):
             inverse = np.asarray(1 / values, values.dtype)
-        least = np.finfo(values.dtype).tiny
-        normal = (
-            (np.abs(values) >= least).all()
+        smallest = np.finfo(values.dtype).tiny
+        has_normal_inverse = (
+            (np.abs(values) >= smallest).all()
             and np.isfinite(inverse).all()
-            and (np.abs(inverse) >= least).all()
+            and (np.abs(inverse) >= smallest).all()
         )
-        if not ((np.abs(fractions) == 0.5).all() and normal):
+        if not ((np.abs(fractions) == 0.5).all() and has_normal_inverse):
             continue
-        if node.op == "Mul" or at == 1:
-            _place_floats(node, at, values if node.op == "Mul" else inverse)
+        if node.op == "Mul" or index == 1:
+            _place_floats(node, index, values if node.op == "Mul" else inverse)
             node.op = "Mul"
 
 
 IDENTITIES: Mapping[str, Sequence[Rule]] = {
     **dict.fromkeys(IDEMPOTENT, (_idempotent,)),
-    "Add": (_neutral(-1, 0, "iu"), _difference),
+    "Add": (_neutral_operand(-1, 0, "iu"), _difference),
     "And": (_same_operands,),
     "BitwiseAnd": (_same_operands,),
     "BitwiseOr": (_same_operands,),
     "Cast": (_cast,),
-    "Concat": (_single, _join),
-    "Div": (_neutral(1, 1), _quotient),
+    "Concat": (_single_operand, _flatten_concat),
+    "Div": (_neutral_operand(1, 1), _quotient),
     "Dropout": (_dropout,),
     "Expand": (_expand,),
-    "Max": (_single, _same_operands),
-    "Mean": (_single,),
-    "Min": (_single, _same_operands),
-    "Mul": (_neutral(-1, 1), _quotient),
+    "Max": (_single_operand, _same_operands),
+    "Mean": (_single_operand,),
+    "Min": (_single_operand, _same_operands),
+    "Mul": (_neutral_operand(-1, 1), _quotient),
     "Neg": (_self_inverse,),
     "Not": (_self_inverse,),
     "Or": (_same_operands,),
     "Pad": (_pad,),
-    "Pow": (_neutral(1, 1),),
+    "Pow": (_neutral_operand(1, 1),),
     "Reshape": (_reshape,),
-    "Sub": (_neutral(1, 0), _difference),
-    "Sum": (_single,),
+    "Sub": (_neutral_operand(1, 0), _difference),
+    "Sum": (_single_operand,),
     "Tile": (_tile,),
     "Transpose": (_transpose,),
     "Where": (_where,),
 }
-"""By operator: the rules in order; stops when the value equals another value."""
+"""Rules in order of application, by operator. The first rule that sets `equal_value` is the last."""
 
 
-def note_source(node: NormalNode, number: int) -> None:
-    """Notes how the first output of a normalized node, with this number, is made."""
+def record_source(node: NormalNode, number: int) -> None:
+    """Records the producer of a value, which is the first output of a normalized node."""
     if node.domain or not node.inputs or not isinstance(node.inputs[0], int):
         return
     x = node.inputs[0]
@@ -283,10 +300,10 @@ def note_source(node: NormalNode, number: int) -> None:
     elif node.op == "Transpose" and (perm := permutation(node)) is not None:
         sources.transposes[number] = x, perm
     elif node.op == "Concat" and isinstance(axis := node.attributes.get("axis"), int) and axis >= 0:
-        sources.joined[number] = axis, tuple(node.inputs)
+        sources.concatenated[number] = axis, tuple(node.inputs)
     elif node.op in RESHAPES:
         sources.reshaped[number] = sources.reshaped.get(x, x)
     elif node.op in INVOLUTIONS:
-        sources.turned[node.op, number] = x
+        sources.involutions[node.op, number] = x
     elif node.op in IDEMPOTENT:
-        sources.settled.add((node.op, number))
+        sources.idempotent.add((node.op, number))

@@ -1,7 +1,7 @@
-"""Inferred types of a graph's values that hold at every size: ranks for axes, types for casts.
+"""Infers types and ranks of a graph's values that are valid at every size of the open dimensions.
 
-Declared types of inner values may be wrong and are ignored, and no result depends on open sizes: at a length
-of 1 an operator may drop an axis that it keeps at other lengths.
+Declared types of inner values may be wrong and are ignored. Open dimensions stay symbolic, because an
+operator may remove an axis of length 1 that it keeps at other lengths.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Path = tuple[str, ...]
 
 
 class TypeLookup:
-    """The inferred types of a model's values; computed on first use.
+    """Inferred types of a model's values, computed on first use.
 
     Args:
-        model: The model.
+        model: Model to infer.
     """
 
     def __init__(self, model: Model) -> None:
-        self._model = replace(model, graph=_undeclared(model.graph, inputs=True))
+        self._model = replace(model, graph=_strip_types(model.graph, inputs=True))
 
     def __call__(self, path: Path, name: str) -> TensorInfo | None:
-        """The type of a value in the graph at a path; None where unknown."""
+        """Returns the type of a value in the graph at `path`, or None if unknown."""
         shapes = self._main if not path else self._places.get(path)
         return None if shapes is None else shapes.get(name)
 
     def read_by(self, op: str) -> dict[str, list[TensorInfo | None]]:
-        """Types of the first inputs of the nodes of a standard operator, by name of the input.
+        """Returns the types of the first inputs of all nodes of a standard operator, by input name.
 
-        Types in bodies inside functions are unknown: calls may have other sizes.
+        Types in functions are unknown, because calls may have different sizes.
         """
         types: dict[str, list[TensorInfo | None]] = {}
         for place in places(self._model, self._inference):
@@ -63,22 +63,22 @@ class TypeLookup:
         return {place.path: place.shapes for place in places(self._model, self._inference)}
 
 
-def _undeclared(graph: Graph, *, inputs: bool) -> Graph:
-    """The graph, bodies included, without declared types, except those of its own inputs."""
+def _strip_types(graph: Graph, *, inputs: bool) -> Graph:
+    """Removes the declared types from a graph and its bodies, except those of the inputs if `inputs`."""
     nodes = node_sequence(graph.nodes)
-    plain = [_without(node) for node in nodes]
-    same = all(a is b for a, b in zip(nodes, plain, strict=True))
+    stripped = [_strip_bodies(node) for node in nodes]
+    is_unchanged = all(a is b for a, b in zip(nodes, stripped, strict=True))
     return replace(
         graph,
-        nodes=graph.nodes if same else gathered(plain),
+        nodes=graph.nodes if is_unchanged else gathered(stripped),
         inputs=graph.inputs if inputs else tuple(map(_untyped, graph.inputs)),
         outputs=tuple(map(_untyped, graph.outputs)),
         values=(),
     )
 
 
-def _without(node: Node) -> Node:
-    bodies = {name: _undeclared(body, inputs=False) for name, body in subgraphs(node)}
+def _strip_bodies(node: Node) -> Node:
+    bodies = {name: _strip_types(body, inputs=False) for name, body in subgraphs(node)}
     return with_bodies(node, bodies) if bodies else node
 
 

@@ -1,9 +1,9 @@
-"""Normal form of a node: one form for what ONNX lets a file express in several ways.
+"""Brings nodes to a normal form, because ONNX can express the same operation in several ways.
 
-Schema defaults are filled in; settings without effect are left out; axes count from the front; the letters of
-an Einsum are those of the alphabet in order; commutative operands are sorted. Every rule here
-holds for all inputs, bit for bit, so two nodes with one normal form are equal by construction. A rule that
-needs the rank or the type of a value is skipped where inference does not know it.
+The normal form includes schema defaults and omits settings without effect. Axes count from the front, the
+letters of an Einsum are in alphabetical order, and commutative operands are sorted. Every rule preserves the
+result bit for bit for all inputs, so two nodes with equal normal forms are equal. A rule that needs the rank
+or the type of a value does nothing if inference does not know it.
 """
 
 from __future__ import annotations
@@ -28,29 +28,34 @@ def normalize(node: NormalNode) -> None:
     for rules in () if node.domain else (OLDER, IDENTITIES):
         for rule in rules.get(node.op, ()):
             rule(node)
-            if node.same is not None:
+            if node.equal_value is not None:
                 return
     for rule in _RULES.get((node.domain, node.op), ()):
         rule(node)
-        if node.same is not None:
+        if node.equal_value is not None:
             return
 
 
-# axes count from the front
+# axes
 
 
-def _from_front(name: str, more: int = 0) -> Rule:
-    """An axis of the first input, or of a value with `more` extra axes."""
+def _normalize_axis(name: str, extra_axes: int = 0) -> Rule:
+    """Makes a rule that counts an axis of the first input from the front.
+
+    Args:
+        name: Name of the attribute.
+        extra_axes: Number of axes that the value has in addition to those of the first input.
+    """
 
     def rule(node: NormalNode) -> None:
         rank, axis = node.rank(0), node.attributes.get(name)
         if rank is not None and isinstance(axis, int) and axis < 0:
-            node.attributes[name] = axis + rank + more
+            node.attributes[name] = axis + rank + extra_axes
 
     return rule
 
 
-def _axes_from_front(name: str) -> Rule:
+def _normalize_axes(name: str) -> Rule:
     def rule(node: NormalNode) -> None:
         rank, axes = node.rank(0), node.attributes.get(name)
         if rank is not None and isinstance(axes, tuple):
@@ -60,60 +65,60 @@ def _axes_from_front(name: str) -> Rule:
 
 
 def _listed_axes(node: NormalNode) -> Ints | None:
-    """The axes of a Squeeze, an Unsqueeze or a reduction: an attribute or a stored input."""
+    """Returns the axes of a Squeeze, Unsqueeze or reduction from an attribute or a stored input."""
     axes = node.attributes.get("axes")
     return axes if isinstance(axes, tuple) else node.ints(1)
 
 
 def _reduction(node: NormalNode) -> None:
-    """Sorted axes, as an attribute; a list of all axes becomes none."""
+    """Sorts the axes and stores them as an attribute; a list of all axes is removed."""
     axes, rank = _listed_axes(node), node.rank(0)
     if axes:
         if rank is not None:
             axes = tuple(sorted({axis % rank for axis in axes if -rank <= axis < rank}))
         node.attributes.pop("noop_with_empty_axes", None)
         if len(node.inputs) > 1:
-            node.absent(1)
+            node.remove_input(1)
         node.attributes["axes"] = axes
         if rank is not None and axes == tuple(range(rank)):
             del node.attributes["axes"]
             node.attributes["noop_with_empty_axes"] = 0
     elif axes is not None or len(node.inputs) == 1:
-        # no axes means all axes or none, as another attribute says
+        # without axes, the attribute noop_with_empty_axes decides between all axes and none
         node.attributes.pop("axes", None)
         if len(node.inputs) > 1:
-            node.absent(1)
+            node.remove_input(1)
 
 
-def _squeezed(more: bool) -> Rule:
-    """Sorted axes, as an attribute."""
+def _normalize_squeeze(adds_axes: bool) -> Rule:
+    """Makes a rule that sorts the axes of a Squeeze or Unsqueeze and stores them as an attribute."""
 
     def rule(node: NormalNode) -> None:
         axes, rank = _listed_axes(node), node.rank(0)
         if axes is None:
             return
         if rank is not None:
-            rank += len(axes) if more else 0
+            rank += len(axes) if adds_axes else 0
             axes = tuple(sorted(axis + rank if axis < 0 else axis for axis in axes))
         if len(node.inputs) > 1:
-            node.absent(1)
+            node.remove_input(1)
         node.attributes["axes"] = axes
 
     return rule
 
 
-_BEYOND = 1 << 40
-"""An end beyond any axis."""
+_MIN_OPEN_END = 1 << 40
+"""Smallest end index that is beyond any axis."""
 
 
 def _slice(node: NormalNode) -> None:
-    """Axes from the front; a list of all axes becomes none, and so do steps of 1."""
+    """Counts axes from the front, and removes steps of 1 and a Slice that takes everything."""
     starts = node.ints(1)
     if starts is None:
         return
     steps = node.ints(4)
     if steps is not None and all(step == 1 for step in steps):
-        node.absent(4)
+        node.remove_input(4)
     axes = node.ints(3) if len(node.inputs) > 3 and node.inputs[3] != 0 else tuple(range(len(starts)))
     if axes is None:
         return
@@ -121,8 +126,13 @@ def _slice(node: NormalNode) -> None:
     if rank is not None:
         axes = tuple(axis + rank if axis < 0 else axis for axis in axes)
     ends, counts = node.ints(2), len(starts)
-    if ends is not None and not any(starts) and all(end >= _BEYOND for end in ends) and len(node.inputs) < 5:
-        node.same = node.inputs[0]
+    if (
+        ends is not None
+        and not any(starts)
+        and all(end >= _MIN_OPEN_END for end in ends)
+        and len(node.inputs) < 5
+    ):
+        node.equal_value = node.inputs[0]
     node.inputs += [0] * (4 - len(node.inputs))
     node.inputs[3] = ("axes", axes)
     node.inputs[1] = ("starts", starts)
@@ -131,7 +141,7 @@ def _slice(node: NormalNode) -> None:
 
 
 def _axis_input(node: NormalNode) -> None:
-    """An axis that is an input."""
+    """Counts an axis that is an input from the front."""
     axes, rank = node.ints(1), node.rank(0)
     if axes is not None and len(axes) == 1:
         axis = axes[0] + rank if rank is not None and axes[0] < 0 else axes[0]
@@ -149,28 +159,30 @@ def _zeros(value: Any) -> bool:
     return isinstance(value, tuple) and all(element == 0 for element in value)
 
 
-def _kernel(at: int) -> Rule:
-    """The kernel shape is that of the stored kernel."""
+def _drop_kernel_shape(index: int) -> Rule:
+    """Makes a rule that removes a kernel_shape equal to the shape of the stored kernel."""
 
     def rule(node: NormalNode) -> None:
-        kernel = node.stored(at) if at < len(node.inputs) and isinstance(node.inputs[at], int) else None
+        kernel = (
+            node.stored(index) if index < len(node.inputs) and isinstance(node.inputs[index], int) else None
+        )
         if kernel is None:
             return
         size = tuple(kernel.shape[2:])
-        _same_size(node, size)
-        node.drop("kernel_shape", lambda value: tuple(value) == size)
+        _explicit_same_pads(node, size)
+        node.remove_trivial("kernel_shape", lambda value: tuple(value) == size)
 
     return rule
 
 
-def _pooled(node: NormalNode) -> None:
+def _pool_padding(node: NormalNode) -> None:
     kernel = node.attributes.get("kernel_shape")
     if node.op == "MaxPool" and isinstance(kernel, tuple):
-        _same_size(node, kernel)
+        _explicit_same_pads(node, kernel)
 
 
-def _same_size(node: NormalNode, kernel: Ints) -> None:
-    """Pads in place of SAME_UPPER, where windows move by one: then pads do not depend on the size."""
+def _explicit_same_pads(node: NormalNode, kernel: Ints) -> None:
+    """Replaces SAME_UPPER by explicit pads if all strides are 1; then the pads do not depend on the size."""
     attributes = node.attributes
     if attributes.get("auto_pad") != "SAME_UPPER" or node.op not in ("Conv", "MaxPool"):
         return
@@ -183,41 +195,41 @@ def _same_size(node: NormalNode, kernel: Ints) -> None:
 
 
 def _window(node: NormalNode) -> None:
-    """Strides and dilations of 1 and pads of 0 are the default."""
+    """Removes strides and dilations of 1 and pads of 0, which are the defaults."""
     attributes = node.attributes
-    plain = not attributes.get("ceil_mode", 0) and not attributes.get("output_shape")
-    if attributes.get("auto_pad") == "VALID" and plain and _zeros(attributes.get("pads", ())):
+    has_no_options = not attributes.get("ceil_mode", 0) and not attributes.get("output_shape")
+    if attributes.get("auto_pad") == "VALID" and has_no_options and _zeros(attributes.get("pads", ())):
         attributes["auto_pad"] = "NOTSET"
     if attributes.get("auto_pad") == "NOTSET":
-        node.drop("pads", _zeros)
-    node.drop("strides", _ones)
-    node.drop("dilations", _ones)
-    node.drop("output_padding", _zeros)
+        node.remove_trivial("pads", _zeros)
+    node.remove_trivial("strides", _ones)
+    node.remove_trivial("dilations", _ones)
+    node.remove_trivial("output_padding", _zeros)
 
 
 def _average(node: NormalNode) -> None:
-    """Without pads, counting them has no effect."""
+    """Removes count_include_pad if there are no pads."""
     attributes = node.attributes
-    exact = attributes.get("auto_pad") == "NOTSET" and not attributes.get("ceil_mode")
-    if exact and "pads" not in attributes:
+    is_exact = attributes.get("auto_pad") == "NOTSET" and not attributes.get("ceil_mode")
+    if is_exact and "pads" not in attributes:
         attributes.pop("count_include_pad", None)
 
 
 def _max_pool(node: NormalNode) -> None:
-    """The order of indices only matters if indices are an output; 0 is the default."""
-    node.drop("storage_order", lambda value: node.outputs == 1 or value == 0)
+    """Removes storage_order if it is 0 or the indices are not an output."""
+    node.remove_trivial("storage_order", lambda value: node.outputs == 1 or value == 0)
 
 
 # commutative operands
 
 
-def _commuted(node: NormalNode) -> None:
+def _sort_operands(node: NormalNode) -> None:
     if len(node.inputs) == 2:
         node.inputs.sort(key=lambda number: (isinstance(number, tuple), number))
 
 
-def _mirrored(op: str) -> Rule:
-    """A > b is b < a."""
+def _swap_operands(op: str) -> Rule:
+    """Makes a rule that swaps the operands of a comparison and changes the operator, as in a > b to b < a."""
 
     def rule(node: NormalNode) -> None:
         node.op = op
@@ -230,7 +242,7 @@ def _mirrored(op: str) -> Rule:
 
 
 def _einsum(node: NormalNode) -> None:
-    """Letters of the alphabet in order, and an explicit output."""
+    """Renames the letters of the equation in alphabetical order and makes the output explicit."""
     equation = node.attributes.get("equation")
     if isinstance(equation, bytes):
         equation = equation.decode("latin-1")
@@ -239,21 +251,21 @@ def _einsum(node: NormalNode) -> None:
 
 
 def einsum_equation(equation: str) -> str:
-    """An equation with an explicit output, its letters renamed in order of appearance.
+    """Makes the output of an equation explicit and renames its letters in order of appearance.
 
-    Runtimes disagree on the order of small and capital letters in an implicit output: such an equation is
-    kept.
+    An equation with an implicit output and both small and capital letters is kept, because runtimes disagree
+    on their order.
     """
-    plain = "".join(equation.split())
-    operands, arrow, output = plain.partition("->")
+    compact = "".join(equation.split())
+    operands, arrow, output = compact.partition("->")
     letters = [letter for letter in operands if letter.isalpha()]
     distinct = dict.fromkeys(letters)
-    mixed = any(map(str.islower, distinct)) and any(map(str.isupper, distinct))
-    if not set(distinct) <= set(ascii_letters) or (mixed and not arrow):
-        return plain
+    has_mixed_case = any(map(str.islower, distinct)) and any(map(str.isupper, distinct))
+    if not set(distinct) <= set(ascii_letters) or (has_mixed_case and not arrow):
+        return compact
     if not arrow:
-        once = sorted(letter for letter in distinct if letters.count(letter) == 1)
-        output = ("..." if "..." in operands else "") + "".join(once)
+        single_letters = sorted(letter for letter in distinct if letters.count(letter) == 1)
+        output = ("..." if "..." in operands else "") + "".join(single_letters)
     names = dict(zip(distinct, ascii_letters, strict=False))
     return "".join(names.get(letter, letter) for letter in f"{operands}->{output}")
 
@@ -262,22 +274,22 @@ _ACTIVATIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid"
 
 
 def _recurrent(node: NormalNode) -> None:
-    """Default activations, in any spelling, are removed."""
-    named = node.attributes.get("activations")
-    if not isinstance(named, tuple):
+    """Removes the default activations, in any capitalization."""
+    activations = node.attributes.get("activations")
+    if not isinstance(activations, tuple):
         return
     directions = 2 if node.attributes.get("direction") == "bidirectional" else 1
-    if tuple(str(name).lower() for name in named) == _ACTIVATIONS[node.op] * directions:
+    if tuple(str(name).lower() for name in activations) == _ACTIVATIONS[node.op] * directions:
         del node.attributes["activations"]
 
 
 def _scan(node: NormalNode) -> None:
     for name in ("scan_input_directions", "scan_output_directions", "scan_input_axes", "scan_output_axes"):
-        node.drop(name, _zeros)
+        node.remove_trivial(name, _zeros)
 
 
-def _filled(node: NormalNode) -> None:
-    """A fill with zeros in float32 is the default."""
+def _default_fill(node: NormalNode) -> None:
+    """Removes a fill value of zero in float32, which is the default."""
     value = node.attributes.get("value")
     if isinstance(value, Tensor) and value.dtype == "float32" and value.elements == 1:
         numbers = value.array().reshape(-1)
@@ -286,23 +298,23 @@ def _filled(node: NormalNode) -> None:
 
 
 def _zero_point(node: NormalNode) -> None:
-    """A zero point of 0 is removed, and so is the axis of a single scale."""
+    """Removes a zero point of 0 and the axis of a single scale."""
     zero = node.numbers(2)
-    narrow = zero is not None and zero.dtype.kind in "iu" and not zero.any()
-    if narrow and (node.op == "DequantizeLinear" or _gives_uint8(node)):
-        node.absent(2)
+    is_zero = zero is not None and zero.dtype.kind in "iu" and not zero.any()
+    if is_zero and (node.op == "DequantizeLinear" or _has_uint8_zero_point(node)):
+        node.remove_input(2)
     scale = node.stored(1) if len(node.inputs) > 1 and isinstance(node.inputs[1], int) else None
     if scale is not None and not scale.shape and not node.attributes.get("block_size"):
         node.attributes.pop("axis", None)
 
 
-def _gives_uint8(node: NormalNode) -> bool:
+def _has_uint8_zero_point(node: NormalNode) -> bool:
     zero = node.stored(2)
     return zero is not None and zero.dtype == "uint8" and not node.attributes.get("output_dtype")
 
 
 def _gemm(node: NormalNode) -> None:
-    """Without a C, beta has no effect."""
+    """Removes beta if there is no C."""
     if len(node.inputs) < 3:
         node.attributes.pop("beta", None)
 
@@ -322,49 +334,49 @@ def _resize(node: NormalNode) -> None:
     if attributes.get("coordinate_transformation_mode") != "tf_crop_and_resize" and node.opset > 10:
         attributes.pop("extrapolation_value", None)
         if len(node.inputs) > 1:
-            node.absent(1)
+            node.remove_input(1)
 
 
-_AXIS = _from_front("axis")
+_AXIS = _normalize_axis("axis")
 
 _STANDARD: Mapping[str, Sequence[Rule]] = {
-    "Add": (_commuted,),
-    "And": (_commuted,),
+    "Add": (_sort_operands,),
+    "And": (_sort_operands,),
     "ArgMax": (_AXIS,),
     "ArgMin": (_AXIS,),
     "AveragePool": (_window, _average),
     "BatchNormalization": (_batch_normalization,),
-    "BitwiseAnd": (_commuted,),
-    "BitwiseOr": (_commuted,),
-    "BitwiseXor": (_commuted,),
+    "BitwiseAnd": (_sort_operands,),
+    "BitwiseOr": (_sort_operands,),
+    "BitwiseXor": (_sort_operands,),
     "Concat": (_AXIS,),
-    "ConstantOfShape": (_filled,),
-    "Conv": (_kernel(1), _window),
-    "ConvInteger": (_kernel(1), _window),
-    "ConvTranspose": (_kernel(1), _window),
+    "ConstantOfShape": (_default_fill,),
+    "Conv": (_drop_kernel_shape(1), _window),
+    "ConvInteger": (_drop_kernel_shape(1), _window),
+    "ConvTranspose": (_drop_kernel_shape(1), _window),
     "CumSum": (_axis_input,),
     "DequantizeLinear": (_zero_point, _AXIS),
     "Einsum": (_einsum,),
-    "Equal": (_commuted,),
+    "Equal": (_sort_operands,),
     "Flatten": (_AXIS,),
     "GRU": (_recurrent,),
     "Gather": (_AXIS,),
     "GatherElements": (_AXIS,),
     "Gemm": (_gemm,),
-    "Greater": (_mirrored("Less"),),
-    "GreaterOrEqual": (_mirrored("LessOrEqual"),),
+    "Greater": (_swap_operands("Less"),),
+    "GreaterOrEqual": (_swap_operands("LessOrEqual"),),
     "Hardmax": (_AXIS,),
     "LSTM": (_recurrent,),
     "LayerNormalization": (_AXIS,),
     "LogSoftmax": (_AXIS,),
     "LpNormalization": (_AXIS,),
     "LpPool": (_window,),
-    "MaxPool": (_pooled, _window, _max_pool),
-    "MeanVarianceNormalization": (_axes_from_front("axes"),),
-    "Mul": (_commuted,),
-    "OneHot": (_from_front("axis", 1),),
-    "Or": (_commuted,),
-    "QLinearConv": (_kernel(3), _window),
+    "MaxPool": (_pool_padding, _window, _max_pool),
+    "MeanVarianceNormalization": (_normalize_axes("axes"),),
+    "Mul": (_sort_operands,),
+    "OneHot": (_normalize_axis("axis", 1),),
+    "Or": (_sort_operands,),
+    "QLinearConv": (_drop_kernel_shape(3), _window),
     "QuantizeLinear": (_zero_point, _AXIS),
     "RMSNormalization": (_AXIS,),
     "RNN": (_recurrent,),
@@ -375,12 +387,12 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
     "Softmax": (_AXIS,),
     "Split": (_AXIS,),
     "SplitToSequence": (_AXIS,),
-    "Squeeze": (_squeezed(more=False),),
-    "Sum": (_commuted,),
+    "Squeeze": (_normalize_squeeze(adds_axes=False),),
+    "Sum": (_sort_operands,),
     "TopK": (_AXIS,),
     "Unique": (_AXIS,),
-    "Unsqueeze": (_squeezed(more=True),),
-    "Xor": (_commuted,),
+    "Unsqueeze": (_normalize_squeeze(adds_axes=True),),
+    "Xor": (_sort_operands,),
     **{
         f"Reduce{kind}": (_reduction,)
         for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
@@ -389,7 +401,7 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
 
 _MICROSOFT: Mapping[str, Sequence[Rule]] = {
     "BiasSoftmax": (_AXIS,),
-    "FusedConv": (_kernel(1), _window),
+    "FusedConv": (_drop_kernel_shape(1), _window),
     "QLinearAveragePool": (_window, _average),
     "QLinearConv": (_window,),
     "QLinearSoftmax": (_AXIS,),

@@ -1,4 +1,4 @@
-"""A node during normalization, with the facts about the values around it."""
+"""Defines a node during normalization, with facts about the values that it reads."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from explorer.engine.graph.model import Tensor
 
 Ints = tuple[int, ...]
 
-_SMALL = 64
-"""Elements up to which a stored tensor is read as axes, sizes or a scalar."""
+_MAX_ELEMENTS = 64
+"""Maximum number of elements of a stored tensor that is read as axes, sizes or a scalar."""
 
 
 class NormalNode(Struct):
-    """A node during normalization.
+    """A node during normalization. Functions take the index of an input.
 
     Attributes:
-        domain, op: The operator.
-        opset: Version of its operator set in the model.
-        inputs: Numbers of its inputs; a form in place of a number where the stored input has one.
-        attributes: Values by name, references resolved; absent attributes are not included.
+        domain, op: Domain and operator.
+        opset: Opset version of the domain in the model.
+        inputs: Value numbers of the inputs. A rule may replace the number of a stored input by a form,
+            which is a (name, value) pair. 0 is an absent input.
+        attributes: Attribute values by name, with references resolved. Absent attributes are omitted.
         outputs: Number of outputs, without unnamed outputs at the end.
-        stored: The stored tensor behind an input; None for any other value.
-        rank: Number of axes of an input; None where unknown.
-        size: Length of an input along an axis, if equal in every run; None where unknown.
-        dtype: Element type of an input; None where unknown.
-        sources: How values are made; rules keep it up to date.
-        same: The number of the equal value, if the node's only output equals another value.
+        stored: Function that returns the stored tensor of an input, or None for other values.
+        rank: Function that returns the rank of an input, or None if unknown.
+        size: Function that returns the length of an input along an axis, or None if it is unknown or differs
+            between runs.
+        dtype: Function that returns the element type of an input, or None if unknown.
+        sources: Producers of values. `record_source` updates them.
+        equal_value: Number of an existing value that equals the node's output, or None.
     """
 
     domain: str
@@ -44,44 +46,49 @@ class NormalNode(Struct):
     size: Callable[[int, int], int | None]
     dtype: Callable[[int], str | None]
     sources: Sources
-    same: int | None = None
+    equal_value: int | None = None
 
-    def numbers(self, at: int) -> np.ndarray[Any, Any] | None:
-        """The numbers of a small stored input; None for any other value."""
-        if at >= len(self.inputs) or not isinstance(self.inputs[at], int):
+    def numbers(self, index: int) -> np.ndarray[Any, Any] | None:
+        """Returns the array of a small stored input, or None for other values."""
+        if index >= len(self.inputs) or not isinstance(self.inputs[index], int):
             return None
-        tensor = self.stored(at)
-        if tensor is None or tensor.payload is None or tensor.dtype == "string" or tensor.elements > _SMALL:
+        tensor = self.stored(index)
+        if (
+            tensor is None
+            or tensor.payload is None
+            or tensor.dtype == "string"
+            or tensor.elements > _MAX_ELEMENTS
+        ):
             return None
         return tensor.array()
 
-    def ints(self, at: int) -> Ints | None:
-        """The integers of a small stored or normalized input, as a flat list; None for any other value."""
-        if at < len(self.inputs) and isinstance(self.inputs[at], tuple):
-            form = self.inputs[at][1]
+    def ints(self, index: int) -> Ints | None:
+        """Returns the integers of a small stored or normalized input, flattened, or None for other values."""
+        if index < len(self.inputs) and isinstance(self.inputs[index], tuple):
+            form = self.inputs[index][1]
             return form if isinstance(form, tuple) else None
-        values = self.numbers(at)
+        values = self.numbers(index)
         if values is None or values.dtype.kind not in "iu":
             return None
         return tuple(int(value) for value in values.reshape(-1))
 
-    def listed(self, name: str, at: int) -> Ints | None:
-        """Integers that are an attribute in some operator sets and an input in others."""
+    def int_list(self, name: str, index: int) -> Ints | None:
+        """Returns integers that are an attribute in some opsets and an input in others, or None."""
         value = self.attributes.get(name)
         if isinstance(value, int):
             return (value,)
-        return value if isinstance(value, tuple) else self.ints(at)
+        return value if isinstance(value, tuple) else self.ints(index)
 
-    def place(self, at: int, name: str, value: Any) -> None:
-        """Puts a form in the place of an input, and removes the attribute of that name."""
+    def set_form(self, index: int, name: str, value: Any) -> None:
+        """Replaces an input by a form, and removes the attribute with the same name."""
         self.attributes.pop(name, None)
-        self.inputs += [0] * (at + 1 - len(self.inputs))
-        self.inputs[at] = name, value
+        self.inputs += [0] * (index + 1 - len(self.inputs))
+        self.inputs[index] = name, value
 
-    def absent(self, at: int) -> None:
-        """Removes an input."""
-        if at < len(self.inputs):
-            self.inputs[at] = 0
+    def remove_input(self, index: int) -> None:
+        """Makes an input absent."""
+        if index < len(self.inputs):
+            self.inputs[index] = 0
         self.trim()
 
     def trim(self) -> None:
@@ -89,32 +96,32 @@ class NormalNode(Struct):
         while self.inputs and self.inputs[-1] == 0:
             self.inputs.pop()
 
-    def drop(self, name: str, trivial: Callable[[Any], bool]) -> None:
-        """Removes an attribute if its value is trivial."""
+    def remove_trivial(self, name: str, trivial: Callable[[Any], bool]) -> None:
+        """Removes an attribute if `trivial` returns True for its value."""
         if name in self.attributes and trivial(self.attributes[name]):
             del self.attributes[name]
 
 
 class Sources(Struct):
-    """How values are made, by the value's number, for rules that look at two nodes in a row.
+    """Producers of values by value number, for rules about two consecutive nodes.
 
     Attributes:
-        dtypes: Element types, as far as the numbers alone decide them.
-        casts: The input and the target type of casts.
-        transposes: The input and the axes of transposes.
-        reshaped: The input of reshapes.
-        turned: The input of negations, by the operator that undoes itself.
-        settled: Outputs of an operator that has no effect when it is applied again.
-        joined: The axis and the parts of concatenations.
+        dtypes: Element types that follow from the numbers alone.
+        casts: Input and input type of each Cast.
+        transposes: Input and permutation of each Transpose.
+        reshaped: Input of each reshape.
+        involutions: Input of each operator that is its own inverse, by (operator, output).
+        idempotent: (operator, output) of operators that have no effect when applied again.
+        concatenated: Axis and parts of each Concat.
     """
 
     dtypes: dict[int, str] = field(default_factory=dict)
     casts: dict[int, tuple[int, str]] = field(default_factory=dict)
     transposes: dict[int, tuple[int, Ints]] = field(default_factory=dict)
     reshaped: dict[int, int] = field(default_factory=dict)
-    turned: dict[tuple[str, int], int] = field(default_factory=dict)
-    settled: set[tuple[str, int]] = field(default_factory=set)
-    joined: dict[int, tuple[int, tuple[Any, ...]]] = field(default_factory=dict)
+    involutions: dict[tuple[str, int], int] = field(default_factory=dict)
+    idempotent: set[tuple[str, int]] = field(default_factory=set)
+    concatenated: dict[int, tuple[int, tuple[Any, ...]]] = field(default_factory=dict)
 
 
 Rule = Callable[[NormalNode], None]

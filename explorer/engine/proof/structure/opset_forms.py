@@ -1,8 +1,8 @@
-"""Operator sets: one form for attributes of one version that are inputs of another version.
+"""Brings nodes of older opset versions to the form of the newest version.
 
-The rules bring a node of any version to the form of the newest version, where the meaning is the same. Where
-it is not, an attribute `before` keeps the node apart. `CHANGED` lists the versions in which an operator got a
-meaning that no rule here brings to one form.
+For example, an attribute of an older version may be an input of a newer version. If a node of an older
+version has another meaning, a rule adds the attribute `before`, so that it differs from newer nodes.
+`CHANGED` lists the versions in which an operator changed its meaning without such a rule.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from explorer.engine.graph.schema_defaults import default_attributes
 from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
 
 NEWEST = 28
-"""The newest operator set that these rules cover."""
+"""The newest opset version that these rules cover."""
 
 _LOGIC = ("And", "Equal", "Greater", "Less", "Or", "Xor")
 _BROADCAST = ("Add", "Div", "Mul", "PRelu", "Pow", "Sub", *_LOGIC)
@@ -39,85 +39,85 @@ CHANGED: Mapping[str, Sequence[int]] = {
     "Selu": (6,),
     "Tile": (6,),
 }
-"""By operator of ONNX: the versions at which its meaning changed."""
+"""Opset versions in which an ONNX operator changed its meaning, by operator."""
 
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 def changed_version(op: str, opset: int) -> int:
-    """The version in which an ONNX operator last changed its meaning; 0 without one.
+    """Returns the version in which an ONNX operator last changed its meaning, or 0 if it never did.
 
     Args:
-        op: The operator.
-        opset: Version of the operator set in the model; up to `NEWEST`.
+        op: Operator.
+        opset: Opset version of the model, at most `NEWEST`.
     """
     return max((version for version in CHANGED.get(op, ()) if version <= opset), default=0)
 
 
-def _listed(name: str, at: int) -> Rule:
-    """Integers that were an attribute and became an input."""
+def _attribute_to_input(name: str, index: int) -> Rule:
+    """Makes a rule for integers that are an attribute in older versions and an input in newer ones."""
 
     def rule(node: NormalNode) -> None:
-        values = node.listed(name, at)
+        values = node.int_list(name, index)
         if values is not None:
-            node.place(at, name, values)
+            node.set_form(index, name, values)
 
     return rule
 
 
 def _floats(values: Sequence[float]) -> tuple[str, ...]:
-    """Floats in a form that distinguishes the signs of zeros."""
+    """Converts floats to a form that distinguishes the signs of zeros."""
     return tuple(float(value).hex() for value in values)
 
 
-def _float(node: NormalNode, at: int) -> float | None:
-    """The only number of a stored float; None for any other input."""
-    values = node.numbers(at)
+def _float(node: NormalNode, index: int) -> float | None:
+    """Returns the value of a stored float scalar, or None for any other input."""
+    values = node.numbers(index)
     if values is None or values.size != 1 or values.dtype.kind != "f":
         return None
     return float(values.reshape(-1)[0])
 
 
 def _clip(node: NormalNode) -> None:
-    """Limits as numbers; in float32 the largest number is no limit."""
-    for at, name, widest in ((1, "min", -_LARGEST), (2, "max", _LARGEST)):
-        value = node.attributes.pop(name, widest) if node.opset < 11 else _float(node, at)
+    """Stores the limits as numbers, and removes a limit equal to the largest float32."""
+    for index, name, widest in ((1, "min", -_LARGEST), (2, "max", _LARGEST)):
+        value = node.attributes.pop(name, widest) if node.opset < 11 else _float(node, index)
         if value is None:
             continue
         if value == widest and node.dtype(0) == "float32":
-            node.absent(at)
+            node.remove_input(index)
         else:
-            node.place(at, name, _floats([value]))
+            node.set_form(index, name, _floats([value]))
 
 
 def _pad(node: NormalNode) -> None:
-    """Pads of every axis, and the fill value; zeros are the default."""
-    old = node.opset < 11
+    """Stores the pads of every axis and the fill value; a fill value of zero is removed."""
+    is_old = node.opset < 11
     value = node.attributes.pop("value", 0.0)
-    value = value if old else _float(node, 2)
-    pads, axes, rank = node.listed("pads", 1), node.ints(3), node.rank(0)
+    value = value if is_old else _float(node, 2)
+    pads, axes, rank = node.int_list("pads", 1), node.ints(3), node.rank(0)
     if axes is not None and pads is not None and rank is not None and len(pads) == 2 * len(axes):
-        every = [0] * (2 * rank)
-        for at, axis in enumerate(axes):
-            every[axis % rank], every[rank + axis % rank] = pads[at], pads[len(axes) + at]
-        pads = tuple(every)
-        node.absent(3)
+        all_pads = [0] * (2 * rank)
+        for index, axis in enumerate(axes):
+            all_pads[axis % rank], all_pads[rank + axis % rank] = pads[index], pads[len(axes) + index]
+        pads = tuple(all_pads)
+        node.remove_input(3)
     if pads is not None:
-        node.place(1, "pads", pads)
+        node.set_form(1, "pads", pads)
     fill = node.numbers(2)
     if (
         node.attributes.get("mode") != "constant"
         or (fill is not None and fill.dtype.kind in "iu" and not fill.any())
         or (value == 0.0 and not np.signbit(value))
     ):
-        node.absent(2)
+        node.remove_input(2)
     elif value is not None:
-        node.place(2, "value", _floats([value]))
+        node.set_form(2, "value", _floats([value]))
 
 
 def _split(node: NormalNode) -> None:
-    """Equal parts of a known size need not be listed."""
-    parts, axis = node.listed("split", 1), node.attributes.get("axis", 0)
+    """Removes a list of equal parts if the size of the axis is known."""
+    parts, axis = node.int_list("split", 1), node.attributes.get("axis", 0)
     size = node.size(0, axis) if isinstance(axis, int) else None
     count = node.attributes.get("num_outputs")
     if isinstance(count, int) and parts is None and size is not None and count and size % count == 0:
@@ -126,20 +126,20 @@ def _split(node: NormalNode) -> None:
         return
     if size == sum(parts) and len(set(parts)) == 1:
         node.attributes.pop("split", None)
-        node.absent(1)
+        node.remove_input(1)
     else:
-        node.place(1, "split", parts)
+        node.set_form(1, "split", parts)
 
 
 def _resize(node: NormalNode) -> None:
-    """Scales of every axis; up to operator set 10, coordinates are `asymmetric`."""
-    old = node.op == "Upsample" or node.opset < 11
-    scales = _scales(node, 1 if old else 2)
-    if not old:
+    """Stores the scales of every axis. Before opset 11, coordinates are `asymmetric`."""
+    is_old = node.op == "Upsample" or node.opset < 11
+    scales = _scales(node, 1 if is_old else 2)
+    if not is_old:
         if scales == ():
-            node.absent(2)
+            node.remove_input(2)
         elif scales is not None:
-            node.place(2, "scales", _floats(scales))
+            node.set_form(2, "scales", _floats(scales))
         return
     mode = node.attributes.get("mode")
     if scales is None or mode not in ("nearest", "linear") or min(scales, default=0.0) < 1:
@@ -152,11 +152,11 @@ def _resize(node: NormalNode) -> None:
     node.attributes = {**newest, **nearest, "mode": mode}
 
 
-def _scales(node: NormalNode, at: int) -> tuple[float, ...] | None:
-    """The scales of a Resize, of every axis where its rank is known."""
+def _scales(node: NormalNode, index: int) -> tuple[float, ...] | None:
+    """Returns the scales of a Resize, for every axis if the rank is known, or None if they are computed."""
     values = node.attributes.pop("scales", None)
     if values is None:
-        constant = node.numbers(at)
+        constant = node.numbers(index)
         values = (
             tuple(constant.reshape(-1).tolist())
             if constant is not None and constant.dtype.kind == "f"
@@ -164,58 +164,64 @@ def _scales(node: NormalNode, at: int) -> tuple[float, ...] | None:
         )
     axes, rank = node.attributes.get("axes"), node.rank(0)
     if values and isinstance(axes, tuple) and rank is not None and len(axes) == len(values):
-        every = [1.0] * rank
+        all_scales = [1.0] * rank
         for axis, value in zip(axes, values, strict=True):
-            every[axis % rank] = value
+            all_scales[axis % rank] = value
         del node.attributes["axes"]
-        return tuple(every)
+        return tuple(all_scales)
     return values if isinstance(values, tuple) else None
 
 
 def _last_axis(node: NormalNode) -> None:
-    """Up to operator set 12, all axes from this one on are joined; for the last axis that is the same."""
+    """Marks Softmax and similar operators before opset 13, which flatten all axes from `axis`.
+
+    For the last axis, both meanings are equal.
+    """
     axis, rank = node.attributes.get("axis"), node.rank(0)
     if node.opset < 13 and (rank is None or axis not in (-1, rank - 1)):
         node.attributes["before"] = 13
 
 
 def _dft(node: NormalNode) -> None:
-    """An axis that was an attribute."""
-    old = node.attributes.pop("axis", 1) if node.opset < 20 else None
-    listed: Ints | None = (old,) if isinstance(old, int) else node.ints(2)
-    if listed is None and (len(node.inputs) < 3 or node.inputs[2] == 0):
-        listed = (-2,)
+    """Stores the axis, an attribute before opset 20, as an input."""
+    old_axis = node.attributes.pop("axis", 1) if node.opset < 20 else None
+    axes: Ints | None = (old_axis,) if isinstance(old_axis, int) else node.ints(2)
+    if axes is None and (len(node.inputs) < 3 or node.inputs[2] == 0):
+        axes = (-2,)
     rank = node.rank(0)
-    if listed is not None and len(listed) == 1 and rank is not None:
-        node.place(2, "axis", (listed[0] % rank,))
+    if axes is not None and len(axes) == 1 and rank is not None:
+        node.set_form(2, "axis", (axes[0] % rank,))
     elif node.opset < 20:
         node.attributes["before"] = 20
 
 
 def _grid_sample(node: NormalNode) -> None:
-    """Modes by their newer names."""
+    """Replaces the old names of the modes."""
     mode = node.attributes.get("mode")
     node.attributes["mode"] = {"bilinear": "linear", "bicubic": "cubic"}.get(str(mode), mode)
 
 
 def _scatter(node: NormalNode) -> None:
-    """Scatter is ScatterElements under its older name."""
+    """Renames Scatter, the old name of ScatterElements."""
     node.op, node.opset = "ScatterElements", 11
     newest = default_attributes("", "ScatterElements", NEWEST)
     node.attributes = {**newest, **node.attributes}
 
 
-def _without(name: str, *trivial: Any) -> Rule:
-    """Removes an attribute that has no effect, for these values or for any."""
+def _drop_attribute(name: str, *trivial: Any) -> Rule:
+    """Makes a rule that removes an attribute without effect, for the `trivial` values or for all values."""
 
     def rule(node: NormalNode) -> None:
-        node.drop(name, lambda value: not trivial or value in trivial)
+        node.remove_trivial(name, lambda value: not trivial or value in trivial)
 
     return rule
 
 
-def _kept_apart(version: int, attribute: str, *trivial: Any) -> Rule:
-    """Keeps a version apart that gave an attribute another meaning, unless its value is trivial."""
+def _keep_apart(version: int, attribute: str, *trivial: Any) -> Rule:
+    """Makes a rule that marks nodes before a version in which an attribute changed its meaning.
+
+    Nodes with a `trivial` value of the attribute are not marked.
+    """
 
     def rule(node: NormalNode) -> None:
         if node.opset < version and node.attributes.get(attribute, trivial[0]) not in trivial:
@@ -225,33 +231,37 @@ def _kept_apart(version: int, attribute: str, *trivial: Any) -> Rule:
 
 
 def _batch_normalization(node: NormalNode) -> None:
-    """Statistics outputs had other names."""
-    node.drop("spatial", lambda value: value == 1)
+    """Removes the default of `spatial`, and marks nodes before opset 14 with statistics as outputs."""
+    node.remove_trivial("spatial", lambda value: value == 1)
     if node.opset < 14 and node.outputs > 1:
         node.attributes["before"] = 14
 
 
 OLDER: Mapping[str, Sequence[Rule]] = {
-    "AveragePool": (_kept_apart(19, "ceil_mode", 0),),
+    "AveragePool": (_keep_apart(19, "ceil_mode", 0),),
     "BatchNormalization": (_batch_normalization,),
     "Clip": (_clip,),
     "ConvTranspose": (
-        _kept_apart(11, "auto_pad", "NOTSET", "VALID"),
-        _kept_apart(11, "output_shape", None),
+        _keep_apart(11, "auto_pad", "NOTSET", "VALID"),
+        _keep_apart(11, "output_shape", None),
     ),
     "DFT": (_dft,),
-    "Gemm": (_without("broadcast"),),
+    "Gemm": (_drop_attribute("broadcast"),),
     "GridSample": (_grid_sample,),
     "Hardmax": (_last_axis,),
     "LogSoftmax": (_last_axis,),
     "Pad": (_pad,),
-    "Reshape": (_listed("shape", 1),),
+    "Reshape": (_attribute_to_input("shape", 1),),
     "Resize": (_resize,),
     "Scatter": (_scatter,),
-    "Slice": (_listed("starts", 1), _listed("ends", 2), _listed("axes", 3)),
+    "Slice": (
+        _attribute_to_input("starts", 1),
+        _attribute_to_input("ends", 2),
+        _attribute_to_input("axes", 3),
+    ),
     "Softmax": (_last_axis,),
     "Split": (_split,),
-    "TopK": (_listed("k", 1),),
+    "TopK": (_attribute_to_input("k", 1),),
     "Upsample": (_resize,),
 }
-"""By ONNX operator: the rules in order."""
+"""Rules in order of application, by ONNX operator."""

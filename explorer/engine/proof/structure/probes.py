@@ -1,7 +1,7 @@
-"""Probe points of two graphs: paired values, and the nodes between them.
+"""Pairs the values of two graphs and cuts each graph into regions between these values.
 
-Values that both graphs have cut each of them into regions. A region can run alone, on any inputs: that tells
-the layer that makes an error from those that only pass it on.
+A region can run alone, on any inputs. This distinguishes the layer that causes an error from layers that only
+propagate it.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from msgspec.structs import replace
 from explorer.engine.diff.def_use import DefUse, is_counted
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import match
-from explorer.engine.diff.sites import nodes_of, pair_sites, ties_of
+from explorer.engine.diff.sites import collect_site_nodes, collect_ties, pair_sites
 from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Model, Node, Value
 from explorer.engine.graph.tile_metadata import SITE_KEY
 
 
 class Pair(Struct, frozen=True):
-    """A value of one graph, and the same value of the other graph."""
+    """Names of corresponding values in the first and in the second graph."""
 
     before: str
     after: str
 
 
 class Region(Struct, frozen=True):
-    """The nodes that compute one value from the values at which the region stops.
+    """Nodes that compute one value from other paired values and graph inputs.
 
     Attributes:
-        value: The output.
-        nodes: Positions in the graph, ascending.
-        inputs: The inputs: probed values and graph inputs.
-        initializers: The initializers that it reads.
+        value: Name of the computed value.
+        nodes: Indices of the nodes, ascending.
+        inputs: Names of the paired values and graph inputs that the region reads.
+        initializers: Names of the initializers that it reads.
     """
 
     value: str
@@ -47,9 +47,12 @@ class GraphProducers:
     """A graph with the producers of its values.
 
     Attributes:
-        producer: Value name to the position of its node.
-        live: Values that depend on the graph's inputs.
-        normalised: By the name of a BatchNormalization's input: its output.
+        model: Model whose main graph is indexed.
+        nodes: Nodes of the main graph.
+        producer: Index of the node that computes each value, by value name.
+        reads: Names of the values that each node reads, by node index.
+        live: Names of the values that depend on the graph's inputs.
+        normalized: Output names of BatchNormalization nodes by input name.
     """
 
     def __init__(self, model: Model) -> None:
@@ -59,66 +62,72 @@ class GraphProducers:
         self.reads: list[tuple[str, ...]] = []
         self.live = {v.name for v in model.graph.feeds}
         norms = (node for node in self.nodes if node.op == "BatchNormalization" and not node.domain)
-        self.normalised = {node.inputs[0]: node.outputs[0] for node in norms}
-        for at, node in enumerate(self.nodes):
-            read = tuple(reads(node))
-            self.reads.append(read)
+        self.normalized = {node.inputs[0]: node.outputs[0] for node in norms}
+        for index, node in enumerate(self.nodes):
+            input_names = tuple(reads(node))
+            self.reads.append(input_names)
             outputs = [name for name in node.outputs if name]
-            self.producer.update((name, at) for name in outputs)
-            if not self.live.isdisjoint(read):
+            self.producer.update((name, index) for name in outputs)
+            if not self.live.isdisjoint(input_names):
                 self.live.update(outputs)
 
     def region(self, value: str, stops: Container[str]) -> Region:
-        """The nodes behind `value`, back to the values in `stops`, the inputs and the initializers."""
+        """Returns the nodes that compute `value` from the values in `stops`, inputs and initializers."""
         positions, queue = {self.producer[value]}, [self.producer[value]]
-        ends: set[str] = set()
+        boundary: set[str] = set()
         while queue:
             for name in self.reads[queue.pop()]:
-                at = self.producer.get(name)
-                if at is None or name in stops:
-                    ends.add(name)
-                elif at not in positions:
-                    positions.add(at)
-                    queue.append(at)
-        constants = ends & self.model.graph.initializers.keys()
-        return Region(value, tuple(sorted(positions)), frozenset(ends - constants), frozenset(constants))
+                index = self.producer.get(name)
+                if index is None or name in stops:
+                    boundary.add(name)
+                elif index not in positions:
+                    positions.add(index)
+                    queue.append(index)
+        constants = boundary & self.model.graph.initializers.keys()
+        return Region(value, tuple(sorted(positions)), frozenset(boundary - constants), frozenset(constants))
 
 
 def cut_out(
-    wiring: GraphProducers, regions: Iterable[Region], dtypes: Mapping[str, str]
+    graph_producers: GraphProducers, regions: Iterable[Region], dtypes: Mapping[str, str]
 ) -> tuple[Model, dict[str, str]]:
-    """A model of some regions side by side, each on inputs of its own: none reads another's output.
+    """Builds a model of several independent regions. Each region reads model inputs, not other regions.
 
     Args:
-        wiring: The graph.
-        regions: The regions.
-        dtypes: Types of all inputs of the regions.
+        graph_producers: Graph of the regions.
+        regions: Regions to include.
+        dtypes: Element types of all inputs of the regions, by name.
 
     Returns:
-        (the model, with the regions' inputs as its inputs; the name of its output for each value).
+        The model, and the name of its output for the value of each region.
     """
-    parts = list(regions)
-    inputs = sorted({name for region in parts for name in region.inputs})
-    constants = {name for region in parts for name in region.initializers}
-    taken = set(inputs) | {region.value for region in parts}
-    names = {name: _unused(f"{name}/alone", wiring.producer) for name in taken if name in wiring.producer}
-    positions = sorted({at for region in parts for at in region.nodes})
-    nodes = [_making(wiring.nodes[at], names) for at in positions]
+    region_list = list(regions)
+    inputs = sorted({name for region in region_list for name in region.inputs})
+    constants = {name for region in region_list for name in region.initializers}
+    cut_values = set(inputs) | {region.value for region in region_list}
+    names = {
+        name: _unused(f"{name}/alone", graph_producers.producer)
+        for name in cut_values
+        if name in graph_producers.producer
+    }
+    positions = sorted({index for region in region_list for index in region.nodes})
+    nodes = [_rename_outputs(graph_producers.nodes[index], names) for index in positions]
     graph = replace(
-        wiring.model.graph,
+        graph_producers.model.graph,
         nodes=tuple(nodes),
         inputs=tuple(Value(name, dtypes[name], None) for name in inputs),
-        outputs=tuple(Value(names[region.value], None, None) for region in parts),
-        initializers={name: wiring.model.graph.initializers[name] for name in sorted(constants)},
+        outputs=tuple(Value(names[region.value], None, None) for region in region_list),
+        initializers={name: graph_producers.model.graph.initializers[name] for name in sorted(constants)},
         values=(),
         extra=(),
     )
-    return replace(wiring.model, graph=graph), {region.value: names[region.value] for region in parts}
+    return replace(graph_producers.model, graph=graph), {
+        region.value: names[region.value] for region in region_list
+    }
 
 
-def region_model(wiring: GraphProducers, region: Region, types: Mapping[str, str] = {}) -> Model:
-    """One region as a model with one output; `types` gives the types of its inputs where they matter."""
-    return cut_out(wiring, [region], {name: types.get(name, "float32") for name in region.inputs})[0]
+def region_model(graph_producers: GraphProducers, region: Region, types: Mapping[str, str] = {}) -> Model:
+    """Builds a model of one region; inputs without an entry in `types` are float32."""
+    return cut_out(graph_producers, [region], {name: types.get(name, "float32") for name in region.inputs})[0]
 
 
 def _unused(name: str, names: Collection[str]) -> str:
@@ -127,8 +136,8 @@ def _unused(name: str, names: Collection[str]) -> str:
     return name
 
 
-def _making(node: Node, names: Mapping[str, str]) -> Node:
-    """The node with new names for its outputs: readers of the old names read an input instead."""
+def _rename_outputs(node: Node, names: Mapping[str, str]) -> Node:
+    """Renames the outputs of a node, so that readers of the old names read a model input."""
     if names.keys().isdisjoint(node.outputs):
         return node
     return node.with_values(node.inputs, [names.get(name, name) for name in node.outputs])
@@ -141,67 +150,71 @@ def pair_values(
     outputs: Sequence[Pair],
     extra: Mapping[str, str] | None = None,
 ) -> list[Pair]:
-    """Values of two graphs that are the same, in the first graph's execution order.
+    """Pairs corresponding values of two graphs, in the first graph's execution order.
 
-    Equal names are trusted if the same operator, or a tiled site, makes both values. If one name fails that
-    test, the graphs use different numbers for their values, and a diff pairs the values instead.
+    Equal names are trusted if the same operator or a tiled site computes both values. If one name fails this
+    test, the exporter probably renumbered the values, and a diff pairs them.
 
     Args:
         before: The first graph.
         after: The second graph.
-        inputs: Input of the first graph to input of the second.
-        outputs: Outputs of the graphs, paired.
-        extra: More paired values.
+        inputs: Input names of the second graph by input name of the first.
+        outputs: Pairs of graph outputs.
+        extra: Additional pairs.
     """
-    ends = {pair.before: pair.after for pair in outputs}
+    output_pairs = {pair.before: pair.after for pair in outputs}
     shared = [name for name in before.producer if name in after.producer and name in before.live]
-    doubted = [name for name in shared if not _believed(before, after, name)]
+    unreliable = [name for name in shared if not _is_reliable(before, after, name)]
     pairs: dict[str, str] = {}
-    if not doubted:
+    if not unreliable:
         pairs = {name: name for name in shared}
-    rest = before.live - pairs.keys()
+    unpaired_before = before.live - pairs.keys()
     paired = set(pairs.values())
-    more = (
-        name in after.live and name not in paired and SITE_KEY not in after.nodes[at].metadata
-        for name, at in after.producer.items()
+    unpaired_after = (
+        name in after.live and name not in paired and SITE_KEY not in after.nodes[index].metadata
+        for name, index in after.producer.items()
     )
-    if doubted or (not rest.isdisjoint(before.producer) and any(more)):
-        for first, second in _diff_pairs(before.model, after.model, inputs, ends):
+    if unreliable or (not unpaired_before.isdisjoint(before.producer) and any(unpaired_after)):
+        for first, second in _diff_pairs(before.model, after.model, inputs, output_pairs):
             if first in before.live and second in after.live:
                 pairs.setdefault(first, second)
-    pairs = _behind_normalisations(pairs, before, after)
+    pairs = _skip_folded_normalizations(pairs, before, after)
     pairs.update(extra or {})
-    pairs.update((a, b) for a, b in ends.items() if a in before.producer and b in after.producer)
-    used: set[str] = set()
-    taken = set(ends.values())
+    pairs.update((a, b) for a, b in output_pairs.items() if a in before.producer and b in after.producer)
+    used_partners: set[str] = set()
+    output_partners = set(output_pairs.values())
     ordered = []
     for name in before.producer:
-        twin = pairs.get(name)
-        # an output is what the user sees: no other value may take its partner
-        if twin is None or twin in used or (twin in taken and name not in ends):
+        partner = pairs.get(name)
+        # only an output may be paired with an output, because users compare outputs
+        if (
+            partner is None
+            or partner in used_partners
+            or (partner in output_partners and name not in output_pairs)
+        ):
             continue
-        used.add(twin)
-        ordered.append(Pair(name, twin))
+        used_partners.add(partner)
+        ordered.append(Pair(name, partner))
     return ordered
 
 
-def _behind_normalisations(
+def _skip_folded_normalizations(
     pairs: Mapping[str, str], before: GraphProducers, after: GraphProducers
 ) -> dict[str, str]:
-    """The pairs, moved behind a normalization that one graph folded into the layer before it."""
+    """Moves pairs to the output of a normalization that one graph folded into the previous layer."""
     paired = pairs.keys(), set(pairs.values())
     moved = {}
     for first, second in pairs.items():
-        ahead = before.normalised.get(first, ""), after.normalised.get(second, "")
-        alone = [name if name not in taken else "" for name, taken in zip(ahead, paired, strict=True)]
-        if bool(ahead[0]) != bool(ahead[1]) and any(alone):
-            moved[alone[0] or first] = alone[1] or second
+        normalized = before.normalized.get(first, ""), after.normalized.get(second, "")
+        unpaired = [name if name not in taken else "" for name, taken in zip(normalized, paired, strict=True)]
+        if bool(normalized[0]) != bool(normalized[1]) and any(unpaired):
+            moved[unpaired[0] or first] = unpaired[1] or second
         else:
             moved[first] = second
     return moved
 
 
-def _believed(before: GraphProducers, after: GraphProducers, name: str) -> bool:
+def _is_reliable(before: GraphProducers, after: GraphProducers, name: str) -> bool:
     first, second = before.nodes[before.producer[name]], after.nodes[after.producer[name]]
     if first.key == second.key or SITE_KEY in first.metadata or SITE_KEY in second.metadata:
         return True
@@ -209,15 +222,15 @@ def _believed(before: GraphProducers, after: GraphProducers, name: str) -> bool:
 
 
 def _diff_pairs(
-    before: Model, after: Model, inputs: Mapping[str, str], ends: Mapping[str, str]
+    before: Model, after: Model, inputs: Mapping[str, str], output_pairs: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Values that a diff pairs."""
+    """Pairs values by a diff of the graphs."""
     first, second = DefUse(before), DefUse(after)
     forms = Forms()
     sites = pair_sites(first, second, forms)
-    pairs = ties_of(sites)
-    ties = [*inputs.items(), *pairs, *ends.items()]
-    alignment = match(first, second, forms, closed=nodes_of(sites), ties=ties)
+    pairs = collect_ties(sites)
+    ties = [*inputs.items(), *pairs, *output_pairs.items()]
+    alignment = match(first, second, forms, excluded_nodes=collect_site_nodes(sites), ties=ties)
     for a, b in enumerate(alignment.before):
         if b is not None and first.nodes[a].key == second.nodes[b].key:
             pairs += [

@@ -1,4 +1,4 @@
-"""Addends: sums of codes, opened until only products, given values and numbers are left."""
+"""Resolves codes into terms: products, input values and numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from explorer.engine.runtime.onnxruntime import Array
 
 
 class Addend(Struct, frozen=True):
-    """A term of some elements: elements `local` of a block, or numbers, times `factor`."""
+    """One term of the sums of several elements.
+
+    Attributes:
+        source: Block that contains the term, or an array of the added numbers.
+        local: Position of each element's term in the block or in the sum.
+        factor: Factor of the term.
+    """
 
     source: SymbolProduct | GivenBlock | Array
     local: Array
@@ -22,10 +28,11 @@ Pieces = list[tuple[Array | None, list[Addend]]]
 
 
 def resolve(table: BlockTable, codes: Array, factor: float) -> Pieces:
-    """Opens sums until only products, given values and numbers are left.
+    """Resolves sums until only products, input values and numbers remain.
 
     Returns:
-        (positions in `codes`, None for all; the terms of those elements in order of addition).
+        Groups of elements with common terms: positions in `codes` (None for all), and the terms of these
+        elements in order of addition.
     """
     pieces: Pieces = []
     for block, positions in table.groups(codes):
@@ -52,38 +59,38 @@ def resolve(table: BlockTable, codes: Array, factor: float) -> Pieces:
 
 
 def _repeated_term(block: Repeat, term: Addend) -> Addend:
-    """The term of a repeated block at the place of `term` in the first block."""
+    """Returns the term of a repeated block that corresponds to `term` in the first block."""
     if not isinstance(term.source, SymbolProduct):
         return term
-    return replace(term, source=replace(term.source, left=block.stands_for(term.source.left)))
+    return replace(term, source=replace(term.source, left=block.replacement_of(term.source.left)))
 
 
 def _open_sum(table: BlockTable, total: Total, local: Array, factor: float) -> Pieces:
-    """The elements `local` of a sum, term by term; split where a term splits."""
+    """Resolves the elements `local` of a sum term by term, and splits them into groups if a term does."""
     pieces: Pieces = [(None, [])]
     for value, times in total.spread():
         scale = factor * times
         block = value.whole if isinstance(value, Symbol) else None
         if isinstance(block, SymbolProduct) and len(pieces) == 1 and pieces[0][0] is None:
-            # by far the most common case: tile products of one tile
+            # the most common case: all elements are from one tile product
             pieces[0][1].append(Addend(block, local, scale))
             continue
         refined: Pieces = []
         for positions, terms in pieces:
-            here = local if positions is None else local[positions]
-            added = _term(table, value, here, scale)
-            if len(added) == 1 and added[0][0] is None:
-                terms += added[0][1]
+            part = local if positions is None else local[positions]
+            term_pieces = _resolve_term(table, value, part, scale)
+            if len(term_pieces) == 1 and term_pieces[0][0] is None:
+                terms += term_pieces[0][1]
                 refined.append((positions, terms))
                 continue
-            for inner, more in added:
+            for inner, new_terms in term_pieces:
                 assert inner is not None
-                refined.append((inner if positions is None else positions[inner], terms + more))
+                refined.append((inner if positions is None else positions[inner], terms + new_terms))
         pieces = refined
     return pieces
 
 
-def _term(table: BlockTable, value: Symbol | Array, local: Array, factor: float) -> Pieces:
+def _resolve_term(table: BlockTable, value: Symbol | Array, local: Array, factor: float) -> Pieces:
     if isinstance(value, Symbol):
         if isinstance(value.whole, SymbolProduct):
             return [(None, [Addend(value.whole, local, factor)])]
@@ -92,12 +99,12 @@ def _term(table: BlockTable, value: Symbol | Array, local: Array, factor: float)
 
 
 class RepeatedBlock(Struct, frozen=True):
-    """Elements of a repeated block, or of a sum of such elements and numbers.
+    """Elements of a repeated block, or sums of such elements and numbers.
 
     Attributes:
-        block: The repeated block.
-        codes: Their codes in the first block.
-        numbers: The added numbers.
+        block: Repeated block.
+        codes: Codes of the elements in the first block.
+        numbers: Added numbers.
     """
 
     block: Repeat
@@ -105,8 +112,8 @@ class RepeatedBlock(Struct, frozen=True):
     numbers: list[Addend]
 
 
-def repeat_in(table: BlockTable, codes: Array) -> RepeatedBlock | None:
-    """The block that elements repeat; None for any other elements."""
+def find_repeat(table: BlockTable, codes: Array) -> RepeatedBlock | None:
+    """Finds the repeated block that contains the elements `codes`, or returns None."""
     block = table.block(codes)
     numbers: list[Addend] = []
     if isinstance(block, Total):
@@ -115,9 +122,9 @@ def repeat_in(table: BlockTable, codes: Array) -> RepeatedBlock | None:
         symbols = [(v, factor) for v, factor in terms if isinstance(v, Symbol)]
         if len(symbols) != 1 or symbols[0][1] != 1.0:
             return None
-        at = _span(local)
-        numbers = [Addend(v.reshape(-1)[at], local, f) for v, f in terms if not isinstance(v, Symbol)]
-        codes = symbols[0][0].flat[at]
+        span = _span(local)
+        numbers = [Addend(v.reshape(-1)[span], local, f) for v, f in terms if not isinstance(v, Symbol)]
+        codes = symbols[0][0].flat[span]
         block = table.block(codes)
     if not isinstance(block, Repeat):
         return None
@@ -125,7 +132,9 @@ def repeat_in(table: BlockTable, codes: Array) -> RepeatedBlock | None:
 
 
 def _span(positions: Array) -> Array | slice:
-    """Positions as a slice, where they are consecutive: numpy looks up others one by one."""
+    """Converts consecutive positions to a slice, with which numpy is faster than with single positions."""
     first = int(positions[0])
-    whole = int(positions[-1]) - first + 1 == positions.size and bool((np.diff(positions) == 1).all())
-    return slice(first, first + positions.size) if whole else positions
+    is_consecutive = int(positions[-1]) - first + 1 == positions.size and bool(
+        (np.diff(positions) == 1).all()
+    )
+    return slice(first, first + positions.size) if is_consecutive else positions

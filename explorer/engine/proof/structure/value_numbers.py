@@ -1,12 +1,13 @@
-"""Global value numbering: values of two graphs that are equal by construction get the same number.
+"""Numbers the values of two graphs so that values that are equal by construction get the same number.
 
-A value is defined by its operator, its attributes, its constants (bit for bit, under any name) and the
-numbers of its inputs. That needs no run, and holds for every input. Names and spellings (`normal_form`) do
-not matter: an inlined function, a renamed value, a Constant in place of an initializer or an extra Identity
-changes no number. Compilers do the same inside one graph to find repeated values (Alpern, Wegman and Zadeck,
-"Detecting equality of variables in programs", POPL 1988); here it is done across two graphs.
+The number of a value follows from its operator, its attributes, its constants (compared by bits) and the
+numbers of its inputs. This needs no run and is valid for every input. Names do not matter, and neither do
+different spellings of the same operation (`normal_form`). An inlined function, a renamed value, a Constant in
+place of an initializer, or an additional Identity does not change a number.
 
-On both sides, a tiled site is numbered by the product that it is proved to be and by its operands.
+This is global value numbering, which compilers use to find repeated values in one program (Alpern, Wegman and
+Zadeck, "Detecting equality of variables in programs", POPL 1988). Here it is applied across two graphs. In
+both graphs, the number of a proved tiled site follows from its product and its operands.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from explorer.engine.graph.model import AttributeRef, Function, Graph, Model, No
 from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
-from explorer.engine.proof.structure.identities import note_source
+from explorer.engine.proof.structure.identities import record_source
 from explorer.engine.proof.structure.normal_form import MANY_OUTPUTS, normalize
 from explorer.engine.proof.structure.normal_node import NormalNode, Sources
 from explorer.engine.proof.structure.opset_forms import NEWEST, changed_version
@@ -35,20 +36,20 @@ Types = Callable[[tuple[str, ...], str], TensorInfo | None]
 _ABSENT = 0
 """Number of an absent input."""
 
-_NODES = 4_000_000
-"""Most nodes that are followed, those of inlined functions included: functions that call each other twice
-stand for exponentially many."""
+_MAX_NODES = 4_000_000
+"""Maximum number of visited nodes, including nodes of inlined functions. A chain of functions that each call
+the next one twice would have exponentially many."""
 
-_DEEPEST = 64
-"""Most calls and bodies inside each other."""
+_MAX_DEPTH = 64
+"""Maximum nesting depth of calls and bodies."""
 
 
 class ValueNumbers:
-    """The table that graphs share: values with equal numbers are equal.
+    """Table of value numbers that graphs share. Values with equal numbers are equal.
 
     Args:
         models: All models whose values will be numbered.
-        cancel: Asked between slabs of weights; True stops.
+        cancel: Callback between chunks of weights; the numbering stops when it returns True.
     """
 
     def __init__(self, models: Iterable[Model], cancel: Cancel) -> None:
@@ -60,18 +61,18 @@ class ValueNumbers:
             for opsets in (model.opsets, *(f.opsets for f in model.functions.values())):
                 for domain, version in opsets.items():
                     versions.setdefault(domain, set()).add(version)
-        self._mixed = {domain for domain, numbers in versions.items() if len(numbers) > 1}
-        self._since: dict[tuple[str, str, int], int] = {}
+        self._mixed_domains = {domain for domain, numbers in versions.items() if len(numbers) > 1}
+        self._versions: dict[tuple[str, str, int], int] = {}
         self.sources = Sources()
         self.tensors: dict[int, Tensor] = {}
         """Stored tensors by their number."""
 
     def number(self, *form: Any) -> int:
-        """The number of a form; a new number for a new form."""
+        """Returns the number of a form; a new form gets a new number."""
         return self._table.setdefault(form, len(self._table))
 
     def content(self, tensor: Tensor) -> int:
-        """The number of a stored tensor: the same for the same type, shape and bits."""
+        """Returns the number of a stored tensor, which is equal for equal type, shape and bits."""
         bucket = self._stored.setdefault(self._forms.sample(tensor), [])
         has_bytes = tensor.payload is not None or (tensor.dtype == "string" and tensor.record is not None)
         for candidate, number in bucket:
@@ -84,77 +85,89 @@ class ValueNumbers:
         return number
 
     def operator(self, key: tuple[str, str, str], opset: int) -> Form:
-        """The form of an operator, without attributes, in the version of the model.
+        """Returns the form of an operator without attributes.
+
+        If the models use different versions of a domain, the form includes the version in which the operator
+        last changed.
 
         Args:
             key: Domain, operator and overload.
-            opset: Version of the domain's operator set.
+            opset: Opset version of the domain.
         """
         domain, op, _ = key
-        if domain not in self._mixed:
+        if domain not in self._mixed_domains:
             return key
         if not domain and opset <= NEWEST:
             return (*key, changed_version(op, opset))
         version = domain, op, opset
-        if version not in self._since:
-            import onnx.defs  # 200 ms, and only models of different operator sets need it
+        if version not in self._versions:
+            import onnx.defs  # the import takes 200 ms, and only models with different opsets need it
 
             try:
                 since = onnx.defs.get_schema(op, opset, domain).since_version
-                read = not domain and since <= NEWEST
-                self._since[version] = changed_version(op, since) if read else since
+                is_known = not domain and since <= NEWEST
+                self._versions[version] = changed_version(op, since) if is_known else since
             except onnx.defs.SchemaError:
-                self._since[version] = opset
-        return (*key, self._since[version])
+                self._versions[version] = opset
+        return (*key, self._versions[version])
 
 
 class _Bound(Struct, frozen=True):
-    """An attribute of a call: its value and its form, in the caller's terms."""
+    """Attribute of a function call: its value, and its form in the scope of the caller."""
 
     value: Any
     form: Form
 
 
 class _Scope(Struct, eq=False):
-    """A graph or a body, with the numbers of its names.
+    """A graph or body during numbering.
 
     Attributes:
-        bodies: The bodies around it. Calls are not included: an inlined body is the same.
+        nodes: Nodes of the graph.
+        stored: Initializers by name.
+        numbers: Value numbers by name.
+        opsets: Opset versions by domain.
+        parent: Scope of the outer graph, or None for the main graph and for functions.
+        path: Path of the graph in the model.
+        bindings: Attributes of the function call, or None outside of functions.
+        depth: Nesting depth of calls and bodies.
+        bodies: Nesting depth of bodies alone; a call does not change the numbers in it.
+        producers: Nodes by output name.
     """
 
     nodes: Sequence[Node]
     stored: Mapping[str, Tensor]
-    known: dict[str, int]
+    numbers: dict[str, int]
     opsets: Mapping[str, int]
     parent: _Scope | None = None
     path: tuple[str, ...] = ()
     bindings: Mapping[str, _Bound] | None = None
     depth: int = 0
     bodies: int = 0
-    makers: dict[str, Node] = field(default_factory=dict)
+    producers: dict[str, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.makers = {name: node for node in self.nodes for name in node.outputs if name}
+        self.producers = {name: node for node in self.nodes for name in node.outputs if name}
 
 
 class GraphNumbers:
-    """The values of one model, numbered as far as its outputs depend on them.
+    """Value numbers of one model, for all values on which its outputs depend.
 
     Args:
-        table: Shared with the other models.
-        model: The model.
-        inputs: Numbers of its inputs by name.
-        site: Returns the proved product behind a value, by the path of its graph, its name and its node;
-            None without one.
-        assumed: Values of the main graph with numbers that they get by assumption.
-        types: Returns the inferred type of a value, by the path of its graph and its name; None for no types.
+        table: Table that the models share.
+        model: Model to number.
+        inputs: Numbers of the graph inputs by name.
+        site: Function of graph path, value name and node that returns the proved product that computes the
+            value, or None.
+        assumed: Numbers of values of the main graph that are assumed instead of derived, by name.
+        types: Function of graph path and value name that returns the inferred type, or None without types.
 
     Attributes:
-        values: Numbers by name, of the main graph.
-        derived: The numbers that `assumed` values would get without the assumption.
-        followed: Ids of the nodes of the main graph that were followed.
-        nodes: The number of such nodes.
-        sites: Keys of the sites among them.
+        values: Value numbers of the main graph by name.
+        derived: Numbers that the `assumed` values would have without the assumption, by name.
+        followed: Ids of the visited nodes of the main graph.
+        nodes: Number of visited nodes of the main graph.
+        sites: Keys of the sites that were visited.
     """
 
     def __init__(
@@ -174,26 +187,26 @@ class GraphNumbers:
         self.types = types
         self.derived: dict[str, int] = {}
         self.sites: set[str] = set()
-        self._drawn: dict[Form, int] = {}
+        self._draw_counts: dict[Form, int] = {}
         self._draws = 0
-        self._called: dict[Form, list[int]] = {}
-        self._left = _NODES
+        self._outputs_by_call: dict[Form, list[int]] = {}
+        self._remaining_nodes = _MAX_NODES
         graph = model.graph
-        replaceable = {
+        default_inputs = {
             name: table.number("default", name, table.content(graph.initializers[name]))
             for name in model.defaults
         }
-        self._main = _Scope(graph.nodes, graph.initializers, {**replaceable, **inputs}, model.opsets)
+        self._main = _Scope(graph.nodes, graph.initializers, {**default_inputs, **inputs}, model.opsets)
         self.followed: set[int] = set()
-        self._numbers_of([value.name for value in graph.outputs], self._main)
-        self.values = self._main.known
+        self._number_values([value.name for value in graph.outputs], self._main)
+        self.values = self._main.numbers
         self.nodes = len(self.followed)
 
-    def _numbers_of(self, names: Sequence[str], scope: _Scope) -> list[int]:
-        """Numbers of values, and of all values that they depend on; without recursion along a graph."""
+    def _number_values(self, names: Sequence[str], scope: _Scope) -> list[int]:
+        """Numbers values and all values on which they depend, without recursion along the graph."""
         pending = list(reversed(names))
-        begun: set[str] = set()
-        numbers, makers = scope.known, scope.makers
+        started: set[str] = set()
+        numbers, makers = scope.numbers, scope.producers
         while pending:
             name = pending[-1]
             if name in numbers or name not in makers:
@@ -203,15 +216,15 @@ class GraphNumbers:
                 continue
             node = makers[name]
             product = self.site(scope.path, name, node)
-            needed = product.inputs if product is not None else tuple(reads(node))
-            waiting = [n for n in needed if n not in numbers]
-            if waiting and name not in begun:
-                begun.add(name)
-                pending += reversed(waiting)
+            input_names = product.inputs if product is not None else tuple(reads(node))
+            unnumbered = [n for n in input_names if n not in numbers]
+            if unnumbered and name not in started:
+                started.add(name)
+                pending += reversed(unnumbered)
                 continue
             pending.pop()
-            if waiting:
-                self._set_unique(name, scope)  # it depends on itself
+            if unnumbered:
+                self._set_unique(name, scope)  # the value depends on itself
             elif product is not None:
                 self._set_site(product, name, scope)
             else:
@@ -219,39 +232,39 @@ class GraphNumbers:
         return [numbers[name] for name in names]
 
     def _outer_number(self, name: str, scope: _Scope) -> int:
-        """Number of a value that no node of the graph makes: stored, or of an outer graph."""
+        """Returns the number of a value that is stored or belongs to an outer graph."""
         if not name:
             return _ABSENT
         if name in scope.stored:
             return self.table.content(scope.stored[name])
         if scope.parent is not None:
-            return self._numbers_of([name], scope.parent)[0]
+            return self._number_values([name], scope.parent)[0]
         self._set_unique(name, scope)
-        return scope.known[name]
+        return scope.numbers[name]
 
     def _set_unique(self, name: str, scope: _Scope) -> None:
-        """Gives a value a unique number."""
-        scope.known[name] = self.table.number("unknown", id(self), scope.path, name)
+        """Assigns a unique number to a value."""
+        scope.numbers[name] = self.table.number("unknown", id(self), scope.path, name)
 
     def _set_site(self, product: Original, name: str, scope: _Scope) -> None:
         key = "/".join((*scope.path, name))
         self.sites.add(key)
         if scope is self._main:
-            self.followed.add(id(scope.makers[name]))
-        input_numbers = tuple(scope.known[n] for n in product.inputs)
+            self.followed.add(id(scope.producers[name]))
+        input_numbers = tuple(scope.numbers[n] for n in product.inputs)
         self._set(name, self.table.number("site", key, input_numbers), scope)
 
     def _set(self, name: str, number: int, scope: _Scope) -> None:
         assumed = self.assumed.get(name) if scope is self._main else None
         if assumed is not None:
             self.derived[name] = number
-        scope.known[name] = number if assumed is None else assumed
+        scope.numbers[name] = number if assumed is None else assumed
 
     def _set_outputs(self, node: Node, scope: _Scope) -> None:
-        self._left -= 1
+        self._remaining_nodes -= 1
         if scope is self._main:
             self.followed.add(id(node))
-        input_numbers = [scope.known.get(name, _ABSENT) if name else _ABSENT for name in node.inputs]
+        input_numbers = [scope.numbers.get(name, _ABSENT) if name else _ABSENT for name in node.inputs]
         while input_numbers and input_numbers[-1] == _ABSENT:
             input_numbers.pop()
         numbers = self._output_numbers(node, input_numbers, scope)
@@ -260,10 +273,12 @@ class GraphNumbers:
                 self._set(name, number, scope)
 
     def _output_numbers(self, node: Node, input_numbers: list[int], scope: _Scope) -> list[int]:
-        """Numbers of the outputs of a node."""
+        """Returns the numbers of the outputs of a node."""
         function = self.model.functions.get(node.key)
-        if self._left < 0 or scope.depth > _DEEPEST:
-            return [self.table.number("unknown", id(self), id(node), at) for at in range(len(node.outputs))]
+        if self._remaining_nodes < 0 or scope.depth > _MAX_DEPTH:
+            return [
+                self.table.number("unknown", id(self), id(node), slot) for slot in range(len(node.outputs))
+            ]
         if function is not None:
             return self._call_outputs(function, node, input_numbers, scope)
         if not node.domain and node.op == "Identity" and len(input_numbers) == 1:
@@ -273,72 +288,81 @@ class GraphNumbers:
             tensor = constant_of(node.with_attributes(attributes) if from_caller else node)
             if tensor is not None:
                 return [self.table.content(tensor)]
-        normal = self._normalized(node, input_numbers, attributes, scope)
-        if normal.same is not None:
-            return [normal.same, *(self.table.number("beside", id(node), at) for at in node.outputs[1:])]
+        normal = self._normalize_node(node, input_numbers, attributes, scope)
+        if normal.equal_value is not None:
+            return [
+                normal.equal_value,
+                *(self.table.number("beside", id(node), slot) for slot in node.outputs[1:]),
+            ]
         forms = tuple(
             (name, attribute_form)
             for name in sorted(normal.attributes)
             if (attribute_form := self._form(node, name, normal.attributes[name], from_caller, scope))
             is not None
         )
-        several = node.domain or node.op in MANY_OUTPUTS
+        has_several_outputs = node.domain or node.op in MANY_OUTPUTS
         operator = self.table.operator((normal.domain, normal.op, node.overload), normal.opset)
-        form: Form = (operator, tuple(normal.inputs), forms, len(node.outputs) if several else 0)
+        form: Form = (operator, tuple(normal.inputs), forms, len(node.outputs) if has_several_outputs else 0)
         if (node.op in RANDOM and not node.domain) or (node.op == "Dropout" and len(input_numbers) > 2):
-            # two draws are two values; the first draw of one graph equals the first of the other
+            # each draw is a different value, but the i-th draws of both graphs count as equal
             self._draws += 1
-            self._drawn[form] = self._drawn.get(form, 0) + 1
-            form = (*form, "draw", self._drawn[form])
+            self._draw_counts[form] = self._draw_counts.get(form, 0) + 1
+            form = (*form, "draw", self._draw_counts[form])
         number = self.table.number("node", form)
-        outputs = [self.table.number("output", number, at) for at in range(len(node.outputs))]
-        note_source(normal, outputs[0])
+        outputs = [self.table.number("output", number, slot) for slot in range(len(node.outputs))]
+        record_source(normal, outputs[0])
         return outputs
 
     def _attributes(self, node: Node, scope: _Scope) -> tuple[dict[str, Any], dict[str, _Bound]]:
-        """The attributes of a node, references resolved, and the bindings of those that were references."""
+        """Resolves references to attributes of the caller.
+
+        Returns:
+            The values of the attributes, and the bindings of those that were references, by name.
+        """
         values: dict[str, Any] = {}
         from_caller: dict[str, _Bound] = {}
         for name, value in node.attributes.items():
             if isinstance(value, AttributeRef):
                 binding = (scope.bindings or {}).get(value.name)
-                if binding is not None:  # else the operator's default applies
+                if binding is not None:  # without a binding, the operator's default applies
                     values[name], from_caller[name] = binding.value, binding
             else:
                 values[name] = value
         return values, from_caller
 
-    def _normalized(
+    def _normalize_node(
         self, node: Node, input_numbers: Sequence[int], attributes: dict[str, Any], scope: _Scope
     ) -> NormalNode:
-        """The node in normal form."""
+        """Returns the node in normal form."""
         table = self.table
 
-        def info(at: int) -> TensorInfo | None:
-            if self.types is None or at >= len(node.inputs) or not node.inputs[at]:
+        def info(index: int) -> TensorInfo | None:
+            if self.types is None or index >= len(node.inputs) or not node.inputs[index]:
                 return None
-            return self.types(scope.path, node.inputs[at])
+            return self.types(scope.path, node.inputs[index])
 
-        def rank(at: int) -> int | None:
-            tensor = table.tensors.get(input_numbers[at]) if at < len(input_numbers) else None
+        def rank(index: int) -> int | None:
+            tensor = table.tensors.get(input_numbers[index]) if index < len(input_numbers) else None
             if tensor is not None:
                 return len(tensor.shape)
-            type_info = info(at)
+            type_info = info(index)
             return len(type_info.shape) if type_info is not None and type_info.shape is not None else None
 
-        def size(at: int, axis: int) -> int | None:
-            type_info = info(at)
+        def size(index: int, axis: int) -> int | None:
+            type_info = info(index)
             if type_info is None or type_info.shape is None or type_info.origin == "bound":
                 return None
-            inside = -len(type_info.shape) <= axis < len(type_info.shape)
-            length = type_info.shape[axis] if inside else None
+            is_valid_axis = -len(type_info.shape) <= axis < len(type_info.shape)
+            length = type_info.shape[axis] if is_valid_axis else None
             return length if isinstance(length, int) else None
 
-        def dtype(at: int) -> str | None:
-            source_type = table.sources.dtypes.get(input_numbers[at]) if at < len(input_numbers) else None
+        def dtype(index: int) -> str | None:
+            source_type = (
+                table.sources.dtypes.get(input_numbers[index]) if index < len(input_numbers) else None
+            )
             if source_type is not None:
                 return source_type
-            type_info = info(at)
+            type_info = info(index)
             return type_info.dtype if type_info is not None else None
 
         outputs = max((at for at, name in enumerate(node.outputs, 1) if name), default=0)
@@ -349,7 +373,7 @@ class GraphNumbers:
             list(input_numbers),
             attributes,
             outputs,
-            lambda at: table.tensors.get(input_numbers[at]) if at < len(input_numbers) else None,
+            lambda index: table.tensors.get(input_numbers[index]) if index < len(input_numbers) else None,
             rank,
             size,
             dtype,
@@ -361,7 +385,7 @@ class GraphNumbers:
     def _form(
         self, node: Node, name: str, value: Any, from_caller: Mapping[str, _Bound], scope: _Scope
     ) -> Form | None:
-        """The form of a normalized attribute; an attribute from the caller has its form already."""
+        """Returns the form of a normalized attribute; an attribute of the caller already has one."""
         binding = from_caller.get(name)
         return (
             binding.form
@@ -372,20 +396,20 @@ class GraphNumbers:
     def _call_outputs(
         self, function: Function, node: Node, input_numbers: list[int], scope: _Scope
     ) -> list[int]:
-        """The outputs of a function: those of its body, in place of the call."""
+        """Returns the numbers of a call's outputs, which are those of the function's body."""
         attributes = {**function.defaults, **node.attributes}
         bindings: dict[str, _Bound] = {}
         for name, value in attributes.items():
             if isinstance(value, AttributeRef):
-                if (outer := (scope.bindings or {}).get(value.name)) is not None:
-                    bindings[name] = outer
+                if (outer_binding := (scope.bindings or {}).get(value.name)) is not None:
+                    bindings[name] = outer_binding
             elif (attribute_form := self._attribute(node, name, value, scope)) is not None:
                 bindings[name] = _Bound(value, attribute_form)
-        # functions that call each other twice are followed once for each set of inputs
+        # visit a function once for each combination of inputs and attributes
         forms = tuple((name, bindings[name].form) for name in sorted(bindings))
         form: Form = id(function), scope.bodies, tuple(input_numbers), forms
-        if form in self._called:
-            return self._called[form]
+        if form in self._outputs_by_call:
+            return self._outputs_by_call[form]
         draws = self._draws
         padded = [*input_numbers, *[_ABSENT] * (len(function.inputs) - len(input_numbers))]
         inner = _Scope(
@@ -398,18 +422,18 @@ class GraphNumbers:
             depth=scope.depth + 1,
             bodies=scope.bodies,
         )
-        outputs = self._numbers_of(function.outputs, inner)
+        outputs = self._number_values(function.outputs, inner)
         if draws == self._draws:
-            self._called[form] = outputs
+            self._outputs_by_call[form] = outputs
         return outputs
 
     def _body_form(self, node: Node, attribute: str, graph: Graph, scope: _Scope) -> Form:
-        """A body as a function of its inputs and of the outer values that it reads."""
+        """Returns the form of a subgraph as a function of its inputs and of outer values."""
         bodies = scope.bodies + 1
         inner = _Scope(
             graph.nodes,
             graph.initializers,
-            {v.name: self.table.number("parameter", bodies, at) for at, v in enumerate(graph.inputs)},
+            {v.name: self.table.number("parameter", bodies, index) for index, v in enumerate(graph.inputs)},
             scope.opsets,
             parent=scope,
             path=(*scope.path, body_name(node, attribute)),
@@ -417,10 +441,10 @@ class GraphNumbers:
             depth=scope.depth + 1,
             bodies=bodies,
         )
-        return len(graph.inputs), tuple(self._numbers_of([v.name for v in graph.outputs], inner))
+        return len(graph.inputs), tuple(self._number_values([v.name for v in graph.outputs], inner))
 
     def _attribute(self, node: Node, name: str, value: Any, scope: _Scope) -> Form | None:
-        """The form of an attribute's value; None for a reference that the caller does not set."""
+        """Returns the form of an attribute value, or None for a reference that the caller does not set."""
         if (form := literal_form(value)) is not None:
             return form
         if isinstance(value, Tensor):
@@ -431,6 +455,8 @@ class GraphNumbers:
         if isinstance(value, Graph):
             return "graph", self._body_form(node, name, value, scope)
         if isinstance(value, (tuple, list)):
-            many = enumerate(value)
-            return "many", tuple(self._attribute(node, f"{name}[{i}]", element, scope) for i, element in many)
+            elements = enumerate(value)
+            return "many", tuple(
+                self._attribute(node, f"{name}[{i}]", element, scope) for i, element in elements
+            )
         return "opaque", id(value)

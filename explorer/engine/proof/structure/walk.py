@@ -1,9 +1,14 @@
-"""Structural walk, layer 1 of the proof: shows without a run that the tiled graph is the same product.
+"""Structural walk (layer 1 of the proof): shows without a run that a tiled site is the original product.
 
-The site runs on symbols (`symbols`); its output says which tile products were summed into which
-element. For every (m, n) the products must come in the order of k, every k once, each with the right block of
-the activation and with a tile that equals the slice of the original weight bit for bit. The bias must come
-once, and nothing else may be added. The walk cannot see a wrong operator body: that is layer 2.
+The site runs on symbols in place of numbers (`symbolic.symbols`). The symbols of its output show which tile
+products were summed into each element. The walk checks for every tile (m, n):
+
+- The products have the order of k, and every k occurs once.
+- Each product reads the correct block of the activation and a tile that equals the slice of the weight by
+  bits.
+- The bias is added once, and nothing else is added.
+
+The walk cannot find an error in the body of an operator; layer 2 runs the site.
 """
 
 from __future__ import annotations
@@ -20,9 +25,9 @@ from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.proof.meanings import Original, ProductSpec
 from explorer.engine.proof.structure.check import Rectangle, TileCheck
-from explorer.engine.proof.structure.terms import repeat_in, resolve
+from explorer.engine.proof.structure.terms import find_repeat, resolve
 from explorer.engine.proof.symbolic.blocks import BlockTable, NotTiled, Symbol
-from explorer.engine.proof.symbolic.integers import IntegerRules, sums_behind
+from explorer.engine.proof.symbolic.integers import IntegerRules, unmark_sums
 from explorer.engine.proof.symbolic.repeats import BodyRepeats
 from explorer.engine.proof.symbolic.symbols import Symbols
 from explorer.engine.runtime.onnxruntime import Array
@@ -40,63 +45,65 @@ def walk(
     wiring: Wiring | None = None,
     cancel: Cancel = None,
 ) -> int:
-    """Walks one site of the tiled graph and compares every tile.
+    """Runs one site of the tiled graph on symbols and compares every tile.
 
     Args:
-        after: The tiled model.
-        site: The plan of the site.
-        original: The product as it was.
-        meaning: The meaning of the product at these sizes.
+        after: Tiled model.
+        site: Plan of the site.
+        original: Original product.
+        meaning: Specification of the product at these sizes.
         shapes: Shapes of the original's inputs.
         dtype: Element type of the operands.
-        wiring: Of the tiled graph, if it is known.
-        cancel: Asked at every tile of the output.
+        wiring: Edges of the tiled graph, or None to compute them.
+        cancel: Callback at every tile of the output; the walk stops when it returns True.
 
     Returns:
-        Number of tiles that were compared bit for bit.
+        Number of compared tiles.
 
     Raises:
-        NotTiled: The message names the first fault.
-        Cancelled: `cancel` said so.
+        NotTiled: The site is not the original product; the message describes the first difference.
+        Cancelled: `cancel` returned True.
     """
     planned_sizes = site.batch, site.M, site.K, site.N
-    true = meaning.batch, meaning.M, meaning.K, meaning.N
-    if planned_sizes != true:
-        raise NotTiled(f"the plan says {_size(planned_sizes)}, the original multiplies {_size(true)}")
+    actual_sizes = meaning.batch, meaning.M, meaning.K, meaning.N
+    if planned_sizes != actual_sizes:
+        raise NotTiled(f"the plan says {_size(planned_sizes)}, the original multiplies {_size(actual_sizes)}")
     table, inputs, result = _run_on_symbols(after, site, original, meaning, shapes, dtype, wiring)
     check = TileCheck(inputs, meaning, site)
-    codes = sums_behind(result.codes) if meaning.integers is not None else result.codes
-    codes = meaning.out(codes.reshape(meaning.shape))
+    codes = unmark_sums(result.codes) if meaning.integers is not None else result.codes
+    codes = meaning.arrange_output(codes.reshape(meaning.shape))
     for band in check.bands():
         stop_if(cancel)
-        alike = table.repeats and meaning.shown is None
-        repeat = repeat_in(table, codes[band.cut].reshape(-1)) if alike else None
-        if repeat is not None and check.repeated(band, repeat):
+        may_repeat = table.repeats and meaning.visible is None
+        repeat = find_repeat(table, codes[band.slices].reshape(-1)) if may_repeat else None
+        if repeat is not None and check.check_repeated(band, repeat):
             continue
-        for area in check.across(band):
+        for area in check.tiles_of(band):
             stop_if(cancel)
             _check_area(area, codes, meaning, table, check)
         if repeat is not None:
-            check.remember(table, band, repeat)
-    due = site.products - check.unseen()
-    if check.tiles != due:
-        raise NotTiled(f"{check.tiles:,} products found, the plan has {due:,}")
+            check.store_band(table, band, repeat)
+    expected_products = site.products - check.hidden_products()
+    if check.tiles != expected_products:
+        raise NotTiled(f"{check.tiles:,} products found, the plan has {expected_products:,}")
     return check.tiles
 
 
 def _check_area(
     area: Rectangle, codes: Array, meaning: ProductSpec, table: BlockTable, check: TileCheck
 ) -> None:
-    """Opens the sums of an area of the output, and compares their terms with the plan."""
-    here = codes[area.cut].reshape(-1)
-    if meaning.shown is None:
-        visible = np.arange(here.size)
+    """Resolves the sums in an area of the output and compares their terms with the plan."""
+    area_codes = codes[area.slices].reshape(-1)
+    if meaning.visible is None:
+        visible = np.arange(area_codes.size)
     else:
-        visible = np.flatnonzero(meaning.shown[area.cut])
-        here = here[visible]
-    if here.size:
-        for positions, terms in resolve(table, here, 1.0):
-            check.piece(area, visible if positions is None else visible[positions], terms, here.size)
+        visible = np.flatnonzero(meaning.visible[area.slices])
+        area_codes = area_codes[visible]
+    if area_codes.size:
+        for positions, terms in resolve(table, area_codes, 1.0):
+            check.check_elements(
+                area, visible if positions is None else visible[positions], terms, area_codes.size
+            )
 
 
 def _run_on_symbols(
@@ -108,7 +115,7 @@ def _run_on_symbols(
     dtype: str,
     wiring: Wiring | None,
 ) -> tuple[BlockTable, list[Symbol], Symbol]:
-    """Runs a site on symbols; returns the table of codes, the input symbols, and the output."""
+    """Runs a site on symbols; returns the table of codes, the input symbols and the output symbol."""
     symbols = Symbols(dtype)
     table = symbols.table
     inputs = [table.given(name, shape) for name, shape in zip(original.inputs, shapes, strict=True)]
@@ -116,11 +123,11 @@ def _run_on_symbols(
         symbols.override = IntegerRules(meaning.integers, inputs, table.next).apply
     values: dict[str, Any] = dict(zip(original.inputs, inputs, strict=True))
     graph = after.graph
-    nodes, ends = (wiring or Wiring.of(graph)).needed([site.output], stop=values)
-    strange = sorted(ends - set(values))
-    if strange:
-        raise NotTiled(f"it reads '{printable(strange[0])}', which the original product does not")
-    # in integer sites a product depends on more than its operands
+    nodes, boundary = (wiring or Wiring.of(graph)).needed([site.output], stop=values)
+    unexpected = sorted(boundary - set(values))
+    if unexpected:
+        raise NotTiled(f"it reads '{printable(unexpected[0])}', which the original product does not")
+    # repeats are not detected in integer sites, whose products depend on more than their operands
     bodies = BodyRepeats(table).follow if meaning.integers is None else None
     interpreter = Interpreter(symbols, after.functions, bodies)
     symbols.interpreter = interpreter
@@ -129,11 +136,11 @@ def _run_on_symbols(
         interpreter.run(nodes, scope)
         result = scope[site.output]
     except (LookupError, ValueError, TypeError, AttributeError, MemoryError, RecursionError) as error:
-        # an inconsistent graph may raise any of these
+        # an inconsistent graph may raise any of these errors
         detail = " ".join(str(error).split())[:120] or type(error).__name__
         raise NotTiled(f"its graph cannot be followed: {detail}") from None
     finally:
-        symbols.interpreter = None  # no reference cycle: memory is freed at once
+        symbols.interpreter = None  # break the reference cycle, so that memory is freed at once
     if not isinstance(result, Symbol):
         raise NotTiled("its output does not depend on its input")
     elements = math.prod(meaning.shape)

@@ -1,1 +1,1 @@
-"""Symbolic execution: the composition of the blocks of a tensor."""
+"""Executes a tiled graph on symbols, which show from which products each output element was computed."""

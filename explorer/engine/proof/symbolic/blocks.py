@@ -1,7 +1,7 @@
-"""Symbols: elements of the activation, of products, of sums, each with a unique code.
+"""Defines symbols: tensors whose elements are identified by unique codes.
 
-Every new element gets the next free code, block by block. So a code alone identifies an element: its block by
-the range, and the place in it. A zero is code 0.
+Elements of the activation, of products and of sums are created in blocks, and each block gets the next free
+range of codes. So a code identifies the block of an element and its position in the block. Code 0 is a zero.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from explorer.engine.runtime.transpose import in_order
 
 
 class NotTiled(Exception):
-    """The graph is not the expected tiled product; the text says where it differs."""
+    """The graph is not the expected tiled product; the message describes the difference."""
 
 
 class SymbolBlock(Struct, eq=False):
-    """Elements that are made together: codes base ... base + size - 1, in C order of `shape`."""
+    """Elements that are created together, with codes base to base + size - 1 in C order of `shape`."""
 
     base: int
     shape: tuple[int, ...]
@@ -35,16 +35,18 @@ class SymbolBlock(Struct, eq=False):
 
 
 class GivenBlock(SymbolBlock):
-    """The elements of an input: the activation, or a bias that is an input."""
+    """Elements of an input: the activation, or a bias that is an input."""
 
     name: str
 
 
 class SymbolProduct(SymbolBlock):
-    """One matrix product of symbols (tm, tk) and numbers or symbols (tk, tn).
+    """One matrix product.
 
     Attributes:
-        label: The graph's label of the product: 'm,n,k'.
+        left: Left operand, (tm, tk).
+        right: Right operand, (tk, tn), as numbers or symbols.
+        label: Label of the product in the graph, 'm,n,k'.
     """
 
     left: Symbol
@@ -53,53 +55,59 @@ class SymbolProduct(SymbolBlock):
 
 
 class Batch(SymbolBlock):
-    """The products of one batched MatMul, in C order of its batch: consecutive blocks seen as one."""
+    """View of the consecutive blocks of a batched MatMul as one block, in C order of the batch."""
 
     batch: tuple[int, ...]
     products: Sequence[SymbolProduct]
 
 
 class Total(SymbolBlock):
-    """Elementwise sums: `terms` are (symbols or numbers, factor), each broadcast to `shape`."""
+    """Elementwise sums of `terms`, which are (symbols or numbers, factor) and broadcast to `shape`."""
 
     terms: Sequence[tuple[Symbol | Array, float]]
 
     def spread(self) -> Sequence[tuple[Symbol | Array, float]]:
-        """The terms, each of the shape of the sum: a bias is compared tile by tile."""
+        """Returns the terms, each broadcast to the shape of the sum."""
         if any(value.shape != self.shape for value, _ in self.terms):
-            self.terms = [(_spread(value, self.shape), factor) for value, factor in self.terms]
+            self.terms = [(_broadcast(value, self.shape), factor) for value, factor in self.terms]
         return self.terms
 
 
 class Repeat(SymbolBlock):
-    """Repeated products and sums, of other activations: one code for each code of the first block.
+    """Repetition of earlier products and sums with other activations; one code for each earlier code.
 
     Attributes:
         first: The first repeated code.
-        instead: By identity of an activation of the first block: the activation in its place here.
+        replacements: Activations of this repetition by id of the earlier activation that they replace.
     """
 
     first: int
-    instead: dict[int, Symbol]
+    replacements: dict[int, Symbol]
 
-    def stands_for(self, value: Symbol) -> Symbol:
-        """The value in the place of an activation of the first block, or of a slice of one."""
-        here = self.instead.get(id(value))
-        if here is None:
-            assert value.part is not None
-            whole, cut = value.part
-            here = self.instead[id(value)] = self.instead[id(whole)].cut(cut, value.shape)
-        return here
+    def replacement_of(self, value: Symbol) -> Symbol:
+        """Returns the activation that replaces an earlier activation or a slice of one."""
+        replacement = self.replacements.get(id(value))
+        if replacement is None:
+            assert value.sliced_from is not None
+            whole, cut = value.sliced_from
+            replacement = self.replacements[id(value)] = self.replacements[id(whole)].cut(cut, value.shape)
+        return replacement
 
 
 class Symbol:
-    """A tensor of codes. `whole` is the block that it contains in full and in order, if any.
+    """A tensor of codes.
 
-    Codes that `make` returns are not stored: the rows of a convolution are many times its input. `part` is
-    the symbol and the place that it was cut from, if any; `taken` is the symbol and the indices of its rows.
+    Args:
+        codes: Codes, or None if `whole` or `make` determines them.
+        whole: Block that the symbol contains completely and in order, or None.
+        shape: Shape of the codes that `make` returns.
+        make: Function that computes the codes at each request. They are not stored, because the rows of a
+            convolution are many times larger than its input.
+        sliced_from: Symbol and slices from which this symbol was cut, or None.
+        gathered_from: Symbol and row indices from which this symbol was gathered, or None.
     """
 
-    __slots__ = ("_codes", "_make", "decoded", "part", "shape", "taken", "whole")
+    __slots__ = ("_codes", "_make", "checked_positions", "gathered_from", "shape", "sliced_from", "whole")
 
     def __init__(
         self,
@@ -108,11 +116,11 @@ class Symbol:
         *,
         shape: tuple[int, ...] = (),
         make: Callable[[], Array] | None = None,
-        part: tuple[Symbol, tuple[slice, ...]] | None = None,
-        taken: tuple[Symbol, Array] | None = None,
+        sliced_from: tuple[Symbol, tuple[slice, ...]] | None = None,
+        gathered_from: tuple[Symbol, Array] | None = None,
     ) -> None:
-        self.part = part
-        self.taken = taken
+        self.sliced_from = sliced_from
+        self.gathered_from = gathered_from
         self._codes: Array | None = codes
         self._make = make
         self.whole = whole
@@ -121,17 +129,17 @@ class Symbol:
         elif codes is not None:
             shape = codes.shape
         self.shape: tuple[int, ...] = shape
-        self.decoded: Any = None
-        """Results of the structural check: blocks of the activation are used in many products."""
+        self.checked_positions: Any = None
+        """Positions at which the structural check verified the symbol, for reuse in other products."""
 
     @property
-    def late(self) -> bool:
-        """Whether its codes are computed at each request."""
+    def is_computed(self) -> bool:
+        """Whether the codes are computed at each request."""
         return self._make is not None
 
     @property
     def codes(self) -> Array:
-        """The codes, of `shape`."""
+        """Codes, with the shape of the symbol."""
         if self._make is not None:
             return self._make()
         if self._codes is None:
@@ -141,18 +149,18 @@ class Symbol:
 
     @property
     def flat(self) -> Array:
-        """The codes in C order, flat."""
-        self.settle()
+        """Codes, flattened in C order."""
+        self.make_contiguous()
         return self.codes.reshape(-1)
 
-    def cut(self, where: tuple[slice, ...], shape: tuple[int, ...]) -> Symbol:
-        """A part of it with a given shape."""
-        if self.late:
-            return Symbol(None, shape=shape, make=lambda: self.codes[where], part=(self, where))
-        return Symbol(self.codes[where], part=(self, where))
+    def cut(self, slices: tuple[slice, ...], shape: tuple[int, ...]) -> Symbol:
+        """Returns the part of the symbol at `slices`, which has the shape `shape`."""
+        if self.is_computed:
+            return Symbol(None, shape=shape, make=lambda: self.codes[slices], sliced_from=(self, slices))
+        return Symbol(self.codes[slices], sliced_from=(self, slices))
 
-    def settle(self) -> None:
-        """Makes its codes contiguous, once: numpy would do so at every look-up by index."""
+    def make_contiguous(self) -> None:
+        """Makes the codes contiguous once, because numpy would copy them at every lookup by index."""
         if self._make is None:
             self._codes = in_order(self.codes)
 
@@ -160,7 +168,7 @@ class Symbol:
 Value = Symbol | Array
 
 
-def _spread(value: Value, shape: tuple[int, ...]) -> Value:
+def _broadcast(value: Value, shape: tuple[int, ...]) -> Value:
     if value.shape == shape:
         return value
     if isinstance(value, Symbol):
@@ -169,12 +177,12 @@ def _spread(value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def consecutive_codes(first: int, size: int) -> Array:
-    """Consecutive codes; 32 bits where they fit: a convolution's unfolded image has 29 million."""
+    """Returns consecutive codes, as int32 if they fit: an unfolded image can have 29 million."""
     return np.arange(first, first + size, dtype=np.int32 if first + size < 1 << 31 else np.int64)
 
 
 class BlockTable:
-    """All blocks, in the order of their codes."""
+    """Table of all blocks, in the order of their codes."""
 
     def __init__(self) -> None:
         self.blocks: list[SymbolBlock] = []
@@ -184,11 +192,11 @@ class BlockTable:
         """Number of blocks that repeat others."""
 
     def given(self, name: str, shape: tuple[int, ...]) -> Symbol:
-        """Symbols for an input."""
+        """Creates the symbol of an input."""
         return Symbol(None, self._register(GivenBlock(self.next, shape, name)))
 
     def block(self, codes: Array) -> SymbolBlock | None:
-        """The block that contains all of some codes; None without one."""
+        """Returns the block that contains all of `codes`, or None."""
         first, last = int(codes.min()), int(codes.max())
         if first <= 0:
             return None
@@ -196,10 +204,10 @@ class BlockTable:
         return block if last < block.base + block.size else None
 
     def groups(self, codes: Array) -> Iterator[tuple[SymbolBlock | None, Array | None]]:
-        """Splits a 1-D array of codes by block.
+        """Groups a 1-D array of codes by block.
 
         Yields:
-            (block, positions): positions of its codes, None for all; block None is the literal zero.
+            A block and the positions of its codes. The block None is zero; the positions None are all.
         """
         if (block := self.block(codes)) is not None or not codes.any():
             yield block, None
@@ -218,25 +226,25 @@ class BlockTable:
         return block
 
     def product(self, left: Symbol, right: Symbol | Array, label: str) -> SymbolProduct:
-        """A new product block."""
+        """Creates a block for a product."""
         block = SymbolProduct(self.next, (left.shape[0], right.shape[1]), left, right, label)
         self._register(block)
         return block
 
-    def repeat(self, first: int, size: int, instead: dict[int, Symbol]) -> Repeat:
-        """A new block that repeats the codes from `first` on with other activations."""
-        block = Repeat(self.next, (size,), first, instead)
+    def repeat(self, first: int, size: int, replacements: dict[int, Symbol]) -> Repeat:
+        """Creates a block that repeats `size` codes from `first` on with other activations."""
+        block = Repeat(self.next, (size,), first, replacements)
         self._register(block)
         self.repeats += 1
         return block
 
     def total(self, shape: tuple[int, ...], terms: Sequence[tuple[Value, float]]) -> Symbol:
-        """A new block of sums; a term that is itself such a block of this shape is opened."""
+        """Creates a block of sums. The terms of a sum with the same shape replace this sum."""
         flat: list[tuple[Value, float]] = []
         for value, factor in terms:
-            whole = value.whole if isinstance(value, Symbol) else None
-            if isinstance(whole, Total) and whole.shape == shape:
-                flat += [(v, f * factor) for v, f in whole.terms]
+            block = value.whole if isinstance(value, Symbol) else None
+            if isinstance(block, Total) and block.shape == shape:
+                flat += [(v, f * factor) for v, f in block.terms]
             else:
                 flat.append((value, factor))
         return Symbol(None, self._register(Total(self.next, shape, flat)))

@@ -1,11 +1,11 @@
-"""Integer operators in symbols: zero points, products of bytes, and the steps after a sum.
+"""Symbolic rules for integer sites: zero points, products of bytes, and the steps after a sum.
 
-Code 0 is a true zero, which is stored as the zero point. Padding with the number 0 behind the last row or
-column has code -1.
+Code 0 is a zero of the quantized value, which is stored as the zero point. Code -1 is the number 0, with
+which a graph may pad after the last row or column.
 
-Requantization, and the subtraction of zero points, cannot be followed with symbols. These operators work
-element by element, so the walk continues with the sum behind each element, marked as changed. A bit-exact run
-shows that the change is right.
+Symbols cannot represent requantization or the subtraction of zero points. These operators work element by
+element. The walk therefore keeps the code of the sum and marks it as changed. A bit-exact run proves that the
+change is correct.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from explorer.engine.graph.model import DTYPES, Node
 from explorer.engine.proof.symbolic.blocks import NotTiled, Symbol, Value
 from explorer.engine.runtime.onnxruntime import Array
 
-_NOTHING, _BESIDE, _CHANGED = -1, -2, -16
-"""Codes of the number 0, of numbers computed from the inputs beside the products, and of a changed sum 0; a
+_NUMBER_ZERO, _OTHER_NUMBER, _CHANGED_ZERO = -1, -2, -16
+"""Codes of the number 0, of other numbers computed from the inputs, and of a changed sum with code 0. A
 changed sum with code c has code -16 - c."""
 
 Product = Callable[[Value, Value], Sequence[Value]]
 
 
 class Integers(Struct, frozen=True):
-    """The exact result of a product of integers.
+    """Exact computation of a product of integers.
 
     Attributes:
-        exact: Returns Y arranged as (batch, M, N), of its own type, for given inputs; and |x| |W| of the same
-            shape where there is a `scale`.
-        zero: The zero point of X; None if it is computed, or there are several.
-        zero_input: Index of the input that is the zero point of X; -1 if it is stored.
-        saturates: Whether onnxruntime's own kernel for these types is inexact on some processors.
-        scale: Factor from the sum in integers to Y in floats, arranged; None if Y holds integers, or is
-            defined by integers.
-        grids: For the inputs that arrive as floats, codes x step: the step, the least code and the
-            largest code; None for integers.
+        exact: Function from the inputs to Y, (batch, M, N) in its own type, and to |x| |W| of the same shape
+            if there is a `scale`, else None.
+        zero: Zero point of X, or None if it is computed or there are several.
+        zero_input: Index of the input that is the zero point of X, or -1 if it is stored.
+        saturates: Function that tells whether onnxruntime's kernel for the types of the inputs saturates
+            intermediate sums on some processors and is therefore inexact.
+        scale: Function that returns the factor from integer sums to a float Y, (batch, M, N); None if Y has
+            integers or is defined by integers.
+        grids: (step, smallest code, largest code) for each input that is floats on a grid, code x step; None
+            for an integer input.
     """
 
     exact: Callable[[Sequence[Array]], tuple[Array, Array | None]]
@@ -61,44 +62,44 @@ class _OffsetSymbol(Symbol):
 
 
 class _CodesSymbol(Symbol):
-    """A float operand that was divided by its step: codes, which a Cast turns into integers."""
+    """A float operand that was divided by its step, so that it contains codes. A Cast makes them integers."""
 
     __slots__ = ()
 
 
-def sums_behind(codes: Array) -> Array:
-    """The codes of the sums behind an output.
+def unmark_sums(codes: Array) -> Array:
+    """Returns the codes of the sums from which an output was computed.
 
     Raises:
-        NotTiled: Only a part of it was changed after the sum.
+        NotTiled: Only a part of the output was changed after the sum.
     """
-    changed = codes <= _CHANGED
+    changed = codes <= _CHANGED_ZERO
     if not changed.any():
         return codes
     if not changed.all():
         raise NotTiled("a part of its output is requantised, and a part is not")
-    return _CHANGED - codes
+    return _CHANGED_ZERO - codes
 
 
 class IntegerRules:
-    """Rules for operators that have another meaning in an integer site.
+    """Rules for operators that work differently in an integer site.
 
     Args:
-        integers: The zero points of the original.
+        integers: Exact computation of the original, with its zero points.
         inputs: Symbols of the site's inputs.
-        first: The first code that is not an input's.
+        first: The first code after those of the inputs.
     """
 
     def __init__(self, integers: Integers, inputs: Sequence[Symbol], first: int) -> None:
         self.zero = integers.zero
-        self.point = inputs[integers.zero_input] if integers.zero_input >= 0 else None
+        self.zero_symbol = inputs[integers.zero_input] if integers.zero_input >= 0 else None
         self.first = first
-        self.stepped = any(grid is not None for grid in integers.grids)
+        self.has_grids = any(grid is not None for grid in integers.grids)
 
     def apply(
         self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any], product: Product
     ) -> Sequence[Value] | None:
-        """The outputs of a node; None where the general rule applies."""
+        """Returns the outputs of a node, or None if the general rule applies."""
         if node.domain:
             return None
         if node.op == "MatMulInteger":
@@ -109,27 +110,27 @@ class IntegerRules:
             if isinstance(args[0], _CodesSymbol):
                 return [Symbol(args[0].codes)]
             if isinstance(args[0], Symbol):
-                wide = DTYPES[int(attributes["to"])].bits >= 32 or isinstance(args[0], _OffsetSymbol)
+                keeps_codes = DTYPES[int(attributes["to"])].bits >= 32 or isinstance(args[0], _OffsetSymbol)
                 if not self._is_sum(args[0]) and DTYPES[int(attributes["to"])].bits == 16:
-                    return [args[0]]  # back from the padded type
-                if self._is_sum(args[0]) or not wide:
-                    return [self._changed(args, args[0].shape)]
+                    return [args[0]]  # a cast back to the unpadded type
+                if self._is_sum(args[0]) or not keeps_codes:
+                    return [self._mark_changed(args, args[0].shape)]
                 return [args[0]]
             return [args[0].astype(DTYPES[int(attributes["to"])].name)]
         if node.op in ("Add", "Sub", "Mul", "Div", "Round", "Clip", "QuantizeLinear", "ReduceSum"):
-            return self._reckoned(node, attributes, args)
+            return self._elementwise(node, attributes, args)
         return None
 
     def _is_sum(self, value: Any) -> bool:
-        """Whether a value holds sums of products, changed or not."""
+        """Whether a value contains sums of products, changed or not."""
         if not isinstance(value, Symbol):
             return False
         if value.whole is not None:
             return value.whole.base >= self.first
         codes = value.codes
-        return bool(codes.size) and bool(codes.max() >= self.first or codes.min() <= _CHANGED)
+        return bool(codes.size) and bool(codes.max() >= self.first or codes.min() <= _CHANGED_ZERO)
 
-    def _reckoned(
+    def _elementwise(
         self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
     ) -> Sequence[Value] | None:
         symbols = [a for a in args if isinstance(a, Symbol)]
@@ -139,39 +140,41 @@ class IntegerRules:
         if node.op == "ReduceSum":
             if sums:
                 return None
-            return [Symbol(np.full(_reduced(attributes, args), _BESIDE))]
+            return [Symbol(np.full(_reduced_shape(attributes, args), _OTHER_NUMBER))]
         shape = np.broadcast_shapes(*(a.shape for a in args if a is not None))
         if not sums:
             number = next((a for a in args if not isinstance(a, Symbol)), None)
-            whole = node.op == "Round" and isinstance(args[0], _CodesSymbol)
-            if whole or (self.stepped and node.op == "Div" and number is not None and number.size == 1):
+            is_code_rounding = node.op == "Round" and isinstance(args[0], _CodesSymbol)
+            if is_code_rounding or (
+                self.has_grids and node.op == "Div" and number is not None and number.size == 1
+            ):
                 return [_CodesSymbol(symbols[0].codes)]
             if node.op == "Add" and number is not None and number.size == 1:
                 return [_OffsetSymbol(symbols[0].codes, int(number.reshape(())))]
-            return [Symbol(np.full(shape, _BESIDE))]
-        plain = all(a.whole is not None or (a.codes > _BESIDE).all() for a in symbols)
-        if node.op == "Add" and plain:
+            return [Symbol(np.full(shape, _OTHER_NUMBER))]
+        are_unchanged = all(a.whole is not None or (a.codes > _OTHER_NUMBER).all() for a in symbols)
+        if node.op == "Add" and are_unchanged:
             return None  # partial sums, or a bias
-        return [self._changed(args, shape)]
+        return [self._mark_changed(args, shape)]
 
-    def _changed(self, args: Sequence[Any], shape: tuple[int, ...]) -> Symbol:
-        """Changed elements of the one argument that holds sums."""
+    def _mark_changed(self, args: Sequence[Any], shape: tuple[int, ...]) -> Symbol:
+        """Marks the elements of the only argument with sums as changed."""
         sums = [a for a in args if self._is_sum(a)]
         if len(sums) != 1:
             raise ValueError("it joins two sums" if sums else "it rounds what is multiplied")
         codes = np.broadcast_to(sums[0].codes, shape)
-        return Symbol(np.where(codes <= _CHANGED, codes, _CHANGED - codes))
+        return Symbol(np.where(codes <= _CHANGED_ZERO, codes, _CHANGED_ZERO - codes))
 
     def _pad(self, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value] | None:
         if not isinstance(args[0], Symbol):
             return None
         fill = args[2] if len(args) > 2 and args[2] is not None else np.zeros((), np.int8)
-        code = _NOTHING
+        code = _NUMBER_ZERO
         if isinstance(fill, Symbol):
             if (
-                self.point is None
+                self.zero_symbol is None
                 or fill.shape not in ((), (1,))
-                or fill.codes.item() != self.point.codes.item()
+                or fill.codes.item() != self.zero_symbol.codes.item()
             ):
                 raise ValueError("it pads with something else than the zero point")
             code = 0
@@ -204,31 +207,33 @@ class IntegerRules:
                 raise ValueError("its right operand has a zero point of its own")
             weight = Symbol(weight.codes)
         elif offset:
-            moved = weight.astype(np.int16) - offset
-            weight = moved.astype(np.int8)
-            if np.any(weight != moved):
+            shifted = weight.astype(np.int16) - offset
+            weight = shifted.astype(np.int8)
+            if np.any(weight != shifted):
                 raise ValueError("its right operand has a zero point of its own")
         return product(activation, weight)
 
 
 def _total(attributes: Mapping[str, Any], args: Sequence[Any]) -> Array:
-    """A sum of stored numbers over some axes."""
-    over = tuple(_axes(attributes, args))
-    total: Array = args[0].sum(over, dtype=args[0].dtype, keepdims=bool(attributes.get("keepdims", 1)))
+    """Sums stored numbers over some axes."""
+    axes = tuple(_axes(attributes, args))
+    total: Array = args[0].sum(axes, dtype=args[0].dtype, keepdims=bool(attributes.get("keepdims", 1)))
     return total
 
 
 def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> list[int]:
-    """The axes of a sum."""
+    """Returns the axes of a ReduceSum."""
     axes = args[1] if len(args) > 1 and args[1] is not None else attributes.get("axes", ())
     return [int(axis) for axis in np.asarray(axes).reshape(-1)]
 
 
-def _reduced(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]:
-    """The shape of a sum over some axes."""
+def _reduced_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the output shape of a ReduceSum."""
     rank = len(args[0].shape)
-    gone = {axis % rank for axis in _axes(attributes, args)}
-    keep = bool(attributes.get("keepdims", 1))
+    summed_axes = {axis % rank for axis in _axes(attributes, args)}
+    keeps_axes = bool(attributes.get("keepdims", 1))
     return tuple(
-        1 if axis in gone else size for axis, size in enumerate(args[0].shape) if keep or axis not in gone
+        1 if axis in summed_axes else size
+        for axis, size in enumerate(args[0].shape)
+        if keeps_axes or axis not in summed_axes
     )

@@ -1,9 +1,9 @@
-"""Repeated Scan bodies: same nodes, same numbers, other activations of the same shapes.
+"""Executes a Scan body once for many iterations that differ only in their activations.
 
-A tiled convolution is a Scan over blocks of rows: a thousand times the same products, which differ only in
-their left operands. Nodes that rearrange an activation are followed every time. Nodes that multiply and add,
-and those that cut the activation for them, are followed once. A repetition is a block of codes
-(`blocks.Repeat`) that names its activation.
+A tiled convolution is a Scan over blocks of rows. Its thousands of iterations compute the same products with
+different left operands. Nodes that rearrange an activation are executed in each iteration. Nodes that
+multiply and add, and nodes that split the activation for them, are executed once. Each repetition is one
+block of codes (`blocks.Repeat`) that refers to its activation.
 """
 
 from __future__ import annotations
@@ -18,38 +18,39 @@ from explorer.engine.graph.interpreter import Interpreter, ValueScope, reads
 from explorer.engine.graph.model import Function, Graph, Node
 from explorer.engine.proof.symbolic.blocks import BlockTable, Symbol, SymbolBlock, SymbolProduct, Total, Value
 
-_MAKING = frozenset(("Add", "Gemm", "If", "Loop", "MatMul", "Mul", "ReduceSum", "Scan", "Sum"))
-"""Operators that may make new blocks of codes."""
+_PRODUCING_OPS = frozenset(("Add", "Gemm", "If", "Loop", "MatMul", "Mul", "ReduceSum", "Scan", "Sum"))
+"""Operators that may create new blocks of codes."""
 
-_CUTTING = frozenset(("Constant", "Split"))
-"""Operators that cut their input into parts: a hundred from one block of rows."""
+_SPLITTING_OPS = frozenset(("Constant", "Split"))
+"""Operators that split their input into parts, up to a hundred from one block of rows."""
 
 
 class _Parts(Struct, frozen=True):
-    """A body in two parts.
+    """A body that is split into two parts.
 
     Attributes:
-        body: The body; kept, since it is identified by its id.
-        moving: Nodes that rearrange elements.
-        making: Nodes that multiply and add, nodes that cut for them, and all nodes that depend on these.
-        read: Values that `making` reads.
-        made: Outputs of the body that `making` computes.
+        body: Scan body. The reference keeps it alive, because it is identified by its id.
+        rearranging: Nodes that rearrange elements, in execution order.
+        producing: Nodes that multiply and add, nodes that split values for them, and all nodes that depend on
+            these, in execution order.
+        input_names: Names of the values that `producing` reads.
+        produced: Names of the body's outputs that `producing` computes.
     """
 
     body: Graph
-    moving: Sequence[Node]
-    making: Sequence[Node]
-    read: Sequence[str]
-    made: Sequence[str]
+    rearranging: Sequence[Node]
+    producing: Sequence[Node]
+    input_names: Sequence[str]
+    produced: Sequence[str]
 
 
 class _Template(Struct, frozen=True):
-    """The followed second part of a body.
+    """The first execution of the producing part of a body.
 
     Attributes:
-        key: The key that a repetition must have.
-        values: Its inputs; kept, since `key` identifies numbers by their id.
-        results: Its outputs: codes from `first` on.
+        key: Key that a repetition must have.
+        values: Inputs of the part. The references keep them alive, because `key` contains their ids.
+        results: Outputs of the part, with codes from `first` on.
         first: The first new code.
         size: Number of new codes.
     """
@@ -62,123 +63,129 @@ class _Template(Struct, frozen=True):
 
 
 class BodyRepeats:
-    """Follows the making part of a body once for all activations of the same shapes.
+    """Executes the producing part of a body once for all activations of the same shapes.
 
     Args:
-        table: The table of blocks.
+        table: Table of blocks.
     """
 
     def __init__(self, table: BlockTable) -> None:
         self.table = table
         self._parts: dict[int, _Parts] = {}
-        self._known: dict[int, _Template | None] = {}
-        """By body; None: the body never repeats."""
+        self._templates: dict[int, _Template | None] = {}
+        """First execution by id of the body, or None if the body cannot be repeated."""
 
     def follow(self, interpreter: Interpreter, body: Graph, scope: ValueScope) -> None:
-        """Computes the outputs of a body into its scope."""
-        template = self._known.get(id(body))
-        if template is None and id(body) in self._known:
+        """Computes the outputs of a body and stores them in its scope."""
+        template = self._templates.get(id(body))
+        if template is None and id(body) in self._templates:
             interpreter.run(body.nodes, scope)
             return
         if id(body) not in self._parts:
             self._parts[id(body)] = _split_body(body, interpreter.functions)
         parts = self._parts[id(body)]
-        interpreter.run(parts.moving, scope)
-        values = [scope[name] for name in parts.read]
+        interpreter.run(parts.rearranging, scope)
+        values = [scope[name] for name in parts.input_names]
         key = (*map(id, interpreter.calls), *_value_keys(values))
         if template is not None and template.key == key:
             results = self._repeat(template, values)
-            scope.update(zip(parts.made, results, strict=True))
+            scope.update(zip(parts.produced, results, strict=True))
             return
-        first, before = self.table.next, len(self.table.blocks)
-        interpreter.run(parts.making, scope)
-        results = [scope[name] for name in parts.made]
-        read = {id(v) for v in values if isinstance(v, Symbol)}
-        new_blocks, size = self.table.blocks[before:], self.table.next - first
-        alone = (
+        first, block_count = self.table.next, len(self.table.blocks)
+        interpreter.run(parts.producing, scope)
+        results = [scope[name] for name in parts.produced]
+        input_ids = {id(v) for v in values if isinstance(v, Symbol)}
+        new_blocks, size = self.table.blocks[block_count:], self.table.next - first
+        can_repeat = (
             template is None
-            and _are_products_of(new_blocks, read, first)
-            and all(_made_since(r, first) for r in results)
+            and _are_products_of(new_blocks, input_ids, first)
+            and all(_is_new_result(r, first) for r in results)
         )
-        self._known[id(body)] = _Template(key, values, results, first, size) if alone else None
+        self._templates[id(body)] = _Template(key, values, results, first, size) if can_repeat else None
 
     def _repeat(self, template: _Template, values: Sequence[Value | None]) -> list[Value]:
-        """The outputs of the nodes for other activations."""
+        """Returns the outputs of the producing part for other activations."""
         pairs = zip(template.values, values, strict=True)
-        instead = {id(old): new for old, new in pairs if isinstance(new, Symbol)}
-        block = self.table.repeat(template.first, template.size, instead)
+        new_by_old_id = {id(old): new for old, new in pairs if isinstance(new, Symbol)}
+        block = self.table.repeat(template.first, template.size, new_by_old_id)
         shift = np.asarray(block.base - template.first, np.int32 if self.table.next < 1 << 31 else np.int64)
         return [Symbol(np.add(r.codes, shift)) if isinstance(r, Symbol) else r for r in template.results]
 
 
 def _value_keys(values: Sequence[Value | None]) -> Iterator[tuple[Any, ...]]:
-    """The key of values: shapes of activations, and which of them are the same object."""
+    """Yields the key of values: shapes of activations, which of them are the same object, ids of numbers."""
     first: dict[int, int] = {}
-    for at, value in enumerate(values):
-        here = first.setdefault(id(value), at)
-        yield (here, value.shape) if isinstance(value, Symbol) else ("number", id(value))
+    for index, value in enumerate(values):
+        first_index = first.setdefault(id(value), index)
+        yield (first_index, value.shape) if isinstance(value, Symbol) else ("number", id(value))
 
 
 def _split_body(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> _Parts:
-    """A body split into two parts; both in execution order."""
-    moving: list[Node] = []
-    making: list[Node] = []
+    """Splits a body into nodes that rearrange elements and nodes that produce new codes."""
+    rearranging: list[Node] = []
+    producing: list[Node] = []
     produced: set[str] = set()
-    read: dict[str, None] = {}
-    cutting = _cuts_for_making(body, functions)
+    input_names: dict[str, None] = {}
+    splitting = _find_splits_for_producers(body, functions)
     for node in body.nodes:
         names = [*reads(node)]
-        if produced.isdisjoint(names) and id(node) not in cutting and not _makes(node, functions):
-            moving.append(node)
+        if produced.isdisjoint(names) and id(node) not in splitting and not _produces(node, functions):
+            rearranging.append(node)
             continue
-        making.append(node)
-        read.update(dict.fromkeys(name for name in names if name not in produced))
+        producing.append(node)
+        input_names.update(dict.fromkeys(name for name in names if name not in produced))
         produced.update(node.outputs)
     outputs = [v.name for v in body.outputs if v.name in produced]
-    return _Parts(body, moving, making, tuple(read), outputs)
+    return _Parts(body, rearranging, producing, tuple(input_names), outputs)
 
 
-def _cuts_for_making(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> set[int]:
-    """Ids of the nodes that only cut a value for nodes that multiply and add."""
-    elsewhere = {v.name for v in body.outputs}
+def _find_splits_for_producers(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> set[int]:
+    """Returns the ids of the nodes that only split a value for nodes that multiply and add."""
+    read_by_others = {v.name for v in body.outputs}
     for node in body.nodes:
-        if not _makes(node, functions):
-            elsewhere.update(reads(node))
-    return {id(node) for node in body.nodes if _cuts(node, functions) and elsewhere.isdisjoint(node.outputs)}
+        if not _produces(node, functions):
+            read_by_others.update(reads(node))
+    return {
+        id(node)
+        for node in body.nodes
+        if _only_splits(node, functions) and read_by_others.isdisjoint(node.outputs)
+    }
 
 
-def _cuts(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:
-    """Whether a node does nothing but cut its input."""
+def _only_splits(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:
+    """Whether a node only splits its input."""
     function = functions.get(node.key)
     nodes = (node,) if function is None else function.nodes
-    return {part.op for part in nodes} <= _CUTTING and any(part.op == "Split" for part in nodes)
+    return {part.op for part in nodes} <= _SPLITTING_OPS and any(part.op == "Split" for part in nodes)
 
 
-def _makes(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:
+def _produces(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:
     """Whether a node may multiply or add."""
     function = functions.get(node.key)
     if function is not None:
-        return any(_makes(inner, functions) for inner in function.nodes)
-    return node.op in _MAKING
+        return any(_produces(inner, functions) for inner in function.nodes)
+    return node.op in _PRODUCING_OPS
 
 
-def _are_products_of(blocks: Iterable[SymbolBlock], read: set[int], first: int) -> bool:
-    """Whether blocks are products of, or slices of, values in `read` and numbers, and sums of such."""
+def _are_products_of(blocks: Iterable[SymbolBlock], input_ids: set[int], first: int) -> bool:
+    """Whether all blocks are products of inputs (or slices of them) and numbers, or sums of new blocks."""
 
-    def given(value: Symbol) -> bool:
-        return id(value) in read or (value.part is not None and id(value.part[0]) in read)
+    def is_input(value: Symbol) -> bool:
+        return id(value) in input_ids or (
+            value.sliced_from is not None and id(value.sliced_from[0]) in input_ids
+        )
 
-    def own(value: Value) -> bool:
+    def is_new(value: Value) -> bool:
         whole = value.whole if isinstance(value, Symbol) else None
         return not isinstance(value, Symbol) or (whole is not None and whole.base >= first)
 
     return all(
-        (isinstance(b, SymbolProduct) and given(b.left) and not isinstance(b.right, Symbol))
-        or (isinstance(b, Total) and all(own(value) for value, _ in b.terms))
+        (isinstance(b, SymbolProduct) and is_input(b.left) and not isinstance(b.right, Symbol))
+        or (isinstance(b, Total) and all(is_new(value) for value, _ in b.terms))
         for b in blocks
     )
 
 
-def _made_since(value: Value, first: int) -> bool:
-    """Whether all codes of a result are from code `first` on."""
+def _is_new_result(value: Value, first: int) -> bool:
+    """Whether all codes of a result are new, which means at least `first`."""
     return not isinstance(value, Symbol) or bool((value.codes >= first).all())

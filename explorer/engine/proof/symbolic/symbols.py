@@ -1,10 +1,10 @@
-"""Symbolic execution: runs a tiled product on symbols instead of numbers.
+"""Runs a tiled product on symbols in place of numbers.
 
-Reshape, Split, Pad, Concat, Scan and the like only move codes (`blocks`). So whatever the form of a tiled
-graph, the codes of its output say exactly which products were summed into which element. Weights stay mapped
-numbers, cut into views.
+A symbol is a tensor of codes (see `blocks`), and each code identifies one element. Operators such as Reshape,
+Split, Pad, Concat and Scan only move codes. The codes of the output show exactly which products were summed
+into which element, for any form of the tiled graph. Weights stay numbers, as views of the mapped file.
 
-An operator that is not in the table is not part of a tiled product, and the walk fails with its name.
+An operator without a rule is not part of a tiled product, and the walk fails with its name.
 """
 
 from __future__ import annotations
@@ -33,38 +33,39 @@ Override = Callable[
     [Node, Mapping[str, Any], Sequence[Any], Callable[[Value, Value], Sequence[Value]]],
     Sequence[Value] | None,
 ]
-"""Returns the outputs of a node, or None where the rules here apply; takes the rule of a product."""
+"""Function that returns the outputs of a node, or None to apply the rule of this module. Its last argument is
+the rule for a product."""
 
 
-_LATE = 1 << 16
-"""Elements from which on a Gather computes its output on request."""
+_MIN_COMPUTED = 1 << 16
+"""Minimum number of output elements of a Gather whose codes are computed on request instead of stored."""
 
 
 class Symbols:
-    """The domain of symbols.
+    """Interpreter domain that computes with symbols.
 
     Args:
-        dtype: Element type of the site: casts to a narrower one are no part of a tiled product.
+        dtype: Element type of the site. A cast to a narrower type is not part of a tiled product.
     """
 
     def __init__(self, dtype: str) -> None:
         self.bits = next(d.bits for d in DTYPES.values() if d.name == dtype)
         self.interpreter: Interpreter | None = None
         self.override: Override | None = None
-        """Rules that take precedence for some operators, in an integer site."""
+        """Rules of an integer site, which take precedence."""
         self.table = BlockTable()
         self.recent: list[Any] = [None, None]
-        """The last computed codes that are not stored in a symbol, with their key."""
+        """Key and codes of the last Gather whose codes are not stored in a symbol."""
 
     def constant(self, tensor: Tensor) -> Array:
-        """The numbers, mapped."""
+        """Returns the numbers of a stored tensor, mapped from the file."""
         return tensor.array()
 
     def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
-        """Moves codes and numbers; makes blocks of products and sums.
+        """Executes a node: moves codes and numbers, or creates blocks of products and sums.
 
         Raises:
-            NotTiled: The operator is not part of a tiled product, or is used in a way that is not.
+            NotTiled: The operator, or its use, is not part of a tiled product.
         """
         rule = None if node.domain else _RULES.get(node.op)
         if rule is None and self.override is None:
@@ -73,53 +74,57 @@ class Symbols:
         try:
             if self.override is not None:
                 result = self.override(
-                    node, attributes, args, lambda a, b: _matmul(Use(self, node, {}, (a, b)))
+                    node, attributes, args, lambda a, b: _matmul(OperatorUse(self, node, {}, (a, b)))
                 )
                 if result is not None:
                     return result
             if rule is None:
                 raise ValueError("it is no part of a tiled product")
-            return rule(Use(self, node, attributes, args))
+            return rule(OperatorUse(self, node, attributes, args))
         except (ValueError, IndexError, TypeError, KeyError) as error:
             detail = " ".join(str(error).split())
             raise NotTiled(f"{self.place(node)} ({node.op}) does not fit its inputs: {detail}") from None
 
     def take(self, value: Value, axis: int, index: int) -> Value:
-        """One slice of the value that a Scan iterates over."""
-        return _moved(value, lambda a: a[(slice(None),) * axis + (index,)])
+        """Returns one slice of a value over which a Scan iterates."""
+        return _rearrange(value, lambda a: a[(slice(None),) * axis + (index,)])
 
     def stack(self, values: Sequence[Value], axis: int) -> Value:
-        """The collected outputs of a Scan."""
+        """Stacks the outputs of the iterations of a Scan."""
         return _concatenate(values, lambda arrays: np.stack(arrays, axis))
 
     def number(self, value: Value) -> Any:
-        """A number that controls a loop; a symbol cannot."""
+        """Returns a number that controls a loop or branch.
+
+        Raises:
+            NotTiled: The value is a symbol, so the number depends on data.
+        """
         if isinstance(value, Symbol):
             raise NotTiled("the data decides how often a loop runs or which branch is taken")
         return value.item()
 
     def place(self, node: Node) -> str:
-        """The place of a node in messages: its name, or that of the call whose body contains it."""
+        """Describes the location of a node in messages: its name, and that of the call that contains it."""
         calls = self.interpreter.calls if self.interpreter is not None else []
         name = f"'{node.label}'"
         return f"{name} in '{calls[-1].label}'" if calls else name
 
     def label(self, node: Node) -> str:
-        """The (m, n, k) that the graph claims for a product."""
+        """Returns the label 'm,n,k' in the metadata of a product's node or of its calls; '' without one."""
         calls = self.interpreter.calls if self.interpreter is not None else []
-        for holder in (node, *reversed(calls)):
-            label = holder.metadata.get("tile_hw.mnk")
+        for labeled_node in (node, *reversed(calls)):
+            label = labeled_node.metadata.get("tile_hw.mnk")
             if label:
                 return label
         return ""
 
 
-def _moved(value: Value, move: Callable[[Array], Array]) -> Value:
+def _rearrange(value: Value, move: Callable[[Array], Array]) -> Value:
     return Symbol(move(value.codes)) if isinstance(value, Symbol) else move(value)
 
 
 def _concatenate(values: Sequence[Value], join: Callable[[list[Array]], Array]) -> Value:
-    """Concatenation of codes, or of numbers; the only number among codes is zero."""
+    """Concatenates codes or numbers. The only number that may be joined with codes is zero."""
     if not any(isinstance(v, Symbol) for v in values):
         return join([v for v in values if not isinstance(v, Symbol)])
     parts = []
@@ -129,105 +134,112 @@ def _concatenate(values: Sequence[Value], join: Callable[[list[Array]], Array]) 
         elif np.any(value):
             raise ValueError("numbers other than zero stand beside the activation")
         else:
-            parts.append(np.zeros(value.shape, np.int8))  # a narrow type: concatenation widens it
+            parts.append(np.zeros(value.shape, np.int8))  # int8, because concatenation widens it
     return Symbol(join(parts))
 
 
-class Use(NamedTuple):
-    """A use of an operator: its node, attributes with references resolved, and inputs."""
+class OperatorUse(NamedTuple):
+    """Arguments of an operator's rule; references in `attributes` are resolved."""
 
     symbols: Symbols
     node: Node
     attributes: Mapping[str, Any]
     args: Sequence[Any]
 
-    def integers(self, at: int, name: str) -> tuple[int, ...] | None:
-        """A list of integers that is an input in newer operator sets and an attribute in older ones."""
-        if len(self.args) > at and self.args[at] is not None:
-            if isinstance(self.args[at], Symbol):
+    def integers(self, index: int, name: str) -> tuple[int, ...] | None:
+        """Returns integers that are an input in newer opsets and an attribute in older ones, or None."""
+        if len(self.args) > index and self.args[index] is not None:
+            if isinstance(self.args[index], Symbol):
                 raise ValueError(f"its {name} depends on the data")
-            return tuple(int(v) for v in np.asarray(self.args[at]).reshape(-1))
+            return tuple(int(v) for v in np.asarray(self.args[index]).reshape(-1))
         value = self.attributes.get(name)
         return None if value is None else tuple(int(v) for v in value)
 
 
-Rule = Callable[[Use], Sequence[Value]]
+Rule = Callable[[OperatorUse], Sequence[Value]]
 
 
-def _constant(use: Use) -> Sequence[Value]:
+def _constant(use: OperatorUse) -> Sequence[Value]:
     (name, value), *_ = use.attributes.items()
     if isinstance(value, Tensor):
         return [use.symbols.constant(value)]
     return [np.asarray(value, {"value_int": np.int64, "value_ints": np.int64}.get(name, np.float32))]
 
 
-def _cast(use: Use) -> Sequence[Value]:
+def _cast(use: OperatorUse) -> Sequence[Value]:
     target = DTYPES[int(use.attributes["to"])]
     if not isinstance(use.args[0], Symbol) and "int" in target.name:
-        whole = use.args[0].astype(target.name)
-        if np.array_equal(whole, use.args[0]):  # sizes, in operator sets whose constants are floats
-            return [whole]
+        integers = use.args[0].astype(target.name)
+        if np.array_equal(integers, use.args[0]):  # sizes that older opsets store as floats
+            return [integers]
     if "float" not in target.name or target.bits < use.symbols.bits:
         raise ValueError(f"it rounds to {target.name}")
     value = use.args[0]
     if isinstance(value, Symbol) or value.dtype.itemsize * 8 <= target.bits:
-        # a wider type holds the same number: nothing to convert, and no copy of the weight
+        # a wider type has the same numbers, so do not copy the weight
         return [value]
     return [value.astype(target.name)]
 
 
-def _reshape(use: Use) -> Sequence[Value]:
+def _reshape(use: OperatorUse) -> Sequence[Value]:
     shape = list(use.integers(1, "shape") or ())
     if not use.attributes.get("allowzero", 0):
         shape = [use.args[0].shape[i] if d == 0 else d for i, d in enumerate(shape)]
     x = use.args[0]
-    if isinstance(x, Symbol) and x.late:
-        rest = [math.prod(x.shape) // max(-math.prod(shape), 1) if d == -1 else d for d in shape]
-        if math.prod(rest) != math.prod(x.shape):
+    if isinstance(x, Symbol) and x.is_computed:
+        new_shape = [math.prod(x.shape) // max(-math.prod(shape), 1) if d == -1 else d for d in shape]
+        if math.prod(new_shape) != math.prod(x.shape):
             raise ValueError(f"{list(x.shape)} does not become {shape}")
-        return [Symbol(None, shape=tuple(rest), make=lambda: x.codes.reshape(rest), taken=x.taken)]
-    return [_moved(x, lambda a: a.reshape(shape))]
+        return [
+            Symbol(
+                None,
+                shape=tuple(new_shape),
+                make=lambda: x.codes.reshape(new_shape),
+                gathered_from=x.gathered_from,
+            )
+        ]
+    return [_rearrange(x, lambda a: a.reshape(shape))]
 
 
-def _flatten(use: Use) -> Sequence[Value]:
+def _flatten(use: OperatorUse) -> Sequence[Value]:
     axis = int(use.attributes.get("axis", 1))
     head = math.prod(use.args[0].shape[:axis])
-    return [_moved(use.args[0], lambda a: a.reshape(head, -1))]
+    return [_rearrange(use.args[0], lambda a: a.reshape(head, -1))]
 
 
-def _slice(use: Use) -> Sequence[Value]:
+def _slice(use: OperatorUse) -> Sequence[Value]:
     starts = use.integers(1, "starts") or ()
     ends = use.integers(2, "ends") or ()
     axes = use.integers(3, "axes") or tuple(range(len(starts)))
     steps = use.integers(4, "steps") or (1,) * len(starts)
-    cut = [slice(None)] * len(use.args[0].shape)
+    slices = [slice(None)] * len(use.args[0].shape)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step <= 0:
             raise ValueError("it runs backwards")
-        cut[axis] = slice(start, end, step)
-    return [_moved(use.args[0], lambda a: a[tuple(cut)])]
+        slices[axis] = slice(start, end, step)
+    return [_rearrange(use.args[0], lambda a: a[tuple(slices)])]
 
 
-def _split(use: Use) -> Sequence[Value]:
+def _split(use: OperatorUse) -> Sequence[Value]:
     axis = int(use.attributes.get("axis", 0))
     length = use.args[0].shape[axis]
     axis %= len(use.args[0].shape)
     sizes = use.integers(1, "split")
     if sizes is None:
-        each = -(-length // len(use.node.outputs))
-        sizes = tuple(min(each, length - each * i) for i in range(len(use.node.outputs)))
+        part_size = -(-length // len(use.node.outputs))
+        sizes = tuple(min(part_size, length - part_size * i) for i in range(len(use.node.outputs)))
     if sum(sizes) != length or min(sizes) < 0 or len(sizes) != len(use.node.outputs):
         raise ValueError(f"parts of {sizes[:4]} do not make up {length}")
     x = use.args[0]
     parts: list[Value] = []
     for start, size in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False):
-        cut = (*(slice(None),) * axis, slice(start, start + size))
+        slices = (*(slice(None),) * axis, slice(start, start + size))
         shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
-        parts.append(x.cut(cut, shape) if isinstance(x, Symbol) else x[cut])
+        parts.append(x.cut(slices, shape) if isinstance(x, Symbol) else x[slices])
     return parts
 
 
-def _pad(use: Use) -> Sequence[Value]:
+def _pad(use: OperatorUse) -> Sequence[Value]:
     pads = use.integers(1, "pads") or ()
     fill = use.args[2] if len(use.args) > 2 and use.args[2] is not None else use.attributes.get("value", 0.0)
     mode = use.attributes.get("mode", "constant")
@@ -238,35 +250,37 @@ def _pad(use: Use) -> Sequence[Value]:
     width = [(0, 0)] * rank
     for i, axis in enumerate(axes):
         width[axis] = pads[i], pads[i + len(axes)]
-    # ONNX allows negative pads: they crop
+    # negative pads crop
     crop = tuple(
         slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(width, use.args[0].shape, strict=True)
     )
-    grow = [(max(a, 0), max(b, 0)) for a, b in width]
-    return [_moved(use.args[0], lambda a: np.pad(a[crop], grow))]
+    padding = [(max(a, 0), max(b, 0)) for a, b in width]
+    return [_rearrange(use.args[0], lambda a: np.pad(a[crop], padding))]
 
 
-def _gather(use: Use) -> Sequence[Value]:
+def _gather(use: OperatorUse) -> Sequence[Value]:
     if isinstance(use.args[1], Symbol):
         raise ValueError("its indices depend on the data")
     x, index = use.args
     axis = int(use.attributes.get("axis", 0)) % len(x.shape)
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
     if isinstance(x, Symbol):
-        x.settle()
-    if not isinstance(x, Symbol) or math.prod(shape) < _LATE:
-        return [_moved(x, lambda a: np.take(a, index, axis))]
-    np.take(np.empty(x.shape[axis], bool), index)  # raises on an index beyond the end now, and not later
+        x.make_contiguous()
+    if not isinstance(x, Symbol) or math.prod(shape) < _MIN_COMPUTED:
+        return [_rearrange(x, lambda a: np.take(a, index, axis))]
+    np.take(
+        np.empty(x.shape[axis], bool), index
+    )  # raise an error for an invalid index now, not when the codes are computed
 
     take_rows = partial(_gather_codes, use.symbols.recent, object(), x, index, axis)
     rows = (x, index) if axis == 0 and len(x.shape) == 2 else None
-    return [Symbol(None, shape=shape, make=take_rows, taken=rows)]
+    return [Symbol(None, shape=shape, make=take_rows, gathered_from=rows)]
 
 
 def _gather_codes(recent: list[Any], key: object, x: Symbol, index: Array, axis: int) -> Array:
-    """The output of a Gather, kept for the blocks that are cut from it one after the other.
+    """Computes the output of a Gather, cached in `recent` for consecutive slices of it.
 
-    The kept codes refer to no symbol: a reference cycle would delay freeing them.
+    The cache contains no symbol, because a reference cycle would delay freeing the codes.
     """
     if recent[0] is not key:
         recent[:] = key, np.take(x.codes, index, axis)
@@ -274,7 +288,7 @@ def _gather_codes(recent: list[Any], key: object, x: Symbol, index: Array, axis:
     return codes
 
 
-def _sum(use: Use) -> Sequence[Value]:
+def _sum(use: OperatorUse) -> Sequence[Value]:
     if not any(isinstance(v, Symbol) for v in use.args):
         total = use.args[0]
         for value in use.args[1:]:
@@ -284,7 +298,7 @@ def _sum(use: Use) -> Sequence[Value]:
     return [use.symbols.table.total(shape, [(v, 1.0) for v in use.args])]
 
 
-def _mul(use: Use) -> Sequence[Value]:
+def _mul(use: OperatorUse) -> Sequence[Value]:
     a, b = use.args
     if not isinstance(a, Symbol) and not isinstance(b, Symbol):
         return [a * b]
@@ -297,28 +311,28 @@ def _mul(use: Use) -> Sequence[Value]:
     return [use.symbols.table.total(shape, [(value, float(factor.reshape(())))])]
 
 
-def _shape(use: Use) -> Sequence[Value]:
-    cut = slice(use.attributes.get("start", 0), use.attributes.get("end"))
-    return [np.asarray(use.args[0].shape[cut], np.int64)]
+def _shape(use: OperatorUse) -> Sequence[Value]:
+    axes = slice(use.attributes.get("start", 0), use.attributes.get("end"))
+    return [np.asarray(use.args[0].shape[axes], np.int64)]
 
 
-def _move_rule(move: Callable[[Array, Use], Array]) -> Rule:
-    """A rule that moves the elements of the first input."""
-    return lambda use: [_moved(use.args[0], lambda a: move(a, use))]
+def _move_rule(move: Callable[[Array, OperatorUse], Array]) -> Rule:
+    """Makes a rule that moves the elements of the first input."""
+    return lambda use: [_rearrange(use.args[0], lambda a: move(a, use))]
 
 
-def _size_rule(reckon: Callable[[Array, Array], Array]) -> Rule:
-    """A rule for arithmetic on sizes, which are numbers in every run."""
+def _size_rule(operation: Callable[[Array, Array], Array]) -> Rule:
+    """Makes a rule for arithmetic on sizes, which never depend on data."""
 
-    def rule(use: Use) -> Sequence[Value]:
+    def rule(use: OperatorUse) -> Sequence[Value]:
         if any(isinstance(value, Symbol) for value in use.args):
             raise ValueError("it reckons with what depends on the data")
-        return [reckon(*use.args)]
+        return [operation(*use.args)]
 
     return rule
 
 
-def _matmul(use: Use) -> Sequence[Value]:
+def _matmul(use: OperatorUse) -> Sequence[Value]:
     first, second = use.args
     if not isinstance(first, Symbol) and not isinstance(second, Symbol):
         raise ValueError("both operands are constant")
@@ -333,7 +347,9 @@ def _matmul(use: Use) -> Sequence[Value]:
         return [Symbol(None, use.symbols.table.product(first, second, label))]
     batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     lefts = _matrices(first.codes, batch)
-    rights = [*_matrices(second.codes, batch)] if isinstance(second, Symbol) else _numbers(second, batch)
+    rights = (
+        [*_matrices(second.codes, batch)] if isinstance(second, Symbol) else _number_matrices(second, batch)
+    )
     pairs: Iterator[tuple[Symbol, Value]] = zip(lefts, rights, strict=True)
     products = [use.symbols.table.product(a, b, label) for a, b in pairs]
     if not products:
@@ -342,9 +358,9 @@ def _matmul(use: Use) -> Sequence[Value]:
 
 
 def _matrices(codes: Array, batch: tuple[int, ...]) -> Iterator[Symbol]:
-    """The matrices of a stack, repeated as `batch` says.
+    """Yields the matrices of a batch, after broadcasting to `batch`.
 
-    A block of the activation is multiplied by many weights: one symbol serves all, so it is checked once.
+    Repeated matrices share one symbol, so that a block of the activation is checked once for many weights.
     """
     codes = np.broadcast_to(codes, (*batch, *codes.shape[-2:]))
     symbols: dict[int, Symbol] = {}
@@ -353,54 +369,54 @@ def _matrices(codes: Array, batch: tuple[int, ...]) -> Iterator[Symbol]:
         yield symbols.setdefault(part.__array_interface__["data"][0], Symbol(part))
 
 
-def _numbers(weights: Array, batch: tuple[int, ...]) -> list[Array]:
+def _number_matrices(weights: Array, batch: tuple[int, ...]) -> list[Array]:
     weights = np.broadcast_to(weights, (*batch, *weights.shape[-2:]))
     return [weights[index] for index in np.ndindex(*batch)]
 
 
-def _gemm(use: Use) -> Sequence[Value]:
-    first = _moved(use.args[0], lambda a: a.T) if use.attributes.get("transA", 0) else use.args[0]
-    second = _moved(use.args[1], lambda a: a.T) if use.attributes.get("transB", 0) else use.args[1]
-    (product,) = _matmul(Use(use.symbols, use.node, {}, (first, second)))
+def _gemm(use: OperatorUse) -> Sequence[Value]:
+    first = _rearrange(use.args[0], lambda a: a.T) if use.attributes.get("transA", 0) else use.args[0]
+    second = _rearrange(use.args[1], lambda a: a.T) if use.attributes.get("transB", 0) else use.args[1]
+    (product,) = _matmul(OperatorUse(use.symbols, use.node, {}, (first, second)))
     terms: list[tuple[Value, float]] = [(product, float(use.attributes.get("alpha", 1.0)))]
     if len(use.args) > 2 and use.args[2] is not None:
-        # an accumulator comes first: it holds the earlier products
+        # C is first, because an accumulator contains the earlier products
         terms.insert(0, (use.args[2], float(use.attributes.get("beta", 1.0))))
     return [use.symbols.table.total(product.shape, terms)]
 
 
-def _reduce_sum(use: Use) -> Sequence[Value]:
+def _reduce_sum(use: OperatorUse) -> Sequence[Value]:
     axes = use.integers(1, "axes")
-    keep = bool(use.attributes.get("keepdims", 1))
+    keeps_axis = bool(use.attributes.get("keepdims", 1))
     if not isinstance(use.args[0], Symbol) or axes is None or len(axes) != 1:
         raise ValueError("only a sum over one axis of products is part of a tiled product")
     axis = axes[0] % len(use.args[0].shape)
-    whole = use.args[0].whole
-    if isinstance(whole, Batch) and axis < len(whole.batch):
-        return [_sum_over(use.symbols, whole, axis, keep)]
-    before = (slice(None),) * axis
-    steps = [slice(k, k + 1) if keep else k for k in range(use.args[0].shape[axis])]
-    parts = [use.args[0].codes[(*before, step)] for step in steps]
+    block = use.args[0].whole
+    if isinstance(block, Batch) and axis < len(block.batch):
+        return [_sum_batch(use.symbols, block, axis, keeps_axis)]
+    leading_slices = (slice(None),) * axis
+    steps = [slice(k, k + 1) if keeps_axis else k for k in range(use.args[0].shape[axis])]
+    parts = [use.args[0].codes[(*leading_slices, step)] for step in steps]
     return [use.symbols.table.total(parts[0].shape, [(Symbol(p), 1.0) for p in parts])]
 
 
-def _sum_over(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
-    """A batch of products summed over one of its axes: a block of sums for every other index.
+def _sum_batch(symbols: Symbols, batch: Batch, axis: int, keeps_axis: bool) -> Symbol:
+    """Sums a batch of products over one batch axis; creates one block of sums per remaining index.
 
-    Without this, the code of every element of every product would be stored: 300 MB for a layer.
+    Without this, the codes of all elements of all products would be stored, which takes 300 MB for a layer.
     """
-    places = np.moveaxis(np.arange(len(batch.products)).reshape(batch.batch), axis, -1)
+    product_indices = np.moveaxis(np.arange(len(batch.products)).reshape(batch.batch), axis, -1)
     shape = list(batch.shape)
-    shape[axis : axis + 1] = [1] if keep else []
+    shape[axis : axis + 1] = [1] if keeps_axis else []
     first = symbols.table.next
-    for row in places.reshape(-1, places.shape[-1]).tolist():
-        terms = [(Symbol(None, batch.products[at]), 1.0) for at in row]
+    for row in product_indices.reshape(-1, product_indices.shape[-1]).tolist():
+        terms = [(Symbol(None, batch.products[index]), 1.0) for index in row]
         symbols.table.total(batch.shape[-2:], terms)
     return Symbol(consecutive_codes(first, symbols.table.next - first).reshape(shape))
 
 
-def _dequantize(use: Use) -> Sequence[Value]:
-    """Stored integers as floats."""
+def _dequantize(use: OperatorUse) -> Sequence[Value]:
+    """Dequantizes stored integers."""
     x, scale = use.args[0], use.args[1]
     zero = use.args[2] if len(use.args) > 2 and use.args[2] is not None else np.zeros((), np.int8)
     if any(isinstance(value, Symbol) for value in (x, scale, zero)):
@@ -408,17 +424,19 @@ def _dequantize(use: Use) -> Sequence[Value]:
     if scale.ndim == x.ndim and use.attributes.get("block_size"):
         axis = int(use.attributes.get("axis", 1))
         block = int(use.attributes["block_size"])
-        each = [
+        parameters = [
             np.repeat(v, block, axis).take(range(x.shape[axis]), axis) if v.ndim else v for v in (scale, zero)
         ]
     elif scale.ndim == 1 and scale.size > 1:
         shape = [1] * x.ndim
         shape[int(use.attributes.get("axis", 1))] = -1
-        each = [v.reshape(shape) if v.size > 1 else v.reshape(()) for v in (scale, zero)]
+        parameters = [v.reshape(shape) if v.size > 1 else v.reshape(()) for v in (scale, zero)]
     else:
-        each = [scale.reshape(()), zero.reshape(())]
+        parameters = [scale.reshape(()), zero.reshape(())]
     return [
-        ((x.astype(np.int32) - each[1].astype(np.int32)).astype(scale.dtype) * each[0]).astype(scale.dtype)
+        ((x.astype(np.int32) - parameters[1].astype(np.int32)).astype(scale.dtype) * parameters[0]).astype(
+            scale.dtype
+        )
     ]
 
 
@@ -457,9 +475,9 @@ _RULES: Mapping[str, Rule] = {
 
 
 def rearrange(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """The output of an operator that moves elements, for arrays of any type.
+    """Executes an operator that moves elements, on arrays of any type.
 
     Raises:
-        ValueError: It is used in a way that is not part of a tiled product.
+        ValueError: The use of the operator is not part of a tiled product.
     """
-    return _RULES[op](Use(Symbols("float64"), Node(op, (), ()), attributes, args))[0]
+    return _RULES[op](OperatorUse(Symbols("float64"), Node(op, (), ()), attributes, args))[0]
