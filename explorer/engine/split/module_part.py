@@ -40,7 +40,8 @@ class ExtractedModule(Struct, frozen=True):
     """A part of a module.
 
     Attributes:
-        module: The part. It takes its inputs as positional arguments and returns a tensor or a tuple of tensors.
+        module: The part. It takes its inputs as positional arguments and returns a tensor or a tuple of
+            tensors.
         reads, makes: Names of the part's inputs and outputs.
         rows: Row ids of the part's calls, in order; a module that is called twice appears twice.
         calls: Number of calls in the part and in the original module.
@@ -48,7 +49,8 @@ class ExtractedModule(Struct, frozen=True):
         given, made: Values of the part's inputs and outputs in one run of the original module.
         faithful: Whether the exported program reproduced the module's outputs bit for bit.
         drawn: Names of the outputs that depend on random numbers drawn in the part.
-        attends: Whether the original module has attention modules, for which torch has inference-only kernels.
+        attends: Whether the original module has attention modules, for which torch has inference-only
+            kernels.
     """
 
     module: nn.Module
@@ -150,7 +152,7 @@ def _state_value(program: Any, name: str) -> Any:
 
 
 def _part_state(model: nn.Module, program: Any, calls: Sequence[Node]) -> Tensors:
-    """Builds the part's state_dict: the state of the calls' modules, and other tensors that the calls read."""
+    """Builds the part's state_dict: the state of the calls' modules, and the tensors that the calls read."""
     state_names = _state_names(program)
     modules = {module_of(node) for node in calls} - {""}
     read_names = {

@@ -184,8 +184,8 @@ class StageSearch:
         """Computes the seconds of each unit.
 
         Returns:
-            For each machine, the least times by its peak rates; without machines, one array of measured times. Empty
-            without machines and measured times.
+            For each machine, the least times by its peak rates; without machines, one array of measured
+            times. Empty without machines and measured times.
         """
         layers = self.subject.layers
         if self.subject.machines:
@@ -233,7 +233,7 @@ class StageSearch:
 
     @cached_property
     def _fixed_cost(self) -> Row:
-        """Function of the costs 'params', 'memory' and 'macs', which do not depend on the number of stages."""
+        """Function of the costs 'params', 'memory' and 'macs', which need no number of stages."""
         layers = self.subject.layers
         if self.spec.by == "params":
             return costs.stored_bytes(self.units, self.subject.elements)

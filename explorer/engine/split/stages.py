@@ -77,7 +77,8 @@ class StageDraft:
     Args:
         search: The search for the model's cuts.
         stage: Computes the figures of a stage from its units, without the stage's cost.
-        shared: Takes the places of the cuts; returns the names of the stored tensors that several stages share.
+        shared: Takes the places of the cuts; returns the names of the stored tensors that several stages
+            share.
     """
 
     def __init__(
@@ -243,7 +244,7 @@ def _forecast(spec: SplitSpec, seconds: Sequence[float], cuts: Sequence[StageCut
 
 
 def _by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | None:
-    """Computes the forecast of a pipeline whose time is proportional to the MACs, or None if MACs are unknown."""
+    """Computes the forecast of a pipeline with times proportional to MACs, or None if MACs are unknown."""
     macs = [float(stage.macs) for stage in stages if stage.macs is not None]
     if len(macs) < len(stages) or not any(macs):
         return None

@@ -1,8 +1,8 @@
 """Divides a graph into units, the smallest parts that a split assigns to stages.
 
 A unit is a node that depends on an input of the graph or draws random numbers; units are in file order and
-each one belongs to exactly one stage. A node that depends on no input, such as a DequantizeLinear of a weight,
-is a constant node. Each stage that reads its value gets a copy of it.
+each one belongs to exactly one stage. A node that depends on no input, such as a DequantizeLinear of a
+weight, is a constant node. Each stage that reads its value gets a copy of it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
     for name, last in (dies | {n: unit for n, unit in born.items() if unit >= 0 and n not in dies}).items():
         info = types.get(name) or TensorInfo(name, None, None, "unknown")
         values.append(CrossingValue(name, born[name], last, info, tensor_bytes((info,))))
-    rows = NodeRows(layers, model.functions).of(nodes, None)
+    rows = NodeRows(layers, model.functions).find_rows(nodes, None)
     return GraphUnits(
         tuple(positions),
         tuple([rows[index] for index in positions]),

@@ -22,7 +22,7 @@ from explorer.engine.formats.torch_module.modules import described
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.split import manifest
-from explorer.engine.split.costs import live_bytes
+from explorer.engine.split.costs import live_bytes_by_unit
 from explorer.engine.split.search import CutSequence, StageSearch
 from explorer.engine.split.stages import StageDraft, shared_names, split_figures, stage_spans
 from explorer.engine.split.torch import pipeline_script, proof, stages
@@ -272,7 +272,7 @@ def _describe_stage(search: StageSearch, span: range) -> Stage:
         params=sum(subject.elements.get(name, 0) for name in weights),
         macs=macs,
         weight_bytes=sum(search.sizes[name] for name in weights),
-        activation_bytes=int(live_bytes(search.units)[span.start : span.stop].max()),
+        activation_bytes=int(live_bytes_by_unit(search.units)[span.start : span.stop].max()),
         cost=0.0,
     )
 

@@ -33,7 +33,7 @@ Passing = tuple[dict[str, Array], tuple[tuple[float, float], ...]]
 _POLL_SECONDS = 1.0
 """Seconds between two polls of the workers."""
 _MAX_SILENT_SECONDS = 60.0
-"""Seconds without a heartbeat after which a worker counts as gone. Loading a large stage delays heartbeats."""
+"""Seconds without a heartbeat after which a worker counts as gone; loading a large stage delays it."""
 _RETRY_HINT = "run it again on another"
 _BATCHES_PER_STAGE = 2
 """The limit of micro-batches in flight, divided by the number of stages."""
@@ -43,8 +43,8 @@ class ClusterLine:
     """The stages of a pipeline, each on a worker.
 
     Attributes:
-        run_times: Times when a run began, when it ended, and when its outputs were sent, by stage and micro-batch. The
-            last two are equal, because the next worker fetches the outputs itself.
+        run_times: Times when a run began, when it ended, and when its outputs were sent, by stage and
+            micro-batch. The last two are equal, because the next worker fetches the outputs itself.
         outputs_by_batch: Outputs by micro-batch.
         count: Number of stages.
         pids: Process id of each stage's worker; empty before `wait_until_loaded`.

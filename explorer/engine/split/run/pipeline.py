@@ -1,7 +1,7 @@
 """Runs the stages of a folder as a pipeline of processes, and compares the throughput with a forecast.
 
-First, single micro-batches pass through the pipeline, so that only one stage works at a time. These times give
-the forecast. Then all micro-batches are sent as fast as the first stage accepts them.
+First, single micro-batches pass through the pipeline, so that only one stage works at a time. These times
+give the forecast. Then all micro-batches are sent as fast as the first stage accepts them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TIMED_BATCHES = 7
 """Micro-batches that run one at a time to measure the stages, warm-up included."""
 _WARMUP_BATCHES = 2
 _TARGET_SECONDS, _MIN_BATCHES, _MAX_BATCHES = 1.0, 16, 512
-"""Target seconds of a run if the user gives no number of micro-batches; minimum and maximum of that number."""
+"""Seconds that an automatic number of micro-batches aims at; minimum and maximum of that number."""
 _MAX_WORKS = 4096
 """Maximum number of works in a report."""
 
@@ -188,8 +188,8 @@ def _pipeline_run(
         notes.append("the times of the stages are by the clocks of their machines")
         if (worker_count := len(set(workers))) < len(files):
             notes.append(
-                f"{len(files):,} stages on {many_text(worker_count, 'worker')}: they wait for each other, and the"
-                " forecast knows nothing of that"
+                f"{len(files):,} stages on {many_text(worker_count, 'worker')}: they wait for each other,"
+                " and the forecast knows nothing of that"
             )
     elif len(files) * threads > cpus:
         notes.append(
@@ -237,7 +237,8 @@ class _Line:
 
     Attributes:
         stages: The processes, in execution order.
-        run_times: Times when a run began, when it ended, and when its outputs were sent, by stage and micro-batch.
+        run_times: Times when a run began, when it ended, and when its outputs were sent, by stage and
+            micro-batch.
         outputs_by_batch: Outputs by micro-batch.
         count: Number of stages.
         pids: Process ids of the stages.

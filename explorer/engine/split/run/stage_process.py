@@ -1,7 +1,7 @@
 """Process of a stage: receives micro-batches, runs its model, and sends the values that later stages read.
 
-A thread receives the inputs, so that the next micro-batch is ready when the current one ends. It holds at most
-two micro-batches; then the sender has to wait.
+A thread receives the inputs, so that the next micro-batch is ready when the current one ends. It holds at
+most two micro-batches; then the sender has to wait.
 """
 
 from __future__ import annotations
