@@ -369,7 +369,7 @@ def _block_graph(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
 
 
 def _block_times(run: KernelRun, block: DenseBlock) -> tuple[Sequence[float], float] | None:
-    """Seconds of each of `block.kernels` in a run, and of all its kernels; None if a kernel is missing."""
+    """Returns the seconds of each of `block.kernels` and of the whole run, or None if a kernel is missing."""
     # the runtime appends a suffix to the name of a node that it changed
     by_node = {name.partition("_")[0]: kernel.seconds for name, kernel in run.kernels.items()}
     seconds_of_kernels = [by_node.get(f"{_VALUE_PREFIXES[op]}{layer}") for op, layer in block.kernels]
