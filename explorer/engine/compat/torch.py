@@ -774,10 +774,10 @@ def calls_on_cpu(
     Returns:
         The calls, or None if the function fails or makes more than `longest` calls.
 
-        Assumes: `torch.Tensor._make_wrapper_subclass` creates a tensor of any device without memory, and
-        torch chooses kernels by the properties of such a tensor.
-        Seen: torch 2.9 to 2.15.
-        Otherwise: None. The function runs as on the meta device, and its figures are upper bounds.
+    Assumes: `torch.Tensor._make_wrapper_subclass` creates a tensor of any device without memory, and torch
+    chooses kernels by the properties of such a tensor.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: None. The function runs as on the meta device, and its figures are upper bounds.
     """
     root = RecordedCalls()
 
