@@ -165,10 +165,10 @@ class _Scope:
             The key of an optimized node, and the index of its original node.
         """
         makers = {value: node for node in self.after.nodes for value in node.outputs if value}
-        first_guess: dict[int, int] = {}
+        original_index: dict[int, int] = {}
         for index, node in kernel_by_node.items():
-            first_guess[id(node)] = max(index, first_guess.get(id(node), index))
-        origins = dict(first_guess)  # includes layout changes, which have no entry in the other table
+            original_index[id(node)] = max(index, original_index.get(id(node), index))
+        origins = dict(original_index)  # includes layout changes, which have no entry in the other table
         for node in reversed(self.after.nodes):
             if id(node) in origins:
                 # the nodes of a split operator feed the node that produces its output
@@ -179,18 +179,18 @@ class _Scope:
                         continue
                     origins[id(producer)] = origins[id(node)]
                     if not _is_layout_change(producer):
-                        first_guess[id(producer)] = origins[id(node)]
+                        original_index[id(producer)] = origins[id(node)]
                         if producer.name:
-                            yield producer.name, first_guess[id(producer)]
+                            yield producer.name, original_index[id(producer)]
             elif (
-                index := self.index_by_name.get(node_name_in(node.name))
+                named_index := self.index_by_name.get(node_name_in(node.name))
             ) is not None and not _is_layout_change(node):
-                yield node.name, index
+                yield node.name, named_index
         counts: dict[str, int] = {}
-        nameless = [node for node in self.after.nodes if not node.name and id(node) in first_guess]
-        for node in sorted(nameless, key=lambda node: first_guess[id(node)]):
+        nameless = [node for node in self.after.nodes if not node.name and id(node) in original_index]
+        for node in sorted(nameless, key=lambda node: original_index[id(node)]):
             counts[node.op] = counts.get(node.op, -1) + 1
-            yield unnamed_key(node.op, counts[node.op]), first_guess[id(node)]
+            yield unnamed_key(node.op, counts[node.op]), original_index[id(node)]
 
 
 def _is_layout_change(node: Node) -> bool:

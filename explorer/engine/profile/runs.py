@@ -144,7 +144,7 @@ class TimedRuns:
             return
         wait_idle()
         if short:
-            self._observe(counted=False)
+            self._observe(is_counted=False)
         while (
             self._has_room(room)
             and self._is_paid(1)
@@ -153,7 +153,7 @@ class TimedRuns:
                 or not _is_block_full(self.profiled[earlier_runs:], _PROFILED_RUNS)
             )
         ):
-            self.profiled.append(self._observe(counted=True))
+            self.profiled.append(self._observe(is_counted=True))
 
     def _observe(self, is_counted: bool) -> float:
         began = self.clock()

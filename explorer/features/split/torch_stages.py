@@ -73,7 +73,9 @@ class TorchSplitter:
         report(self._on_progress, self._cancel, "searching cuts")
         cuts = search.cuts()
         facts = [_describe_stage(search, span) for span in stage_spans(search, cuts.places)]
-        fact = split_figures(search, cuts, facts, _shared(search, cuts.places), with_other_counts=not spec.cuts)
+        fact = split_figures(
+            search, cuts, facts, _shared(search, cuts.places), with_other_counts=not spec.cuts
+        )
         shared = [name for name in _shared(search, cuts.places) if name in search.subject.elements]
         notes = (
             *self._models.random_weights(),

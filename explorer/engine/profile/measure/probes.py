@@ -139,7 +139,7 @@ def probes(
     for batch, m, k, n in _PRODUCT_SIZES:
         yield _matmul(PRODUCTS, (m, k, n), time(kernels.products(batch, m, k, n), batch))
     for shape in _CONVS:
-        yield _conv(shape, time(kernels.conv(shape, _CHAIN_LENGTH), _CHAIN_LENGTH), alone=True)
+        yield _conv(shape, time(kernels.conv(shape, _CHAIN_LENGTH), _CHAIN_LENGTH), in_chain=True)
     for shape in _CHANNEL_PAIRS:
         seconds = time(kernels.conv(shape, _CHAIN_LENGTH), _CHAIN_LENGTH)
         # both directions have the same MACs and bytes, so each gets the mean time

@@ -33,7 +33,10 @@ SCHEDULES: Mapping[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def loss(outputs: Any, target: torch.Tensor) -> torch.Tensor:
-    """Computes the loss of a micro-batch. This example ignores the target and sums the outputs' mean squares."""
+    """Computes the loss of a micro-batch: in this example the sum of the outputs' mean squares.
+
+    The example ignores the target.
+    """
     tensors = outputs if isinstance(outputs, tuple) else (outputs,)
     return torch.stack([tensor.square().mean() for tensor in tensors if tensor.is_floating_point()]).sum()
 
@@ -82,7 +85,10 @@ class Relay(nn.Module):
         self.inbound, self.outbound = inbound, outbound
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Returns the outbound values, contiguous. A scalar becomes a vector, so that batches can be joined."""
+        """Returns the outbound values, contiguous.
+
+        A scalar becomes a vector, so that batches can be joined.
+        """
         tensors = dict(zip(self.inbound, values, strict=True))
         # forwarded values are cloned, so that gradients flow back through them
         tensors |= {name: tensors[name].clone() for name in self.inbound if name in self.outbound}

@@ -149,7 +149,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _depth(module: nn.Module) -> int:
-    """Estimates how many roundings an output accumulates: one for each module, and each weight's largest size."""
+    """Estimates the roundings of an output: one for each module, and the largest size of each weight."""
     return sum(max(parameter.shape, default=1) for parameter in module.parameters()) + sum(
         1 for _ in module.modules()
     )

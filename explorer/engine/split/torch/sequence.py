@@ -274,7 +274,7 @@ def _macs_of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
 
 
 def _closed_units(calls: Sequence[Node]) -> Iterator[int]:
-    """Yields the units before which no cut is allowed, because a later call changes an earlier value in place.
+    """Yields the units before which a cut would separate a value from a call that changes it in place.
 
     Another process receives the tensor as a copy, and autograd forbids changing that copy in place.
     """
