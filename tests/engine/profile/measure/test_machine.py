@@ -426,11 +426,11 @@ def test_a_bias_in_the_kernel_of_a_matmul_takes_its_time(usual: MeasuredMachine)
 def test_a_change_of_layout_beside_the_layers_takes_its_time(usual: MeasuredMachine) -> None:
     model, size = TimeModel(usual), 128 * 784 * 4
     for op in ("ReorderOutput", "Transpose"):
-        turned = model.beside(op, 3, 3 * size, is_turned=True)
+        turned = model.unassigned_seconds(op, 3, 3 * size, is_turned=True)
         assert turned == pytest.approx(3 * 2 * size / 10e9, rel=0.05)
-    assert model.beside("Transpose", 1, size, is_turned=False) == pytest.approx(2 * size / 50e9, rel=0.05)
-    assert model.beside("Reshape", 2, 0, is_turned=False) == pytest.approx(2e-7, rel=0.05)
-    assert model.beside("MatMul", 1, size, is_turned=False) is None
+    assert model.unassigned_seconds("Transpose", 1, size, is_turned=False) == pytest.approx(2 * size / 50e9, rel=0.05)
+    assert model.unassigned_seconds("Reshape", 2, 0, is_turned=False) == pytest.approx(2e-7, rel=0.05)
+    assert model.unassigned_seconds("MatMul", 1, size, is_turned=False) is None
 
 
 @pytest.mark.slow
