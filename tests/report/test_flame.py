@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explorer.cli.main import main
-from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
+from explorer.engine.profile.assemble import Conditions, TimeSamples, assemble_profile
 from explorer.facts import Layer
 from explorer.report.flame_layout import (
     FlameWeights,
@@ -133,7 +133,7 @@ def test_kernels_that_the_profiler_slows_are_shares_of_what_they_took_in_all():
     conditions = Conditions(1, "settled", "cpu", 2, "a runtime")
     rows = [Layer(at, None, name, name, "Conv", 0, False) for at, name in enumerate("ab")]
     times = {at: TimeSamples([0.03] * 6, {"Conv": (0.03, 1)}) for at in (0, 1)}
-    profile = assembled(rows, [0.05] * 6, times, {}, {}, conditions)
+    profile = assemble_profile(rows, [0.05] * 6, times, {}, {}, conditions)
     figure = measured_figure(structure_of(rows), [0.03, 0.03, 0.06], profile)
     boxes = icicle(figure.weights, None, 100, 2)
     assert [box.width for box in boxes] == [100, 50, 50]

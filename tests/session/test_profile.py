@@ -386,7 +386,7 @@ def test_every_kernel_is_in_one_difference() -> None:
     """All rows that ran, on both sides, are told once: the differences add up to that of all kernels."""
     from explorer.engine.diff import tree_diff
     from explorer.engine.profile.assemble import TimeSamples
-    from explorer.engine.profile.compare import TimedModel, compared
+    from explorer.engine.profile.compare import TimedModel, compare_timed
     from explorer.facts import TileSpec
 
     with Session(str(SAMPLES / "bert_tiny.onnx"), cache=False) as session:
@@ -399,7 +399,7 @@ def test_every_kernel_is_in_one_difference() -> None:
         TimedModel(profile, one.layers, {row.id: TimeSamples([1.0]) for row in one.layers if row.id % 3})
         for one in both
     ]
-    found = compared(timed[0], timed[1], tree)
+    found = compare_timed(timed[0], timed[1], tree)
     ran = [len(one.samples) for one in timed]
     assert sum(one.difference for one in found.layers) == pytest.approx(ran[1] - ran[0])
     assert sum(one.before.median for one in found.layers if one.before) == pytest.approx(ran[0])
@@ -409,7 +409,7 @@ def test_every_kernel_is_in_one_difference() -> None:
             TimedModel(profile, one.layers, {row.id: TimeSamples(runs) for row in one.layers})
             for one, runs in zip(both, (before, after), strict=True)
         ]
-        return {one.significant for one in compared(*sides, tree).layers if one.before and one.after}
+        return {one.significant for one in compare_timed(*sides, tree).layers if one.before and one.after}
 
     assert sure([1e-3] * 30, [2.0] * 3) == {True}  # too few for an interval, but all of them took longer
     assert sure([1e-3] * 30, [2.0]) == {None}

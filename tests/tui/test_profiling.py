@@ -6,7 +6,7 @@ from textual.widgets import Input
 
 from explorer.base.errors import EngineDied, Misuse
 from explorer.engine.diff import tree_diff
-from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
+from explorer.engine.profile.assemble import Conditions, TimeSamples, assemble_profile
 from explorer.facts import Progress
 from explorer.facts.profile.comparison import LayerChange, ProfileComparison
 from explorer.facts.profile.profile import Profile, ProfileSpec
@@ -33,7 +33,7 @@ def scripted_profile(self: ScriptedEngine, *, spec: ProfileSpec, batch=None, mac
     within = {at + 1: at for at in convs}
     other = {"copies": TimeSamples([0.005] * 6, {"Memcpy": (0.005, 2)})}
     how = Conditions(1, "settled", "cpu", spec.threads or 2, "a runtime", batch=batch, machine=machine)
-    fact = assembled(layers, [0.03] * 6, of_row, within, other, how)
+    fact = assemble_profile(layers, [0.03] * 6, of_row, within, other, how)
     self.states = states.amend(self.states, self.states.current, profile=fact)
     return fact
 

@@ -1,6 +1,7 @@
-"""Assumptions about other libraries: what they do not document and the engine relies on.
+"""Undocumented facts about other libraries on which the engine relies.
 
-One file per library, one function per assumption. Its docstring has three parts: `Assumes:` the undocumented
-fact, `Seen:` the versions where it was tried, and `Otherwise:` what the function does when the fact does not
-hold. That is a slower way or one clear error, never a traceback and never a wrong number.
+There is one file for each library and one function for each assumption. The function's docstring has three
+parts. `Assumes:` states the undocumented fact. `Seen:` names the versions in which it was tested.
+`Otherwise:` says what the function does if the fact does not hold: it works more slowly or raises one clear
+error, but never gives a traceback or a wrong number.
 """

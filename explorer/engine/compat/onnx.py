@@ -1,4 +1,4 @@
-"""Assumptions about onnx beyond its documentation. onnx is imported when one of these is used."""
+"""Assumptions about onnx that its documentation does not state. onnx is imported on first use."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any
 
 
 def scan_along_any_axis() -> list[Any]:
-    """The operators to give to `ReferenceEvaluator`: a Scan that stacks what it collects along any axis.
+    """Returns the operators for `ReferenceEvaluator`: a Scan that stacks its outputs along any axis.
 
-    onnx's own stacks along the first axis, whatever the node says.
+    The Scan of onnx stacks along the first axis only.
 
     Assumes: `onnx.reference.ops.op_scan.Scan` keeps the axes in `scan_output_axes` and runs in `_run`.
     Seen: onnx 1.19 to 1.23.
-    Otherwise: none, so that onnx's own Scan runs: it refuses other axes, and the model has no reference.
+    Otherwise: an empty list, so that the Scan of onnx runs. It refuses other axes, and the model has no
+    reference.
     """
     import numpy as np
 
@@ -31,16 +32,16 @@ def scan_along_any_axis() -> list[Any]:
 
         def __init__(self, node: Any, params: Any) -> None:
             super().__init__(node, params)
-            here: Any = self
-            self.along = tuple(here.scan_output_axes or ())
-            here.scan_output_axes = None
+            untyped_self: Any = self
+            self.along = tuple(untyped_self.scan_output_axes or ())
+            untyped_self.scan_output_axes = None
 
         def _run(self, *args: Any, **options: Any) -> Any:
             options.pop("scan_output_axes", None)
             stacked = list(super()._run(*args, **options))
             first = len(stacked) - len(self.along)
-            for at, axis in enumerate(self.along, first):
-                stacked[at] = np.moveaxis(stacked[at], 0, axis)
+            for index, axis in enumerate(self.along, first):
+                stacked[index] = np.moveaxis(stacked[index], 0, axis)
             return tuple(stacked)
 
     return [Scan]

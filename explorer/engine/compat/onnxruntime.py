@@ -1,6 +1,6 @@
-"""Assumptions about onnxruntime: texts of its errors, passes to switch off, names in its own graphs.
+"""Assumptions about onnxruntime: texts of its errors, names of its passes, names in its optimized graphs.
 
-It documents none of these. Nothing here imports it.
+None of these is documented. This module does not import onnxruntime.
 """
 
 from __future__ import annotations
@@ -9,64 +9,70 @@ import re
 
 _PREFIX = re.compile(r"^\s*\[ONNXRuntimeError\]\s*:\s*\d+\s*:\s*([A-Z_]+)\s*:\s*")
 _SOURCE_PLACE = re.compile(r"(/[\w./-]+\.(cc|h|cpp):\d+\s*)|(\bonnxruntime::\S+\s*)")
-_OF_A_PASS = ("Failed to find kernel", "Attempt to replace the existing tensor")
-_SCALED = "_bn"
+_PASS_ERRORS = ("Failed to find kernel", "Attempt to replace the existing tensor")
+_BATCH_NORM_SUFFIX = "_bn"
 _BLOCKED = re.compile(r"(.*)_nchwc(?:_token_\d+)?", re.DOTALL)
-_CAST = "InsertedPrecisionFreeCast_"
-_PIECES = ("_inlfunc_", "_if_")
-_KERNEL = "_kernel_time"
+_CAST_PREFIX = "InsertedPrecisionFreeCast_"
+_SPLIT_PREFIXES = ("_inlfunc_", "_if_")
+_KERNEL_SUFFIX = "_kernel_time"
 
 SIGNED_TO_UNSIGNED = "Avx2WeightS8ToU8Transformer"
-"""What 'x64quantprecision' switches on. It leaves a product of signed bytes that gives signed bytes without a
-kernel, and fails where two nodes share a zero point; these have exact kernels anyway.
+"""A pass that 'x64quantprecision' enables.
+
+It rewrites a matmul of signed bytes with a signed result to a form without a kernel, and it fails if two
+nodes share a zero point. Such matmuls have exact kernels without it.
 
 Assumes: the pass has this name.
 Seen: onnxruntime 1.23 to 1.32.
-Otherwise: it is not left out; a model that it spoils loads at a lower level of optimization.
+Otherwise: the pass stays enabled, and a model that it breaks loads at a lower level of optimization.
 """
 
 ONE_ZERO_POINT = "QDQS8ToU8Transformer"
-"""What 'x64quantprecision' switches on, too: to a DequantizeLinear without a zero point it gives one, and one
-alone where it has scales along an axis, which the runtime then cannot run.
+"""Another pass that 'x64quantprecision' enables. It adds a zero point to a DequantizeLinear without one.
+
+With scales along an axis it adds only a single value, and the runtime cannot run the result.
 
 Assumes: the pass has this name.
 Seen: onnxruntime 1.23 to 1.32.
-Otherwise: it is not left out; a model that it spoils fails in one line of onnxruntime's.
+Otherwise: the pass stays enabled, and a model that it breaks fails with one line of onnxruntime's.
 """
 
 PROPAGATION = "QDQPropagationTransformer"
-"""It writes a QuantizeLinear without a zero point behind a DequantizeLinear that has none: to unsigned bytes,
-of signed ones.
+"""A pass that inserts a QuantizeLinear after a DequantizeLinear.
+
+If the latter has no zero point, the new node has none either, so it quantizes to unsigned bytes where the
+values were signed.
 
 Assumes: the pass has this name.
 Seen: onnxruntime 1.23 to 1.32.
-Otherwise: it is not left out; `verify` finds that the outputs differ.
+Otherwise: the pass stays enabled, and `verify` finds that the outputs differ.
 """
 
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
-"""Domain of the operators that keep channels in blocks.
+"""Domain of the operators that store channels in blocks.
 
-Assumes: they are in this domain.
+Assumes: all of them are in this domain.
 Seen: onnxruntime 1.23 to 1.32.
-Otherwise: the sum and the activation that such a Conv took in have no time of their own, and it has all.
+Otherwise: the sum and the activation that are fused into such a Conv get no time; the Conv gets it all.
 """
 
 LAID_OUT = "ReorderOutput"
 LAYOUT_CHANGES = frozenset(("ReorderInput", LAID_OUT))
-"""Operators that only change where channels lie.
+"""Operators that only change the layout of channels.
 
-Assumes: these two are all.
+Assumes: there are no others.
 Seen: onnxruntime 1.23 to 1.32.
-Otherwise: the time of others is that of no layer, and is shown as such.
+Otherwise: the time of other such operators is shown as that of no layer.
 """
 
 
 def message(error: BaseException) -> str:
-    """The text of an error without its number and source places; its kind if no text is left.
+    """Returns the text of an error without its number and source places, or its kind if no text is left.
 
-    Assumes: a message begins with `[ONNXRuntimeError] : 1 : FAIL :`; places are paths or `onnxruntime::`.
+    Assumes: a message begins with `[ONNXRuntimeError] : 1 : FAIL :`; source places are paths or
+    `onnxruntime::`.
     Seen: onnxruntime 1.23 to 1.32.
-    Otherwise: the whole message is shown.
+    Otherwise: the full message is shown.
     """
     kind = _PREFIX.match(str(error))
     text = " ".join(_SOURCE_PLACE.sub("", _PREFIX.sub("", str(error))).split())
@@ -74,62 +80,66 @@ def message(error: BaseException) -> str:
 
 
 def is_of_a_pass(error: BaseException) -> bool:
-    """Whether onnxruntime refused a valid graph because of a change by one of its passes.
+    """Whether one of onnxruntime's passes made a valid graph invalid.
 
-    Assumes: such errors have one of two sentences in them.
+    Assumes: such an error contains one of two sentences.
     Seen: onnxruntime 1.23 to 1.32.
-    Otherwise: no: the next lower level of optimization is tried at once.
+    Otherwise: False, and the next lower level of optimization is tried at once.
     """
-    return any(words in str(error) for words in _OF_A_PASS)
+    return any(words in str(error) for words in _PASS_ERRORS)
 
 
 def blocked_values(node: str) -> tuple[str, ...]:
-    """The values that a node in blocked layout may compute, by the node's name; none for another node.
+    """Returns the values that a node in blocked layout may compute, from the node's name.
 
-    Assumes: such a node is called after the value, with `_nchwc` behind it; one that was a BatchNormalization
-        has `_bn` between them.
+    Empty for other nodes.
+
+    Assumes: the node's name is that of the value followed by `_nchwc`, or by `_bn_nchwc` if it was a
+    BatchNormalization.
     Seen: onnxruntime 1.23 to 1.32; `_bn` in 1.32.
-    Otherwise: its time is that of no layer, and is shown as such.
+    Otherwise: the node's time is shown as that of no layer.
     """
     match = _BLOCKED.fullmatch(node)
-    return (match[1], match[1].removesuffix(_SCALED)) if match else ()
+    return (match[1], match[1].removesuffix(_BATCH_NORM_SUFFIX)) if match else ()
 
 
 def without_precision(value: str) -> str:
-    """The name of a value in the original graph, by its name in another precision.
+    """Returns the name of a value in the original graph, from its name after a change of precision.
 
-    Assumes: `InsertedPrecisionFreeCast_` stands before it, and names the Cast that makes it.
+    Assumes: the prefix `InsertedPrecisionFreeCast_` marks values that an inserted Cast produces.
     Seen: onnxruntime 1.23 to 1.32.
-    Otherwise: the time of the node that makes it is that of no layer, and is shown as such.
+    Otherwise: the time of the node that produces the value is shown as that of no layer.
     """
-    return value.removeprefix(_CAST)
+    return value.removeprefix(_CAST_PREFIX)
 
 
 def is_inserted_cast(node: str) -> bool:
     """Whether onnxruntime inserted a Cast, by the node's name.
 
-    Assumes: `InsertedPrecisionFreeCast_` stands before its name.
+    Assumes: the node's name begins with `InsertedPrecisionFreeCast_`.
     Seen: onnxruntime 1.23 to 1.32.
-    Otherwise: its time is that of no layer, and is shown as such.
+    Otherwise: the node's time is shown as that of no layer.
     """
-    return node.startswith(_CAST)
+    return node.startswith(_CAST_PREFIX)
 
 
 def is_piece(node: str) -> bool:
-    """Whether a node comes from an operator without a kernel, or from a branch with a constant condition.
+    """Whether a node is part of an inlined operator or of a branch with a constant condition, by its name.
 
-    Assumes: `_inlfunc_` or `_if_` stands before its name.
+    The runtime inlines an operator for which it has no kernel.
+
+    Assumes: the node's name begins with `_inlfunc_` or `_if_`.
     Seen: onnxruntime 1.23 to 1.32.
-    Otherwise: its time is that of no layer, and is shown as such.
+    Otherwise: the node's time is shown as that of no layer.
     """
-    return node.startswith(_PIECES)
+    return node.startswith(_SPLIT_PREFIXES)
 
 
 def timed_kernel(event: str) -> str | None:
-    """The node whose kernel a profile event times; None for another event.
+    """Returns the name of the node that a profile event times, or None for another event.
 
-    Assumes: `_kernel_time` stands behind the node's name.
+    Assumes: the event's name is the node's name followed by `_kernel_time`.
     Seen: onnxruntime 1.23 to 1.32.
-    Otherwise: no kernel has a time: the profile says that nothing ran, and no layer has a figure.
+    Otherwise: no kernel has a time, so the profile says that nothing ran and no layer has a figure.
     """
-    return event.removesuffix(_KERNEL) if event.endswith(_KERNEL) else None
+    return event.removesuffix(_KERNEL_SUFFIX) if event.endswith(_KERNEL_SUFFIX) else None

@@ -1,4 +1,7 @@
-"""Assumptions about torch beyond its documentation. Only files that need torch import this one."""
+"""Assumptions about torch that its documentation does not state.
+
+Only files that need torch import this one.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,19 @@ from torch.utils import _python_dispatch
 from explorer.base.version_notes import unmet
 
 OpOverload: type = type(torch.ops.aten.add.Tensor)
-"""The class of an operator with its overload, by an operator that is documented."""
+"""The class of an operator with its overload, taken from a documented operator."""
 
 MODULE_DICTS = ("_parameters", "_buffers", "_modules")
-"""Attributes of a module in which it keeps what is registered; see `module_dicts`."""
+"""Attributes in which a module keeps its parameters, buffers and submodules; see `module_dicts`."""
 
 
 def control_flow(name: str) -> Any:
-    """The operator of torch for a branch or loop over functions: 'cond', 'while_loop', 'scan'.
+    """Returns torch's operator for a branch or a loop over functions: 'cond', 'while_loop', 'scan'.
 
-    Assumes: `torch.ops.higher_order` has it, and takes functions in place of graphs of an exported program.
+    Assumes: `torch.ops.higher_order` has the operator, and the operator accepts functions instead of graphs
+    of an exported program.
     Seen: torch 2.14.
-    Otherwise: AttributeError, which is told as what the exporter fails with.
+    Otherwise: AttributeError, which is reported as the reason why the export fails.
     """
     return getattr(torch.ops.higher_order, name)
 
@@ -40,11 +44,13 @@ def control_flow(name: str) -> Any:
 
 
 def storage_key(storage: Any) -> int:
-    """A number that identifies a storage while it lives; equal for tensors that share it.
+    """Returns a number that identifies a storage while it exists.
 
-    Assumes: `_cdata` of a storage is the address of its native part, on the meta device too.
+    Tensors that share a storage have the same number.
+
+    Assumes: `_cdata` of a storage is the address of its native part, also on the meta device.
     Seen: torch 2.9 to 2.15.
-    Otherwise: the key that `StorageWeakRef` of torch.multiprocessing has, which takes longer.
+    Otherwise: the key of `StorageWeakRef` in torch.multiprocessing, which is slower.
     """
     try:
         return storage._cdata  # type: ignore[no-any-return]
@@ -53,11 +59,12 @@ def storage_key(storage: Any) -> int:
 
 
 def leaves(values: Any) -> list[Any]:
-    """All values in nested tuples, lists, dicts and registered classes.
+    """Returns all values in nested tuples, lists, dicts and registered classes.
 
-    Assumes: `torch.utils._pytree.tree_leaves` lists them in the order in which torch.export has them.
+    Assumes: `torch.utils._pytree.tree_leaves` lists them in the order of torch.export.
     Seen: torch 2.9 to 2.15.
-    Otherwise: tuples, lists and dicts are walked here, and another container stays whole, which fails later.
+    Otherwise: only tuples, lists and dicts are opened. Another container counts as one value, which fails
+    later.
     """
     try:
         from torch.utils._pytree import tree_leaves
@@ -80,12 +87,12 @@ def _walk(values: Any) -> Iterator[Any]:
 
 
 def schema_of(operator: Any) -> Any:
-    """The schema of an operator with its overload: name, arguments and their defaults.
+    """Returns the schema of an operator overload: its name, arguments and their defaults.
 
-    Assumes: `_schema` of the operator is its schema.
+    Assumes: the operator's `_schema` is its schema.
     Seen: torch 2.9 to 2.15.
-    Otherwise: the schema that torch has registered under the operator's name, which takes longer; without it
-    one clear error.
+    Otherwise: the schema that torch registered under the operator's name, which is slower; without it one
+    clear error.
     """
     try:
         return operator._schema
@@ -96,11 +103,11 @@ def schema_of(operator: Any) -> Any:
 
 
 def operator_name(target: Any) -> str:
-    """The name of an operator without library and overload; "" for anything but a library's operator.
+    """Returns the name of an operator without library and overload, or "" for any other target.
 
-    Assumes: it is the class that `OpOverload` is, with a name like `aten::add.Tensor`.
+    Assumes: the operator is an `OpOverload` with a name like `aten::add.Tensor`.
     Seen: torch 2.9 to 2.15.
-    Otherwise: "": the call is matched with no other, and its unit has no operator.
+    Otherwise: "", so that the call matches no other call and its unit has no operator.
     """
     if not isinstance(target, OpOverload):
         return ""
@@ -108,11 +115,11 @@ def operator_name(target: Any) -> str:
 
 
 def is_higher_order(target: Any) -> bool:
-    """Whether a call in a graph is that of an operator that takes graphs.
+    """Whether the target of a call in a graph is an operator that takes graphs.
 
     Assumes: such an operator is a `torch._ops.HigherOrderOperator`.
     Seen: torch 2.9 to 2.15.
-    Otherwise: one whose namespace is `higher_order`.
+    Otherwise: whether the target's namespace is `higher_order`.
     """
     kind = getattr(getattr(torch, "_ops", None), "HigherOrderOperator", None)
     if kind is None:
@@ -121,22 +128,24 @@ def is_higher_order(target: Any) -> bool:
 
 
 def dense_kernel(operator: Any) -> Any:
-    """The function that computes a higher-order operator on tensors with values; None if there is none.
+    """Returns the function that computes a higher-order operator on tensors with values, or None.
 
-    Assumes: `py_kernels` of the operator has it under `CompositeExplicitAutograd`.
+    Assumes: `py_kernels` of the operator contains it under `CompositeExplicitAutograd`.
     Seen: torch 2.14.
-    Otherwise: None: the model counts up to the operator, and the reason names it.
+    Otherwise: None. The model is counted up to the operator, and the reason names the operator.
     """
     kernels = getattr(operator, "py_kernels", {})
     return kernels.get(getattr(torch._C.DispatchKey, "CompositeExplicitAutograd", None))
 
 
 def flex_attention_in_parts() -> Any:
-    """flex_attention by products and elementwise operators, with the arguments of its higher-order operator.
+    """Returns a function that computes flex_attention with matmuls and element-wise operators.
 
-    Assumes: `torch._higher_order_ops.flex_attention.math_attention` computes it so.
+    It takes the arguments of the higher-order operator.
+
+    Assumes: `torch._higher_order_ops.flex_attention.math_attention` is that function.
     Seen: torch 2.14.
-    Otherwise: one clear error, which the row of the attention has as its reason.
+    Otherwise: one clear error, which becomes the reason in the row of the attention.
     """
     with unmet("torch", "it computes flex_attention in another way"):
         from torch._higher_order_ops.flex_attention import math_attention
@@ -147,11 +156,12 @@ def flex_attention_in_parts() -> Any:
 
 
 def parameters_of(module: nn.Module) -> Mapping[str, nn.Parameter | None]:
-    """A module's own parameters by name; None for one that was registered as None.
+    """Returns a module's own parameters by name, with None for a parameter that was registered as None.
 
-    Assumes: `_parameters` of a module is that dictionary.
+    Assumes: the module's `_parameters` is that dictionary.
     Seen: torch 2.9 to 2.15.
-    Otherwise: what `named_parameters` says, which takes ten times as long and leaves out what is None.
+    Otherwise: the result of `named_parameters`, which is ten times as slow and omits parameters that are
+    None.
     """
     try:
         return module._parameters
@@ -160,11 +170,11 @@ def parameters_of(module: nn.Module) -> Mapping[str, nn.Parameter | None]:
 
 
 def buffers_of(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
-    """A module's own buffers by name; None for one that was registered as None.
+    """Returns a module's own buffers by name, with None for a buffer that was registered as None.
 
-    Assumes: `_buffers` of a module is that dictionary.
+    Assumes: the module's `_buffers` is that dictionary.
     Seen: torch 2.9 to 2.15.
-    Otherwise: what `named_buffers` says, which takes ten times as long and leaves out what is None.
+    Otherwise: the result of `named_buffers`, which is ten times as slow and omits buffers that are None.
     """
     try:
         return module._buffers
@@ -173,11 +183,11 @@ def buffers_of(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
 
 
 def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
-    """A module's own children by name, under each name; None for one registered as None.
+    """Returns a module's own children by each of their names, with None for a child registered as None.
 
-    Assumes: `_modules` of a module is that dictionary.
+    Assumes: the module's `_modules` is that dictionary.
     Seen: torch 2.9 to 2.15.
-    Otherwise: what `named_modules` says of the names without a dot, which takes longer.
+    Otherwise: the entries of `named_modules` whose names have no dot, which is slower.
     """
     try:
         return module._modules
@@ -187,22 +197,23 @@ def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
 
 
 def module_dicts(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """The dictionaries of a module's parameters, buffers and modules, by the attribute that holds each.
+    """Returns the dictionaries of a module's parameters, buffers and modules, by attribute name.
 
-    Assumes: `vars(module)` has them as `MODULE_DICTS`, and a module is what they hold.
+    Assumes: `vars(module)` contains the dictionaries of `MODULE_DICTS`, and the module reads its state from
+    them.
     Seen: torch 2.9 to 2.15.
-    Otherwise: one clear error where they are to be replaced.
+    Otherwise: one clear error when they are replaced.
     """
     with unmet("torch", "its modules do not keep their tensors where they did"):
         return {name: vars(module)[name] for name in MODULE_DICTS}
 
 
 def with_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor | None]) -> Any:
-    """A shallow copy of a layer with other tensors in place of its parameters.
+    """Returns a shallow copy of a layer with other tensors as its parameters.
 
-    Assumes: a copy with another `_parameters` computes with those, parameters or plain tensors.
+    Assumes: a copy with another `_parameters` computes with its tensors, whether they are parameters or not.
     Seen: torch 2.9 to 2.15.
-    Otherwise: a deep copy whose parameters are set one by one, which takes the memory of the layer again.
+    Otherwise: a deep copy whose parameters are set one by one, which needs the layer's memory again.
     """
     if "_parameters" in vars(module):
         twin: Any = copy.copy(module)
@@ -215,43 +226,44 @@ def with_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor | None]) 
 
 
 def forward_pre_hooks(module: nn.Module) -> list[Any]:
-    """The hooks that run before a module's forward.
+    """Returns the hooks that run before a module's forward.
 
-    Assumes: `_forward_pre_hooks` of a module holds them.
+    Assumes: the module's `_forward_pre_hooks` contains them.
     Seen: torch 2.9 to 2.15.
-    Otherwise: one clear error: a module whose hooks cannot be seen is not quantized.
+    Otherwise: one clear error, because a module with unknown hooks is not quantized.
     """
     with unmet("torch", "it does not tell the hooks of a module"):
         return list(module._forward_pre_hooks.values())
 
 
 def makes_weight(hook: Any) -> bool:
-    """Whether a hook computes a layer's weight: weight_norm, spectral_norm, pruning.
+    """Whether a hook computes a layer's weight, as weight_norm, spectral_norm and pruning do.
 
-    Assumes: the classes of such hooks are those of `torch.nn.utils`.
+    Assumes: the classes of such hooks are defined in `torch.nn.utils`.
     Seen: torch 2.9 to 2.15.
-    Otherwise: the layer is left alone because its weight is no parameter, which is looked at by itself.
+    Otherwise: False. The layer is still not changed, because another check finds that its weight is not a
+    parameter.
     """
     return type(hook).__module__.startswith("torch.nn.utils.")
 
 
 def is_of_torch(module: nn.Module) -> bool:
-    """Whether the class of a module is torch's own and not a user's or another library's.
+    """Whether the class of a module belongs to torch, and not to the user or another library.
 
-    Assumes: such a class is defined below the package `torch`.
+    Assumes: such a class is defined in a submodule of the package `torch`.
     Seen: torch 2.9 to 2.15.
-    Otherwise: the layer counts as a user's, and is looked into: more rows, the same sums.
+    Otherwise: the layer counts as the user's, so the rows inside it are listed: more rows with the same sums.
     """
     return type(module).__module__.startswith("torch.")
 
 
 def is_packed(module: nn.Module) -> bool:
-    """Whether a module is a quantized layer of torch, which is one row whatever modules hold its weights.
+    """Whether a module is a quantized layer of torch, which is a single row whatever submodules it has.
 
-    Assumes: the classes of such layers are those of `torch.ao.nn.quantized`, and of the fused and the sparse
-    kinds beside it.
+    Assumes: the classes of such layers are those of `torch.ao.nn.quantized`, and of the packages for fused
+    and sparse layers.
     Seen: torch 2.9 to 2.15.
-    Otherwise: the modules inside it are rows, whose work is not known.
+    Otherwise: the submodules are rows of unknown work.
     """
     return type(module).__module__.startswith(_PACKED)
 
@@ -260,23 +272,24 @@ _PACKED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao
 
 
 def packed_handle(module: nn.Module) -> dict[str, Any]:
-    """The packed weights of a compiled quantized layer, by attribute.
+    """Returns the packed weights of a compiled quantized layer, by attribute name.
 
-    Assumes: every quantized layer of torch's keeps its handle as `_packed_params`, also when it is compiled,
-        where no list of attributes has it.
+    Assumes: each quantized layer of torch keeps its handle as `_packed_params`. In a compiled layer, no list
+    of attributes contains it.
     Seen: torch 2.14.
-    Otherwise: empty: such a layer has no parameters.
+    Otherwise: the handle is None, and the layer has no parameters.
     """
     name = "_packed_params"
     return {name: getattr(module, name, None)}
 
 
 def layer_state(module: nn.Module) -> dict[str, Any] | None:
-    """All attributes of a torch layer; None if it may do more than its class.
+    """Returns all attributes of a torch layer, or None if the layer may do more than its class.
 
-    Assumes: `vars` of a module in evaluation holds its settings, its tensors (`MODULE_DICTS`) and its hooks.
+    Assumes: in evaluation mode, `vars` of a module contains its settings, its tensors (`MODULE_DICTS`) and
+    its hooks.
     Seen: torch 2.9 to 2.15.
-    Otherwise: None: no layer is answered by what another one did, which takes longer.
+    Otherwise: None. No layer's analysis is reused for an equal layer, which is slower.
     """
     attributes = vars(module)
     try:
@@ -299,18 +312,18 @@ def has_global_hooks() -> bool:
 
     Assumes: `torch.nn.modules.module` keeps such hooks in four dictionaries.
     Seen: torch 2.9 to 2.15.
-    Otherwise: yes, so that every module is run, which takes longer.
+    Otherwise: True, so that every module is run, which is slower.
     """
     kinds = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
     return any(getattr(torch_module, f"_global_{kind}", True) for kind in kinds)
 
 
 apply_of_module: Callable[..., Any] = getattr(nn.Module, "_apply", nn.Module.apply)
-"""The method behind `module.to`, to restore the plain one on a class.
+"""The method behind `module.to`, to restore the default one on a class that overrides it.
 
-Assumes: that is `nn.Module._apply`; the own one of recurrent layers needs their weights in a list.
+Assumes: it is `nn.Module._apply`. The override in recurrent layers requires their weights in a list.
 Seen: torch 2.9 to 2.15.
-Otherwise: nothing is put back: `to` of such a layer goes through its own.
+Otherwise: nothing is restored, and `to` of such a layer uses its override.
 """
 
 
@@ -318,13 +331,13 @@ Otherwise: nothing is put back: `to` of such a layer goes through its own.
 
 
 class DispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Base of modes that see every call of an ATen operator, by their `__torch_dispatch__`.
+    """Base class of modes that receive every call of an ATen operator in `__torch_dispatch__`.
 
-    Assumes: `torch.utils._python_dispatch` has `TorchDispatchMode`, as torch's manual says in passing; torch
-    wraps the method so that its compiler skips it unless `_should_skip_dynamo` says no.
+    Assumes: `torch.utils._python_dispatch` has `TorchDispatchMode`, which torch's manual only mentions.
+    torch's compiler wraps the method, to skip it, unless `_should_skip_dynamo` returns False.
     Seen: torch 2.9 to 2.15.
-    Otherwise: under another name of the question the first operator imports the compiler, in seconds.
-    Without the class nothing that needs torch opens, and the error line names the tested versions.
+    Otherwise: if the method has another name, the first operator imports the compiler, which takes seconds.
+    Without the class no torch model opens, and the error line names the tested versions.
     """
 
     def __init__(self) -> None:
@@ -340,11 +353,12 @@ class DispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyp
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """Hides calls inside from all function and dispatch modes.
+    """Hides the calls inside the block from all function and dispatch modes.
 
-    Assumes: `torch.utils._python_dispatch._disable_current_modes` takes all modes off for a while.
+    Assumes: `torch.utils._python_dispatch._disable_current_modes` removes all modes for the duration of a
+    block.
     Seen: torch 2.9 to 2.15.
-    Otherwise: one clear error, as what is called would be counted as part of the model.
+    Otherwise: one clear error, because these calls would be counted as part of the model.
     """
     with unmet("torch", "it does not take off those who watch its operators"):
         modes = _python_dispatch._disable_current_modes
@@ -353,11 +367,11 @@ def without_modes() -> Iterator[None]:
 
 
 def without_dispatch() -> AbstractContextManager[None]:
-    """Hides operators inside from every `__torch_dispatch__`.
+    """Hides the operators inside the block from every `__torch_dispatch__`.
 
     Assumes: `torch._C._DisableTorchDispatch` does that.
     Seen: torch 2.9 to 2.15.
-    Otherwise: all modes are taken off, which takes longer.
+    Otherwise: all modes are removed, which is slower.
     """
     disabled: Callable[[], AbstractContextManager[None]]
     disabled = getattr(torch._C, "_DisableTorchDispatch", without_modes)
@@ -365,11 +379,11 @@ def without_dispatch() -> AbstractContextManager[None]:
 
 
 def hide(mode: TorchFunctionMode) -> bool:
-    """Removes a mode from the stack if it is the innermost one; returns whether it was.
+    """Removes a mode from the stack if it is the innermost one; returns whether it was removed.
 
-    Assumes: `torch._C` tells the depth of the stack and its modes, and takes them off it.
+    Assumes: functions of `torch._C` return the depth of the stack and its modes, and remove a mode.
     Seen: torch 2.9 to 2.15.
-    Otherwise: no: the mode stays, and hears what it has no use for, which takes longer.
+    Otherwise: False. The mode stays and receives calls that it does not need, which is slower.
     """
     try:
         depth = torch._C._len_torch_function_stack()
@@ -383,21 +397,21 @@ def hide(mode: TorchFunctionMode) -> bool:
 
 
 def show(mode: TorchFunctionMode) -> None:
-    """Restores a hidden mode.
+    """Restores a mode that `hide` removed.
 
-    Assumes: `torch._C` puts it onto the stack that `hide` took it from.
+    Assumes: a function of `torch._C` pushes the mode on the stack from which `hide` removed it.
     Seen: torch 2.9 to 2.15.
-    Otherwise: `hide` has hidden nothing, and nobody asks.
+    Otherwise: never called, because `hide` removed nothing.
     """
     torch._C._push_on_torch_function_stack(mode)
 
 
 def mode_depths() -> tuple[int, int] | None:
-    """Number of function modes and of dispatch modes; None if unknown.
+    """Returns the numbers of active function modes and dispatch modes, or None if unknown.
 
-    Assumes: `torch._C` tells the depth of both stacks.
+    Assumes: functions of `torch._C` return the depth of both stacks.
     Seen: torch 2.9 to 2.15.
-    Otherwise: None: no layer is answered by what another one did, which takes longer.
+    Otherwise: None. No layer's analysis is reused for an equal layer, which is slower.
     """
     try:
         return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
@@ -406,11 +420,11 @@ def mode_depths() -> tuple[int, int] | None:
 
 
 def is_autocast() -> bool:
-    """Whether autocast is on for any device.
+    """Whether autocast is enabled for any device.
 
     Assumes: `torch._C._is_any_autocast_enabled` answers for all devices at once.
     Seen: torch 2.9 to 2.15.
-    Otherwise: each kind of device is asked, which takes longer.
+    Otherwise: each device type is checked, which is slower.
     """
     answer = getattr(torch._C, "_is_any_autocast_enabled", None)
     if answer is not None:
@@ -419,11 +433,14 @@ def is_autocast() -> bool:
 
 
 Run = Callable[[Callable[..., Any], nn.Module, Any, Any], Any]
-"""Calls a module and returns its result; takes the call, the module and its arguments."""
+"""A function that calls a module and returns its result.
+
+It takes `nn.Module.__call__`, the module and its arguments.
+"""
 
 
 class _Watching(threading.local):
-    """The function that makes the calls of modules in this thread."""
+    """The function that makes the calls of modules in this thread, or None."""
 
     run: Run | None = None
 
@@ -445,14 +462,18 @@ def _watched_call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def listening(run: Run, elsewhere: Callable[[nn.Module], None] = lambda module: None) -> Iterator[None]:
-    """Lets `run` make the calls of modules in this thread; `elsewhere` is called for other threads.
+    """Lets `run` make the calls of modules in this thread.
 
-    This replaces two hooks on each module, which take longer than everything else and would stay on the model
-    if the process were stopped.
+    This replaces two hooks on each module. Hooks would take longer than everything else, and would stay on
+    the model if the process were stopped.
 
-    Assumes: every call of a module goes through `nn.Module.__call__`, which may be replaced for a while.
-    Seen: torch 2.9 to 2.15.
-    Otherwise: one clear error, as no module would be seen.
+    Args:
+        run: Makes the calls in this thread.
+        elsewhere: Receives each module that another thread calls.
+
+        Assumes: every call of a module uses `nn.Module.__call__`, which can be replaced temporarily.
+        Seen: torch 2.9 to 2.15.
+        Otherwise: one clear error, because no module would be observed.
     """
     global _plain_call, _watchers
     outer = _WATCHING.run
@@ -481,7 +502,7 @@ _attention_watchers = 0
 
 
 class _Attending(threading.local):
-    """The function that computes attention in this thread."""
+    """The function that computes attention in this thread, or None."""
 
     function: Callable[..., Any] | None = None
 
@@ -499,7 +520,7 @@ def attention_by(function: Callable[..., Any]) -> Iterator[None]:
 
     Assumes: modules call it as an attribute of `torch.nn.functional`.
     Seen: torch 2.9 to 2.15.
-    Otherwise: attention is not fused: its scores count as memory, an upper bound.
+    Otherwise: attention is not fused, so its scores count as memory, which is an upper bound.
     """
     global _attention_watchers
     outer = _ATTENDING.function
@@ -541,11 +562,11 @@ def _compile_unless_watched(model: Any = None, **options: Any) -> Any:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Runs functions as written: nothing is compiled in this thread, and no earlier compilation is used.
+    """Runs functions in this thread without compiling them, and without earlier compilations.
 
-    Assumes: `torch.cond` and its like compile themselves by the attribute `torch.compile`.
+    Assumes: `torch.cond` and similar functions compile themselves through the attribute `torch.compile`.
     Seen: torch 2.14.
-    Otherwise: the compiler sees those who watch, and the reason of such a row is its complaint.
+    Otherwise: the compiler meets our observers, and its error becomes the reason in such a row.
     """
     global _uncompiled_threads, _is_eager
     outer, functions = _UNCOMPILED.on, vars(torch)
@@ -553,8 +574,8 @@ def uncompiled() -> Iterator[None]:
         if not _uncompiled_threads:
             functions["compile"] = _compile_unless_watched
         if not _is_eager and "torch._dynamo" in sys.modules:
-            # calling a function that was compiled before needs the compiler. There is one stance for all
-            # threads: the first thread sets it, and the last one restores it
+            # a function that was compiled before calls the compiler. All threads share one stance:
+            # the first thread sets it, and the last thread restores it
             _EAGER.enter_context(torch.compiler.set_stance("force_eager"))
             _is_eager = True
         _uncompiled_threads += 1
@@ -572,11 +593,11 @@ def uncompiled() -> Iterator[None]:
 
 
 def mapped_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """`value` with each tensor in its tuples, lists and dicts replaced by the result of `change`.
+    """Returns `value` with each tensor in its tuples, lists and dicts replaced by the result of `change`.
 
-    Assumes: the named results of torch's functions are made from a list of their parts.
+    Assumes: the named tuples that torch's functions return are created from a list of their parts.
     Seen: torch 2.9 to 2.15.
-    Otherwise: `calls_on_cpu` gives None for such a function.
+    Otherwise: `calls_on_cpu` returns None for such a function.
     """
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -588,12 +609,12 @@ def mapped_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def _like(value: Any, parts: list[Any]) -> Any:
-    """A container of the class of `value`, with other parts."""
+    """Creates a container of the class of `value` with other parts."""
     return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
 
-class _Place:
-    """Stands for a tensor of recorded calls, by its number."""
+class _TensorRef:
+    """Reference to a tensor of recorded calls by its number."""
 
     __slots__ = ("number",)
 
@@ -602,11 +623,11 @@ class _Place:
 
 
 class RecordedCalls:
-    """Recorded calls of ATen operators of a function, to be repeated with other tensors.
+    """The recorded ATen operator calls of a function, which can be repeated with other tensors.
 
-    Assumes: a function of torch comes to the same operators for tensors of the same shapes and types.
+    Assumes: a function of torch calls the same operators for tensors of the same shapes and types.
     Seen: torch 2.9 to 2.15.
-    Otherwise: an operator refuses the tensors, and the step is said not to run on shapes.
+    Otherwise: an operator rejects the tensors, and the message says that the step does not run on shapes.
     """
 
     def __init__(self) -> None:
@@ -614,13 +635,13 @@ class RecordedCalls:
         self.result: Any = None
         self.tensors = 0
 
-    def number(self) -> _Place:
-        """The place of a new tensor."""
+    def number(self) -> _TensorRef:
+        """Creates the reference of a new tensor."""
         self.tensors += 1
-        return _Place(self.tensors - 1)
+        return _TensorRef(self.tensors - 1)
 
-    def again(self, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """The function's result for tensors of the recorded shapes."""
+    def repeat(self, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Repeats the calls with tensors of the recorded shapes; returns the function's result."""
         tensors: dict[int, torch.Tensor] = {}
 
         def keep(tensor: torch.Tensor) -> None:
@@ -637,7 +658,7 @@ class RecordedCalls:
 
 
 def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
-    if isinstance(value, _Place):
+    if isinstance(value, _TensorRef):
         return tensors[value.number]
     if isinstance(value, tuple | list):
         return _like(value, [_filled(part, tensors) for part in value])
@@ -647,20 +668,27 @@ def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
 
 
 class _TooLong(Exception):
-    """The error for a function with more calls than the limit."""
+    """Raised for a function with more calls than the limit."""
 
 
 class _OnCpu(torch.Tensor):
-    """A tensor without values that claims to be on a CPU, and records the operators called with it."""
+    """A tensor without values that claims to be on a CPU, and records the operators that are called with it.
+
+    Attributes:
+        without_values: The meta tensor inside.
+        place: Reference of this tensor in the recorded calls.
+        calls: The recorded calls.
+        longest: Maximum number of recorded calls.
+    """
 
     without_values: torch.Tensor
-    place: _Place
+    place: _TensorRef
     calls: RecordedCalls
     longest: int
 
     @staticmethod
-    def of(inner: torch.Tensor, like: Any, trained: bool = False) -> _OnCpu:
-        """A stand-in for `inner`, recorded in the calls of `like`."""
+    def wrap(inner: torch.Tensor, like: Any, trained: bool = False) -> _OnCpu:
+        """Wraps the meta tensor `inner`, and records its operators in the calls of `like`."""
         tensor: _OnCpu = torch.Tensor._make_wrapper_subclass(
             *(_OnCpu, inner.shape),
             strides=inner.stride(),
@@ -690,37 +718,41 @@ class _OnCpu(torch.Tensor):
             named["device"] = torch.device("meta")
         result = func(*positional, **named)
         calls = wrapped[0].calls
-        out = mapped_tensors(result, lambda tensor: _OnCpu.of(tensor, wrapped[0]))
-        parts = out if isinstance(out, tuple | list) else (out,)
+        wrapped_result = mapped_tensors(result, lambda tensor: _OnCpu.wrap(tensor, wrapped[0]))
+        parts = wrapped_result if isinstance(wrapped_result, tuple | list) else (wrapped_result,)
 
         def place(tensor: Any) -> Any:
             return tensor.place if isinstance(tensor, _OnCpu) else tensor
 
-        noted, by_name = mapped_tensors((args, kwargs or {}), place)
-        if "device" in by_name:
-            by_name["device"] = named["device"]
-        calls.calls.append((func, noted, by_name, [getattr(part, "place", None) for part in parts]))
+        recorded_args, recorded_kwargs = mapped_tensors((args, kwargs or {}), place)
+        if "device" in recorded_kwargs:
+            recorded_kwargs["device"] = named["device"]
+        calls.calls.append(
+            (func, recorded_args, recorded_kwargs, [getattr(part, "place", None) for part in parts])
+        )
         if len(calls.calls) > wrapped[0].longest:
             raise _TooLong
-        return out
+        return wrapped_result
 
 
 def attention_workspace(
     queries: int, keys: int, width: int, dtype: torch.dtype, *, backward: bool = False
 ) -> int:
-    """Bytes of the work memory of one thread in a CPU's fused attention, besides its results.
+    """Computes the bytes of one thread's work memory in a CPU's fused attention, besides its results.
 
     Args:
         queries: Number of queries in one head.
         keys: Number of keys in one head.
         width: Width of one head.
         dtype: Type of queries, keys and values.
-        backward: Whether the kernel is that of the gradients.
+        backward: Whether the kernel computes gradients.
 
-    Assumes: torch splits queries into blocks of 256, 64 or 32 and keys into blocks of 512, and a thread holds
-        one block of scores (two for gradients) with its sums, again in the narrower type where there is one.
-    Seen: torch 2.9 to 2.15, float64, float32 and bfloat16 without AMX, which packs keys and values as well.
-    Otherwise: the figure is off by the memory of one block; no other figure rests on it.
+        Assumes: torch splits queries into blocks of 256, 64 or 32 and keys into blocks of 512. A thread holds
+            one block of scores (two for gradients) with its sums, and a copy in the narrower type if there is
+            one.
+        Seen: torch 2.9 to 2.15, float64, float32 and bfloat16 without AMX, which packs keys and values as
+            well.
+        Otherwise: the figure is off by the memory of one block; no other figure depends on it.
     """
     block = min(queries, next(size for least, size in ((768, 256), (192, 64), (0, 32)) if queries >= least))
     scores = block * min(keys, 512)
@@ -734,15 +766,18 @@ def attention_workspace(
 def calls_on_cpu(
     function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], longest: int
 ) -> RecordedCalls | None:
-    """The operator calls of a function with tensors like these on a CPU; None for more than `longest`.
+    """Records the operator calls of a function for tensors of these shapes on a CPU.
 
-    Nothing is computed and no memory is taken: torch checks shapes, strides, types and required gradients, as
-    for tensors with values.
+    Nothing is computed and no memory is allocated. torch checks shapes, strides, types and required gradients
+    as for tensors with values.
 
-    Assumes: `torch.Tensor._make_wrapper_subclass` makes a tensor of any device that has no memory, and torch
-    chooses kernels by what such a tensor says of itself.
+    Returns:
+        The calls, or None if the function fails or makes more than `longest` calls.
+
+    Assumes: `torch.Tensor._make_wrapper_subclass` creates a tensor of any device without memory, and torch
+    chooses kernels by the properties of such a tensor.
     Seen: torch 2.9 to 2.15.
-    Otherwise: None: the function runs as it does without values, and its figures are upper bounds.
+    Otherwise: None. The function runs as on the meta device, and its figures are upper bounds.
     """
     root = RecordedCalls()
 
@@ -752,7 +787,7 @@ def calls_on_cpu(
     _Root.longest = longest  # type: ignore[attr-defined]
 
     def stand_in(tensor: torch.Tensor) -> torch.Tensor:
-        return _OnCpu.of(tensor.detach(), _Root, tensor.requires_grad)
+        return _OnCpu.wrap(tensor.detach(), _Root, tensor.requires_grad)
 
     try:
         with without_modes():
@@ -765,7 +800,7 @@ def calls_on_cpu(
     needed_places: set[int] = set()
     _add_places(root.result, needed_places)
     needed_calls = []
-    # calls that autograd makes for a result do not belong to the function
+    # leaves out calls that autograd makes, which are not part of the function
     for call in reversed(root.calls):
         operator, positional, named, places = call
         output_places = {place.number for place in places if place is not None}
@@ -777,8 +812,8 @@ def calls_on_cpu(
 
 
 def _add_places(value: Any, numbers: set[int]) -> None:
-    """Adds the numbers of all places in `value`."""
-    if isinstance(value, _Place):
+    """Adds the numbers of all references in `value` to `numbers`."""
+    if isinstance(value, _TensorRef):
         numbers.add(value.number)
     elif isinstance(value, tuple | list):
         for part in value:
@@ -791,22 +826,24 @@ def _add_places(value: Any, numbers: set[int]) -> None:
 
 
 def step_number() -> int | None:
-    """The number of the next step of autograd's graph; later steps have larger numbers.
+    """Returns the number of autograd's next graph node, or None if unknown.
 
-    Assumes: `torch._C._autograd._get_sequence_nr` tells it.
+    Later nodes have larger numbers.
+
+    Assumes: `torch._C._autograd._get_sequence_nr` returns it.
     Seen: torch 2.9 to 2.15.
-    Otherwise: None: memory of a backward pass belongs to the model, and to no module.
+    Otherwise: None. Memory of a backward pass is assigned to the model, and to no module.
     """
     ask = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None)
     return None if ask is None else int(ask())
 
 
 def running_step() -> tuple[Any, int] | None:
-    """The step of autograd's graph that runs backward (None for none) and its number; None if not known.
+    """Returns the autograd node that runs backward, or None for no node, and its number; None if unknown.
 
-    Assumes: `torch._C._current_autograd_node` tells the step, and `_sequence_nr` of it its number.
+    Assumes: `torch._C._current_autograd_node` returns the node, and its `_sequence_nr` the number.
     Seen: torch 2.9 to 2.15.
-    Otherwise: None: memory of a backward pass belongs to the model, and to no module.
+    Otherwise: None. Memory of a backward pass is assigned to the model, and to no module.
     """
     try:
         node = torch._C._current_autograd_node()
@@ -816,15 +853,15 @@ def running_step() -> tuple[Any, int] | None:
 
 
 HOOKED = "_hooks_of_original"
-"""Attribute of a parameter without values whose original has hooks on its gradient."""
+"""Attribute of a parameter without values that marks gradient hooks on the original parameter."""
 
 
 def has_gradient_hooks(tensor: torch.Tensor) -> bool:
     """Whether a tensor has hooks that are called with its gradient.
 
-    Assumes: `_backward_hooks` and `_post_accumulate_grad_hooks` of a tensor hold such functions.
+    Assumes: `_backward_hooks` and `_post_accumulate_grad_hooks` of a tensor contain these hooks.
     Seen: torch 2.9 to 2.15.
-    Otherwise: no: work of such hooks is not noticed.
+    Otherwise: False, and the work of such hooks is not noticed.
     """
     hooks = ("_backward_hooks", "_post_accumulate_grad_hooks", HOOKED)
     return any(getattr(tensor, name, None) for name in hooks)
@@ -834,11 +871,11 @@ def has_gradient_hooks(tensor: torch.Tensor) -> bool:
 
 
 def export_cause(error: BaseException) -> BaseException:
-    """The original error in torch's ONNX exporter, which wraps it in pages of advice.
+    """Returns the original error inside the errors of torch's ONNX exporter, which add pages of advice.
 
     Assumes: the wrapping errors are classes of `torch.onnx` and have a cause.
     Seen: torch 2.9 to 2.15.
-    Otherwise: the exporter's own words are shown.
+    Otherwise: the exporter's message is shown.
     """
     while type(error).__module__.startswith("torch.onnx") and error.__cause__ is not None:
         error = error.__cause__
@@ -847,14 +884,16 @@ def export_cause(error: BaseException) -> BaseException:
 
 @contextlib.contextmanager
 def no_merging_by_value() -> Iterator[None]:
-    """Lets the tracing exporter merge initializers that share memory, but not those with equal values.
+    """Keeps the tracing exporter from merging initializers with equal values.
 
-    By default the exporter does so for training models only: the names of new biases and norms collapse into
-    one.
+    It then merges only initializers that share memory, as it does by default for models in training mode.
+    Otherwise the biases and norms of a new model, which are all equal, would become one initializer.
 
-    Assumes: `torch._C._jit_pass_onnx_deduplicate_initializers` is the pass, whose last argument says how.
+    Assumes: `torch._C._jit_pass_onnx_deduplicate_initializers` is the pass, and its last argument selects
+    this.
     Seen: torch 2.9 to 2.15.
-    Otherwise: equal initializers are one in the exported file; figures of the file say so.
+    Otherwise: initializers with equal values are merged in the exported file, and figures of the file show
+    that.
     """
     passes: Any = torch._C
     name = "_jit_pass_onnx_deduplicate_initializers"

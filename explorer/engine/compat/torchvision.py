@@ -1,11 +1,11 @@
-"""Assumptions about torchvision: what detection models loop over, and which package a model is of.
+"""Assumptions about torchvision: the loops of its detection models, and the package of a model.
 
-Mask R-CNN pastes every mask at the size of its box, and Keypoint R-CNN enlarges every heatmap to the size
-of its own: sizes that no shape implies. A tensor without values answers 1 when it is asked for one, which
-is no bound and may not even fit. Where the largest possible value is known (a box is never larger than the
-image that it was clipped to), the function is called with that, and the assumption is said.
+Mask R-CNN pastes each mask at the size of its box, and Keypoint R-CNN scales each heatmap to the size of its
+box. No shape implies these sizes: a tensor without values returns 1 for them, which is no bound and may not
+even be valid. A box is never larger than the image to which it was clipped. So these functions are replaced
+by ones that use the largest possible box, and a note states the assumption.
 
-The originals are put back whatever happens. torchvision is never imported for it.
+The originals are always restored. This module never imports torchvision.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Wrap = Callable[[Any, Note], Any]
 
 
 def _mask_of_whole_image(original: Any, note: Note) -> Any:
-    """`paste_mask_in_image` with the largest box: the image, grown by the border that masks are padded with.
+    """Replaces `paste_mask_in_image`: uses the image, grown by the padding of masks, as the box.
 
-    A clipped box reaches x1 <= width; grown about its center by g it ends at (x1 + x0 + g (x1 - x0)) / 2,
-    which is largest for the whole image.
+    A clipped box ends at x1 <= width. Grown about its center by g, it ends at (x1 + x0 + g (x1 - x0)) / 2,
+    which is largest for a box that covers the image.
     """
 
     @functools.wraps(original)
@@ -38,19 +38,19 @@ def _mask_of_whole_image(original: Any, note: Note) -> Any:
         note("mask pasting: every box taken as large as the image")
         padded = int(mask.shape[-1])
         border = (padded / max(padded - 2, 1) - 1) / 2
-        whole = [
+        largest_box = [
             int(-im_w * border),
             int(-im_h * border),
             int(im_w + im_w * border),
             int(im_h + im_h * border),
         ]
-        return original(mask, whole, im_h, im_w)
+        return original(mask, largest_box, im_h, im_w)
 
     return paste
 
 
 def _remembering_images(original: Any, note: Note) -> Any:
-    """`RoIHeads.forward`, which is the last to know how large the images are."""
+    """Replaces `RoIHeads.forward`: stores the size of the largest image, which later functions need."""
 
     @functools.wraps(original)
     def forward(self: Any, features: Any, proposals: Any, image_shapes: Any, targets: Any = None) -> Any:
@@ -59,40 +59,42 @@ def _remembering_images(original: Any, note: Note) -> Any:
                 f"torchvision {installed_version('torchvision')} has no {missing}:"
                 " every box taken to have a side of 1"
             )
-        outer, _HERE.image = _HERE.image, tuple(max(sizes) for sizes in zip(*image_shapes, strict=True))
+        outer, _STATE.image = _STATE.image, tuple(max(sizes) for sizes in zip(*image_shapes, strict=True))
         try:
             return original(self, features, proposals, image_shapes, targets)
         finally:
-            _HERE.image = outer
+            _STATE.image = outer
 
     return forward
 
 
 def _heatmaps_of_whole_images(original: Any, note: Note) -> Any:
-    """`heatmaps_to_keypoints` with boxes that are as large as the image."""
+    """Replaces `heatmaps_to_keypoints`: uses boxes as large as the image."""
 
     @functools.wraps(original)
     def locate(maps: Any, rois: Any) -> Any:
-        if _HERE.image is None or not rois.is_meta:
+        if _STATE.image is None or not rois.is_meta:
             return original(maps, rois)
         note("keypoints: every box taken as large as the image")
-        height, width = _HERE.image
-        whole = torch.tensor([[0.0, 0.0, width, height]], device="cpu").repeat(len(rois), 1)
-        return original(maps, whole)
+        height, width = _STATE.image
+        image_boxes = torch.tensor([[0.0, 0.0, width, height]], device="cpu").repeat(len(rois), 1)
+        return original(maps, image_boxes)
 
     return locate
 
 
 def _suppression_at_once(original: Any, note: Note) -> Any:
-    """`_batched_nms_vanilla`, one round for every class, as the other way that torchvision has: all classes
-    at once, far apart. Both keep the same boxes; which is faster depends on their number.
+    """Replaces `_batched_nms_vanilla`, which loops over classes, with torchvision's other implementation.
+
+    That one handles all classes at once, with their boxes moved far apart. Both keep the same boxes; which
+    one is faster depends on the number of boxes.
     """
     boxes = sys.modules["torchvision.ops.boxes"]
     return getattr(boxes, "_batched_nms_coordinate_trick", original)
 
 
 def _no_autocast_on_shapes(original: Any, note: Note) -> Any:
-    """`torch.is_autocast_enabled`, which raises for the meta device: autocast is off there."""
+    """Replaces `torch.is_autocast_enabled`, which raises for the meta device: returns False there."""
 
     @functools.wraps(original)
     def enabled(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +105,7 @@ def _no_autocast_on_shapes(original: Any, note: Note) -> Any:
 
 
 def _autocast_of_shapes(original: Any, note: Note) -> Any:
-    """`torch.autocast`, which raises for the meta device: there it converts nothing, as the CPU's does."""
+    """Replaces `torch.autocast`, which raises an error for the meta device: there it acts as for the CPU."""
 
     @functools.wraps(original)
     def start(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
@@ -125,64 +127,67 @@ STAND_INS: tuple[tuple[str, str, Wrap], ...] = (
     ("torchvision.models.detection.roi_heads", "heatmaps_to_keypoints", _heatmaps_of_whole_images),
     ("torchvision.ops.boxes", "_batched_nms_vanilla", _suppression_at_once),
 )
-"""Module, attribute in it, and what makes the replacement from the original."""
+"""Module, attribute in it, and the function that builds the replacement from the original."""
 
 
 class _ThreadState(threading.local):
-    """Of this thread: whom it tells its assumptions (None while it runs no model on shapes), and height and
-    width of the largest image of the RoIHeads that it runs.
+    """State of this thread.
+
+    Attributes:
+        note: Receives the assumptions as text; None while the thread runs no model on shapes.
+        image: Height and width of the largest image of the running RoIHeads, or None.
     """
 
     note: Note | None = None
     image: tuple[int, ...] | None = None
 
 
-_HERE = _ThreadState()
+_STATE = _ThreadState()
 _LOCK = threading.Lock()
 _users = 0
 _undo: list[Callable[[], None]] = []
 _missing: list[str] = []
-"""Functions of `STAND_INS` that an imported torchvision has not."""
+"""Functions of `STAND_INS` that the imported torchvision lacks."""
 
 
-def _say(text: str) -> None:
-    if _HERE.note is not None:
-        _HERE.note(text)
+def _note_assumption(text: str) -> None:
+    if _STATE.note is not None:
+        _STATE.note(text)
 
 
-def _only_here(original: Any, replacement: Any) -> Any:
-    """The replacement for a thread that runs a model on shapes, the original for every other."""
+def _for_this_thread(original: Any, replacement: Any) -> Any:
+    """Returns a function that calls the replacement in threads that run on shapes, else the original."""
 
     @functools.wraps(original)
-    def chosen(*args: Any, **kwargs: Any) -> Any:
-        return (original if _HERE.note is None else replacement)(*args, **kwargs)
+    def call_by_thread(*args: Any, **kwargs: Any) -> Any:
+        return (original if _STATE.note is None else replacement)(*args, **kwargs)
 
-    return chosen
+    return call_by_thread
 
 
 @contextmanager
 def replaced(note: Note) -> Iterator[None]:
-    """Puts every stand-in in its place, if torchvision is imported, and the originals back at the end.
+    """Installs the replacements of `STAND_INS` inside the block, if torchvision is imported.
 
-    Several threads may do so at once: the first puts them there, the last takes them away.
+    Several threads may use it at the same time: the first installs them, and the last restores the originals.
 
     Assumes: torchvision has the functions of `STAND_INS`, with these arguments, under these names.
     Seen: torchvision 0.24 to 0.29.
     Otherwise: the model runs with boxes of one pixel, and its figures are marked as assumed, with the reason.
 
     Args:
-        note: Told the assumption, in words, each time that one is made in this thread.
+        note: Receives each assumption that is made in this thread, as text.
     """
     global _users
     with _LOCK:
         if not _users:
-            _put_in_place()
+            _install()
         _users += 1
-    outer, _HERE.note = _HERE.note, note
+    outer, _STATE.note = _STATE.note, note
     try:
         yield
     finally:
-        _HERE.note = outer
+        _STATE.note = outer
         with _LOCK:
             _users -= 1
             while not _users and _undo:
@@ -190,28 +195,28 @@ def replaced(note: Note) -> Iterator[None]:
 
 
 def part_of(model: nn.Module) -> str:
-    """The part of torchvision that a model is of: `detection`, `video`, `optical_flow`; "" for another.
+    """Returns the part of torchvision that defines a model: `detection`, `video`, `optical_flow` or "".
 
-    Assumes: models are defined in packages of these names below `torchvision.models`.
+    Assumes: the models are defined in packages with these names below `torchvision.models`.
     Seen: torchvision 0.24 to 0.29.
-    Otherwise: the model is taken for one of images, and fails on one in a line that names `--input-shape`.
+    Otherwise: the model gets an image as its input and fails, with a line that names `--input-shape`.
     """
     pieces = type(model).__module__.split(".")
     return next((part for part in ("detection", "video", "optical_flow") if part in pieces), "")
 
 
-def _put_in_place() -> None:
+def _install() -> None:
     _missing.clear()
     for module, attribute, wrap in STAND_INS:
         holder: Any = sys.modules.get(module)
         if holder is None:
             continue
         *outer, name = attribute.split(".")
-        for piece in outer:
-            holder = getattr(holder, piece, None)
+        for part_name in outer:
+            holder = getattr(holder, part_name, None)
         original = getattr(holder, name, None)
         if original is None:
             _missing.append(attribute)
             continue
-        setattr(holder, name, _only_here(original, wrap(original, _say)))
+        setattr(holder, name, _for_this_thread(original, wrap(original, _note_assumption)))
         _undo.append(functools.partial(setattr, holder, name, original))

@@ -1,6 +1,6 @@
-"""transformers: caches of its models, and what its configurations and modules keep for themselves.
+"""Assumptions about transformers: caches of its models, and internals of configurations and modules.
 
-Every function takes objects of transformers, or of code written like it; none imports transformers.
+Every function takes objects of transformers, or of code with the same interface. None imports transformers.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _CACHE_NAMES = (
     "past_kv",
     "past",
 )
-"""Names of a forward's cache, the newest of transformers first."""
+"""Argument names of a forward's cache, the newest of transformers first."""
 _CACHE_CLASS = re.compile(r"\b\w*Cache\b")
 
 
 def forward_arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
-    """The arguments of a forward by name, with those that it only hands on.
+    """Returns the arguments of a forward by name, including those that it only passes on.
 
-    Assumes: a forward of `**kwargs` hands them to the function that a decorator wraps, or to the first
-        submodule that takes tokens.
+    Assumes: a forward with `**kwargs` passes them to the function that a decorator wraps, or to the first
+    submodule that takes tokens.
     Seen: 5.0 to 5.24, whose decorators use functools.wraps.
-    Otherwise: the arguments that the signature names are all that is known.
+    Otherwise: only the arguments in the signature are known.
     """
     arguments: dict[str, inspect.Parameter] = {}
     for forward in _forwards(model):
@@ -60,7 +60,7 @@ def _forwards(model: nn.Module) -> Iterator[Callable[..., Any]]:
 
 
 def _enclosed(function: Any, visited: set[int]) -> Iterator[FunctionType]:
-    """The functions that a decorated function encloses, the outermost first."""
+    """Yields the functions that a decorated function encloses, outermost first."""
     for cell in getattr(inspect.unwrap(function), "__closure__", None) or ():
         try:
             inner = cell.cell_contents
@@ -77,11 +77,11 @@ def _takes_tokens(arguments: Mapping[str, Any]) -> bool:
 
 
 def cache_argument(arguments: Mapping[str, inspect.Parameter]) -> str | None:
-    """The name of a forward's argument for a cache.
+    """Returns the name of a forward's cache argument, or None.
 
-    Assumes: the annotation names a class whose name ends in Cache; else the argument has a known name.
+    Assumes: its annotation names a class whose name ends in Cache, or the argument has a known name.
     Seen: 5.0 to 5.23 (`past_key_values`, `cache_params`, `state`), 5.24 (`cache`).
-    Otherwise: None, and the caller looks at what the forward returns.
+    Otherwise: None, and the caller examines the result of the forward.
     """
     annotated = [name for name, argument in arguments.items() if _names_cache(argument.annotation)]
     for names in ([name for name in _CACHE_NAMES if name in annotated], annotated):
@@ -91,7 +91,7 @@ def cache_argument(arguments: Mapping[str, inspect.Parameter]) -> str | None:
 
 
 def _names_cache(annotation: Any) -> bool:
-    """Whether an annotation is a class of caches, a text that names one, or a union or list of one."""
+    """Whether an annotation is a cache class, a string that names one, or a union or list of one."""
     if isinstance(annotation, str):
         return bool(_CACHE_CLASS.search(annotation))
     if parts := get_args(annotation):
@@ -101,24 +101,24 @@ def _names_cache(annotation: Any) -> bool:
     return bool(_CACHE_CLASS.search(getattr(annotation, "__forward_arg__", "")))
 
 
-def position_of_step(argument: str, takes: Collection[str]) -> dict[str, torch.Tensor]:
-    """The position of a new token, for a forward that cannot tell it from its cache.
+def position_of_step(argument: str, argument_names: Collection[str]) -> dict[str, torch.Tensor]:
+    """Returns the position argument of a decode step, for a forward that cannot derive it from its cache.
 
-    Assumes: a forward of `cache_params` with `cache_position` wants the positions of new tokens, and reads
-        no more than their number.
-    Seen: 5.0 (Mamba, Mamba 2, Falcon Mamba); later ones have no such argument.
-    Otherwise: the step fails, and the error line says with what.
+    Assumes: a forward with `cache_params` and `cache_position` needs the positions of the new tokens, and
+    reads only their number.
+    Seen: 5.0 (Mamba, Mamba 2, Falcon Mamba); later versions have no such argument.
+    Otherwise: the step fails, and the error line gives the reason.
     """
-    if argument != "cache_params" or "cache_position" not in takes:
+    if argument != "cache_params" or "cache_position" not in argument_names:
         return {}
     return {"cache_position": torch.empty(1, dtype=torch.int64, device="meta")}
 
 
 def returned_cache(result: Any, argument: str) -> Any:
-    """The cache in what a forward returns; None for none.
+    """Returns the cache in the result of a forward, or None.
 
-    Assumes: it has the argument's name, or another name of caches. In a tuple, or under another name, it is
-        the only object of a class called Cache, or else the only part that is no tensor.
+    Assumes: it has the argument's name or another name of caches. In a tuple, or under another name, it is
+    the only object of a class called Cache, or else the only part that is not a tensor.
     Seen: 5.0 to 5.24, which return an object with the argument's name.
     Otherwise: None, and the caller says that the forward returns no cache.
     """
@@ -134,11 +134,11 @@ def returned_cache(result: Any, argument: str) -> Any:
 
 
 def returned_fields(result: Any) -> dict[str, Any]:
-    """What a forward returns, by name; parts of a tuple by their place.
+    """Returns the parts of a forward's result by name; parts of a tuple by their index.
 
-    Assumes: an output is a mapping, a tuple or an object whose attributes are its parts.
-    Seen: 5.0 to 5.24, whose outputs are mappings.
-    Otherwise: no fields.
+    Assumes: a result is a mapping, a tuple or an object whose attributes are its parts.
+    Seen: 5.0 to 5.24, whose results are mappings.
+    Otherwise: an empty dictionary.
     """
     if isinstance(result, Mapping):
         return {str(name): part for name, part in result.items()}
@@ -149,11 +149,14 @@ def returned_fields(result: Any) -> dict[str, Any]:
 
 
 def cache_layers(cache: Any) -> list[Any]:
-    """The layers of a cache, an encoder-decoder's own first; none of a cache of another kind.
+    """Returns the layers of a cache, for an encoder-decoder first those of self-attention.
 
-    Assumes: `layers`; of an encoder-decoder `self_attention_cache` and `cross_attention_cache`.
+    Empty for other caches.
+
+    Assumes: a cache has `layers`, that of an encoder-decoder `self_attention_cache` and
+    `cross_attention_cache`.
     Seen: 5.0 to 5.24.
-    Otherwise: an empty list; then no cache is grown, and each length is counted over a prompt of that length.
+    Otherwise: an empty list. No cache is grown then, and each length is counted with a prompt of that length.
     """
     self_attention = getattr(cache, "self_attention_cache", None)
     if self_attention is not None:
@@ -162,20 +165,21 @@ def cache_layers(cache: Any) -> list[Any]:
 
 
 def grow(cache: Any, tokens: int) -> bool:
-    """Adds tokens to a cache, which its layers take in as they do from a model; states stay.
+    """Adds tokens to a cache, by the method with which a model adds them. Recurrent states do not grow.
 
-    Assumes: layers have `keys` and `values`, tokens in the last axis but one, and `update(keys, values)`.
+    Assumes: layers have `keys` and `values`, with tokens in the second-last axis, and `update(keys, values)`.
     Seen: 5.0 to 5.24.
-    Otherwise: False, or what `update` raises; the caller compares a grown cache with one that a prompt left.
+    Otherwise: False, or the error of `update`. The caller compares a grown cache with one that a prompt
+    filled.
     """
     layers = cache_layers(getattr(cache, "self_attention_cache", cache))
     for layer in layers:
-        both = [getattr(layer, name, None) for name in ("keys", "values")]
-        if all(isinstance(tensor, torch.Tensor) and tensor.numel() for tensor in both):
+        key_and_value = [getattr(layer, name, None) for name in ("keys", "values")]
+        if all(isinstance(tensor, torch.Tensor) and tensor.numel() for tensor in key_and_value):
             layer.update(
                 *(
                     tensor.new_empty((*tensor.shape[:-2], tokens, tensor.shape[-1]))
-                    for tensor in both
+                    for tensor in key_and_value
                     if tensor is not None
                 )
             )
@@ -183,42 +187,42 @@ def grow(cache: Any, tokens: int) -> bool:
 
 
 def window(layer: Any) -> int | None:
-    """The tokens that a layer of a cache keeps at most; None for all.
+    """Returns the maximum number of tokens that a layer of a cache keeps, or None for no limit.
 
-    Assumes: `sliding_window`.
+    Assumes: the layer has it as `sliding_window`.
     Seen: 5.0 to 5.24.
-    Otherwise: None; then the closed form finds no bend and says that its counts do not fit.
+    Otherwise: None. The closed form then misses the limit, and reports that its counts do not fit.
     """
     size = getattr(layer, "sliding_window", None)
     return size if isinstance(size, int) else None
 
 
 def is_cache(value: Any) -> bool:
-    """Whether an object is a cache: of a class that is called so, or derived from one.
+    """Whether an object is a cache, by the name of its class or a base class.
 
     Assumes: the names of such classes end in Cache.
     Seen: 5.0 to 5.24.
-    Otherwise: its tensors are no inputs of a step, which then fails with one line.
+    Otherwise: False. Its tensors are not inputs of a step then, and the step fails with one line.
     """
     return any(kind.__name__.endswith("Cache") for kind in type(value).__mro__)
 
 
 def is_configured(kind: Any) -> bool:
-    """Whether a class of modules is built of a configuration.
+    """Whether a class of modules is built from a configuration.
 
-    Assumes: it has `_from_config`, or a `config_class`, which is documented.
+    Assumes: the class has `_from_config`, or the documented `config_class`.
     Seen: 5.0 to 5.24.
-    Otherwise: the class of the type of model is built instead.
+    Otherwise: the class for the model type is built instead.
     """
     return hasattr(kind, "_from_config") or getattr(kind, "config_class", None) is not None
 
 
 def configured(kind: Any, settings: Any, dtype: torch.dtype | None) -> nn.Module:
-    """A module without values, of its class and its configuration.
+    """Builds a module without values from its class and its configuration.
 
-    Assumes: `_from_config` of the class builds it in a type of numbers.
+    Assumes: `_from_config` of the class builds it with the given element type.
     Seen: 5.0 to 5.24.
-    Otherwise: the class is called with the configuration, in float32, and put into that type.
+    Otherwise: the class is called with the configuration, in float32, and the module is converted.
     """
     build = getattr(kind, "_from_config", None)
     if build is not None:
@@ -228,12 +232,12 @@ def configured(kind: Any, settings: Any, dtype: torch.dtype | None) -> nn.Module
 
 
 def wide_parts(module: Any, dtype: torch.dtype | None) -> list[str]:
-    """Patterns of the names that stay in float32 when a model is read in a narrower type.
+    """Returns patterns of the parameter names that stay in float32 when a model is loaded in a narrower type.
 
-    Assumes: `_keep_in_fp32_modules_strict` names those of each narrower type, and `_keep_in_fp32_modules` of
-        float16 alone.
+    Assumes: `_keep_in_fp32_modules_strict` names those of all narrower types, `_keep_in_fp32_modules` those
+    of float16 only.
     Seen: 5.0 to 5.24.
-    Otherwise: none: the parameters have the type of the others, and so their bytes.
+    Otherwise: an empty list, so that these parameters count with the bytes of the narrower type.
     """
     names: list[str] = []
     if dtype in (torch.float16, torch.bfloat16):

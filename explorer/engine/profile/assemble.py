@@ -1,7 +1,8 @@
-"""Assembles a profile from samples: times of rows, of kernels outside rows, and overhead.
+"""Assembles a profile from samples: times of rows, times of kernels outside rows, and overhead.
 
-Medians are added, never samples: so layers, operators and groups are sums of the same figures. Together with
-`other` and the overhead they give the wall time.
+A row is a row of the layer tree. Its time is the median of its samples. The times of groups and operators are
+sums of these medians, so that layers, operators and groups agree. The medians of all rows and other kernels
+plus the overhead give the wall time.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ from explorer.settings.columns import tensor_bytes
 
 
 class TimeSamples(Struct):
-    """The samples of one row of the tree, or of a name outside it, run after run.
+    """Samples of one row of the layer tree, or of all kernels of one name that belong to no row.
 
     Attributes:
-        seconds: Seconds of each run.
-        ops: Seconds and calls of one run by operator, in the runtime's names.
-        allocated_bytes, peak_bytes: Memory, if the profiler reports it.
-        backward: The part of `seconds` behind the loss of a training step.
-        kernels: The kernels of one run, where they belong to no row.
+        seconds: Seconds in each run.
+        ops: Seconds and number of calls in the last run, by operator name of the runtime.
+        allocated_bytes, peak_bytes: Allocated and peak memory in bytes, or None if the profiler does not
+            report memory.
+        backward: Seconds of the backward pass in each run; empty if there was none.
+        kernels: The kernels of the last run, if they belong to no row.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -51,18 +53,21 @@ class TimeSamples(Struct):
 
     @property
     def calls(self) -> int:
-        """Kernels of one run."""
+        """Number of kernel calls in one run."""
         return sum(calls for _, calls in self.ops.values())
 
 
 class Conditions(Struct, frozen=True):
-    """The conditions of a measurement: fields of `Profile` of these names, and those in `_NO_FIELDS`.
+    """Conditions of a measurement.
+
+    The fields are those of `Profile` with the same names, except the fields in `_NOT_IN_PROFILE`.
 
     Attributes:
-        profiled: Wall times of the runs under the profiler.
-        spent: Wall times with the start and the reading of the profiler, including runs that are not counted.
-        model: Predicts the times of layers.
-        load: Signs that another program ran, in words; '' for none.
+        profiled: Wall times of the runs under the profiler, in seconds.
+        spent: Seconds of each run under the profiler, with the profiler's start and end; includes warm-up
+            runs of blocks.
+        model: Predicts the times of layers, or None.
+        load: Signs that another program used the machine, as text; '' if there are none.
     """
 
     warmup: int
@@ -83,59 +88,63 @@ class Conditions(Struct, frozen=True):
     recording: tuple[RecordedRun, ...] = ()
 
 
-def assembled(
+def assemble_profile(
     layers: Sequence[Layer],
     wall: Sequence[float],
-    of_row: Mapping[int, TimeSamples],
-    within: Mapping[int, int],
+    samples_by_row: Mapping[int, TimeSamples],
+    kernel_rows: Mapping[int, int],
     other_samples: Mapping[str, TimeSamples],
     conditions: Conditions,
 ) -> Profile:
     """Assembles a profile.
 
     Args:
-        layers: The rows of the tree, in pre-order.
-        wall: Seconds of each run without a profiler.
-        of_row: The samples of a row, by its id.
-        within: Rows without time of their own, each with the row whose kernel did their work.
-        other_samples: The samples of kernels that belong to no row, by name.
-        conditions: The conditions.
+        layers: The rows of the layer tree, in pre-order.
+        wall: Wall seconds of each run without a profiler.
+        samples_by_row: Samples of the rows, by row id.
+        kernel_rows: Rows without samples, each with the id of the row whose kernel did their work.
+        other_samples: Samples of the kernels that belong to no row, by name.
+        conditions: The conditions of the measurement.
     """
-    whole = spread(wall)
-    inside: dict[int, list[int]] = {}
-    for row, around in within.items():
-        inside.setdefault(around, []).append(row)
-    timed = {row: spread(samples.seconds) for row, samples in of_row.items()}
+    wall_spread = spread(wall)
+    rows_in_kernel: dict[int, list[int]] = {}
+    for row, kernel_row in kernel_rows.items():
+        rows_in_kernel.setdefault(kernel_row, []).append(row)
+    timed = {row: spread(samples.seconds) for row, samples in samples_by_row.items()}
     medians = {row: times_of_row.median for row, times_of_row in timed.items()}
-    aside = {name: spread(samples.seconds).median for name, samples in sorted(other_samples.items())}
-    attributed_seconds = sum(medians.values()) + sum(aside.values())
-    base = max(whole.median, attributed_seconds)
+    other_medians = {name: spread(samples.seconds).median for name, samples in sorted(other_samples.items())}
+    attributed_seconds = sum(medians.values()) + sum(other_medians.values())
+    base = max(wall_spread.median, attributed_seconds)
     times = [
-        _layer_time(layers, row, inside.get(row, ()), of_row[row], timed[row], base, conditions)
-        for row in of_row
+        _layer_time(
+            layers, row, rows_in_kernel.get(row, ()), samples_by_row[row], timed[row], base, conditions
+        )
+        for row in samples_by_row
     ]
     times += [
-        LayerTime(row, layers[row].path, layers[row].kind, "", None, 0, 0.0, within=layers[around].path)
-        for row, around in within.items()
-        if row not in of_row
+        LayerTime(row, layers[row].path, layers[row].kind, "", None, 0, 0.0, within=layers[kernel_row].path)
+        for row, kernel_row in kernel_rows.items()
+        if row not in samples_by_row
     ]
-    timed_rows = {*of_row, *within}
-    beside = [kernel for samples in other_samples.values() for kernel in samples.kernels]
+    timed_rows = {*samples_by_row, *kernel_rows}
+    unassigned_kernels = [kernel for samples in other_samples.values() for kernel in samples.kernels]
     fields = {
-        name: getattr(conditions, name) for name in conditions.__struct_fields__ if name not in _NO_FIELDS
+        name: getattr(conditions, name)
+        for name in conditions.__struct_fields__
+        if name not in _NOT_IN_PROFILE
     }
     return Profile(
-        wall_seconds=whole.median,
-        wall=whole,
-        overhead_seconds=max(0.0, whole.median - attributed_seconds),
-        slowed_seconds=max(0.0, attributed_seconds - whole.median),
+        wall_seconds=wall_spread.median,
+        wall=wall_spread,
+        overhead_seconds=max(0.0, wall_spread.median - attributed_seconds),
+        slowed_seconds=max(0.0, attributed_seconds - wall_spread.median),
         layers=tuple(sorted(times, key=lambda layer_time: layer_time.layer)),
-        operators=_operators([*of_row.values(), *other_samples.values()], len(of_row), base),
-        modules=tuple(_modules(layers, medians, of_row, base)),
+        operators=_operators([*samples_by_row.values(), *other_samples.values()], len(samples_by_row), base),
+        modules=tuple(_modules(layers, medians, samples_by_row, base)),
         other=tuple(
             [
-                OtherTime(name, took, other_samples[name].calls, _share(took, base))
-                for name, took in aside.items()
+                OtherTime(name, seconds, other_samples[name].calls, _share(seconds, base))
+                for name, seconds in other_medians.items()
             ]
         ),
         removed=tuple(
@@ -145,60 +154,74 @@ def assembled(
                 if not layer.group and layer.counted and layer.id not in timed_rows
             ]
         ),
-        runs=whole.count,
-        settled=is_settled(whole),
+        runs=wall_spread.count,
+        settled=is_settled(wall_spread),
         limit_seconds=summed(layer_time.limit_seconds for layer_time in times if layer_time.seconds)
         if conditions.machine
         else None,
-        predicted_seconds=None if conditions.model is None else _predicted(conditions.model, times, beside),
-        profiler_overhead=_overhead(whole.median, conditions.profiled),
+        predicted_seconds=None
+        if conditions.model is None
+        else _predict_run(conditions.model, times, unassigned_kernels),
+        profiler_overhead=_overhead(wall_spread.median, conditions.profiled),
         profiled_runs=len(conditions.profiled),
-        profiling_overhead=_cost(wall, conditions.spent),
+        profiling_overhead=_profiling_overhead(wall, conditions.spent),
         loaded=bool(conditions.load),
-        notes=(*conditions.notes, *_unpredicted(conditions.model, times, beside)),
+        notes=(*conditions.notes, *_unpredicted_notes(conditions.model, times, unassigned_kernels)),
         **fields,
     )
 
 
-_NO_FIELDS = ("profiled", "spent", "notes", "model")
+_NOT_IN_PROFILE = ("profiled", "spent", "notes", "model")
 
 
 def _overhead(median: float, profiled: Sequence[float]) -> float | None:
-    """The additional time of a run under the profiler, as a share of a run without it."""
+    """Computes how much longer a run takes under the profiler, as a share of a run without it."""
     return spread(profiled).median / median - 1 if profiled and median else None
 
 
-def _cost(wall: Sequence[float], spent: Sequence[float]) -> float | None:
-    """The additional time of all runs under the profiler, as a share of their time without it."""
+def _profiling_overhead(wall: Sequence[float], spent: Sequence[float]) -> float | None:
+    """Computes the time that profiling added to all runs, as a share of their time without it."""
     median = spread(wall).median
     if not spent or not median:
         return None
     return len(spent) * (spread(spent).median / median - 1) / (len(wall) + len(spent))
 
 
-def _predicted(model: TimeModel, times: Sequence[LayerTime], beside: Iterable[RuntimeKernel]) -> float | None:
-    """Seconds of a run; `beside` are the kernels that belong to no layer."""
+def _predict_run(
+    model: TimeModel, times: Sequence[LayerTime], unassigned_kernels: Iterable[RuntimeKernel]
+) -> float | None:
+    """Predicts the seconds of a run, or returns None if no layer is predicted.
+
+    Args:
+        model: The model of the machine's times.
+        times: Times of the layers.
+        unassigned_kernels: Kernels that belong to no layer.
+    """
     predicted_seconds = [
         layer_time.predicted_seconds for layer_time in times if layer_time.predicted_seconds is not None
     ]
     if not predicted_seconds:
         return None
-    return sum(predicted_seconds) + sum(_beside(model, kernel) or 0.0 for kernel in beside) + model.call
+    return (
+        sum(predicted_seconds)
+        + sum(_predict_unassigned(model, kernel) or 0.0 for kernel in unassigned_kernels)
+        + model.call
+    )
 
 
-def _beside(model: TimeModel, kernel: RuntimeKernel) -> float | None:
-    return model.beside(kernel.op, kernel.calls, kernel.output_bytes, is_turned=kernel.is_turned)
+def _predict_unassigned(model: TimeModel, kernel: RuntimeKernel) -> float | None:
+    return model.unassigned_seconds(kernel.op, kernel.calls, kernel.output_bytes, is_turned=kernel.is_turned)
 
 
-def _unpredicted(
-    model: TimeModel | None, times: Sequence[LayerTime], beside: Iterable[RuntimeKernel]
+def _unpredicted_notes(
+    model: TimeModel | None, times: Sequence[LayerTime], unassigned_kernels: Iterable[RuntimeKernel]
 ) -> tuple[str, ...]:
     if model is None:
         return ()
     layers = sum(
         layer_time.seconds is not None and layer_time.predicted_seconds is None for layer_time in times
     )
-    kernels = sum(_beside(model, kernel) is None for kernel in beside)
+    kernels = sum(_predict_unassigned(model, kernel) is None for kernel in unassigned_kernels)
     missing = [many_text(layers, "layer")] if layers else []
     missing += [f"{many_text(kernels, 'kernel')} of no layer"] if kernels else []
     return (
@@ -208,23 +231,27 @@ def _unpredicted(
     )
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+def _share(part: float, total: float) -> float:
+    return part / total if total else 0.0
 
 
 def _layer_time(
     layers: Sequence[Layer],
     row: int,
-    inside: Sequence[int],
+    merged_rows: Sequence[int],
     samples: TimeSamples,
     times: Spread,
-    whole: float,
+    total: float,
     conditions: Conditions,
 ) -> LayerTime:
     layer, median = layers[row], times.median
-    # a group has the time of its own kernels (a Loop without its body), but the counts of all rows in it
-    together = () if layer.group else (layer, *(layers[at] for at in inside if not layers[at].group))
-    macs, moved = _work(together)
+    # a group's time covers only its own kernels, but its MACs and bytes cover all rows in it: no rates
+    kernel_layers = (
+        ()
+        if layer.group
+        else (layer, *(layers[merged_row] for merged_row in merged_rows if not layers[merged_row].group))
+    )
+    macs, moved = _macs_and_bytes(kernel_layers)
     backward = spread(samples.backward).median if samples.backward else None
     forward = max(0.0, median - (backward or 0.0))
     machine, model = conditions.machine, conditions.model
@@ -235,61 +262,74 @@ def _layer_time(
         ", ".join(samples.ops),
         times,
         samples.calls,
-        _share(median, whole),
+        _share(median, total),
         macs / forward if macs and forward else None,
         moved / forward if moved and forward else None,
-        None if model is None else model.seconds(layer, samples.ops, [layers[at] for at in inside]),
+        None
+        if model is None
+        else model.seconds(layer, samples.ops, [layers[merged_row] for merged_row in merged_rows]),
         None if machine is None or macs is None or moved is None else least_seconds(macs, moved, machine),
         "",
-        tuple([layers[at].path for at in inside]),
+        tuple([layers[merged_row].path for merged_row in merged_rows]),
         samples.allocated_bytes,
         samples.peak_bytes,
         backward,
     )
 
 
-def _work(rows: Iterable[Layer]) -> tuple[int | None, int | None]:
-    """MACs and bytes of layers that run as one kernel, without the tensors that stay inside the kernel."""
+def _macs_and_bytes(rows: Iterable[Layer]) -> tuple[int | None, int | None]:
+    """Computes the MACs and the moved bytes of layers that run as one kernel, or None where unknown.
+
+    Tensors that are passed between these layers do not count as moved.
+    """
     rows = tuple(rows)
     if not rows:
         return None, None
-    each = [layer.macs for layer in rows]
-    macs = None if None in each else sum(count or 0 for count in each)
+    macs_by_row = [layer.macs for layer in rows]
+    macs = None if None in macs_by_row else sum(count or 0 for count in macs_by_row)
     moves = [bytes_moved(layer) for layer in rows]
     if None in moves:
         return macs, None
     outputs = {tensor.name: tensor for layer in rows for tensor in layer.outputs}
-    passed: list[TensorInfo] = [t for layer in rows for t in layer.inputs if t.name in outputs]
-    passed_bytes = tensor_bytes({t.name: t for t in passed}.values())
-    read = [tensor_bytes((t,)) for t in passed]
+    inner_tensors: list[TensorInfo] = [t for layer in rows for t in layer.inputs if t.name in outputs]
+    passed_bytes = tensor_bytes({t.name: t for t in inner_tensors}.values())
+    read = [tensor_bytes((t,)) for t in inner_tensors]
     if passed_bytes is None or None in read:
         return macs, None
     return macs, max(0, sum(size or 0 for size in moves) - passed_bytes - sum(size or 0 for size in read))
 
 
-def _operators(every: Sequence[TimeSamples], rows: int, whole: float) -> tuple[OperatorTime, ...]:
-    """Times by operator; a row's time is divided among its operators. The first `rows` samples are rows'."""
+def _operators(samples_of_all: Sequence[TimeSamples], rows: int, total: float) -> tuple[OperatorTime, ...]:
+    """Computes the times by operator.
+
+    A row's time is divided among its operators in proportion to their times in the last run.
+
+    Args:
+        samples_of_all: Samples of the rows, followed by those of other kernels.
+        rows: Number of entries in `samples_of_all` that belong to rows.
+        total: Seconds of which each operator's share is computed.
+    """
     seconds: dict[str, float] = {}
     calls: dict[str, int] = {}
     layers: dict[str, int] = {}
-    for at, samples in enumerate(every):
+    for index, samples in enumerate(samples_of_all):
         median = spread(samples.seconds).median
-        ran = sum(took for took, _ in samples.ops.values())
-        for op, (took, count) in samples.ops.items():
-            part = took / ran if ran else 1 / len(samples.ops)
+        operator_seconds = sum(seconds_in_run for seconds_in_run, _ in samples.ops.values())
+        for op, (seconds_in_run, count) in samples.ops.items():
+            part = seconds_in_run / operator_seconds if operator_seconds else 1 / len(samples.ops)
             seconds[op] = seconds.get(op, 0.0) + median * part
             calls[op] = calls.get(op, 0) + count
-            layers[op] = layers.get(op, 0) + (at < rows)
+            layers[op] = layers.get(op, 0) + (index < rows)
     order = sorted(seconds, key=lambda op: (-seconds[op], op))
     return tuple(
-        [OperatorTime(op, calls[op], seconds[op], _share(seconds[op], whole), layers[op]) for op in order]
+        [OperatorTime(op, calls[op], seconds[op], _share(seconds[op], total), layers[op]) for op in order]
     )
 
 
 def _modules(
-    layers: Sequence[Layer], medians: Mapping[int, float], of_row: Mapping[int, TimeSamples], whole: float
+    layers: Sequence[Layer], medians: Mapping[int, float], of_row: Mapping[int, TimeSamples], total: float
 ) -> Iterable[ModuleTime]:
-    """The times of groups: sums over the rows below them."""
+    """Computes the times of groups as sums over the rows in them."""
     seconds = {row: medians.get(row, 0.0) for row in range(len(layers))}
     calls = {row: of_row[row].calls if row in of_row else 0 for row in range(len(layers))}
     for layer in reversed(layers):
@@ -299,7 +339,13 @@ def _modules(
     for layer in layers:
         if layer.group and calls[layer.id]:
             own_seconds = medians.get(layer.id, 0.0)
-            took = seconds[layer.id]
+            total_seconds = seconds[layer.id]
             yield ModuleTime(
-                layer.id, layer.path, layer.kind, own_seconds, took, _share(took, whole), calls[layer.id]
+                layer.id,
+                layer.path,
+                layer.kind,
+                own_seconds,
+                total_seconds,
+                _share(total_seconds, total),
+                calls[layer.id],
             )

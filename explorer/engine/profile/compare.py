@@ -1,7 +1,8 @@
-"""Comparison of two models timed in turn, by row: the times of a row before, and of its counterpart after.
+"""Compares the times of two models that were timed in turn, row by row.
 
-The diff pairs the rows. A tiled layer is one row before and many after, which are added run by run. So each
-kernel is in one difference, and the differences add up to the difference of the layers.
+The tree diff pairs the rows. A tiled layer is one row before tiling and many rows after it; the times of
+these rows are added run by run. Each kernel counts in exactly one difference, so the differences of the rows
+add up to the difference of all layers.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from explorer.facts.comparison import RowPair, RowSide, TreeDiff
 from explorer.facts.profile.comparison import LayerChange, ProfileComparison, significance
 from explorer.facts.profile.profile import Profile
 
-_WHOLE = frozenset(("tiled", "merged", "quantized"))
-"""Kinds of rows that are compared with all rows in them."""
+_COMPARED_AS_ONE = frozenset(("tiled", "merged", "quantized"))
+"""Statuses of row pairs that are compared together with all rows inside them."""
 
 
 class TimedModel(Struct, frozen=True):
     """A timed model.
 
     Attributes:
-        profile: Its profile.
-        layers: Its rows.
-        samples: Samples of each row, by id.
+        profile: The profile of the model.
+        layers: The rows of its layer tree.
+        samples: Samples of each row, by row id.
     """
 
     profile: Profile
@@ -36,13 +37,13 @@ class TimedModel(Struct, frozen=True):
     samples: Mapping[int, TimeSamples]
 
 
-def compared(before: TimedModel, after: TimedModel, tree: TreeDiff) -> ProfileComparison:
+def compare_timed(before: TimedModel, after: TimedModel, tree: TreeDiff) -> ProfileComparison:
     """Compares two models row by row.
 
     Args:
-        before: One of them.
-        after: The other, timed in turn with it.
-        tree: Their rows side by side.
+        before: The first model.
+        after: The second model, timed in turn with the first.
+        tree: Pairs of their rows.
     """
     sides = _Side(before), _Side(after)
     walls = before.profile.wall, after.profile.wall
@@ -57,38 +58,46 @@ def compared(before: TimedModel, after: TimedModel, tree: TreeDiff) -> ProfileCo
 
 
 class _Side:
-    """One of the two models; each row's samples are used once."""
+    """One of the two models. It uses the samples of each row only once."""
 
     def __init__(self, timed: TimedModel) -> None:
         self._timed, self._described_rows = timed, set[int]()
 
     def is_group(self, row: RowSide | None) -> bool:
+        """Whether a row is a group; True without a row."""
         return row is None or self._timed.layers[row.id].group
 
-    def take(self, row: RowSide | None, inside: bool) -> list[float]:
-        """The summed times of a row, with or without those of rows in it; empty if nothing of it runs."""
+    def take(self, row: RowSide | None, with_descendants: bool) -> list[float]:
+        """Returns the seconds of a row in each run, or an empty list if the row has no unused samples.
+
+        Args:
+            row: The row, or None.
+            with_descendants: Whether to add the times of all rows inside the row.
+        """
         if row is None:
             return []
-        last = end_of(self._timed.layers, row.id) if inside else row.id + 1
+        last = end_of(self._timed.layers, row.id) if with_descendants else row.id + 1
         rows = [
-            at for at in range(row.id, last) if at in self._timed.samples and at not in self._described_rows
+            row_id
+            for row_id in range(row.id, last)
+            if row_id in self._timed.samples and row_id not in self._described_rows
         ]
         self._described_rows.update(rows)
-        every = [self._timed.samples[at].seconds for at in rows]
-        return [sum(run) for run in zip(*every, strict=True)] if every else []
+        row_times = [self._timed.samples[row_id].seconds for row_id in rows]
+        return [sum(run) for run in zip(*row_times, strict=True)] if row_times else []
 
 
 def _changes(sides: tuple[_Side, _Side], pairs: Sequence[RowPair]) -> Iterator[LayerChange]:
-    at = 0
-    while at < len(pairs):
-        pair = pairs[at]
-        both = pair.before, pair.after
-        groups = [side.is_group(row) for side, row in zip(sides, both, strict=True)]
-        whole = pair.status in _WHOLE or not all(groups)
-        times = [side.take(row, whole) for side, row in zip(sides, both, strict=True)]
+    index = 0
+    while index < len(pairs):
+        pair = pairs[index]
+        row_pair = pair.before, pair.after
+        groups = [side.is_group(row) for side, row in zip(sides, row_pair, strict=True)]
+        with_descendants = pair.status in _COMPARED_AS_ONE or not all(groups)
+        times = [side.take(row, with_descendants) for side, row in zip(sides, row_pair, strict=True)]
         if any(times):
             yield _change(pair, times[0], times[1])
-        at = max(pair.end, at + 1) if whole else at + 1
+        index = max(pair.end, index + 1) if with_descendants else index + 1
 
 
 def _change(pair: RowPair, *times: Sequence[float]) -> LayerChange:

@@ -1,7 +1,8 @@
-"""Flat graph: a model with its functions opened and every node named, so that each kernel has its row.
+"""Inlines the functions of a model and names its nodes, so that each kernel can be traced to its row.
 
-onnxruntime opens functions itself before it optimizes, and gives the nodes in them new names. Here they are
-opened before, and each node keeps its row. Bodies of If, Loop and Scan stay bodies.
+onnxruntime inlines functions before it optimizes a graph, and renames their nodes. This module inlines them
+first and gives each node a name that leads to its row in the layer tree. The bodies of If, Loop and Scan stay
+bodies.
 """
 
 from __future__ import annotations
@@ -18,136 +19,151 @@ from explorer.engine.profile.rows import NodeRows
 from explorer.engine.shapes.bodies import substituted
 from explorer.facts import Layer
 
-_MARK = "explorer_"
-_NAME = re.compile(rf"{_MARK}\d+(?:\.\w+\.\d+)*")
-"""The name of our node, also inside a name that the runtime derived from it."""
+_PREFIX = "explorer_"
+_NAME = re.compile(rf"{_PREFIX}\d+(?:\.\w+\.\d+)*")
+"""Pattern of a node name of this module, also as a part of a name that the runtime derived from it."""
 
 
 class FlatGraph(Struct, frozen=True):
-    """A model whose nodes all have names of their own.
+    """A model whose nodes have unique names.
 
     Attributes:
-        model: The model, without calls of functions.
-        rows: The row of each node by its name; None for a node without a row.
+        model: The model without function calls.
+        rows: Row id of each node by node name, or None for a node without a row.
     """
 
     model: Model
     rows: Mapping[str, int | None]
 
 
-def named_in(name: str) -> str:
-    """The name of our node in a name of the runtime; '' for none."""
+def node_name_in(name: str) -> str:
+    """Returns the node name of this module that a name of the runtime contains, or ''."""
     match_ = _NAME.search(name)
     return match_[0] if match_ else ""
 
 
-def flattened(model: Model, layers: Sequence[Layer]) -> FlatGraph:
-    """Opens the calls of a model and names its nodes.
+def flatten(model: Model, layers: Sequence[Layer]) -> FlatGraph:
+    """Inlines the function calls of a model and names its nodes.
 
     Args:
         model: The model.
-        layers: Its rows.
+        layers: The rows of its layer tree.
     """
-    opener = _Opener(model, NodeRows(layers, model.functions))
-    nodes = tuple(opener.nodes(model.graph.nodes, {}, "", None, ""))
-    flat = replace(model, graph=replace(model.graph, nodes=nodes), opsets=opener.opsets)
-    if not opener.kept:
+    inliner = _Inliner(model, NodeRows(layers, model.functions))
+    nodes = tuple(inliner.nodes(model.graph.nodes, {}, "", None, ""))
+    flat = replace(model, graph=replace(model.graph, nodes=nodes), opsets=inliner.opsets)
+    if not inliner.has_calls:
         flat = replace(flat, functions={})
-    return FlatGraph(flat, opener.rows)
+    return FlatGraph(flat, inliner.rows)
 
 
-class _Opener:
-    """Walks a model and makes the nodes of the flat graph.
+class _Inliner:
+    """Builds the nodes of the flat graph.
 
     Attributes:
-        rows: Rows of nodes, by their new names.
-        kept: Whether a call stayed, because its function is written for another version of an operator set.
-        opsets: Operator sets of the model and of the opened functions.
+        rows: Row id of each node, by its new name.
+        has_calls: Whether a call stayed, because its function requires another version of an operator set.
+        opsets: Operator set versions of the model and of the inlined functions.
     """
 
     def __init__(self, model: Model, find: NodeRows) -> None:
-        self._model, self._find = model, find
+        self._model, self._node_rows = model, find
         self._count = self._calls = 0
         self.rows: dict[str, int | None] = {}
-        self.kept = False
+        self.has_calls = False
         self.opsets: dict[str, int] = dict(model.opsets)
 
     def nodes(
-        self, nodes: Sequence[Node], renamed: Mapping[str, str], name: str, around: int | None, branch: str
+        self,
+        nodes: Sequence[Node],
+        new_name_by_old: Mapping[str, str],
+        name: str,
+        caller_row: int | None,
+        branch: str,
     ) -> Iterator[Node]:
-        """The nodes of a graph, with the names of values that the flat graph uses.
+        """Yields the nodes of a graph for the flat graph, with new node and value names.
 
         Args:
             nodes: The nodes in the model.
-            renamed: Names in the flat graph, by names in the model.
-            name: Name of the node and branch whose body this is, the prefix of node names; '' outside.
-            around: Row of the node that carries them.
-            branch: The attribute that holds this body.
+            new_name_by_old: Value names in the flat graph, by value names in the model.
+            name: Prefix of node names: the name of the node and attribute that contain this body; '' for the
+                main graph.
+            caller_row: Row id of the node that contains this body, or None for the main graph.
+            branch: Name of the attribute that contains this body, or ''.
         """
-        node_rows = self._find.of(nodes, around, branch)
+        node_rows = self._node_rows.find_rows(nodes, caller_row, branch)
         for node, row in zip(nodes, node_rows, strict=True):
             function = self._model.functions.get(node.key)
-            if function is not None and self._opens(function):
-                yield from self._called(node, function, renamed, name, row)
+            if function is not None and self._can_inline(function):
+                yield from self._inlined_nodes(node, function, new_name_by_old, name, row)
                 continue
-            self.kept = self.kept or function is not None
-            mine = f"{name}.{self._count}" if name else f"{_MARK}{self._count}"
+            self.has_calls = self.has_calls or function is not None
+            node_name = f"{name}.{self._count}" if name else f"{_PREFIX}{self._count}"
             self._count += 1
-            self.rows[mine] = row
-            yield self._renamed(node, renamed, mine, row)
+            self.rows[node_name] = row
+            yield self._with_new_names(node, new_name_by_old, node_name, row)
 
-    def _opens(self, function: Function) -> bool:
+    def _can_inline(self, function: Function) -> bool:
         return all(self.opsets.get(domain, version) == version for domain, version in function.opsets.items())
 
-    def _called(
-        self, call: Node, function: Function, renamed: Mapping[str, str], name: str, row: int | None
+    def _inlined_nodes(
+        self, call: Node, function: Function, new_name_by_old: Mapping[str, str], name: str, row: int | None
     ) -> Iterator[Node]:
-        """The nodes of a function, with the inputs and outputs of a call in place of its own."""
+        """Yields the nodes of a function, with its inputs and outputs renamed to those of a call."""
         self._calls += 1
         self.opsets |= function.opsets
-        prefix = f"{_MARK}call{self._calls}/"
-        inside = {v: prefix + v for node in function.nodes for v in node.outputs if v}
-        inside |= dict.fromkeys(function.inputs, "")
-        inside |= {
-            inner: renamed.get(outer, outer)
+        prefix = f"{_PREFIX}call{self._calls}/"
+        new_names = {v: prefix + v for node in function.nodes for v in node.outputs if v}
+        new_names |= dict.fromkeys(function.inputs, "")
+        new_names |= {
+            inner: new_name_by_old.get(outer, outer)
             for inner, outer in zip(function.inputs, call.inputs, strict=False)
         }
-        passed: list[Node] = []
+        identities: list[Node] = []
         for inner, outer in zip(function.outputs, call.outputs, strict=False):
             if not outer:
                 continue
-            if inner in function.inputs or renamed.get(outer, outer) in inside.values():
-                # an input is an output, or a value is an output twice
-                passed.append(
-                    Node("Identity", [inside[inner]], [renamed.get(outer, outer)], f"{prefix}{inner}")
+            if inner in function.inputs or new_name_by_old.get(outer, outer) in new_names.values():
+                # the function returns an input, or the same value twice
+                identities.append(
+                    Node(
+                        "Identity",
+                        [new_names[inner]],
+                        [new_name_by_old.get(outer, outer)],
+                        f"{prefix}{inner}",
+                    )
                 )
             else:
-                inside[inner] = renamed.get(outer, outer)
+                new_names[inner] = new_name_by_old.get(outer, outer)
         body_nodes: Sequence[Node] = function.nodes
         if function.attributes or function.defaults:
             values = {**function.defaults, **call.attributes}
             body_nodes = [substituted(node, values) for node in body_nodes]
-        yield from self.nodes(body_nodes, inside, name, row, "")
-        yield from passed
+        yield from self.nodes(body_nodes, new_names, name, row, "")
+        yield from identities
 
-    def _renamed(self, node: Node, renamed: Mapping[str, str], name: str, row: int | None) -> Node:
-        """A node with other names of values, in its bodies too."""
+    def _with_new_names(
+        self, node: Node, new_name_by_old: Mapping[str, str], name: str, row: int | None
+    ) -> Node:
+        """Returns a node with new value names, also in its bodies."""
         bodies: dict[str, Any] = {}
-        several = subgraphs(node)
-        for attribute, body in several:
-            if "[" not in attribute:  # operators of other domains may have lists of graphs: unchanged
-                bodies[attribute] = self._body(body, renamed, f"{name}.{attribute}", row, attribute)
+        bodies_by_attribute = subgraphs(node)
+        for attribute, body in bodies_by_attribute:
+            if "[" not in attribute:  # lists of graphs, in other domains, stay as they are
+                bodies[attribute] = self._body(body, new_name_by_old, f"{name}.{attribute}", row, attribute)
         if bodies:
             node = node.with_attributes({**node.attributes, **bodies})
         return node.with_values(
-            [renamed.get(v, v) for v in node.inputs], [renamed.get(v, v) for v in node.outputs], name
+            [new_name_by_old.get(v, v) for v in node.inputs],
+            [new_name_by_old.get(v, v) for v in node.outputs],
+            name,
         )
 
     def _body(
-        self, body: Graph, renamed: Mapping[str, str], name: str, row: int | None, attribute: str
+        self, body: Graph, new_name_by_old: Mapping[str, str], name: str, row: int | None, attribute: str
     ) -> Graph:
-        # a name in the body hides the same name of the graph around it
+        # a name defined in the body hides the same name of the outer graph
         local_names = {v.name for v in body.inputs} | set(body.initializers)
         local_names |= {v for node in body.nodes for v in node.outputs}
-        visible = {mine: theirs for mine, theirs in renamed.items() if mine not in local_names}
+        visible = {old: new for old, new in new_name_by_old.items() if old not in local_names}
         return replace(body, nodes=tuple(self.nodes(body.nodes, visible, name, row, attribute)))

@@ -1,9 +1,11 @@
-"""Fused kernels: the nodes of the original graph that each node of an optimized graph computes.
+"""Maps each kernel of onnxruntime's optimized graph to the original nodes that it computes.
 
-onnxruntime writes its optimized graph. Nodes that it left alone keep their names and values. A fused node
-ends in a value of the original, and computes everything between that value and the other values of the new
-graph. The blocked layouts of its last level (NCHWc) make values of their own: such a node is named after the
-value that it replaces, and computes the sum and the activation behind it without another name.
+Nodes that the runtime did not change keep their names and values. A fused node produces a value of the
+original graph; it computes all original nodes between that value and the other values of the optimized graph.
+
+The runtime's highest optimization level uses blocked layouts (NCHWc), whose values have new names. The name
+of such a node contains the original value that it replaces. It may also compute the sum and the activation
+after that value, which its name does not show.
 """
 
 from __future__ import annotations
@@ -21,136 +23,175 @@ from explorer.engine.compat.onnxruntime import (
 )
 from explorer.engine.graph.model import Graph, Node, subgraphs
 from explorer.engine.graph.node_wires import NodeWires
-from explorer.engine.profile.flat_graph import named_in
+from explorer.engine.profile.flat_graph import node_name_in
 
 _SUMS = ("Add", "Sum")
 
 
-def works(original: Graph, optimised: Graph, defaults: frozenset[str] = frozenset()) -> dict[str, list[Node]]:
-    """The original nodes that each kernel computes, by the name of the optimised node, bodies included.
+def map_kernels(
+    original: Graph, optimized: Graph, defaults: frozenset[str] = frozenset()
+) -> dict[str, list[Node]]:
+    """Maps each kernel to the original nodes that it computes, by the name of the optimized node.
+
+    Bodies of control-flow nodes are included.
 
     Args:
-        original: The graph that was given to the runtime; every node has a name.
-        optimised: The graph to which the runtime optimized it.
-        defaults: Stored tensors of the original that a caller may replace: they are no constants.
+        original: The graph that was given to the runtime. Every node has a name.
+        optimized: The graph that the runtime made of it.
+        defaults: Names of the original's stored tensors that a caller may replace; they do not count as
+            constants.
 
     Returns:
-        The nodes in their original order. A kernel without an original node (a copy, a change of layout) is
-        missing. `unnamed` names the nodes without a name, such as the pieces of an operator, in order.
+        The original nodes of each kernel, in their order. A kernel without original nodes, such as a copy or
+        a change of layout, is missing. Optimized nodes without names get the names of `unnamed_key`.
     """
     nodes_by_kernel: dict[str, list[Node]] = {}
-    pairs = [(original, optimised, defaults)]
+    pairs = [(original, optimized, defaults)]
     while pairs:
-        before, after, open_ = pairs.pop()
-        scope = _Scope(before, after, open_)
-        mine = scope.works()
-        nodes_by_kernel |= mine
-        for node in after.nodes:
+        original_graph, optimized_graph, replaceable = pairs.pop()
+        scope = _Scope(original_graph, optimized_graph, replaceable)
+        kernel_nodes = scope.map_kernels()
+        nodes_by_kernel |= kernel_nodes
+        for node in optimized_graph.nodes:
             bodies = dict(subgraphs(node))
             origin = next(
-                (candidate for candidate in mine.get(node.name, ()) if candidate.op == node.op), None
+                (candidate for candidate in kernel_nodes.get(node.name, ()) if candidate.op == node.op), None
             )
             if bodies and origin is not None:
-                theirs = dict(subgraphs(origin))
-                pairs += [(theirs[name], body, open_) for name, body in bodies.items() if name in theirs]
+                original_bodies = dict(subgraphs(origin))
+                pairs += [
+                    (original_bodies[name], body, replaceable)
+                    for name, body in bodies.items()
+                    if name in original_bodies
+                ]
     return nodes_by_kernel
 
 
-def unnamed(op: str, at: int) -> str:
-    """The name of the `at`-th unnamed node of an operator."""
-    return f"{op}#{at}"
+def unnamed_key(op: str, index: int) -> str:
+    """Returns the key of the unnamed node `index` of an operator."""
+    return f"{op}#{index}"
 
 
 class _Scope:
-    """One graph before and after; reads of a body count as reads of its node."""
+    """A graph before and after optimization. Values that a body reads count as inputs of the body's node.
 
-    def __init__(self, before: Graph, after: Graph, defaults: frozenset[str]) -> None:
-        self.nodes, self.after = before.nodes, after
-        # the last value of a blocked stretch is an original value, once its layout is changed back
-        self.moved = {n.inputs[0]: n.outputs[0] for n in after.nodes if n.op == LAID_OUT and _moves(n)}
-        self.names = {node.name: at for at, node in enumerate(self.nodes)}
-        self.wires = NodeWires(self.nodes, set(before.initializers) - defaults)
-        self.maker = self.wires.maker
+    Attributes:
+        nodes: The nodes of the original graph.
+        after: The optimized graph.
+        original_names: Original value name by the name of the value before its layout is changed back.
+        index_by_name: Index of each original node, by name.
+        edges: The value names that connect the original nodes.
+        maker: Index of the original node that produces each value.
+        readers: Indices of the original nodes that read each value.
+    """
+
+    def __init__(self, original: Graph, optimized: Graph, defaults: frozenset[str]) -> None:
+        self.nodes, self.after = original.nodes, optimized
+        # the last value in a blocked layout is an original value after its layout is changed back
+        self.original_names = {
+            n.inputs[0]: n.outputs[0] for n in optimized.nodes if n.op == LAID_OUT and _is_layout_change(n)
+        }
+        self.index_by_name = {node.name: index for index, node in enumerate(self.nodes)}
+        self.edges = NodeWires(self.nodes, set(original.initializers) - defaults)
+        self.maker = self.edges.maker
         self.readers: dict[str, list[int]] = {}
-        for at, names in enumerate(self.wires.reads):
+        for index, names in enumerate(self.edges.reads):
             for name in names:
-                self.readers.setdefault(name, []).append(at)
+                self.readers.setdefault(name, []).append(index)
 
-    def works(self) -> dict[str, list[Node]]:
-        """The original nodes of each optimised one."""
-        ends = {id(node): self._ends(node) for node in self.after.nodes}
-        there = {value for values in ends.values() for value in values}
-        there |= {without_precision(value) for node in self.after.nodes for value in node.inputs}
-        taken: dict[int, Node] = {}
+    def map_kernels(self) -> dict[str, list[Node]]:
+        """Returns the original nodes of each optimized node, by name."""
+        ends = {id(node): self._outputs_in_original(node) for node in self.after.nodes}
+        known_values = {value for values in ends.values() for value in values}
+        known_values |= {without_precision(value) for node in self.after.nodes for value in node.inputs}
+        kernel_by_node: dict[int, Node] = {}
         for node in self.after.nodes:
-            for at in self.wires.between(ends[id(node)], there):
-                taken.setdefault(at, node)
-        of_node: dict[str, set[int]] = {}
-        for at, node in taken.items():
+            for index in self.edges.between(ends[id(node)], known_values):
+                kernel_by_node.setdefault(index, node)
+        nodes_by_name: dict[str, set[int]] = {}
+        for index, node in kernel_by_node.items():
             if node.name:
-                of_node.setdefault(node.name, set()).add(at)
-        for name, at in self._pieces(taken):
-            of_node.setdefault(name, set()).add(at)
-        return {name: [self.nodes[at] for at in sorted(places)] for name, places in of_node.items()}
+                nodes_by_name.setdefault(node.name, set()).add(index)
+        for name, index in self._split_nodes(kernel_by_node):
+            nodes_by_name.setdefault(name, set()).add(index)
+        return {
+            name: [self.nodes[index] for index in sorted(places)] for name, places in nodes_by_name.items()
+        }
 
-    def _ends(self, node: Node) -> list[str]:
-        """The original values that an optimised node makes, even if they have other names there."""
-        if _moves(node):
+    def _outputs_in_original(self, node: Node) -> list[str]:
+        """Returns the original values that an optimized node produces, even under other names."""
+        if _is_layout_change(node):
             return []
-        outputs = [without_precision(self.moved.get(value, value)) for value in node.outputs]
-        same = [value for value in outputs if value in self.maker]
-        if same:
-            return same
-        if node.name in self.names:
-            return [value for value in self.nodes[self.names[node.name]].outputs if value]
+        outputs = [without_precision(self.original_names.get(value, value)) for value in node.outputs]
+        original_outputs = [value for value in outputs if value in self.maker]
+        if original_outputs:
+            return original_outputs
+        if node.name in self.index_by_name:
+            return [value for value in self.nodes[self.index_by_name[node.name]].outputs if value]
         for blocked in map(without_precision, blocked_values(node.name)):
             if blocked in self.maker:
-                return [self._behind(node, blocked)]
+                return [self._fused_output(node, blocked)]
         return []
 
-    def _behind(self, node: Node, value: str) -> str:
-        """The value that a blocked node makes in truth: behind the sum and the activation that it took in."""
+    def _fused_output(self, node: Node, value: str) -> str:
+        """Returns the original value that a blocked node produces after its fused sum and activation.
+
+        Args:
+            node: The blocked node.
+            value: The original value that its name contains.
+        """
         if node.domain == BLOCKED_DOMAIN and node.op == "Conv":
             if len(node.inputs) > 3 and node.inputs[3]:
-                value = self._next(value, _SUMS)
+                value = self._output_of_only_reader(value, _SUMS)
             activation = node.attributes.get("activation")
             if isinstance(activation, str) and self.nodes[self.maker[value]].op != activation:
-                value = self._next(value, (activation,))
+                value = self._output_of_only_reader(value, (activation,))
         return value
 
-    def _next(self, value: str, ops: Sequence[str]) -> str:
-        """The output of the only reader of a value, if it is such an operator; else the value."""
+    def _output_of_only_reader(self, value: str, ops: Sequence[str]) -> str:
+        """Returns the output of a value's only reader if its operator is in `ops`, else the value."""
         readers = self.readers.get(value, [])
         if len(readers) == 1 and self.nodes[readers[0]].op in ops and self.nodes[readers[0]].outputs[0]:
             return self.nodes[readers[0]].outputs[0]
         return value
 
-    def _pieces(self, taken: Mapping[int, Node]) -> Iterator[tuple[str, int]]:
-        """Optimized nodes without a name or a value of the original, each with its original node."""
+    def _split_nodes(self, kernel_by_node: Mapping[int, Node]) -> Iterator[tuple[str, int]]:
+        """Finds the original nodes of optimized nodes without original names.
+
+        The runtime splits an operator for which it has no kernel into several nodes. They feed the node that
+        produces the operator's output.
+
+        Yields:
+            The key of an optimized node, and the index of its original node.
+        """
         makers = {value: node for node in self.after.nodes for value in node.outputs if value}
-        owner: dict[int, int] = {}
-        for at, node in taken.items():
-            owner[id(node)] = max(at, owner.get(id(node), at))
-        led = dict(owner)  # with moves between pieces, which have no owner
+        original_index: dict[int, int] = {}
+        for index, node in kernel_by_node.items():
+            original_index[id(node)] = max(index, original_index.get(id(node), index))
+        origins = dict(original_index)  # includes layout changes, which have no entry in the other table
         for node in reversed(self.after.nodes):
-            if id(node) in led:
-                # an operator without a kernel of its own is split; its pieces feed the node with its output
-                for piece in filter(None, map(makers.get, node.inputs)):
-                    if id(piece) in led or not (_moves(piece) or not piece.name or is_piece(piece.name)):
+            if id(node) in origins:
+                # the nodes of a split operator feed the node that produces its output
+                for producer in filter(None, map(makers.get, node.inputs)):
+                    if id(producer) in origins or not (
+                        _is_layout_change(producer) or not producer.name or is_piece(producer.name)
+                    ):
                         continue
-                    led[id(piece)] = led[id(node)]
-                    if not _moves(piece):
-                        owner[id(piece)] = led[id(node)]
-                        if piece.name:
-                            yield piece.name, owner[id(piece)]
-            elif (at_ := self.names.get(named_in(node.name))) is not None and not _moves(node):
-                yield node.name, at_
+                    origins[id(producer)] = origins[id(node)]
+                    if not _is_layout_change(producer):
+                        original_index[id(producer)] = origins[id(node)]
+                        if producer.name:
+                            yield producer.name, original_index[id(producer)]
+            elif (
+                named_index := self.index_by_name.get(node_name_in(node.name))
+            ) is not None and not _is_layout_change(node):
+                yield node.name, named_index
         counts: dict[str, int] = {}
-        nameless = [node for node in self.after.nodes if not node.name and id(node) in owner]
-        for node in sorted(nameless, key=lambda node: owner[id(node)]):
+        nameless = [node for node in self.after.nodes if not node.name and id(node) in original_index]
+        for node in sorted(nameless, key=lambda node: original_index[id(node)]):
             counts[node.op] = counts.get(node.op, -1) + 1
-            yield unnamed(node.op, counts[node.op]), owner[id(node)]
+            yield unnamed_key(node.op, counts[node.op]), original_index[id(node)]
 
 
-def _moves(node: Node) -> bool:
+def _is_layout_change(node: Node) -> bool:
     return node.op in LAYOUT_CHANGES or (node.op == "Cast" and is_inserted_cast(node.name))

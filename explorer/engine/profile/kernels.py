@@ -1,8 +1,9 @@
-"""Kernel times from onnxruntime's own profile, read as a stream: one event per line, one run after the other.
+"""Reads kernel times from onnxruntime's profile file as a stream, one event a line.
 
-An event has its duration in whole microseconds, rounded down. The event of a node with a body contains the
-nodes of the body, whose events come before. Here each kernel has its own time only, so the kernels of a run
-add up to the times that onnxruntime reports for the nodes of its main graph.
+An event gives a duration in whole microseconds, rounded down. The event of a node with a body includes the
+time of the body's nodes, whose events come before it in the file. This module subtracts them, so that each
+kernel has only its own time. The kernels of a run then add up to the times that onnxruntime reports for the
+nodes of the main graph.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ _OP = re.compile(r'"op_name" : "([^"]*)"')
 
 
 class RuntimeKernel(Struct):
-    """One node of the optimized graph in one run, all calls together.
+    """A node of the optimized graph in one run, with all its calls together.
 
     Attributes:
-        op: Its operator.
-        seconds: Its own time.
-        calls: How often it ran.
-        requested_bytes: Memory that it allocated and did not free.
-        held_bytes: The most memory that was allocated when it ended.
-        output_bytes: Size of its outputs, all calls together.
-        is_turned: The last axis of its first output is not that of its first input.
+        op: The node's operator.
+        seconds: Seconds without the nodes of its body.
+        calls: Number of calls.
+        requested_bytes: Memory that the node allocated and did not free.
+        held_bytes: Maximum of the memory that was allocated when a call ended.
+        output_bytes: Size of the outputs of all calls.
+        is_turned: Whether the last size of its first output differs from that of its first input.
     """
 
     op: str
@@ -46,7 +47,14 @@ class RuntimeKernel(Struct):
 
 
 class KernelEvent(NamedTuple):
-    """One time that a node ran: its name and operator, microseconds since the profile began, its thread."""
+    """One call of a kernel.
+
+    Attributes:
+        name: Name of the node.
+        op: The node's operator.
+        start, end: Microseconds since the start of the profile.
+        thread: Id of the thread.
+    """
 
     name: str
     op: str
@@ -59,11 +67,11 @@ class KernelRun(Struct):
     """One run of a model.
 
     Attributes:
-        kernels: Kernels by the names of nodes.
-        events: Each call of a kernel, in the order of their ends.
-        threads: Threads of the runtime's operators.
+        kernels: The kernels, by node name.
+        events: All calls of kernels, in the order of their ends.
+        threads: Number of threads that the runtime used for operators.
         whole: Whether the run was complete.
-        start, end: Times of a complete run, in microseconds since the profile began.
+        start, end: Microseconds since the start of the profile, for a complete run.
     """
 
     kernels: dict[str, RuntimeKernel] = field(default_factory=dict)
@@ -75,10 +83,10 @@ class KernelRun(Struct):
 
 
 def kernel_runs(path: str) -> Iterator[KernelRun]:
-    """The runs in a profile, one at a time; the last may be incomplete.
+    """Yields the runs in a profile file one at a time. The last run may be incomplete.
 
     Raises:
-        BadModel: The file is incomplete: the disk was full.
+        BadModel: The file is incomplete, because the disk was full.
     """
     run, last = KernelRun(), ""
     inner: list[tuple[int, int]] = []
@@ -105,7 +113,10 @@ def kernel_runs(path: str) -> Iterator[KernelRun]:
 
 
 def _event(line: str) -> Mapping[str, Any] | None:
-    """The event in a line; names are not escaped, so a line whose name has a quotation mark is no JSON."""
+    """Parses the event in a line, or returns None if the line contains no event with a duration.
+
+    onnxruntime does not escape names, so a name with a quotation mark makes the line invalid JSON.
+    """
     text = line.strip().rstrip(",")
     if not text.startswith("{"):
         return None
@@ -122,7 +133,14 @@ def _event(line: str) -> Mapping[str, Any] | None:
 
 
 def _add(run: KernelRun, name: str, event: Mapping[str, Any], inner: list[tuple[int, int]]) -> None:
-    """Adds an event; `inner` are starts and durations of earlier events that no control flow contains yet."""
+    """Adds an event to a run.
+
+    Args:
+        run: The run.
+        name: Name of the node.
+        event: The event.
+        inner: Start and duration of each earlier event that no control-flow node contains so far.
+    """
     args, start, took = event["args"], int(event["ts"]), int(event["dur"])
     op, self_time = str(args.get("op_name", "")), took
     if op in CONTROL_FLOW:
@@ -143,7 +161,7 @@ def _add(run: KernelRun, name: str, event: Mapping[str, Any], inner: list[tuple[
 
 
 def _last_axis(shapes: Any) -> int | None:
-    """The last size of the first of some shapes, as an event has them: [{'float': [1, 56, 56, 96]}]."""
+    """Returns the last size of the first shape in a list such as [{'float': [1, 56, 56, 96]}], or None."""
     first = next(iter(shapes), None) if isinstance(shapes, list) else None
     shape = next(iter(first.values()), None) if isinstance(first, dict) else None
     return shape[-1] if shape else None

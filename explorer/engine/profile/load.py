@@ -1,8 +1,8 @@
-"""Load of the machine: whether another program ran while a model was timed, and the signs of it.
+"""Detects whether another program used the machine while a model was timed.
 
-The signs are processors that others kept busy, and very different times of the same run. Involuntary context
-switches are reported in addition. Alone they are a sign only if the system does not report how busy it was,
-for threads of one program also take the processor from each other.
+There are two signs: processors that other programs kept busy, and times of the same run that differ widely.
+Involuntary context switches are an additional sign, since threads of one program also interrupt each other.
+They count alone only if the system does not report how busy its processors are.
 """
 
 from __future__ import annotations
@@ -15,47 +15,51 @@ from explorer.base.errors import Misuse
 from explorer.facts.profile.profile import Spread
 from explorer.host import processor
 
-_SWITCHES = 25.0
-"""Involuntary context switches per second and thread, above which others used the processor: an idle machine
-has a few, a machine shared by two such programs a hundred."""
-_OTHERS = 0.25
-"""Processors that others keep busy; the system's own small work is less."""
-_WAITING = 0.5
-"""Load average above that of our own threads."""
-_SPREAD = 1.5
-"""Highest ratio of the ninetieth to the tenth percentile."""
+_MAX_SWITCHES = 25.0
+"""Limit of involuntary context switches per second and thread; more are a sign of other programs.
+
+An idle machine has a few; a machine shared by two programs with as many threads as processors has a hundred.
+"""
+_MAX_OTHER_PROCESSORS = 0.25
+"""Limit of the processors that other programs keep busy. The system's own small tasks stay below it."""
+_MAX_EXCESS_LOAD = 0.5
+"""Limit of the load average above the number of processors that our threads leave free."""
+_MAX_SPREAD = 1.5
+"""Limit of the ratio of the 90th to the 10th percentile of times of the same run."""
 
 
 def processors() -> int:
-    """Processors that this process may use."""
+    """Returns the number of processors that this process may use."""
     return len(processor.processors())
 
 
 def check_threads(threads: int | None) -> None:
-    """Refuses more threads than there are processors.
+    """Checks that there are at least as many processors as threads.
 
     Raises:
         Misuse: There are fewer processors than threads.
     """
-    there = processors()
-    if threads is not None and threads > there:
+    available = processors()
+    if threads is not None and threads > available:
         raise Misuse(
-            f"{threads:,} threads on {there:,} processors would wait for each other",
+            f"{threads:,} threads on {available:,} processors would wait for each other",
             where="--threads",
-            hint=f"{there:,} at most",
+            hint=f"{available:,} at most",
         )
 
 
 class LoadWatch:
-    """Watches the load: while it is entered, or from its creation to `words` if it never was.
+    """Measures the load of the machine.
+
+    It measures while it is used as a context manager, or from its creation until `words` if it never was.
 
     Args:
-        threads: Threads of our own work.
-        switches: Involuntary context switches of this process so far.
-        busy: Seconds for which our processors were busy, and our part of them; None if the system does not
-            report it.
-        average: The load average of the last minute; None if unknown.
-        clock: Seconds.
+        threads: Number of threads of our own work.
+        switches: Returns the number of involuntary context switches of this process so far.
+        busy: Returns the seconds for which our processors were busy, and the part that this process used; or
+            None if the system does not report them.
+        average: Returns the load average of the last minute, or None if unknown.
+        clock: Returns seconds.
     """
 
     def __init__(
@@ -68,81 +72,87 @@ class LoadWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._threads, self._switches, self._busy, self._clock = threads, switches, busy, clock
-        self._began, self._was_busy = clock(), busy()
-        self._start, self._before = clock(), switches()
-        self._seconds, self._taken = 0.0, 0
+        self._began, self._busy_at_start = clock(), busy()
+        self._start, self._switches_at_start = clock(), switches()
+        self._seconds, self._switch_count = 0.0, 0
         self._average_before = average()
 
     def __enter__(self) -> None:
-        self._start, self._before = self._clock(), self._switches()
+        self._start, self._switches_at_start = self._clock(), self._switches()
 
     def __exit__(self, *_: object) -> None:
         self._seconds += self._clock() - self._start
-        self._taken += self._switches() - self._before
+        self._switch_count += self._switches() - self._switches_at_start
 
     def words(self, wall: Spread) -> str:
-        """The signs that the machine was loaded, in words; '' for none.
+        """Describes the signs that other programs used the machine, or returns ''.
 
         Args:
-            wall: Times of the same run.
+            wall: Times of the same run, repeated.
         """
         if not self._seconds:
             self.__exit__()
         seconds = max(self._seconds, 1e-9)
-        rate = self._taken / seconds / max(self._threads, 1)
-        signs = [self._others()]
-        if wall.sure and wall.p90 > _SPREAD * wall.p10 > 0:
+        rate = self._switch_count / seconds / max(self._threads, 1)
+        signs = [self._other_load()]
+        if wall.sure and wall.p90 > _MAX_SPREAD * wall.p10 > 0:
             signs.append(f"a run in ten took {wall.p90 / wall.p10:.1f} times as long as another")
-        if seconds > _SHORTEST and rate > _SWITCHES and (any(signs) or self._was_busy is None):
+        if seconds > _MIN_SECONDS and rate > _MAX_SWITCHES and (any(signs) or self._busy_at_start is None):
             signs.append(f"the processor was taken away {rate:,.0f} times a second from each thread")
         return "; ".join(filter(None, signs))
 
-    def _others(self) -> str:
-        """The work of other programs, in words; '' for next to none."""
-        there, now = processors(), self._busy()
-        if now is not None and self._was_busy is not None:
-            seconds = max(self._clock() - self._began, _LONG)
-            others = (now[0] - self._was_busy[0] - (now[1] - self._was_busy[1])) / seconds
-            return f"others kept {others:.1f} of {there:,} processors busy" if others > _OTHERS else ""
-        # a minute's average contains little of our own few seconds: the average before is the work of others
+    def _other_load(self) -> str:
+        """Describes the work of other programs, or returns '' if there is almost none."""
+        available, busy_now = processors(), self._busy()
+        if busy_now is not None and self._busy_at_start is not None:
+            seconds = max(self._clock() - self._began, _MIN_BUSY_SECONDS)
+            other_processors = (
+                busy_now[0] - self._busy_at_start[0] - (busy_now[1] - self._busy_at_start[1])
+            ) / seconds
+            return (
+                f"others kept {other_processors:.1f} of {available:,} processors busy"
+                if other_processors > _MAX_OTHER_PROCESSORS
+                else ""
+            )
+        # the average before the runs measures the work of others: our runs add little to a minute's average
         if (
             self._average_before is None
-            or self._average_before <= there - min(self._threads, there) + _WAITING
+            or self._average_before <= available - min(self._threads, available) + _MAX_EXCESS_LOAD
         ):
             return ""
-        return f"the load average was {self._average_before:.1f} before, on {there:,} processors"
+        return f"the load average was {self._average_before:.1f} before, on {available:,} processors"
 
 
-_SHORTEST = 0.05
-"""Seconds below which a rate means nothing."""
-_LONG = 0.2
-"""Seconds below which a rate from the system's hundredths of a second means nothing."""
+_MIN_SECONDS = 0.05
+"""Minimum of the seconds from which a rate of context switches is computed."""
+_MIN_BUSY_SECONDS = 0.2
+"""Minimum of the seconds from which the busy processors are computed: the system counts in hundredths."""
 
 
 def _switches() -> int:
-    import resource  # psutil counts the switches of the main thread only
+    import resource  # not psutil, which counts only the switches of the main thread
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _busy() -> tuple[float, float] | None:
-    """Seconds for which the processors that we may use were busy, and our own part of them."""
+    """Returns the seconds for which the processors that we may use were busy, and our own part of them."""
     import psutil
 
     try:
         times = psutil.cpu_times(percpu=True)
     except (OSError, psutil.Error):
         return None
-    mine = processor.processors()
-    if len(times) <= mine[-1]:  # some processors are switched off, so their numbers have gaps
+    own_processors = processor.processors()
+    if len(times) <= own_processors[-1]:  # some processors are offline, so the list has gaps
         return None
-    # idle and waiting are left out
-    busy = sum(getattr(times[at], name, 0.0) for at in mine for name in _BUSY)
+    # idle time and waiting for devices do not count
+    busy = sum(getattr(times[at], name, 0.0) for at in own_processors for name in _BUSY_TIMES)
     return busy, time.process_time()
 
 
-_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
-"""Times of a processor that systems report: work, interrupts, time taken by a hypervisor."""
+_BUSY_TIMES = ("user", "nice", "system", "irq", "softirq", "steal")
+"""Categories of a processor's busy time: work, interrupts, and time taken by a hypervisor."""
 
 
 def _average() -> float | None:

@@ -1,7 +1,8 @@
-"""Profile of an ONNX graph: onnxruntime's wall time without its profiler, its kernels' times with it.
+"""Profiles an ONNX graph in onnxruntime: the wall time without its profiler, the kernels' times with it.
 
-Both sessions are set as a user's: weights are packed, the runtime chooses its threads, and they spin while
-they wait. Runs of the two alternate, so changes of the clock or of other work affect both.
+Both sessions have the settings of a normal user's session: weights are packed, the runtime chooses the number
+of threads, and they spin while they wait. Runs of the two alternate, so that changes of the clock or other
+work affect both.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from explorer.base.units import many_text, seconds_text
 from explorer.engine.costs.memory.roofline import bytes_moved
 from explorer.engine.graph.model import Graph, Model, Node, subgraphs
 from explorer.engine.profile import fusion
-from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
+from explorer.engine.profile.assemble import Conditions, TimeSamples, assemble_profile
 from explorer.engine.profile.compare import TimedModel
-from explorer.engine.profile.flat_graph import FlatGraph, flattened, named_in
+from explorer.engine.profile.flat_graph import FlatGraph, flatten, node_name_in
 from explorer.engine.profile.kernels import KernelRun, kernel_runs
 from explorer.engine.profile.load import LoadWatch, processors
 from explorer.engine.profile.measure.speed_check import SpeedCheck
@@ -40,21 +41,23 @@ from explorer.facts.roofline import Machine
 _T = TypeVar("_T")
 
 _EVENTS, _MOST_EVENTS = 150_000, 500_000
-"""Events of one profile, which the runtime holds until the end, at 2.4 KB each: a normal limit, and a limit
-for the runs that an interval of each layer needs."""
+"""Maximum number of events in one profile: the normal limit, and a higher limit for `_SURE` runs.
+
+The runtime holds each event in memory until the end, at 2.4 KB each.
+"""
 _SURE = SURE + 3
-"""Runs that give an interval of each layer, with a reserve for runs that are not counted."""
+"""Number of runs that give an interval for each layer, with a reserve for runs that are not counted."""
 
 
 class TimedGraph(Struct, frozen=True):
     """A graph to be timed.
 
     Attributes:
-        model: The graph.
+        model: The model of the graph.
         analysis: Its analysis at the sizes of `feeds`.
         feeds: Inputs by name.
-        inputs: The origin of each input, in words.
-        batch: Size that was bound to the open first dimension.
+        inputs: Description of each input's origin.
+        batch: Size that was bound to the open first dimension, or None.
     """
 
     model: Model
@@ -67,28 +70,28 @@ class TimedGraph(Struct, frozen=True):
 def measured(
     subject: TimedGraph, spec: ProfileSpec, measured_machine: MeasuredMachine | None = None
 ) -> Measurement:
-    """A graph to be timed in onnxruntime.
+    """Prepares the measurement of a graph in onnxruntime.
 
     Args:
         subject: The graph.
-        spec: The options.
-        measured_machine: Measurements of the machine, for predicted times.
+        spec: The options of the profile.
+        measured_machine: The measurement of the machine for predicted times, or None.
 
     Raises:
-        Misuse: There is no such device.
+        Misuse: onnxruntime does not support the device.
     """
     return _MeasuredGraph.of(subject, spec, _providers(spec.device), measured_machine)
 
 
 def _providers(device: str) -> list[str]:
-    """The execution providers of a device, in their order."""
+    """Returns the execution providers for a device, in order of preference."""
     short = {
         name.removesuffix("ExecutionProvider").casefold(): name
         for name in onnxruntime.get_available_providers()
     }
     if device.casefold() not in short:
-        has = ", ".join(sorted(short))
-        raise Misuse(f"onnxruntime has no '{device}' here", where="--device", hint=f"it has {has}")
+        available = ", ".join(sorted(short))
+        raise Misuse(f"onnxruntime has no '{device}' here", where="--device", hint=f"it has {available}")
     return list(chosen_providers([device]))
 
 
@@ -107,24 +110,33 @@ def _notes(spec: ProfileSpec, level: str, providers: Sequence[str], nodes: int) 
     return tuple(notes)
 
 
-def _unlike(measured_machine: MeasuredMachine | None, threads: int, providers: Sequence[str]) -> str:
-    """The reason why measurements of a machine predict nothing here; '' if they do."""
+def _why_not_predicted(
+    measured_machine: MeasuredMachine | None, threads: int, providers: Sequence[str]
+) -> str:
+    """Returns why the machine's measurement cannot predict times of this profile, or ''."""
     if measured_machine is None or (measured_machine.threads == threads and providers[0] == HOST):
         return ""
-    used = many_text(measured_machine.threads, "thread")
-    return f"nothing is predicted: the machine was measured with {used} of its processor"
+    machine_threads = many_text(measured_machine.threads, "thread")
+    return f"nothing is predicted: the machine was measured with {machine_threads} of its processor"
 
 
 class _MeasuredGraph(Struct):
     """The measurements of a graph so far, over all repeats.
 
     Attributes:
-        seen: Measurements of the machine, for predicted times.
-        check: Checks whether the machine is as fast now.
-        owners: Row and name by kernel: see `_owners`.
-        of_row, other: Samples by row, and by name of kernels without a row.
-        within: Rows whose work the kernel of another row did.
-        recording: The last `record` runs, with their events.
+        level: Level of graph optimization.
+        flat: The graph with inlined functions and named nodes.
+        seen: Measurement of the machine for predicted times, or None.
+        check: Checks whether the machine is still as fast as in its measurement, or None.
+        loaded: The sessions of the current repeat, or None.
+        wall, profiled: Seconds of the runs without and with the profiler.
+        spent: Seconds of each run under the profiler with the profiler's start and end.
+        of_row, other: Samples by row id, and by operator for kernels without a row.
+        within: Rows whose work another row's kernel did, each with that row.
+        owners: Rows of each kernel; see `_owners`.
+        record: Number of runs to record.
+        recording: The last `record` runs with their events.
+        runs: Number of counted runs under the profiler.
     """
 
     subject: TimedGraph
@@ -155,11 +167,11 @@ class _MeasuredGraph(Struct):
         providers: Sequence[str],
         measured_machine: MeasuredMachine | None,
     ) -> _MeasuredGraph:
-        """A graph without measurements yet."""
-        flat = flattened(subject.model, subject.analysis.layers)
-        few = len(flat.model.graph.nodes) <= MOST_OPTIMISED
-        level = spec.optimize or ("all" if few else "none")
-        # a machine measured with more threads than run here predicts nothing; a check would start them all
+        """Creates the measurement of a graph, without samples."""
+        flat = flatten(subject.model, subject.analysis.layers)
+        is_small = len(flat.model.graph.nodes) <= MOST_OPTIMISED
+        level = spec.optimize or ("all" if is_small else "none")
+        # no check if the measurement has too many threads: it predicts nothing and would start them all
         usable = (
             measured_machine is not None and measured_machine.threads <= processors() and providers[0] == HOST
         )
@@ -168,12 +180,12 @@ class _MeasuredGraph(Struct):
 
     @property
     def layers(self) -> Sequence[Layer]:
-        """The rows of the model."""
+        """The rows of the layer tree."""
         return self.subject.analysis.layers
 
     @property
     def room(self) -> int:
-        """Runs whose events fit in a profile."""
+        """Number of runs whose events fit into one profile."""
         events = max(1, sum(max(1, layer.calls) for layer in self.layers if not layer.group))
         return max(1, _EVENTS // events, min(_SURE, _MOST_EVENTS // events))
 
@@ -190,10 +202,10 @@ class _MeasuredGraph(Struct):
             self.check.look()
 
     def trying(self, work: Callable[[TimedSessions], _T]) -> _T:
-        """The result of `work` on the loaded model.
+        """Calls `work` with the loaded sessions; returns its result.
 
         Raises:
-            BadModel: The work failed; the error names the layer and the kernels before it.
+            BadModel: The work failed. The error names the layer and the kernels that ran before it.
         """
         assert self.loaded is not None
         try:
@@ -204,7 +216,7 @@ class _MeasuredGraph(Struct):
             raise _failed(error, kernel_runs(self.loaded.end()), self.flat, self.layers) from None
 
     def take(self) -> None:
-        """Adds the times of the loaded model, and releases it."""
+        """Adds the times of the loaded sessions, and releases them."""
         loaded, self.loaded = self.loaded, None
         assert loaded is not None
         if self.check is not None:
@@ -212,7 +224,7 @@ class _MeasuredGraph(Struct):
         self.wall += loaded.wall
         self.profiled += loaded.profiled
         self.spent += loaded.spent
-        before, path = self.runs, loaded.end()
+        earlier_runs, path = self.runs, loaded.end()
         for run, is_counted in zip(kernel_runs(path), loaded.counted, strict=False):
             if not run.whole:
                 break
@@ -223,7 +235,7 @@ class _MeasuredGraph(Struct):
                 self.recording = [*self.recording[1 - self.record :], self._recorded(run)][-self.record :]
             else:
                 self._add_memory(run)
-        if self.runs == before:
+        if self.runs == earlier_runs:
             raise BadModel("one run has more kernels than onnxruntime's profiler keeps")
         os.unlink(path)
 
@@ -231,13 +243,13 @@ class _MeasuredGraph(Struct):
         """See `Measurement`."""
         threads, measured_machine = spec.threads or self.threads, self.seen
         notes = _notes(spec, self.level, self.providers, len(self.flat.model.graph.nodes))
-        if why := _unlike(measured_machine, threads, self.providers):
+        if why := _why_not_predicted(measured_machine, threads, self.providers):
             measured_machine, notes = None, (*notes, why)
-        slower = ""
+        slower_text = ""
         if self.check is not None and measured_machine is not None:
-            slower = self.check.words()
-            measured_machine, otherwise = self.check.now()
-            notes = (*notes, otherwise) if otherwise else notes
+            slower_text = self.check.words()
+            measured_machine, difference_text = self.check.now()
+            notes = (*notes, difference_text) if difference_text else notes
         first = next(iter(self.subject.feeds.values()), None)
         weights = sum(layer.weight_bytes_read or 0 for layer in self.layers if not layer.group)
         conditions = Conditions(
@@ -256,49 +268,49 @@ class _MeasuredGraph(Struct):
             model=TimeModel(measured_machine, weights)
             if measured_machine is not None and measured_machine.probes
             else None,
-            load="; ".join(filter(None, (watch.words(spread(self.wall)), slower))),
+            load="; ".join(filter(None, (watch.words(spread(self.wall)), slower_text))),
             notes=notes,
             recording=tuple(self.recording),
         )
-        within = {row: around for row, around in self.within.items() if row not in self.of_row}
-        profile = assembled(self.layers, self.wall, self.of_row, within, self.other, conditions)
+        kernel_rows = {row: kernel_row for row, kernel_row in self.within.items() if row not in self.of_row}
+        profile = assemble_profile(self.layers, self.wall, self.of_row, kernel_rows, self.other, conditions)
         return TimedModel(profile, self.layers, self.of_row)
 
     def _add(self, run: KernelRun) -> None:
-        """Adds a run; a row or name that is missing in a run gets a sample of 0 there."""
+        """Adds a run. A row or operator that does not occur in a run gets a sample of 0."""
         for samples in (*self.of_row.values(), *self.other.values()):
             samples.ops = {}
             samples.kernels = []
-        called = self._called(run)
+        keys_by_name = self._keys_of_unnamed(run)
         for name, kernel in run.kernels.items():
-            row, within = self.owner(called.get(name, name))
+            row, further_rows = self.owner(keys_by_name.get(name, name))
             if row is None:
                 samples = self.other.setdefault(kernel.op, TimeSamples())
                 samples.kernels.append(kernel)
             else:
                 samples = self.of_row.setdefault(row, TimeSamples())
-                self.within |= dict.fromkeys(within, row)
+                self.within |= dict.fromkeys(further_rows, row)
             samples.seconds += [0.0] * (self.runs + 1 - len(samples.seconds))
             samples.seconds[-1] += kernel.seconds
-            took, calls = samples.ops.get(kernel.op, (0.0, 0))
-            samples.ops[kernel.op] = took + kernel.seconds, calls + kernel.calls
+            op_seconds, calls = samples.ops.get(kernel.op, (0.0, 0))
+            samples.ops[kernel.op] = op_seconds + kernel.seconds, calls + kernel.calls
         self.runs += 1
         for samples in (*self.of_row.values(), *self.other.values()):
             samples.seconds += [0.0] * (self.runs - len(samples.seconds))
 
     def _add_memory(self, run: KernelRun) -> None:
-        """Memory of a run before the counted ones: the runtime plans it then, and asks for it at once."""
-        called = self._called(run)
+        """Adds the memory of a run that is not counted: the runtime allocates its memory in the first run."""
+        keys_by_name = self._keys_of_unnamed(run)
         for name, kernel in run.kernels.items():
-            row, _ = self.owner(called.get(name, name))
+            row, _ = self.owner(keys_by_name.get(name, name))
             if row is not None:
                 samples = self.of_row.setdefault(row, TimeSamples())
                 if samples.allocated_bytes is None or not self.runs:
                     samples.allocated_bytes = max(samples.allocated_bytes or 0, kernel.requested_bytes)
                     samples.peak_bytes = max(samples.peak_bytes or 0, kernel.held_bytes)
 
-    def _called(self, run: KernelRun) -> dict[str, str]:
-        """The keys of kernels of unnamed nodes, by kernel name; `fusion` numbers them for each operator."""
+    def _keys_of_unnamed(self, run: KernelRun) -> dict[str, str]:
+        """Returns the keys of unnamed nodes by kernel name. `fusion.unnamed_key` numbers them by operator."""
         kernels_by_op: dict[str, list[tuple[int, str]]] = {}
         for name, kernel in run.kernels.items():
             number = name.removeprefix(f"{kernel.op}_")
@@ -306,17 +318,17 @@ class _MeasuredGraph(Struct):
                 kernels_by_op.setdefault(kernel.op, []).append((int(number), name))
         keys_by_name: dict[str, str] = {}
         for op, names in kernels_by_op.items():
-            unnamed_keys = [fusion.unnamed(op, at) for at in range(len(names))]
-            # with one more or one less, the numbers cannot be matched
-            if unnamed_keys[-1] in self.owners and fusion.unnamed(op, len(names)) not in self.owners:
+            unnamed_keys = [fusion.unnamed_key(op, index) for index in range(len(names))]
+            # the numbers match only if the profile has exactly as many of them as the graph
+            if unnamed_keys[-1] in self.owners and fusion.unnamed_key(op, len(names)) not in self.owners:
                 keys_by_name |= {
-                    name: called for (_, name), called in zip(sorted(names), unnamed_keys, strict=True)
+                    name: key for (_, name), key in zip(sorted(names), unnamed_keys, strict=True)
                 }
         return keys_by_name
 
     def _recorded(self, run: KernelRun) -> RecordedRun:
-        """A recorded run; the event of a node with a body encloses the events of the body."""
-        called, threads = self._called(run), dict[int, int]()
+        """Builds a recorded run. The event of a node with a body includes the events of the body."""
+        keys_by_name, threads = self._keys_of_unnamed(run), dict[int, int]()
         events = [
             RecordedEvent(
                 event.op,
@@ -324,26 +336,26 @@ class _MeasuredGraph(Struct):
                 (event.start - run.start) * 1e-6,
                 (event.end - event.start) * 1e-6,
                 threads.setdefault(event.thread, len(threads)),
-                self.owner(called.get(event.name, event.name))[0],
+                self.owner(keys_by_name.get(event.name, event.name))[0],
             )
             for event in sorted(run.events, key=lambda event: (event.start, -event.end))
         ]
         return RecordedRun((run.end - run.start) * 1e-6, tuple(events))
 
     def owner(self, name: str) -> tuple[int | None, tuple[int, ...]]:
-        """The row that a kernel is, and those within it."""
+        """Returns the row of a kernel, and the further rows whose work it does."""
         if name in self.owners:
             return self.owners[name]
-        return self.flat.rows.get(named_in(name)), ()
+        return self.flat.rows.get(node_name_in(name)), ()
 
 
 def _owners(
     flat: FlatGraph, optimised: Graph, layers: Sequence[Layer]
 ) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """The row of each kernel, and further rows whose work it does, by the kernel's name."""
+    """Maps each kernel name to the kernel's row and to the further rows whose work it does."""
     model, rows = flat.model, flat.rows
     owners: dict[str, tuple[int, tuple[int, ...]]] = {}
-    for name, nodes in fusion.works(model.graph, optimised, model.defaults).items():
+    for name, nodes in fusion.map_kernels(model.graph, optimised, model.defaults).items():
         placed = [(node, row) for node in nodes if (row := rows.get(node.name)) is not None]
         if placed:
             main = max(placed, key=lambda pair: _weight(pair[0], layers[pair[1]]))[1]
@@ -352,28 +364,38 @@ def _owners(
 
 
 def _weight(node: Node, layer: Layer) -> tuple[bool, int, int]:
-    """Sort key of layers in one kernel, of which the largest gets the time: bodies, MACs, bytes."""
+    """Sort key of the layers in one kernel.
+
+    The largest layer gets the time: bodies first, then MACs, then bytes.
+    """
     return bool(subgraphs(node)), 0 if layer.group else layer.macs or 0, bytes_moved(layer) or 0
 
 
 def _failed(
     error: Exception, runs: Iterable[KernelRun], flat: FlatGraph, layers: Sequence[Layer]
 ) -> BadModel:
-    """The error of a failed run: its layer, and the kernels that ran before it."""
-    name = named_in(str(error))
+    """Builds the error of a failed run, with its layer and the kernels that ran before it."""
+    name = node_name_in(str(error))
     where, problem = _named_path(one_line(error), flat, layers)
     kernels = [
-        kernel for run in runs for at, kernel in run.kernels.items() if not name or named_in(at) != name
+        kernel
+        for run in runs
+        for kernel_name, kernel in run.kernels.items()
+        if not name or node_name_in(kernel_name) != name
     ]
     took = seconds_text(sum(kernel.seconds for kernel in kernels))
-    ran = many_text(sum(kernel.calls for kernel in kernels), "kernel")
-    before = f"{ran} ran before it, {took} together" if kernels else "nothing ran before it"
-    return BadModel(f"onnxruntime cannot run the model: {problem}", where=where, hint=before)
+    count_text = many_text(sum(kernel.calls for kernel in kernels), "kernel")
+    hint = f"{count_text} ran before it, {took} together" if kernels else "nothing ran before it"
+    return BadModel(f"onnxruntime cannot run the model: {problem}", where=where, hint=hint)
 
 
 def _named_path(message: str, flat: FlatGraph, layers: Sequence[Layer]) -> tuple[str, str]:
-    """The layer in a message of the runtime ('' for none), and the message with the layer's own name."""
-    name = named_in(message)
+    """Finds the layer in a message of the runtime.
+
+    Returns:
+        The layer's path or ''; and the message with the layer's path in place of the node name.
+    """
+    name = node_name_in(message)
     row = flat.rows.get(name)
     where = "" if row is None else layers[row].path
     return where, message.replace(name, where) if where else message

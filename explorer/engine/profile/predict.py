@@ -1,12 +1,13 @@
-"""Prediction of the time of a layer from kernels that were timed alone on the same machine.
+"""Predicts the time of a layer from kernels that were timed alone on the same machine, called probes.
 
-A matmul or a convolution runs at the rate of similar measured kernels: the mean of the logarithms of their
-rates, weighted by the inverse fourth power of the distance between the logarithms of M, K and N (Shepard, "A
-two-dimensional interpolation function for irregularly-spaced data", 1968). It takes at least the time to read
-its weights from memory and to move its activations. Similar kernels are those of its family: depthwise, with
-a wide window, of few channels, with weights that no cache holds. A fused activation or a bias adds its time.
-Other layers move their bytes as fast as the measured kernel of their kind. Nothing is learned from the model
-whose time is predicted.
+The rate of a matmul or convolution is that of similar probes: the mean of the logarithms of their rates,
+weighted by the inverse fourth power of the distance between the logarithms of M, K and N (Shepard, "A
+two-dimensional interpolation function for irregularly-spaced data", 1968). Its time is at least that of
+reading its weights from memory and moving its activations.
+
+Similar probes belong to the same family: depthwise convolutions, wide windows, few channels, or weights that
+no cache holds. A fused activation or bias adds its time. Other layers move their bytes at the rate of the
+probe for their operator. Times of the predicted model are never used.
 """
 
 from __future__ import annotations
@@ -26,21 +27,24 @@ WIDE = "Conv, grouped, wide window"
 TURNED, SHORT_ROWS = "Transpose, last axis", "LayerNormalization, short rows"
 COLD, PRODUCTS = "MatMul, weights from memory", "MatMul, no weights"
 BIASED = "MatMul, bias"
-"""A matmul whose kernel adds a bias too: the runtime first fills the output with the bias."""
+"""A matmul with a bias in the same kernel. The runtime fills the output with the bias first."""
 FUSED = ("Clip", "Sigmoid")
-ALONE = "alone"
-"""Activations that take time within a convolution; `Conv, grouped, Clip` is one with it, in a chain of such,
-`Conv, grouped, alone` one without."""
-OF_RUNTIME = ("Gelu", "SkipLayerNormalization")
-"""Operators that the runtime makes by fusing several of the model's."""
-_WINDOW = 49
-"""Places of a window from which a grouped convolution is slower for each of them: 7 x 7."""
-_SHORTEST = 256
-"""Numbers of a row below which a normalization of rows takes time for each row."""
-_FEWEST = 8
-"""Channels below which the runtime has a kernel of its own: images."""
+NO_ACTIVATION = "alone"
+"""Name of a grouped convolution's family without an activation, when it was timed in a chain.
 
-_LIKE: Mapping[str, Sequence[str]] = {
+A family with a fused activation is called `Conv, grouped, Clip`, for example; both are timed in the same
+chains.
+"""
+RUNTIME_OPERATORS = ("Gelu", "SkipLayerNormalization")
+"""Operators that the runtime creates by fusing several operators of the model."""
+_WIDE_WINDOW = 49
+"""Minimum number of positions of a wide window (7 x 7): each position makes a grouped convolution slower."""
+_SHORT_ROW = 256
+"""Number of elements of a row below which a row-wise normalization needs additional time for each row."""
+_FEW_CHANNELS = 8
+"""Number of channels below which the runtime uses a special convolution kernel, as for images."""
+
+_OPERATORS_BY_KERNEL: Mapping[str, Sequence[str]] = {
     "Sigmoid": ("Tanh", "Exp", "HardSigmoid", "HardSwish", "Softplus", "Log", "Pow"),
     "Erf": (),
     "Gelu": ("FastGelu", "BiasGelu", "QuickGelu"),
@@ -53,48 +57,58 @@ _LIKE: Mapping[str, Sequence[str]] = {
     "MaxPool": ("AveragePool", "LRN"),
     "Relu": ("Clip", "LeakyRelu", "Neg", "Cast", "Sqrt", "Reciprocal", "ReduceMean", "GlobalAveragePool"),
 }
-"""Measured kernels, each with the operators that are predicted by it; others are predicted by Add."""
-_OLDER = {
+"""Probes, each with the operators that it predicts. All other operators are predicted by Add."""
+_FALLBACKS = {
     WIDE: GROUPED,
     TURNED: "Transpose",
     SHORT_ROWS: "LayerNormalization",
     "Concat": "Transpose",
     "BatchNormalization": "Add",
 }
-"""The kernel that replaces one that a machine was measured without."""
-_KIND = {kind: like for like, kinds in _LIKE.items() for kind in (*kinds, like)}
-_CONV = ("Conv", "ConvTranspose")
-_TAKEN_IN = {
+"""Probes that an older measurement may lack, each with its replacement."""
+_KERNEL_BY_OPERATOR = {
+    kind: kernel for kernel, kinds in _OPERATORS_BY_KERNEL.items() for kind in (*kinds, kernel)
+}
+_CONV_OPERATORS = ("Conv", "ConvTranspose")
+_FUSED_ACTIVATIONS = {
     "Clip": "Clip",
     "LeakyRelu": "Clip",
     "HardSigmoid": "Clip",
     "Sigmoid": "Sigmoid",
     "Tanh": "Sigmoid",
 }
-"""Activations that take time within a kernel, each with the measured activation for it; Relu takes none."""
+"""Activations that take time inside a kernel, each with the probe for it. Relu takes no time."""
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-"""Recurrent layers, whose state goes through a matmul in each step."""
+"""Recurrent operators, with their number of gates; their state is multiplied in each step."""
 _NO_WORK = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"))
-"""Kernels that copy nothing: their output is their input's memory."""
+"""Operators whose kernels copy nothing: their output shares the input's memory."""
 _REORDERS = frozenset(("Transpose", "ReorderInput", "ReorderOutput"))
-"""Kernels by which the runtime changes the layout of what a layer reads or writes."""
+"""Kernels with which the runtime changes the layout of a layer's input or output."""
 
 
-def conv_family(inner: int, kernel: int, groups: int, stride: int, then: str = "") -> str:
-    """Like which measured convolutions one is; `inner` are the products that are added for a number."""
-    if groups > 1 and kernel >= _WINDOW and not then:
+def conv_family(products: int, kernel: int, groups: int, stride: int, activation: str = "") -> str:
+    """Returns the family of probes for a convolution.
+
+    Args:
+        products: Number of products that are summed for one output element.
+        kernel: Number of positions of the window.
+        groups: Number of groups.
+        stride: Stride.
+        activation: The fused activation, `NO_ACTIVATION`, or ''.
+    """
+    if groups > 1 and kernel >= _WIDE_WINDOW and not activation:
         return WIDE
     if groups > 1:
-        return f"{GROUPED}, {then}" if then else GROUPED if stride == 1 else STRIDED
-    return FEW if inner < _FEWEST * kernel else "Conv"
+        return f"{GROUPED}, {activation}" if activation else GROUPED if stride == 1 else STRIDED
+    return FEW if products < _FEW_CHANNELS * kernel else "Conv"
 
 
 class TimeModel:
-    """Times of layers on a measured machine.
+    """Predicts times of layers on a measured machine.
 
     Args:
-        machine: Its measurement.
-        weights: Bytes of weights that a run reads: more than the last cache holds come from memory.
+        machine: The measurement of the machine.
+        weights: Bytes of weights that a run reads. If they exceed the last cache, weights come from memory.
 
     Attributes:
         call: Seconds of a run outside its layers.
@@ -109,44 +123,65 @@ class TimeModel:
         for kernel in (*machine.kernels, *machine.probes, machine.bandwidth):
             if kernel.dtype == "float32":
                 self._kernels.setdefault(kernel.op, []).append(kernel)
-        self._activations = {act: self._beside(act) for act in FUSED}
-        self._bias = self._beside_matmul()
+        self._activations = {act: self._activation_seconds(act) for act in FUSED}
+        self._bias = self._bias_seconds()
 
-    def seconds(self, layer: Layer, ops: Iterable[str] = (), inside: Sequence[Layer] = ()) -> float | None:
-        """Predicted seconds of all calls of a layer; None where its work is unknown, or not of float32.
+    def seconds(
+        self, layer: Layer, ops: Iterable[str] = (), merged_layers: Sequence[Layer] = ()
+    ) -> float | None:
+        """Predicts the seconds of all calls of a layer, or None if its work is unknown or not in float32.
 
         Args:
-            layer: The layer of the kernel.
-            ops: The runtime's names for its kernels.
-            inside: Layers whose work the kernel does, too.
+            layer: The layer.
+            ops: Operator names of its kernels in the runtime.
+            merged_layers: Other layers whose work the same kernel does.
         """
         ops, calls = tuple(ops), max(1, layer.calls)
         if ops and _NO_WORK.issuperset(ops):
             return self._launch * calls
-        if not layer.macs and len(ops) == 1 and _KIND.get(ops[0]) in OF_RUNTIME and inside:
+        if (
+            not layer.macs
+            and len(ops) == 1
+            and _KERNEL_BY_OPERATOR.get(ops[0]) in RUNTIME_OPERATORS
+            and merged_layers
+        ):
             output_bytes = tensor_bytes(layer.outputs)
             if output_bytes is None:
                 return None
-            return (self._launch + self._moving(_KIND.get(ops[0], "Add"), 2 * output_bytes / calls)) * calls
-        alone = self._alone(layer)
-        if alone is None:
+            return (
+                self._launch
+                + self._moving_seconds(_KERNEL_BY_OPERATOR.get(ops[0], "Add"), 2 * output_bytes / calls)
+            ) * calls
+        own_seconds = self._own_seconds(layer)
+        if own_seconds is None:
             return None
-        if not layer.macs:  # fused element-wise work takes as long as its slowest layer
-            return max(alone, *(self._alone(inner) or 0.0 for inner in inside)) if inside else alone
+        if not layer.macs:  # a kernel of fused element-wise layers takes as long as the slowest of them
+            return (
+                max(own_seconds, *(self._own_seconds(inner) or 0.0 for inner in merged_layers))
+                if merged_layers
+                else own_seconds
+            )
         numbers = (tensor_bytes(layer.outputs) or 0) / 4
-        if layer.kind not in _CONV:
-            return alone + self._bias * numbers if _adds_bias(layer, ops, inside) else alone
-        taken = [self._activations.get(_TAKEN_IN.get(inner.kind, ""), 0.0) for inner in inside]
-        return alone + sum(taken) * numbers
+        if layer.kind not in _CONV_OPERATORS:
+            return (
+                own_seconds + self._bias * numbers if _adds_bias(layer, ops, merged_layers) else own_seconds
+            )
+        activation_seconds = [
+            self._activations.get(_FUSED_ACTIVATIONS.get(inner.kind, ""), 0.0) for inner in merged_layers
+        ]
+        return own_seconds + sum(activation_seconds) * numbers
 
-    def beside(self, op: str, calls: int, output_bytes: int, *, is_turned: bool) -> float | None:
-        """Predicted seconds of all calls of a kernel of no layer; None if it does more than move.
+    def unassigned_seconds(self, op: str, calls: int, output_bytes: int, *, is_turned: bool) -> float | None:
+        """Predicts the seconds of all calls of a kernel that belongs to no layer.
 
         Args:
-            op: Its operator.
-            calls: How often it runs.
-            output_bytes: Size of its outputs, all calls together.
-            is_turned: Its output has another last axis than its input.
+            op: Operator of the kernel.
+            calls: Number of calls.
+            output_bytes: Size of the outputs of all calls.
+            is_turned: Whether the last axis of its output is another axis of its input.
+
+        Returns:
+            The seconds, or None if the kernel does more than move data.
         """
         calls = max(1, calls)
         if op in _NO_WORK:
@@ -154,31 +189,31 @@ class TimeModel:
         if op not in _REORDERS:
             return None
         kind = TURNED if is_turned else "Transpose"
-        return (self._launch + self._moving(kind, 2 * output_bytes / calls)) * calls
+        return (self._launch + self._moving_seconds(kind, 2 * output_bytes / calls)) * calls
 
-    def _beside(self, activation: str) -> float:
-        """Seconds per number of an activation that is fused into a convolution."""
-        chains = self._kernels.get(f"{GROUPED}, {ALONE}") or self._kernels.get(GROUPED) or []
-        without = {chain.sizes: chain.seconds.median for chain in chains}
+    def _activation_seconds(self, activation: str) -> float:
+        """Computes the seconds per output element of an activation that is fused into a convolution."""
+        bases = self._kernels.get(f"{GROUPED}, {NO_ACTIVATION}") or self._kernels.get(GROUPED) or []
+        base_seconds = {chain.sizes: chain.seconds.median for chain in bases}
         differences = [
-            (kernel.seconds.median - without[kernel.sizes]) / (kernel.sizes[0] * kernel.sizes[2])
+            (kernel.seconds.median - base_seconds[kernel.sizes]) / (kernel.sizes[0] * kernel.sizes[2])
             for kernel in self._kernels.get(f"{GROUPED}, {activation}", ())
-            if kernel.sizes in without
+            if kernel.sizes in base_seconds
         ]
         return max(0.0, statistics.median(differences)) if differences else 0.0
 
-    def _beside_matmul(self) -> float:
-        """Seconds per number of a bias in the kernel of a matmul; 0 where that was not measured."""
-        without = {matmul.sizes: matmul.seconds.median for matmul in self._kernels.get("MatMul", ())}
+    def _bias_seconds(self) -> float:
+        """Computes the seconds per output element of a bias in a matmul's kernel, or 0 if not measured."""
+        base_seconds = {matmul.sizes: matmul.seconds.median for matmul in self._kernels.get("MatMul", ())}
         differences = [
-            (kernel.seconds.median - without[kernel.sizes]) / (kernel.sizes[0] * kernel.sizes[2])
+            (kernel.seconds.median - base_seconds[kernel.sizes]) / (kernel.sizes[0] * kernel.sizes[2])
             for kernel in self._kernels.get(BIASED, ())
-            if kernel.sizes in without
+            if kernel.sizes in base_seconds
         ]
         return max(0.0, statistics.median(differences)) if differences else 0.0
 
-    def _alone(self, layer: Layer) -> float | None:
-        """Seconds of all calls of a layer with a kernel of its own."""
+    def _own_seconds(self, layer: Layer) -> float | None:
+        """Predicts the seconds of all calls of a layer as if it had its own kernel, or None if unknown."""
         moved, calls = bytes_moved(layer), max(1, layer.calls)
         if layer.group or layer.macs is None or moved is None:
             return None
@@ -187,100 +222,116 @@ class TimeModel:
         if not moved:
             return self._launch * calls
         if layer.macs:
-            took = self._multiplying(layer, layer.macs // calls)
+            seconds = self._multiplying_seconds(layer, layer.macs // calls)
             weights = min(moved, layer.weight_bytes_read or 0) / calls
-            least = weights / self._bandwidth + self._moving("Add", moved / calls - weights)
-            return None if took is None else max(took, least) * calls
-        return (self._launch + self._moving(_moving_kind(layer), moved / calls)) * calls
+            least = weights / self._bandwidth + self._moving_seconds("Add", moved / calls - weights)
+            return None if seconds is None else max(seconds, least) * calls
+        return (self._launch + self._moving_seconds(_moving_kind(layer), moved / calls)) * calls
 
-    def _multiplying(self, layer: Layer, macs: int) -> float | None:
-        """Seconds of one call of a matmul or a convolution."""
+    def _multiplying_seconds(self, layer: Layer, macs: int) -> float | None:
+        """Predicts the seconds of one call of a matmul or a convolution, or None if its sizes are unknown."""
         shape = layer.outputs[0].shape if layer.outputs else ()
         sizes = [size for size in shape or () if isinstance(size, int) and size > 0]
         if not sizes or len(sizes) != len(shape or ()):
             return None
-        conv = layer.kind in _CONV
+        is_conv = layer.kind in _CONV_OPERATORS
         inner = max(1, macs // math.prod(sizes))
-        if conv and len(sizes) > 2:
-            at = sizes[1], inner, sizes[0] * math.prod(sizes[2:])
-        elif layer.weights:  # all share one factor: the leading axes of the other factor are rows
-            at = math.prod(sizes[:-1]), inner, sizes[-1]
+        if is_conv and len(sizes) > 2:
+            matmul_sizes = sizes[1], inner, sizes[0] * math.prod(sizes[2:])
+        elif layer.weights:  # the weight is one matrix, so all leading axes of the other factor are rows
+            matmul_sizes = math.prod(sizes[:-1]), inner, sizes[-1]
         else:
-            at = sizes[-2] if len(sizes) > 1 else 1, inner, sizes[-1]
-        if conv:
+            matmul_sizes = sizes[-2] if len(sizes) > 1 else 1, inner, sizes[-1]
+        if is_conv:
             kernel = math.prod(layer.attributes.get("kernel_shape", (1,)))
             stride = max(layer.attributes.get("strides", (1,)))
             op = conv_family(inner, kernel, layer.attributes.get("group", 1), stride)
         else:
             op = "MatMul" if layer.weights and not self._cold else COLD if layer.weights else PRODUCTS
-        like = self._like(op) or self._kernels.get("Conv" if conv else "MatMul")
-        if layer.kind in _GATES and len(sizes) == 4 and like:
-            return self._recurrent(layer, macs, sizes, like)
-        return macs / _rate(like, at) if like else None
+        similar = self._similar_kernels(op) or self._kernels.get("Conv" if is_conv else "MatMul")
+        if layer.kind in _GATES and len(sizes) == 4 and similar:
+            return self._recurrent_seconds(layer, macs, sizes, similar)
+        return macs / _rate(similar, matmul_sizes) if similar else None
 
-    def _recurrent(self, layer: Layer, macs: int, sizes: Sequence[int], like: Sequence[KernelTime]) -> float:
-        """Seconds of a layer whose input takes one matmul, and whose state takes a matmul in each step.
+    def _recurrent_seconds(
+        self, layer: Layer, macs: int, sizes: Sequence[int], similar: Sequence[KernelTime]
+    ) -> float:
+        """Predicts the seconds of a recurrent layer.
 
-        From one step to the next the weights of the state lie in a cache.
+        The layer multiplies its input once, and its state in each step. The weights of the state stay in a
+        cache from one step to the next.
         """
-        swapped = bool(layer.attributes.get("layout", 0))
-        batch, directions, hidden = sizes[0 if swapped else 2], sizes[2 if swapped else 1], sizes[3]
+        is_batch_first = bool(layer.attributes.get("layout", 0))
+        batch, directions, hidden = (
+            sizes[0 if is_batch_first else 2],
+            sizes[2 if is_batch_first else 1],
+            sizes[3],
+        )
         gates, numbers = _GATES[layer.kind] * hidden, math.prod(sizes)
-        state = min(macs, numbers * gates)
-        took = state / _rate(self._kernels.get("MatMul") or like, (batch, hidden, gates))
-        if inner := (macs - state) * hidden // (numbers * gates):
-            took += (macs - state) / _rate(like, (numbers // (hidden * directions), inner, gates))
-        return took
+        state_macs = min(macs, numbers * gates)
+        seconds = state_macs / _rate(self._kernels.get("MatMul") or similar, (batch, hidden, gates))
+        if inner := (macs - state_macs) * hidden // (numbers * gates):
+            seconds += (macs - state_macs) / _rate(similar, (numbers // (hidden * directions), inner, gates))
+        return seconds
 
-    def _like(self, op: str) -> Sequence[KernelTime]:
-        """The measured kernels of a family, or their replacements; empty if there are none."""
-        return self._kernels.get(op) or self._kernels.get(_OLDER.get(op, "")) or ()
+    def _similar_kernels(self, op: str) -> Sequence[KernelTime]:
+        """Returns the probes of a family, or those of its replacement; empty if neither was measured."""
+        return self._kernels.get(op) or self._kernels.get(_FALLBACKS.get(op, "")) or ()
 
-    def _moving(self, kind: str, moved: float) -> float:
-        """Seconds of one call of a layer without MACs, by linear interpolation between measured sizes.
+    def _moving_seconds(self, kind: str, moved: float) -> float:
+        """Predicts the seconds of one call of a layer without MACs, by linear interpolation between probes.
 
-        `kind` is a family of measured kernels.
+        Args:
+            kind: The family of probes.
+            moved: Bytes that the layer reads and writes.
         """
-        points = self._like(kind) or self._kernels["Add"]
-        order = sorted((point.bytes, point.seconds.median / point.bytes) for point in points)
-        # tensors larger than the measured ones come from memory
-        largest, slow = order[-1]
+        points = self._similar_kernels(kind) or self._kernels["Add"]
+        points_by_size = sorted((point.bytes, point.seconds.median / point.bytes) for point in points)
+        # tensors larger than all probes come from memory
+        largest, slowest_rate = points_by_size[-1]
         if largest < self._memory.bytes:
-            order.append((self._memory.bytes, max(slow, 1 / self._bandwidth)))
-        at = math.log(max(1.0, moved))
-        for (low, slow), (high, fast) in itertools.pairwise(order):
+            points_by_size.append((self._memory.bytes, max(slowest_rate, 1 / self._bandwidth)))
+        log_bytes = math.log(max(1.0, moved))
+        for (low, slowest_rate), (high, fast) in itertools.pairwise(points_by_size):
             if low <= moved <= high:
-                part = (at - math.log(low)) / (math.log(high) - math.log(low))
-                return moved * (slow + part * (fast - slow))
-        return moved * (order[0] if moved < order[0][0] else order[-1])[1]
+                part = (log_bytes - math.log(low)) / (math.log(high) - math.log(low))
+                return moved * (slowest_rate + part * (fast - slowest_rate))
+        return moved * (points_by_size[0] if moved < points_by_size[0][0] else points_by_size[-1])[1]
 
 
-def _adds_bias(layer: Layer, ops: Sequence[str], inside: Sequence[Layer]) -> bool:
-    """Whether the kernel of a matmul adds a bias: the model's Gemm does, or took the Add behind a MatMul."""
+def _adds_bias(layer: Layer, ops: Sequence[str], merged_layers: Sequence[Layer]) -> bool:
+    """Whether the kernel of a matmul adds a bias.
+
+    The layer is a Gemm with a bias, or the runtime fused a MatMul and an Add into a Gemm.
+    """
     if "Gemm" not in ops:
         return False
-    return len(layer.weights) > 1 if layer.kind == "Gemm" else any(inner.kind == "Add" for inner in inside)
+    return (
+        len(layer.weights) > 1
+        if layer.kind == "Gemm"
+        else any(inner.kind == "Add" for inner in merged_layers)
+    )
 
 
 def _moving_kind(layer: Layer) -> str:
-    """Like which measured kernel a layer moves its bytes."""
-    kind = _KIND.get(layer.kind, "Add")
+    """Returns the family of probes that predicts a layer without MACs."""
+    kind = _KERNEL_BY_OPERATOR.get(layer.kind, "Add")
     if layer.kind == "Transpose":
         order = tuple(layer.attributes.get("perm", ()))
-        # without an order all axes are turned round
+        # without `perm`, Transpose reverses all axes
         return kind if order and order[-1] == len(order) - 1 else TURNED
     if kind == "LayerNormalization" and layer.outputs:
         row = (layer.outputs[0].shape or (None,))[-1]
-        return SHORT_ROWS if isinstance(row, int) and row < _SHORTEST else kind
+        return SHORT_ROWS if isinstance(row, int) and row < _SHORT_ROW else kind
     return kind
 
 
-def _rate(kernels: Sequence[KernelTime], at: Sequence[int]) -> float:
-    """MACs a second of a matmul of M x K x N: a mean over measured kernels, weighted by similarity."""
+def _rate(kernels: Sequence[KernelTime], sizes: Sequence[int]) -> float:
+    """Computes the MACs per second of an M x K x N matmul: a mean over probes, weighted by similarity."""
     total = weights = 0.0
     for kernel in kernels:
-        far = sum((math.log(a) - math.log(b)) ** 2 for a, b in zip(kernel.sizes, at, strict=True))
-        weight = 1 / (far + 0.01) ** 2
+        distance = sum((math.log(a) - math.log(b)) ** 2 for a, b in zip(kernel.sizes, sizes, strict=True))
+        weight = 1 / (distance + 0.01) ** 2
         total += weight * math.log(kernel.macs_per_second)
         weights += weight
     return math.exp(total / weights)

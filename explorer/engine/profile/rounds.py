@@ -1,4 +1,7 @@
-"""Rounds of models timed in turn, in blocks, so that changes of clock or other work affect all of them."""
+"""Times models in turn, in alternating blocks of runs.
+
+Changes of the clock or other work then affect all models in the same way.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,10 @@ from explorer.facts.roofline import Machine
 from explorer.host.gc_pause import gc_pause
 
 _COMPARED = 3
-"""Runs under the profiler, whatever they cost, of each of several models: with four of the other, ranks tell
-their layers apart."""
+"""Minimum number of runs under the profiler for each of several models, whatever they cost.
+
+With three runs of one model and four of the other, a rank test can tell their layers apart.
+"""
 
 
 class Measurement(Protocol):
@@ -29,30 +34,38 @@ class Measurement(Protocol):
 
     Attributes:
         stopped: The reason why its runs ended.
-        room: Runs under the profiler that are kept.
     """
 
     stopped: Stopped
 
     @property
     def room(self) -> int:
-        """See above."""
+        """Number of runs under the profiler whose events can be kept."""
 
     def load(self, spec: ProfileSpec, folder: str, stack: ExitStack) -> None:
-        """Loads the model, with its scratch files in a folder; `stack` undoes its changes."""
+        """Loads the model.
+
+        Args:
+            spec: The options of the profile.
+            folder: Folder for scratch files.
+            stack: Takes callbacks that undo changes of the process.
+        """
 
     def trying(self, work: Callable[[Any], Any]) -> Any:
-        """The result of `work` on the loaded model; a failure is a `BadModel` that names the layer."""
+        """Calls `work` with the loaded model; returns its result.
+
+        A failure is a `BadModel` that names the layer.
+        """
 
     def take(self) -> None:
         """Adds the times of the loaded model, and releases it."""
 
     def timed(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
-        """The profile, with the rows and their samples."""
+        """Builds the profile, with the rows and their samples."""
 
 
 def timed(
-    every: Sequence[Measurement],
+    measurements: Sequence[Measurement],
     spec: ProfileSpec,
     *,
     scratch: str,
@@ -60,60 +73,65 @@ def timed(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> list[TimedModel]:
-    """Times models; several models run in turn, in blocks of runs.
+    """Times models. Several models run in turn, in blocks of runs.
 
     Args:
-        every: The models, without measurements yet.
-        spec: The options.
-        scratch: A folder for temporary files.
-        machine: The machine, for the least time of each layer.
-        on_progress: Called with the number of runs.
-        cancel: Called between runs; True stops.
+        measurements: Measurements of the models, without samples.
+        spec: The options of the profile.
+        scratch: Folder for temporary files.
+        machine: The machine for the least time of each layer, or None.
+        on_progress: Receives the number of runs.
+        cancel: Returns whether to stop; called between runs.
 
     Raises:
         Misuse: There are fewer processors than threads.
-        BadModel: A model cannot be loaded or run; the error names the layer and the kernels before it.
+        BadModel: A model cannot be loaded or run. The error names the layer and the kernels that ran before
+            it.
         Cancelled: `cancel` returned True.
     """
     check_threads(spec.threads)
     report(on_progress, cancel, "loading")
     watch: LoadWatch | None = None
-    fewest = _COMPARED if len(every) > 1 else 1
+    fewest = _COMPARED if len(measurements) > 1 else 1
     for _ in range(spec.repeat):
-        with tempfile.TemporaryDirectory(dir=scratch) as place, ExitStack() as stack, gc_pause():
-            for at, measurement in enumerate(every):
-                os.mkdir(folder := os.path.join(place, str(at)))
+        with tempfile.TemporaryDirectory(dir=scratch) as folder_path, ExitStack() as stack, gc_pause():
+            for index, measurement in enumerate(measurements):
+                os.mkdir(folder := os.path.join(folder_path, str(index)))
                 measurement.load(spec, folder, stack)
                 measurement.trying(lambda runs: runs.warm_up(spec, fewest, cancel))
             watch = watch or LoadWatch(spec.threads or processors())
-            _alternate(every, spec, watch, on_progress, cancel)
-            for measurement in every:
+            _alternate(measurements, spec, watch, on_progress, cancel)
+            for measurement in measurements:
                 measurement.take()
     assert watch is not None
-    return [measurement.timed(spec, watch, machine) for measurement in every]
+    return [measurement.timed(spec, watch, machine) for measurement in measurements]
 
 
 def _alternate(
-    every: Sequence[Measurement], spec: ProfileSpec, watch: LoadWatch, on_progress: OnProgress, cancel: Cancel
+    measurements: Sequence[Measurement],
+    spec: ProfileSpec,
+    watch: LoadWatch,
+    on_progress: OnProgress,
+    cancel: Cancel,
 ) -> None:
-    """Runs blocks of each model in turn, until all have enough runs."""
-    limit = spec.time_limit * len(every) / spec.repeat
+    """Runs blocks of each model in turn, until all models have enough runs."""
+    limit = spec.time_limit * len(measurements) / spec.repeat
     began = time.perf_counter()
 
     def why(wall: Sequence[float]) -> Stopped | None:
         return why_stop(wall, time.perf_counter() - began, steps=spec.steps, time_limit=limit)
 
-    def step(done: int) -> None:
-        report(on_progress, cancel, "timing", done, spec.steps or 0)
+    def step(completed: int) -> None:
+        report(on_progress, cancel, "timing", completed, spec.steps or 0)
 
-    going = True
-    while going:
+    is_running = True
+    while is_running:
         reasons = [
             measurement.trying(
                 partial(TimedRuns.block, room=measurement.room, watch=watch, step=step, stop=why)
             )
-            for measurement in every
+            for measurement in measurements
         ]
-        for measurement, stopped in zip(every, reasons, strict=True):
+        for measurement, stopped in zip(measurements, reasons, strict=True):
             measurement.stopped = stopped or measurement.stopped
-        going = None in reasons
+        is_running = None in reasons

@@ -1,8 +1,8 @@
-"""The rows of the layer tree for nodes: of the main graph, of a called function, of a body.
+"""Finds the row of the layer tree for each node of a graph, a function or a body.
 
-A value's name is unique in a graph. So the row of a node is the row below its carrier (the call, the If, the
-Loop) that makes a value of this name. If the tree has no row for a node, because a call stayed closed, it is
-the row of its carrier.
+The carrier of a node is the node that contains it: a function call, an If or a Loop. Value names are unique
+in a graph, so a node's row is the row below its carrier's row with an output of the same name. A node without
+such a row, because its call was not expanded, gets its carrier's row.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from explorer.facts import Layer
 
 
 class NodeRows:
-    """Finds rows.
+    """Finds the rows of nodes.
 
     Args:
-        layers: Rows of a tree, in pre-order.
-        functions: The model's functions, by the keys of nodes that call them.
+        layers: The rows of the layer tree, in pre-order.
+        functions: Keys of the model's functions, as in `Node.key` of their calls.
     """
 
     def __init__(self, layers: Sequence[Layer], functions: Collection[tuple[str, str, str]]) -> None:
@@ -27,55 +27,57 @@ class NodeRows:
         self._functions = functions
         self._below: dict[int, dict[str, list[int]]] = {}
 
-    def of(self, nodes: Sequence[Node], around: int | None, branch: str = "") -> list[int | None]:
-        """The row of each node of one graph.
+    def find_rows(self, nodes: Sequence[Node], carrier: int | None, branch: str = "") -> list[int | None]:
+        """Returns the row id of each node of one graph, or None for a node without a row.
 
         Args:
-            nodes: The nodes of the main graph, a function's body or the body of a node.
-            around: Row of the node that carries them; None for the main graph.
-            branch: The attribute that holds this graph, where the node carries several.
+            nodes: The nodes of the main graph, of a function or of a body.
+            carrier: Row id of the node that contains them, or None for the main graph.
+            branch: Name of the attribute that contains this graph, if the carrier has several graphs.
         """
-        if around is not None and branch:
-            around = self._branch(around, branch)
-        carriers = [at for at, node in enumerate(nodes) if node.key in self._functions or subgraphs(node)]
+        if carrier is not None and branch:
+            carrier = self._branch(carrier, branch)
+        carriers = [
+            index for index, node in enumerate(nodes) if node.key in self._functions or subgraphs(node)
+        ]
         node_rows: list[int | None] = [None] * len(nodes)
-        taken: list[tuple[int, int]] = []
-        for at in carriers:
-            row = self._row(nodes[at], around, ())
-            node_rows[at] = row
+        carrier_spans: list[tuple[int, int]] = []
+        for index in carriers:
+            row = self._row(nodes[index], carrier, ())
+            node_rows[index] = row
             if row is not None:
-                taken.append((row, end_of(self.layers, row)))
-        inside = {row for start, end in taken for row in range(start, end)}
-        for at, node in enumerate(nodes):
-            if node_rows[at] is None:
-                row = self._row(node, around, inside)
-                node_rows[at] = around if row is None else row
+                carrier_spans.append((row, end_of(self.layers, row)))
+        claimed_rows = {row for start, end in carrier_spans for row in range(start, end)}
+        for index, node in enumerate(nodes):
+            if node_rows[index] is None:
+                row = self._row(node, carrier, claimed_rows)
+                node_rows[index] = carrier if row is None else row
         return node_rows
 
-    def _branch(self, around: int, branch: str) -> int:
-        """The row of one graph of several, else that of their node."""
-        for at in range(around + 1, end_of(self.layers, around)):
-            if self.layers[at].kind == "branch" and self.layers[at].name == branch:
-                return at
-        return around
+    def _branch(self, carrier: int, branch: str) -> int:
+        """Returns the row of one of the carrier's graphs, or the carrier's row if the graph has none."""
+        for row in range(carrier + 1, end_of(self.layers, carrier)):
+            if self.layers[row].kind == "branch" and self.layers[row].name == branch:
+                return row
+        return carrier
 
-    def _row(self, node: Node, around: int | None, inside: Collection[int]) -> int | None:
-        """The row with the outputs of a node that fits its name and operator best."""
-        makers = self._makers(-1 if around is None else around)
-        rows = [at for name in node.outputs if name for at in makers.get(name, ())]
-        rows = [at for at in dict.fromkeys(rows) if at not in inside]
-        # a group has the outputs that leave it; a tiled product keeps the operator that it had
-        return max(rows, key=lambda at: _fit(node, self.layers[at]), default=None)
+    def _row(self, node: Node, carrier: int | None, claimed_rows: Collection[int]) -> int | None:
+        """Returns the row with an output of the node that best fits its name and operator, or None."""
+        producers = self._producers_below(-1 if carrier is None else carrier)
+        rows = [row for name in node.outputs if name for row in producers.get(name, ())]
+        rows = [row for row in dict.fromkeys(rows) if row not in claimed_rows]
+        # a group lists its outputs, too, and the group of a tiled matmul keeps the original operator
+        return max(rows, key=lambda row: _fit(node, self.layers[row]), default=None)
 
-    def _makers(self, around: int) -> dict[str, list[int]]:
-        if around not in self._below:
-            makers: dict[str, list[int]] = {}
-            last = len(self.layers) if around < 0 else end_of(self.layers, around)
-            for at in range(around + 1, last):
-                for tensor in self.layers[at].outputs:
-                    makers.setdefault(tensor.name, []).append(at)
-            self._below[around] = makers
-        return self._below[around]
+    def _producers_below(self, carrier: int) -> dict[str, list[int]]:
+        if carrier not in self._below:
+            producers: dict[str, list[int]] = {}
+            last = len(self.layers) if carrier < 0 else end_of(self.layers, carrier)
+            for row in range(carrier + 1, last):
+                for tensor in self.layers[row].outputs:
+                    producers.setdefault(tensor.name, []).append(row)
+            self._below[carrier] = producers
+        return self._below[carrier]
 
 
 def _fit(node: Node, layer: Layer) -> tuple[bool, bool, bool]:

@@ -1,11 +1,11 @@
-"""Timed runs of a loaded model: plain, as a user runs it, and under a profiler, in blocks that alternate.
+"""Times runs of a loaded model without a profiler (plain runs) and under it, in alternating blocks.
 
-A run right after one of another kind finds spinning threads, and caches filled by the other: on two
-processors such a run took twice its time. So runs are made in blocks. Each block begins when all threads are
-idle, and the first of several short runs is not counted.
+A run right after a run of the other kind finds spinning threads and caches with other data: on two processors
+such a run took twice its time. So the runs are grouped into blocks. A block begins when all threads are idle.
+In a block of short runs, the first run is not counted.
 
-A profiler may take longer than the model: a run of a graph of thousands of small kernels took 2.6 times as
-long. So longer runs are made under it only as far as plain runs pay for them: see `paid_runs`.
+A profiler can take longer than the model: a run of a graph of thousands of small kernels took 2.6 times as
+long. So the number of profiled runs is limited by the number of plain runs; see `paid_runs`.
 """
 
 from __future__ import annotations
@@ -18,44 +18,48 @@ from explorer.engine.profile.load import LoadWatch
 from explorer.engine.progress import Cancel, stop_if
 from explorer.facts.profile.profile import SURE, ProfileSpec, Stopped
 
-_SHORT = 0.2
-"""Seconds of a block of runs; a run longer than this is not affected by the change of sessions."""
-_BLOCK, _OBSERVED = 10, 3
+_BLOCK_SECONDS = 0.2
+"""Seconds after which a block of runs ends. The change of sessions does not affect a longer run."""
+_PLAIN_RUNS, _PROFILED_RUNS = 10, 3
 """Runs of a block without the profiler and with it."""
-_LOOK, _IDLE, _SPINNING = 0.005, 0.2, 0.5
-"""Seconds between looks at whether threads are idle; the share of a processor that idle ones take; seconds
-after which they are left to it."""
+_POLL_SECONDS, _IDLE_SHARE, _MAX_WAIT_SECONDS = 0.005, 0.2, 0.5
+"""Seconds between two checks whether threads are idle; share of a processor that counts as idle.
+
+Maximum wait.
+"""
 
 
-_COST, _LONG = 0.1, 0.02
-"""Share that the profiler may add to all runs, and seconds of a run below which it may add more."""
+_MAX_OVERHEAD, _SHORT_RUN_SECONDS = 0.1, 0.02
+"""Share of time that the profiler may add to all runs; seconds of a run below which it may add more."""
 
 
-def paid_runs(plain: int, seconds: float, under: float) -> int | None:
-    """The number of runs under a profiler that lengthen all runs by at most a tenth; None: any number.
+def paid_runs(plain: int, seconds: float, profiled_seconds: float) -> int | None:
+    """Computes how many runs under a profiler lengthen all runs by at most a tenth, or None for any number.
 
-    For n runs of s seconds and m of u, m (u - s) <= 0.1 (n + m) s.
+    For n plain runs of s seconds and m profiled runs of u seconds, m (u - s) <= 0.1 (n + m) s.
 
     Args:
         plain: Number of plain runs.
         seconds: Seconds of a plain run.
-        under: Seconds of a run under the profiler, with its start and reading.
+        profiled_seconds: Seconds of a run under the profiler, with the profiler's start and end.
     """
-    slower = under / seconds - 1 if seconds > _LONG else 0.0
-    return None if slower <= _COST else int(_COST * plain / (slower - _COST) + 1e-9)
+    slowdown = profiled_seconds / seconds - 1 if seconds > _SHORT_RUN_SECONDS else 0.0
+    return (
+        None if slowdown <= _MAX_OVERHEAD else int(_MAX_OVERHEAD * plain / (slowdown - _MAX_OVERHEAD) + 1e-9)
+    )
 
 
 class TimedRuns:
-    """A loaded model that is run without a profiler and with one.
+    """A loaded model that runs without a profiler and with one.
 
     Args:
-        fewest: Runs under the profiler that are timed at any cost, because they are recorded.
+        fewest: Minimum number of runs under the profiler, whatever they cost, because they are recorded.
 
     Attributes:
-        fewest: The given number, or more.
-        wall, profiled: Seconds of runs without and with the profiler.
-        counted: For each run under the profiler, whether it was timed.
-        spent: Seconds of each such run behind the warm-up, with its start and reading.
+        fewest: The minimum of the constructor, or the larger one of `warm_up`.
+        wall, profiled: Seconds of the counted runs without and with the profiler.
+        counted: Whether each run under the profiler was counted, warm-up included.
+        spent: Seconds of each run under the profiler after the warm-up, with the profiler's start and end.
     """
 
     clock: Callable[[], float] = staticmethod(time.perf_counter)
@@ -67,20 +71,20 @@ class TimedRuns:
         self.counted: list[bool] = []
         self.spent: list[float] = []
 
-    def once(self, observed: bool) -> float:
-        """Seconds of one run, under the profiler or not."""
+    def run_once(self, observed: bool) -> float:
+        """Runs the model once, under the profiler or not; returns the seconds."""
         raise NotImplementedError
 
     def warm_up(self, spec: ProfileSpec, fewest: int, cancel: Cancel) -> None:
-        """Runs that are not timed: the runtime plans its memory in the first."""
+        """Makes runs that are not counted. The runtime plans its memory in the first."""
         self.fewest = max(self.fewest, fewest)
         began = time.perf_counter()
         for step in range(max(1, spec.warmup)):
             stop_if(cancel)
-            self.once(True)
+            self.run_once(True)
             self.counted.append(False)
             if step < spec.warmup:
-                self.once(False)
+                self.run_once(False)
             if time.perf_counter() - began > spec.time_limit / 2:
                 break
 
@@ -91,71 +95,85 @@ class TimedRuns:
         step: Callable[[int], None],
         stop: Callable[[Sequence[float]], Stopped | None],
     ) -> Stopped | None:
-        """Times some runs without the profiler, and some with it.
+        """Times a block of runs without the profiler and a block with it.
 
         Args:
-            room: Runs under the profiler that are kept.
-            watch: Watches other programs meanwhile.
-            step: Called before each run with the number of runs so far.
-            stop: Returns a reason to stop from the times so far; at once if all requested runs are made.
+            room: Number of runs under the profiler that can be kept.
+            watch: Measures the load by other programs during the plain runs.
+            step: Receives the number of plain runs before each one.
+            stop: Takes the times so far; returns a reason to stop, or None.
+
+        Returns:
+            The reason to stop, or None.
         """
         if stop(self.wall) == "steps":
             return "steps"
-        short = not self.wall or self.wall[-1] < _SHORT
-        wait_idle()  # threads of the session before would take processors from this one
-        if short:  # the threads wake up in a run that is not counted
-            self.once(False)
+        short = not self.wall or self.wall[-1] < _BLOCK_SECONDS
+        wait_idle()  # threads of the previous session would still use the processors
+        if short:  # a run that is not counted wakes up the threads
+            self.run_once(False)
         why: Stopped | None = None
         began = len(self.wall)
         with watch:
-            while why is None and not _enough(self.wall[began:], _BLOCK):
+            while why is None and not _is_block_full(self.wall[began:], _PLAIN_RUNS):
                 step(len(self.wall))
-                self.wall.append(self.once(False))
+                self.wall.append(self.run_once(False))
                 why = stop(self.wall)
-                if why == "settled" and not self._shared(room):
+                if why == "settled" and not self._has_enough_profiled(room):
                     why = None
-        self._look(room, sure=why is not None)
+        self._run_profiled(room, sure=why is not None)
         return why
 
-    def _shared(self, room: int) -> bool:
-        """Whether runs under the profiler are made, or paid for, as an interval of each layer takes them."""
-        if not self.profiled:  # their cost is unknown before the first one
-            return statistics.median(self.wall) <= _LONG
-        enough = not self._more(room) or len(self.profiled) >= SURE
-        return enough or self._paid(SURE - len(self.profiled) + (self.wall[-1] < _SHORT))
+    def _has_enough_profiled(self, room: int) -> bool:
+        """Whether an interval of each layer has enough profiled runs, or the missing ones are allowed."""
+        if not self.profiled:  # before the first one, their cost is unknown
+            return statistics.median(self.wall) <= _SHORT_RUN_SECONDS
+        enough = not self._has_room(room) or len(self.profiled) >= SURE
+        return enough or self._is_paid(SURE - len(self.profiled) + (self.wall[-1] < _BLOCK_SECONDS))
 
-    def _look(self, room: int, sure: bool) -> None:
-        """Runs under the profiler, as far as they are paid for; `sure`: enough for an interval."""
-        began, few = len(self.profiled), max(min(len(self.wall), SURE), self.fewest) if sure else 0
-        short = self.wall[-1] < _SHORT
-        if not self._more(room) or not self._paid((1 if sure else _OBSERVED) + short):
+    def _run_profiled(self, room: int, sure: bool) -> None:
+        """Makes runs under the profiler, as many as are allowed.
+
+        Args:
+            room: Number of runs under the profiler that can be kept.
+            sure: Whether to make enough runs for an interval of each layer; else one block.
+        """
+        earlier_runs, minimum = len(self.profiled), max(min(len(self.wall), SURE), self.fewest) if sure else 0
+        short = self.wall[-1] < _BLOCK_SECONDS
+        if not self._has_room(room) or not self._is_paid((1 if sure else _PROFILED_RUNS) + short):
             return
         wait_idle()
         if short:
-            self._observe(counted=False)
+            self._observe(is_counted=False)
         while (
-            self._more(room)
-            and self._paid(1)
-            and (len(self.profiled) < few or not _enough(self.profiled[began:], _OBSERVED))
+            self._has_room(room)
+            and self._is_paid(1)
+            and (
+                len(self.profiled) < minimum
+                or not _is_block_full(self.profiled[earlier_runs:], _PROFILED_RUNS)
+            )
         ):
-            self.profiled.append(self._observe(counted=True))
+            self.profiled.append(self._observe(is_counted=True))
 
-    def _observe(self, counted: bool) -> float:
+    def _observe(self, is_counted: bool) -> float:
         began = self.clock()
-        took = self.once(True)
+        seconds = self.run_once(True)
         self.spent.append(self.clock() - began)
-        self.counted.append(counted)
-        return took
+        self.counted.append(is_counted)
+        return seconds
 
-    def _paid(self, more: int) -> bool:
-        """Whether `more` runs under the profiler are paid for; the first `fewest` always are."""
+    def _is_paid(self, count: int) -> bool:
+        """Whether `count` more runs under the profiler are allowed by `paid_runs`.
+
+        The first `fewest` always are.
+        """
         if len(self.profiled) < self.fewest:
             return True
-        paid = paid_runs(len(self.wall), statistics.median(self.wall), statistics.median(self.spent))
-        return paid is None or len(self.spent) + more <= paid
+        allowed = paid_runs(len(self.wall), statistics.median(self.wall), statistics.median(self.spent))
+        return allowed is None or len(self.spent) + count <= allowed
 
-    def _more(self, room: int) -> bool:
-        """Whether the events of another run under the profiler fit."""
+    def _has_room(self, room: int) -> bool:
+        """Whether the events of another run under the profiler can be kept."""
         return len(self.counted) < room or not any(self.counted)
 
 
@@ -164,23 +182,23 @@ def wait_idle(
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Waits until no thread of this process is busy: a runtime's threads spin for a while after a run.
+    """Waits until no thread of this process is busy; a runtime's threads spin for a while after a run.
 
     Args:
         busy: Returns the busy seconds of all threads so far.
-        sleep: Waits for some seconds.
+        sleep: Waits for a number of seconds.
         clock: Returns seconds.
     """
     began = clock()
-    before, at = busy(), began
-    while at - began < _SPINNING:
-        sleep(_LOOK)
-        now, then = busy(), clock()
-        if now - before < _IDLE * (then - at):
+    previous_busy, previous_time = busy(), began
+    while previous_time - began < _MAX_WAIT_SECONDS:
+        sleep(_POLL_SECONDS)
+        busy_now, current_time = busy(), clock()
+        if busy_now - previous_busy < _IDLE_SHARE * (current_time - previous_time):
             return
-        before, at = now, then
+        previous_busy, previous_time = busy_now, current_time
 
 
-def _enough(times: Sequence[float], most: int) -> bool:
+def _is_block_full(times: Sequence[float], max_runs: int) -> bool:
     """Whether a block of runs is long enough."""
-    return len(times) >= most or sum(times) >= _SHORT
+    return len(times) >= max_runs or sum(times) >= _BLOCK_SECONDS

@@ -1,8 +1,4 @@
-"""Timed sessions: one set as a user's, and one under onnxruntime's profiler; their runs alternate.
-
-A run right behind one of the other session finds threads that still spin, and caches of the other; so short
-runs are made in blocks, and the first of a block is not counted.
-"""
+"""Creates two sessions of a model: a user's normal session, and one with onnxruntime's profiler."""
 
 from __future__ import annotations
 
@@ -30,15 +26,15 @@ LEVELS: Mapping[str, Any] = {
     "extended": _Level.ORT_ENABLE_EXTENDED,
     "all": _Level.ORT_ENABLE_ALL,
 }
-"""Levels of graph optimisation by the word for `--optimize`."""
+"""Levels of graph optimization, by the value of `--optimize`."""
 
 _WEIGHTS = "optimised.data"
-_FULL = 1 << 20
-"""Bytes below which a disk is full."""
+_MIN_FREE_BYTES = 1 << 20
+"""Free bytes below which a disk counts as full."""
 
 
 class TimedSessions(TimedRuns):
-    """A session without the profiler and one with it."""
+    """A session without the profiler and a session with it."""
 
     def __init__(
         self,
@@ -58,7 +54,7 @@ class TimedSessions(TimedRuns):
             options = _options(spec, level, folder)
             for name, value in more.items():
                 setattr(options, name, value)
-            return self._loaded(options, providers)
+            return self._create_session(options, providers)
 
         self._target = os.path.join(place, "optimised.onnx")
         prefix = os.path.join(place, "profile")
@@ -67,19 +63,21 @@ class TimedSessions(TimedRuns):
         )
         self._plain = session()
 
-    def _loaded(self, options: Any, providers: Sequence[str]) -> Any:
+    def _create_session(self, options: Any, providers: Sequence[str]) -> Any:
         try:
             session = onnxruntime.InferenceSession(
                 self._model_bytes, options, providers=[*providers], enable_fallback=0
             )
         except Exception as error:  # onnxruntime's own classes share no base below Exception
-            if shutil.disk_usage(self._place).free < _FULL:
+            if shutil.disk_usage(self._place).free < _MIN_FREE_BYTES:
                 raise Misuse(
                     "the disk is full", where=self._place, hint="make room, or name a folder in TMPDIR"
                 ) from None
-            hint = "--optimize none loads it" if self._loads_plain(options, providers) else ""
+            hint = "--optimize none loads it" if self._loads_unoptimized(options, providers) else ""
             raise BadModel(f"onnxruntime cannot load the model: {one_line(error)}", hint=hint) from None
-        if providers[0] not in session.get_providers():  # onnxruntime has it, but goes on without the device
+        if (
+            providers[0] not in session.get_providers()
+        ):  # onnxruntime has the provider, but created the session without it
             raise Misuse(
                 f"onnxruntime cannot use {providers[0]} here",
                 where="--device",
@@ -87,8 +85,8 @@ class TimedSessions(TimedRuns):
             )
         return session
 
-    def _loads_plain(self, options: Any, providers: Sequence[str]) -> bool:
-        """Whether it is the optimization that fails."""
+    def _loads_unoptimized(self, options: Any, providers: Sequence[str]) -> bool:
+        """Whether the model loads without optimization, and so the optimization failed."""
         options.graph_optimization_level = LEVELS["none"]
         options.enable_profiling = False
         options.optimized_model_filepath = ""
@@ -101,14 +99,17 @@ class TimedSessions(TimedRuns):
         return self._level != "none"
 
     def optimised(self) -> Graph:
-        """The graph to which the runtime optimized the model; it can be read once."""
+        """Returns the graph that the runtime made by its optimization.
+
+        Call it only once: it deletes the file.
+        """
         graph = reader.read(self._target).graph
         os.unlink(self._target)
-        with contextlib.suppress(FileNotFoundError):  # as large as the model, and not needed
+        with contextlib.suppress(FileNotFoundError):  # not needed, and as large as the model
             os.unlink(os.path.join(self._place, _WEIGHTS))
         return graph
 
-    def once(self, observed: bool) -> float:
+    def run_once(self, observed: bool) -> float:
         """See `TimedRuns`."""
         session = self._observed if observed else self._plain
         began = time.perf_counter()
@@ -116,13 +117,13 @@ class TimedSessions(TimedRuns):
         return time.perf_counter() - began
 
     def end(self) -> str:
-        """The path of the profile."""
+        """Ends the profiler; returns the path of its file."""
         path: str = self._observed.end_profiling()
         return path
 
 
 def _options(spec: ProfileSpec, level: str, folder: str) -> Any:
-    """A user's session: nothing is switched off that he would have."""
+    """Returns the options of a user's normal session, with nothing disabled."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = spec.threads or 0

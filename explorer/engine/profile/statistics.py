@@ -1,9 +1,9 @@
-"""Median with its 95 % interval by order statistics, and when enough runs were made.
+"""Computes medians with 95 % intervals, decides when there are enough runs, and compares samples by rank.
 
-Times of runs have a long tail and no known distribution, so nothing is assumed of it: the number of samples
-below the true median is binomial with p = 1/2, and the interval between the j-th smallest and the j-th
-largest holds it with probability 1 - 2 P(B(n, 1/2) < j) (David and Nagaraja, Order Statistics, 7.1). Where
-there are too few of one for an interval, ranks still tell two apart (Mann and Whitney, 1947).
+The times of runs have a long tail, so no distribution is assumed. The number of samples below the true median
+is binomial with p = 1/2. The interval from the j-th smallest to the j-th largest sample therefore contains
+the median with probability 1 - 2 P(B(n, 1/2) < j) (David and Nagaraja, Order Statistics, 7.1). With too few
+samples for an interval, a rank test can still tell two models apart (Mann and Whitney, 1947).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from itertools import accumulate
 from explorer.facts.profile.profile import Spread, Stopped
 
 WITHIN = 0.05
-"""Share of the median within which its interval must lie."""
-_LEFT_OUT = 0.05
-"""Probability that the interval does not hold the median."""
-_FEWEST = 10
-_LONG = 0.2
-"""Samples and seconds before which a narrow interval is not trusted: clocks and other work drift slower."""
+"""Maximum distance of the interval's ends from the median, as a share of the median."""
+_ERROR_PROBABILITY = 0.05
+"""Probability that the interval does not contain the median."""
+_MIN_SAMPLES = 10
+_MIN_SECONDS = 0.2
+"""Minimum number of samples and of seconds before a narrow interval is trusted. Clocks drift slowly."""
 
 
 def spread(samples: Sequence[float]) -> Spread:
-    """The median of samples, with its interval.
+    """Computes the median of samples, with its interval.
 
     Args:
-        samples: Seconds, one at least.
+        samples: Seconds; at least one.
     """
     ordered = sorted(samples)
     rank = _rank(len(ordered))
@@ -43,7 +43,7 @@ def spread(samples: Sequence[float]) -> Spread:
 
 
 def is_settled(times: Spread) -> bool:
-    """Whether the interval of a median is within 5 % of it."""
+    """Whether the interval of a median is within 5 % of the median."""
     near = WITHIN * times.median
     return times.sure and times.low >= times.median - near and times.high <= times.median + near
 
@@ -51,14 +51,13 @@ def is_settled(times: Spread) -> bool:
 def why_stop(
     samples: Sequence[float], elapsed: float, *, steps: int | None, time_limit: float
 ) -> Stopped | None:
-    """The reason to stop; None to go on.
+    """Returns the reason to stop, or None to continue.
 
     Args:
         samples: Wall times so far, in seconds.
-        elapsed: Seconds since the first of them, with all that was done between.
-        steps: Requested number of runs, which then only the time limit shortens; None: until the median is
-            settled.
-        time_limit: In seconds.
+        elapsed: Seconds since the first run started, with everything between the runs.
+        steps: Requested number of runs, or None to run until the median is settled.
+        time_limit: Limit of `elapsed`, in seconds.
     """
     if not samples:
         return None
@@ -66,14 +65,14 @@ def why_stop(
         return "steps"
     if elapsed >= time_limit:
         return "time limit"
-    long = len(samples) >= _FEWEST and elapsed >= _LONG
+    long = len(samples) >= _MIN_SAMPLES and elapsed >= _MIN_SECONDS
     if steps is None and long and is_settled(spread(samples)):
         return "settled"
     return None
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """A quantile of sorted samples, straight between the two around it."""
+    """Computes a quantile of sorted samples by linear interpolation."""
     place = share * (len(ordered) - 1)
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
@@ -81,43 +80,51 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def _rank(count: int) -> int:
-    """How many samples lie below the interval, and as many above; 0 where that is not sure enough."""
-    if count > _NORMAL:  # z is 1.96; the sums below would be of thousands of terms
+    """Computes how many samples are below the interval, and as many above; 0 if there are too few samples."""
+    if (
+        count > _MAX_EXACT_SAMPLES
+    ):  # normal approximation with z = 1.96, because the exact sums would have thousands of terms
         return max(0, math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1)
     tail, rank = 0, 0
     while rank < count // 2:
         tail += math.comb(count, rank)
-        if 2 * tail > _LEFT_OUT * 2**count:
+        if 2 * tail > _ERROR_PROBABILITY * 2**count:
             break
         rank += 1
-    # the interval from the rank-th smallest on excludes the ones below it
+    # the interval begins at the rank-th smallest sample, which excludes rank - 1 samples
     return max(0, rank - 1)
 
 
-def ranks_differ(before: Sequence[float], after: Sequence[float]) -> bool:
-    """Whether one model's samples lie above the other's, beyond chance (1 in 20) for equal times.
+def ranks_differ(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Whether two groups of samples differ beyond chance, at a level of 1 in 20.
 
-    False is no sign of equal times: two samples each never differ. Ties count against a difference.
+    False does not show that the times are equal: two samples in each group never differ. Ties count against a
+    difference.
     """
-    above = sum(a > b for a in after for b in before)
-    ties = sum(a == b for a in after for b in before)
-    fewer = min(above, len(before) * len(after) - above - ties) + ties
-    return fewer <= _most_out_of_order(*sorted((len(before), len(after))))
+    second_larger = sum(a > b for a in second for b in first)
+    ties = sum(a == b for a in second for b in first)
+    out_of_order = min(second_larger, len(first) * len(second) - second_larger - ties) + ties
+    return out_of_order <= _max_out_of_order(*sorted((len(first), len(second))))
 
 
 @cache
-def _most_out_of_order(few: int, many: int) -> int:
-    """The most pairs out of order that chance does not explain, both ways; -1 if there is no such number."""
-    # orders of the samples by pairs out of order: the coefficients of a Gaussian binomial
-    orders = [1] + [0] * (few * many)
-    for i in range(1, few + 1):
-        for pairs in range(few * many, many + i - 1, -1):
-            orders[pairs] -= orders[pairs - many - i]
-        for pairs in range(i, few * many + 1):
+def _max_out_of_order(smaller: int, larger: int) -> int:
+    """Computes the maximum number of out-of-order pairs that is unlikely by chance, or -1 if none is.
+
+    Args:
+        smaller: Number of samples in the smaller group.
+        larger: Number of samples in the larger group.
+    """
+    # number of orders by number of out-of-order pairs: the coefficients of a Gaussian binomial
+    orders = [1] + [0] * (smaller * larger)
+    for i in range(1, smaller + 1):
+        for pairs in range(smaller * larger, larger + i - 1, -1):
+            orders[pairs] -= orders[pairs - larger - i]
+        for pairs in range(i, smaller * larger + 1):
             orders[pairs] += orders[pairs - i]
-    rare = _LEFT_OUT * math.comb(few + many, few)
-    return sum(2 * up_to <= rare for up_to in accumulate(orders)) - 1
+    limit = _ERROR_PROBABILITY * math.comb(smaller + larger, smaller)
+    return sum(2 * up_to <= limit for up_to in accumulate(orders)) - 1
 
 
-_NORMAL = 1000
-"""Samples above which the binomial is taken for a normal one."""
+_MAX_EXACT_SAMPLES = 1000
+"""Number of samples above which the normal approximation replaces the binomial distribution."""

@@ -146,7 +146,7 @@ def _choice(
     layer: QuantizableLayer, spec: QuantizeSpec, rules: Rules[Any], meant: Mapping[int, str]
 ) -> LayerChoice:
     values: dict[str, Any] = {value: getattr(spec, value, None) for value in VALUES}
-    origins = decide(values, spec.origins, rules.of(layer.name, layer.op, layer.sizes))
+    origins = decide(values, spec.origins, rules.matching(layer.name, layer.op, layer.sizes))
     on, named = values.pop("on"), meant.get(id(layer), "")
     reason = layer.reason
     if not reason and on is False:

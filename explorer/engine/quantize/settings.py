@@ -16,7 +16,7 @@ def in_force(spec: QuantizeSpec, choices: Sequence[LayerChoice]) -> QuantizeSett
     """The settings of the layers that `spec` selects."""
     rules = Rules(spec.rules)
     layers = [choice.layer for choice in choices]
-    used = {at for layer in layers for at, _ in rules.of(layer.name, layer.op, layer.sizes)}
+    used = {at for layer in layers for at, _ in rules.matching(layer.name, layer.op, layer.sizes)}
     names = [layer.name for layer in layers]
     unused = [unused_rule(rule, names) for at, rule in enumerate(spec.rules) if at not in used]
     return QuantizeSettings(tuple(map(_layer, choices)), tuple(unused))

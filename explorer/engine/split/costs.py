@@ -1,4 +1,8 @@
-"""Costs of all stages that begin at a unit: MACs, parameters, memory, a training step, time."""
+"""Cost functions of stages: MACs, parameters, memory, training memory and time.
+
+A stage is a run of consecutive units (see `units`). A cost function (`partition.Row`) takes the first unit of
+a stage, and returns the cost of every stage that begins there.
+"""
 
 from __future__ import annotations
 
@@ -14,78 +18,83 @@ from explorer.engine.split.units import GraphUnits
 from explorer.facts import Layer
 
 
-def of_units(
+def sum_by_unit(
     units: GraphUnits, layers: Sequence[Layer], figure: Callable[[int], float | None], *, groups: bool = False
 ) -> Array:
-    """One figure for each unit, such as its MACs; an unknown figure counts as 0.
+    """Sums a figure of the layer rows, such as MACs, by unit. An unknown figure counts as 0.
 
-    A unit that is a call or a body gets the sum over all rows in it.
+    A unit that calls a function or runs a body gets the sum over all rows of that function or body.
 
     Args:
         units: The units.
-        layers: The rows.
-        figure: The figure of a row, by the row's id; None if unknown.
-        groups: Whether `figure` covers a group's own work; else a group's figure is the sum of its rows.
+        layers: The rows of the layer tree.
+        figure: Takes a row id; returns the row's figure, or None if unknown.
+        groups: Whether to add the figures of group rows to those of the rows inside them.
     """
     totals = np.zeros(len(units.rows))
-    taken: set[int] = set()
+    counted_rows: set[int] = set()
     for unit, row in enumerate(units.rows):
-        if row is None or row in taken:  # several nodes may share a row: count it for the first
+        if row is None or row in counted_rows:  # several nodes may share a row: count it for the first
             continue
-        taken.add(row)
-        inside = range(row, end_of(layers, row)) if layers[row].group else (row,)
-        totals[unit] = sum(figure(at) or 0 for at in inside if groups or not layers[at].group)
+        counted_rows.add(row)
+        members = range(row, end_of(layers, row)) if layers[row].group else (row,)
+        totals[unit] = sum(figure(member) or 0 for member in members if groups or not layers[member].group)
     return totals
 
 
-def of_modules(
+def module_seconds_by_unit(
     places: Sequence[tuple[str, str]], layers: Sequence[Layer], row_seconds: Mapping[int, float]
 ) -> tuple[Array, dict[int, str]]:
-    """The time of each unit, where whole modules were measured.
+    """Assigns the measured times of modules to units.
 
-    A module's time counts at its first unit, and no cut may lie inside the module.
+    The whole time of a module is assigned to its first unit, and no cut is allowed inside the module.
 
-    The time of a module that is called several times is divided among its calls. A row without units, such
-    as a folded batch normalization, adds its time where the row before it begins.
+    The time of a module that is called several times is divided equally among its calls. The time of a row
+    without units, such as a folded batch normalization, goes to the first unit of the row before it.
 
     Args:
-        places: The path of the module call around each unit ('relu_1' or 'relu@1' for the second call),
-            and the unit's operator.
+        places: For each unit, the path of the module call that contains it ('relu_1' or 'relu@1' for the
+            second call), and the unit's operator.
         layers: Rows of the modules and of the functions that they call.
         row_seconds: Measured seconds by row id.
 
     Returns:
-        The times, and the units before which no cut may lie, with the reason.
+        Seconds of each unit; and the units before which no cut is allowed, with the reason.
     """
     rows = _rows_of_modules(places, layers)
-    spans: dict[int, list[tuple[object, range]]] = defaultdict(list)
-    behind = 0  # the end of the last unit with a row: exporters mix units without a module into a module's
+    spans_by_row: dict[int, list[tuple[object, range]]] = defaultdict(list)
+    # The end of the last unit with a row. Exporters place units without a module between those of a module.
+    previous_end = 0
     for unit, innermost in enumerate(rows):
-        pieces, row = places[unit][0].split("."), innermost
+        path_parts, row = places[unit][0].split("."), innermost
         while row is not None:
-            inner = layers[row].path.count(".") + 1
-            call: object = tuple(pieces[:inner]) if inner <= len(pieces) else unit
-            last_call, last_span = spans[row][-1] if spans[row] else (None, range(0))
-            if last_call == call and last_span.stop >= behind:
-                spans[row][-1] = call, range(last_span.start, unit + 1)
+            depth = layers[row].path.count(".") + 1
+            call: object = tuple(path_parts[:depth]) if depth <= len(path_parts) else unit
+            last_call, last_span = spans_by_row[row][-1] if spans_by_row[row] else (None, range(0))
+            if last_call == call and last_span.stop >= previous_end:
+                spans_by_row[row][-1] = call, range(last_span.start, unit + 1)
             else:
-                spans[row].append((call, range(unit, unit + 1)))
+                spans_by_row[row].append((call, range(unit, unit + 1)))
             row = layers[row].parent
-        behind = behind if innermost is None else unit + 1
-    seconds, within, last = np.zeros(len(rows)), dict[int, str](), 0
+        previous_end = previous_end if innermost is None else unit + 1
+    seconds, uncuttable, previous_unit = np.zeros(len(rows)), dict[int, str](), 0
     for layer in layers:
-        layer_spans = [span for _, span in spans[layer.id]]
-        last = layer_spans[0].start if layer_spans else last
-        parts = range(layer.id + 1, end_of(layers, layer.id))
-        for span in layer_spans or [range(last, last + 1)]:
+        layer_spans = [span for _, span in spans_by_row[layer.id]]
+        previous_unit = layer_spans[0].start if layer_spans else previous_unit
+        descendants = range(layer.id + 1, end_of(layers, layer.id))
+        for span in layer_spans or [range(previous_unit, previous_unit + 1)]:
             seconds[span.start] += row_seconds.get(layer.id, 0.0) / (len(layer_spans) or 1)
-            if layer.id in row_seconds and not any(at in row_seconds for at in parts):
-                within |= dict.fromkeys(span[1:], f"it is within {layer.path}, which was measured as one")
-    return seconds, within
+            if layer.id in row_seconds and not any(member in row_seconds for member in descendants):
+                uncuttable |= dict.fromkeys(span[1:], f"it is within {layer.path}, which was measured as one")
+    return seconds, uncuttable
 
 
 def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer]) -> list[int | None]:
-    """The innermost row of each unit: its module, or a function with its operator's name, taken in order."""
+    """Finds the innermost row of each unit.
+
+    It is the row of a function with the unit's operator name, if an unused one is left in the unit's module;
+    else the row of the module.
+    """
     by_path = {layer.path: layer for layer in layers}
     functions: dict[tuple[int | None, str], deque[int]] = defaultdict(deque)
     for layer in layers:
@@ -94,9 +103,9 @@ def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer])
     rows: list[int | None] = []
     for call, op in places:
         path = ""
-        for piece in call.split("."):
+        for path_part in call.split("."):
             child = next(
-                (candidate for candidate in _candidate_paths(path, piece) if candidate in by_path), None
+                (candidate for candidate in _candidate_paths(path, path_part) if candidate in by_path), None
             )
             if child is None:
                 break
@@ -107,52 +116,58 @@ def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer])
     return rows
 
 
-def _candidate_paths(around: str, piece: str) -> Iterator[str]:
-    """Candidate paths of a module: the path as written, and without the number of a repeated call."""
-    yield f"{around}.{piece}" if around else piece
-    again, _, number = piece.replace("@", "_").rpartition("_")
+def _candidate_paths(parent: str, path_part: str) -> Iterator[str]:
+    """Yields the possible paths of a module: as written, and without the number of a repeated call."""
+    yield f"{parent}.{path_part}" if parent else path_part
+    base, _, number = path_part.replace("@", "_").rpartition("_")
     if number.isdigit():
-        yield f"{around}.{again}" if around else again
+        yield f"{parent}.{base}" if parent else base
 
 
 def _shared_spelling(operator: str) -> str:
-    """An operator name in the spelling that ATen and ONNX share."""
+    """Returns an operator name in lower case without underscores, so that ATen and ONNX names match."""
     return operator.replace("_", "").lower()
 
 
-def additive(each: Array) -> Row:
-    """The cost of a stage as the sum over its units."""
-    until = np.concatenate(([0.0], np.cumsum(each)))
-    return lambda _, start: until[start + 1 :] - until[start]
+def sum_of_units(unit_costs: Array) -> Row:
+    """Returns a cost function: the sum of the units' costs."""
+    totals = np.concatenate(([0.0], np.cumsum(unit_costs)))
+    return lambda _, start: totals[start + 1 :] - totals[start]
 
 
-def stored(units: GraphUnits, sizes: Mapping[str, int]) -> Row:
-    """The bytes that a stage stores; a tensor that several of its units read counts once."""
+def stored_bytes(units: GraphUnits, sizes: Mapping[str, int]) -> Row:
+    """Returns a cost function: the bytes of the tensors that a stage stores.
+
+    A tensor that several units of the stage read counts once.
+    """
     uses: list[tuple[int, int, int]] = []
-    before: dict[str, int] = {}
+    last_reader: dict[str, int] = {}
     for unit, names in enumerate(units.stored):
         for name in names:
-            uses.append((unit, before.get(name, -1), sizes.get(name, 0)))
-            before[name] = unit
-    unit, last, size = np.array(uses or [(0, 0, 0)], dtype=np.int64).T
+            uses.append((unit, last_reader.get(name, -1), sizes.get(name, 0)))
+            last_reader[name] = unit
+    unit, previous_reader, size = np.array(uses or [(0, 0, 0)], dtype=np.int64).T
     count = len(units.positions)
 
     def row(_: int, start: int) -> Array:
         first = int(np.searchsorted(unit, start))
-        new = last[first:] < start
+        new = previous_reader[first:] < start
         weights = np.where(new, size[first:], 0)
         return np.cumsum(np.bincount(unit[first:] - start, weights, count - start))
 
     return row
 
 
-def largest(each: Array) -> Row:
-    """The cost of a stage as the maximum over its units."""
-    return lambda _, start: np.maximum.accumulate(each[start:])
+def maximum_of_units(unit_costs: Array) -> Row:
+    """Returns a cost function: the maximum of the units' costs."""
+    return lambda _, start: np.maximum.accumulate(unit_costs[start:])
 
 
-def live_bytes(units: GraphUnits) -> Array:
-    """Live bytes of activations at each unit, including those that only pass by; unknown sizes count as 0."""
+def live_bytes_by_unit(units: GraphUnits) -> Array:
+    """Computes the bytes of the activations that are live at each unit; an unknown size counts as 0.
+
+    Values that the unit does not read count as well, if a later unit reads them.
+    """
     change = np.zeros(len(units.positions) + 1)
     for value in units.values:
         change[max(value.born, 0)] += value.size or 0
@@ -160,44 +175,47 @@ def live_bytes(units: GraphUnits) -> Array:
     return np.cumsum(change[:-1])
 
 
-def inside(units: GraphUnits, layers: Sequence[Layer], order: Callable[[], Schedule]) -> Array | None:
-    """Peak live bytes inside each unit that is a group, over the steps of its body or function.
+def peak_in_groups(units: GraphUnits, layers: Sequence[Layer], order: Callable[[], Schedule]) -> Array | None:
+    """Computes the peak live bytes inside each unit that runs a body or calls a function.
 
     Args:
         units: The units.
-        layers: The rows.
-        order: Computes the execution order; called only if there is such a unit.
+        layers: The rows of the layer tree.
+        order: Computes the execution order; called only if a unit is a group row.
+
+    Returns:
+        Peak bytes by unit, 0 for other units; None if no unit is a group row.
     """
     groups = {row: unit for unit, row in enumerate(units.rows) if row is not None and layers[row].group}
     if not groups:
         return None
-    within = {at: unit for row, unit in groups.items() for at in range(row, end_of(layers, row))}
-    run = order()
-    change = np.zeros(len(run.steps) + 1)
-    for life in lives(run.steps):
+    unit_by_row = {member: unit for row, unit in groups.items() for member in range(row, end_of(layers, row))}
+    schedule = order()
+    change = np.zeros(len(schedule.steps) + 1)
+    for life in lives(schedule.steps):
         change[life.born] += life.size or 0
         change[life.dies + 1] -= life.size or 0
     peaks = np.zeros(len(units.rows) + 1)
-    unit_of = [-1 if row is None else within.get(row, -1) for row in run.rows]
+    unit_of = [-1 if row is None else unit_by_row.get(row, -1) for row in schedule.rows]
     np.maximum.at(peaks, unit_of, np.cumsum(change[:-1]))
     return peaks[:-1]
 
 
-def both(first: Row, second: Row) -> Row:
-    """The sum of two costs."""
+def sum_of_costs(first: Row, second: Row) -> Row:
+    """Returns a cost function: the sum of two others."""
     return lambda kind, start: first(kind, start) + second(kind, start)
 
 
-def times(cost: Row, factors: Sequence[float]) -> Row:
-    """A cost multiplied by the factor of the stage's kind."""
+def scaled_by_kind(cost: Row, factors: Sequence[float]) -> Row:
+    """Returns a cost function: `cost` times the factor of the stage's kind."""
     return lambda kind, start: cost(kind, start) * factors[kind]
 
 
-def of_kind(rows: Sequence[Row]) -> Row:
-    """The cost for the stage's kind."""
+def cost_by_kind(rows: Sequence[Row]) -> Row:
+    """Returns a cost function that applies the function of the stage's kind."""
     return lambda kind, start: rows[kind](kind, start)
 
 
-def limited(cost: Row, memory: Row, most: float) -> Row:
-    """A cost that is infinite for a stage that needs more than `most` bytes of memory."""
-    return lambda kind, start: np.where(memory(kind, start) <= most, cost(kind, start), np.inf)
+def with_memory_limit(cost: Row, memory: Row, limit: float) -> Row:
+    """Returns a cost function that is infinite for a stage that needs more than `limit` bytes of memory."""
+    return lambda kind, start: np.where(memory(kind, start) <= limit, cost(kind, start), np.inf)

@@ -1,4 +1,4 @@
-"""Extraction of a part of a graph as a model: chosen layers, or everything between two sets of layers.
+"""Extracts a part of a graph as a model: chosen layers, or everything between two sets of layers.
 
 Values that the part reads but does not compute become its inputs, under their names in the whole model.
 Values that other nodes read, or that the whole model outputs, become its outputs.
@@ -25,11 +25,11 @@ from explorer.settings.filter import is_query, search
 
 
 class UnitEdges(Struct, frozen=True):
-    """Units in execution order, with the names of the values that each one reads and makes.
+    """Units in execution order, with the names of the values that each unit reads and produces.
 
     Attributes:
-        rows: The row of each unit in the layer tree; None if it has none.
-        made: Names of the values that each unit makes.
+        rows: Id of each unit's row in the layer tree, or None for a unit without a row.
+        made: Names of the values that each unit produces.
         read: Names of the values that each unit reads.
     """
 
@@ -39,12 +39,18 @@ class UnitEdges(Struct, frozen=True):
 
     @property
     def makers(self) -> dict[str, int]:
-        """The unit that makes each value, by the value's name."""
+        """Index of the unit that produces each value, by value name."""
         return {name: unit for unit, names in enumerate(self.made) for name in names if name}
 
 
 class Part(Struct, frozen=True):
-    """A part as a model, with the numbers of its units in the whole."""
+    """A part of a model.
+
+    Attributes:
+        model: The part as a model of its own.
+        units: Indices of the part's units among those of the original model.
+        whole: The units of the original model.
+    """
 
     model: Model
     units: tuple[int, ...]
@@ -56,15 +62,15 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
 
     Args:
         subject: The model.
-        spec: Which part.
+        spec: The selection of the part.
 
     Raises:
-        Misuse: There is no such layer, nothing lies between, or a type is not known.
+        Misuse: No layer matches, no layer connects `start` and `end`, or the type of a value is unknown.
     """
     model = subject.model
     types = infer(model).values
     units = graph_units(model, subject.layers, types)
-    nodes = [model.graph.nodes[at] for at in units.positions]
+    nodes = [model.graph.nodes[index] for index in units.positions]
     edges = UnitEdges(units.rows, [node.outputs for node in nodes], [tuple(reads(node)) for node in nodes])
     part_units = chosen_units(subject.layers, spec, edges)
     if not part_units:
@@ -72,16 +78,16 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
             "nothing of the model computes that from inputs", where="extract", hint="name other layers"
         )
     places = {units.positions[unit] for unit in part_units}
-    places |= {at for unit in part_units for at in units.constants[unit]}
+    places |= {index for unit in part_units for index in units.constants[unit]}
     inputs, outputs = _inputs_and_outputs(model, units, part_units, places)
     return Part(part_model(model, places, inputs, outputs, types), tuple(sorted(part_units)), units)
 
 
 def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> set[int]:
-    """The units that a specification selects.
+    """Returns the units that a specification selects.
 
     Raises:
-        Misuse: The specification is empty, names no layer or value, or selects nothing.
+        Misuse: The specification is empty or contradictory, or a name or the selection matches nothing.
     """
     if spec.layers and (spec.start or spec.end):
         raise Misuse(
@@ -93,17 +99,21 @@ def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> s
         rows = {row for text in spec.layers for row in _matching_rows(layers, text)}
         return {unit for unit, row in enumerate(edges.rows) if row in rows}
     makers = edges.makers
-    behind = {unit: [makers[name] for name in read if name in makers] for unit, read in enumerate(edges.read)}
-    every = set(range(len(edges.rows)))
+    producers_by_unit = {
+        unit: [makers[name] for name in read if name in makers] for unit, read in enumerate(edges.read)
+    }
+    all_units = set(range(len(edges.rows)))
     start = (
-        _reachable(_named_units(layers, spec.start, edges, "--from", reading=True), _readers(behind))
+        _reachable(
+            _named_units(layers, spec.start, edges, "--from", reading=True), _readers(producers_by_unit)
+        )
         if spec.start
-        else every
+        else all_units
     )
     end = (
-        _reachable(_named_units(layers, spec.end, edges, "--to", reading=False), behind)
+        _reachable(_named_units(layers, spec.end, edges, "--to", reading=False), producers_by_unit)
         if spec.end
-        else every
+        else all_units
     )
     between = start & end
     if not between:
@@ -116,7 +126,7 @@ def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> s
 
 
 def _matching_rows(layers: Sequence[Layer], text: str) -> list[int]:
-    """Ids of the rows that match a path, a glob or a filter, including the rows inside matching groups."""
+    """Returns the ids of the rows that match a path, a glob or a filter, and of all rows inside them."""
     matches: Iterable[int] = [layer.id for layer in layers if layer.path == text]
     if is_query(text) and not matches:
         matches = search(layers, text)
@@ -126,7 +136,7 @@ def _matching_rows(layers: Sequence[Layer], text: str) -> list[int]:
             for layer in layers
             if any(fnmatchcase(name, text) for name in (layer.path, layer.path.lstrip("/"), layer.name))
         ]
-    rows = [row for at in matches for row in range(at, end_of(layers, at))]
+    rows = [row for row_id in matches for row in range(row_id, end_of(layers, row_id))]
     if not rows:
         hint = nearest(text, [layer.path for layer in layers])
         raise Misuse(f"no layer is called '{text}'", where="--layer", hint=hint)
@@ -136,7 +146,18 @@ def _matching_rows(layers: Sequence[Layer], text: str) -> list[int]:
 def _named_units(
     layers: Sequence[Layer], names: Sequence[str], edges: UnitEdges, flag: str, *, reading: bool
 ) -> set[int]:
-    """Units of the named layers or tensors; for a tensor its maker, or, with `reading`, its readers."""
+    """Returns the units of the named layers or tensors.
+
+    Args:
+        layers: The rows of the layer tree.
+        names: Names or paths of layers, or names of tensors.
+        edges: The units with the values that they read and produce.
+        flag: The option that gave the names, for messages.
+        reading: Whether a tensor selects the units that read it; else the unit that produces it.
+
+    Raises:
+        Misuse: A name matches no layer and no tensor.
+    """
     makers = edges.makers
     named_units: set[int] = set()
     for name in names:
@@ -158,12 +179,12 @@ def _named_units(
     return named_units
 
 
-def _readers(behind: dict[int, list[int]]) -> dict[int, list[int]]:
-    """The readers of each unit, from the units that each one depends on."""
-    readers: dict[int, list[int]] = {unit: [] for unit in behind}
-    for unit, makers in behind.items():
-        for maker in makers:
-            readers[maker].append(unit)
+def _readers(producers_by_unit: dict[int, list[int]]) -> dict[int, list[int]]:
+    """Inverts `producers_by_unit`: returns the units that read the outputs of each unit."""
+    readers: dict[int, list[int]] = {unit: [] for unit in producers_by_unit}
+    for unit, producers in producers_by_unit.items():
+        for producer in producers:
+            readers[producer].append(unit)
     return readers
 
 
@@ -180,23 +201,36 @@ def _reachable(begin: set[int], edges: dict[int, list[int]]) -> set[int]:
 def _inputs_and_outputs(
     model: Model, units: GraphUnits, part_units: set[int], places: set[int]
 ) -> tuple[list[str], list[str]]:
-    """Names of a part's inputs and outputs."""
+    """Returns the names of a part's inputs and outputs.
+
+    Args:
+        model: The original model.
+        units: The units of the original model.
+        part_units: Indices of the part's units.
+        places: Indices of the part's nodes, constant nodes included.
+    """
     nodes = model.graph.nodes
     part_places = {units.positions[unit] for unit in part_units}
-    produced = {name: None for at in sorted(part_places) for name in nodes[at].outputs if name}
-    fed = {value.name for value in model.graph.feeds}
-    inside = {name for at in places for name in nodes[at].outputs}
-    live = fed | {name for at in units.positions for name in nodes[at].outputs}
+    produced = {
+        name: None for node_index in sorted(part_places) for name in nodes[node_index].outputs if name
+    }
+    input_names = {value.name for value in model.graph.feeds}
+    part_values = {name for node_index in places for name in nodes[node_index].outputs}
+    computed_names = input_names | {
+        name for node_index in units.positions for name in nodes[node_index].outputs
+    }
     inputs = {
         name: None
-        for at in sorted(part_places)
-        for name in reads(nodes[at])
-        if name in live and name not in inside
+        for node_index in sorted(part_places)
+        for name in reads(nodes[node_index])
+        if name in computed_names and name not in part_values
     }
-    outside = {name for at, node in enumerate(nodes) if at not in part_places for name in reads(node)}
+    outside = {
+        name for node_index, node in enumerate(nodes) if node_index not in part_places for name in reads(node)
+    }
     outside |= {value.name for value in model.graph.outputs}
     outputs = [name for name in produced if name in outside]
-    if not outputs:  # nothing outside reads the part: its unread values are the result
-        read = {name for at in part_places for name in reads(nodes[at])}
+    if not outputs:  # no other node reads the part: its unread values are the outputs
+        read = {name for node_index in part_places for name in reads(nodes[node_index])}
         outputs = [name for name in produced if name not in read]
     return list(inputs), outputs

@@ -1,4 +1,7 @@
-"""stages.json, the manifest of a folder of stages: each file, its inputs and outputs, and its digest."""
+"""Reads and writes stages.json, the manifest of a folder of stages.
+
+The manifest lists the file of each stage, with its inputs, outputs and SHA-256 digest.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _Size = Annotated[int, Meta(ge=0)]
 
 
 class ManifestTensor(Struct, frozen=True):
-    """An input or output: its name, element type and shape (a dimension name where a size is open)."""
+    """An input or output: its name, element type and shape. An open size is a dimension name."""
 
     name: str
     dtype: str | None
@@ -31,7 +34,7 @@ class ManifestTensor(Struct, frozen=True):
 
 
 class ManifestStage(Struct, frozen=True):
-    """A stage: see `facts.split.Stage`."""
+    """A stage; `facts.split.Stage` describes the fields."""
 
     file: str
     inputs: tuple[ManifestTensor, ...]
@@ -45,14 +48,21 @@ class ManifestStage(Struct, frozen=True):
 
 
 class ManifestCut(Struct, frozen=True):
-    """A cut: the bytes that cross it, and the names of the tensors."""
+    """A cut: the names of the tensors that cross it, and their bytes in total."""
 
     bytes: int
     tensors: tuple[str, ...]
 
 
 class ManifestWeight(Struct, frozen=True):
-    """A parameter that several torch stages share: its name in the whole, and in each stage by number."""
+    """A parameter that several torch stages share.
+
+    Attributes:
+        name: Its name in the original module.
+        dtype: Its element type.
+        shape: Its shape.
+        names: Its name in each stage that uses it, by the stage's number from 1.
+    """
 
     name: str
     dtype: str
@@ -64,9 +74,13 @@ class Manifest(Struct, frozen=True):
     """The contents of stages.json.
 
     Attributes:
-        model: The model that was split.
-        inputs, outputs: Inputs and outputs of the whole model.
-        shared: Parameters that several torch stages share, whose gradients must be added.
+        model: Name of the model that was split.
+        by: The cost that was balanced between the stages.
+        inputs, outputs: Inputs and outputs of the original model.
+        stages: The stages, in execution order.
+        cuts: The cuts between the stages.
+        balance: Mean cost of the stages divided by the largest.
+        shared: Parameters that several torch stages share. Training must sum their gradients.
     """
 
     model: str
@@ -79,8 +93,8 @@ class Manifest(Struct, frozen=True):
     shared: tuple[ManifestWeight, ...] = ()
 
 
-def encoded(manifest: Manifest) -> bytes:
-    """The bytes of the file."""
+def encode(manifest: Manifest) -> bytes:
+    """Returns the contents of stages.json as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
 
 
@@ -88,8 +102,8 @@ def read(folder: str) -> Manifest:
     """Reads the manifest of a folder, and checks that its files exist and have not changed.
 
     Raises:
-        Misuse: There is no such folder, or no manifest in it.
-        BadModel: The manifest is broken, or a stage's file is missing, outside the folder, or has changed.
+        Misuse: The folder does not exist or contains no manifest.
+        BadModel: The manifest is invalid, or the file of a stage is missing, outside the folder, or changed.
     """
     path = os.path.join(folder, NAME)
     try:
@@ -97,18 +111,18 @@ def read(folder: str) -> Manifest:
     except OSError:
         hint = "explorer split MODEL -n 2 -o FOLDER writes one"
         raise Misuse(f"there is no {NAME}", where=folder, hint=hint) from None
-    manifest = listed(path)
+    manifest = read_unchecked(path)
     for name, digest in files(manifest).items():
         _check_digest(os.path.join(folder, name), digest)
     _check_wiring(manifest, path)
     return manifest
 
 
-def listed(path: str) -> Manifest:
+def read_unchecked(path: str) -> Manifest:
     """Reads a manifest without checking the files that it names.
 
     Raises:
-        BadModel: The manifest is broken, or names a file outside its folder.
+        BadModel: The manifest is invalid, or names a file outside its folder.
     """
     try:
         manifest = msgspec.json.decode(input_files.content(path), type=Manifest)
@@ -125,7 +139,7 @@ def listed(path: str) -> Manifest:
 
 
 def files(manifest: Manifest) -> dict[str, str]:
-    """Digests of the stages' files, external data included, by file name."""
+    """Returns the digests of the stages' files and of their external data, by file name."""
     external_data = {
         f"{stage.file}.data": stage.data_sha256 for stage in manifest.stages if stage.data_sha256
     }
@@ -154,35 +168,35 @@ def _check_wiring(manifest: Manifest, path: str) -> None:
 
 
 def sha256(path: str) -> str:
-    """Digest of a file."""
+    """Computes the SHA-256 digest of a file, in hexadecimal."""
     with input_files.binary(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def declared(values: Iterable[Value]) -> tuple[ManifestTensor, ...]:
-    """Inputs or outputs as the manifest describes them, with the names of open sizes."""
+    """Converts graph inputs or outputs to manifest entries, which keep the names of open sizes."""
     return tuple([ManifestTensor(value.name, value.dtype, value.shape) for value in values])
 
 
 def tensors(infos: Iterable[TensorInfo]) -> tuple[ManifestTensor, ...]:
-    """As `declared`, for values whose sizes are known."""
+    """Converts types of tensors to manifest entries."""
     return tuple([ManifestTensor(info.name, info.dtype, info.shape) for info in infos])
 
 
 def cuts(split: Split) -> tuple[ManifestCut, ...]:
-    """The cuts as the manifest describes them."""
+    """Converts the cuts of a split to manifest entries."""
     return tuple([ManifestCut(cut.bytes, tuple([t.name for t in cut.tensors])) for cut in split.cuts])
 
 
 def stage(fact: Stage, model: Model) -> ManifestStage:
-    """A stage of a graph as the manifest describes it."""
+    """Builds the manifest entry of an ONNX stage."""
     return module_stage(fact, declared(model.graph.feeds), declared(model.graph.outputs))
 
 
 def module_stage(
     fact: Stage, inputs: tuple[ManifestTensor, ...], outputs: tuple[ManifestTensor, ...]
 ) -> ManifestStage:
-    """A stage as the manifest describes it, with its declared inputs and outputs."""
+    """Builds the manifest entry of a stage with the given inputs and outputs."""
     return ManifestStage(
         file=fact.file,
         inputs=inputs,

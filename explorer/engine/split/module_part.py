@@ -1,7 +1,8 @@
-"""A part of an nn.Module as a module: the selected calls of its exported program (torch.export), in order.
+"""Extracts a part of an nn.Module as a module.
 
+The part consists of the selected operator calls of the module's exported program (torch.export), in order.
 The program is made functional first, so that no call changes the part's inputs in place. Values that the
-part reads but does not compute are its inputs. Parameters and buffers keep their names.
+part reads but does not compute become its inputs. Parameters and buffers keep their names.
 """
 
 from __future__ import annotations
@@ -39,15 +40,17 @@ class ExtractedModule(Struct, frozen=True):
     """A part of a module.
 
     Attributes:
-        module: The part. It takes its inputs by position and returns a tensor, or a tuple of several.
-        reads, makes: Names of its inputs and outputs.
-        rows: Rows of its calls, in order; a module that is called twice appears twice.
-        calls: The number of calls in the part, and in the whole.
-        stored: Its parameters and buffers, by their names in the whole.
-        given, made: The values of its inputs and outputs when the whole ran on one input.
-        faithful: Whether the exported program gave the module's own outputs, bit for bit.
-        drawn: Those of `makes` that depend on random numbers drawn in the part.
-        attends: Whether the whole has attention modules, for which torch has inference-only kernels.
+        module: The part. It takes its inputs as positional arguments and returns a tensor or a tuple of
+            tensors.
+        reads, makes: Names of the part's inputs and outputs.
+        rows: Row ids of the part's calls, in order; a module that is called twice appears twice.
+        calls: Number of calls in the part and in the original module.
+        stored: The part's parameters and buffers, by their names in the original module.
+        given, made: Values of the part's inputs and outputs in one run of the original module.
+        faithful: Whether the exported program reproduced the module's outputs bit for bit.
+        drawn: Names of the outputs that depend on random numbers drawn in the part.
+        attends: Whether the original module has attention modules, for which torch has inference-only
+            kernels.
     """
 
     module: nn.Module
@@ -66,24 +69,24 @@ class ExtractedModule(Struct, frozen=True):
 def module_part(
     loaded: LoadedModule, bound_inputs: BoundInputs, layers: Sequence[Layer], spec: PartSpec, seed: int
 ) -> ExtractedModule:
-    """Extracts a part of a module, with the values that the whole computes there.
+    """Extracts a part of a module, and runs the module to get the values of the part's inputs and outputs.
 
     Args:
-        loaded: The whole.
-        bound_inputs: Its inputs.
-        layers: Its rows.
-        spec: Which part.
-        seed: Seed of the random inputs.
+        loaded: The module.
+        bound_inputs: The module's inputs.
+        layers: The rows of the module's layer tree.
+        spec: The selection of the part.
+        seed: Seed of the random inputs and of random operators.
 
     Raises:
-        BadModel: torch.export cannot take the module.
-        Misuse: There is no such layer, nothing lies between, or an input or output is no tensor.
+        BadModel: torch.export fails for the module.
+        Misuse: No layer matches, no call connects the two ends, or an input or output is not a tensor.
     """
     model = loaded.materialise()
     args, kwargs = bound_inputs.arguments(device="cpu", seed=seed)
-    called, program = _export(loaded, model, args, kwargs)
-    unit_calls = _calls_by_source(called, program)
-    # the row of each unit: its own operator's if module code called that as a function, else its module's
+    original, program = _export(loaded, model, args, kwargs)
+    unit_calls = _calls_by_source(original, program)
+    # the row of each unit: that of its function call if the layer tree has one, else that of its module
     places = rows_of(((first, operator) for operator, (first, *_) in unit_calls), layers)
     rows = [group if row is None else row for row, group in places]
     units = [nodes for _, nodes in unit_calls]
@@ -99,7 +102,7 @@ def module_part(
     path_of = {node: path for path, unit in zip(paths, units, strict=True) for node in unit}
     part, input_nodes, output_nodes, names = _build_module(program, calls, path_of)
     with loaded.quiet(), torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # one program twice: both runs draw the same numbers
+        torch.manual_seed(seed)  # the same seed before both runs, so that both draw the same numbers
         values, outputs = _run_program(
             program, args, kwargs, {node.name for node in (*input_nodes, *output_nodes)}
         )
@@ -124,17 +127,17 @@ def module_part(
 def _export(
     loaded: LoadedModule, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """The exported program of a module, as exported and made functional."""
+    """Exports a module; returns the program as exported, and its functional form."""
     try:
         with loaded.quiet(), torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
-            called = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
-            return called, called.run_decompositions({})
+            exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
+            return exported, exported.run_decompositions({})
     except Exception as error:
         raise BadModel(f"torch.export cannot take it ({error_line(error)})", where=loaded.source) from error
 
 
 def _state_names(program: Any) -> dict[str, str]:
-    """Names of parameters, buffers and constants, by the graph input that stands for each."""
+    """Returns the names of parameters, buffers and constants, by the placeholder that feeds each one."""
     signature = program.graph_signature
     return {
         **signature.inputs_to_parameters,
@@ -144,15 +147,15 @@ def _state_names(program: Any) -> dict[str, str]:
 
 
 def _state_value(program: Any, name: str) -> Any:
-    """The parameter, buffer or constant with a name."""
+    """Returns the parameter, buffer or constant called `name`."""
     return program.state_dict[name] if name in program.state_dict else program.constants[name]
 
 
 def _part_state(model: nn.Module, program: Any, calls: Sequence[Node]) -> Tensors:
-    """State of the calls' modules, and other tensors that the calls read: the part's state_dict."""
+    """Builds the part's state_dict: the state of the calls' modules, and the tensors that the calls read."""
     state_names = _state_names(program)
     modules = {module_of(node) for node in calls} - {""}
-    used = {
+    read_names = {
         state_names[input_node.name]
         for node in calls
         for input_node in node.all_input_nodes
@@ -160,17 +163,22 @@ def _part_state(model: nn.Module, program: Any, calls: Sequence[Node]) -> Tensor
     }
     state = model.state_dict()
     return {
-        name: tensor for name, tensor in state.items() if name in used or name.rpartition(".")[0] in modules
+        name: tensor
+        for name, tensor in state.items()
+        if name in read_names or name.rpartition(".")[0] in modules
     }
 
 
 def _end_names(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dict[Node, str]:
-    """Names of inputs and outputs, valid in Python: of the layer that makes the value, else of the call."""
+    """Gives each input and output node a unique Python identifier.
+
+    The name is derived from the layer that produces the value, or from the call if it has no layer.
+    """
     names: dict[Node, str] = {}
     for node in (node for group in groups for node in group):
         base = re.sub(r"\W", "_", paths.get(node) or node.name)
         if not base.isidentifier() or keyword.iskeyword(base) or base == "self":
-            base = f"_{base}"  # torch.fx names the layers of a Sequential in this way
+            base = f"_{base}"  # as torch.fx does for the numbered layers of a Sequential
         name, count = base, 0
         while name in names.values():
             count += 1
@@ -180,7 +188,7 @@ def _end_names(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dic
 
 
 def _calls_by_source(program: Any, functional: Any) -> list[tuple[str, list[Node]]]:
-    """The functional calls that each original call became, with the original call's operator."""
+    """Groups the functional calls by the original call that they came from, with that call's operator."""
     operators = {node.name: operator_name(node.target) for node in program.graph.nodes}
     calls_by_source: dict[str, list[Node]] = {}
     for node in functional.graph.nodes:
@@ -196,7 +204,7 @@ def _values_read(unit: Sequence[Node]) -> Iterator[str]:
 
 
 def _with_constants(program: Any, calls: Sequence[Node]) -> list[Node]:
-    """The calls, and the calls that they depend on which do not depend on an input of the whole."""
+    """Adds the calls that `calls` depend on and that depend on no input of the program."""
     inputs = set(program.graph_signature.user_inputs)
     live: set[Node] = set()
     for node in program.graph.nodes:
@@ -214,7 +222,11 @@ def _with_constants(program: Any, calls: Sequence[Node]) -> list[Node]:
 def _build_module(
     program: Any, calls: Sequence[Node], paths: Mapping[Node, str | None]
 ) -> tuple[nn.Module, list[Node], list[Node], dict[Node, str]]:
-    """Builds a module of the calls; returns it, its input and output nodes, and the names of these."""
+    """Builds a module from calls.
+
+    Returns:
+        The module; its input nodes; its output nodes; and the name of each of these nodes.
+    """
     part_calls, state_names = set(calls), _state_names(program)
     outputs = set(program.graph_signature.user_outputs)
     reads = (input_node for node in calls for input_node in node.all_input_nodes)
@@ -248,7 +260,7 @@ def _build_module(
 def _run_program(
     program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], node_names: set[str]
 ) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
-    """Runs the whole on one input; returns the values of the named nodes, and the outputs."""
+    """Runs the program once; returns the values of the named nodes, and the outputs."""
     values: dict[str, torch.Tensor] = {}
 
     class Watching(fx.Interpreter):
@@ -275,9 +287,9 @@ def identical(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def save(part: ExtractedModule, path: str) -> None:
-    """Writes a part: a program for .pt2, else its state_dict.
+    """Writes a part: as an exported program to a .pt2 file, else as a state_dict.
 
-    The program is written without its example inputs, which torch would pickle.
+    The program is written without its example inputs, because torch would pickle them.
     """
     if not path.lower().endswith(".pt2"):
         torch.save({name: tensor.detach().clone() for name, tensor in part.stored.items()}, path)
@@ -289,7 +301,7 @@ def save(part: ExtractedModule, path: str) -> None:
 
 
 def read_back(part: ExtractedModule, path: str) -> tuple[torch.Tensor, ...]:
-    """The part's outputs on the whole's values, computed with the contents of a written file."""
+    """Computes the part's outputs from a written file, on the input values of the original module's run."""
     with torch.no_grad():
         if path.lower().endswith(".pt2"):
             with input_files.binary(path) as file:

@@ -1,10 +1,15 @@
-"""Partition of a sequence into contiguous stages: least bottleneck first, then fewest bytes over the cuts.
+"""Partitions a sequence of units into contiguous stages.
 
-Dynamic programming over the places where a cut may lie (Bellman's recursion for the linear partition
-problem). The least bottleneck of the first j units in k stages is the minimum over i of
-max(bottleneck of the first i units in k - 1 stages, cost of a stage from i to j). A second pass finds, within
-that bottleneck, the cuts that the fewest bytes cross. Both passes are exact for any cost that does not shrink
-when its stage grows. Stages may differ in kind: a slower machine, or fewer micro-batches in flight.
+The bottleneck of a partition is the largest cost of a stage or a link. The best partition has the smallest
+bottleneck, and among those the fewest bytes over its cuts.
+
+The search is dynamic programming over the allowed places of cuts (Bellman's recursion for the linear
+partition problem). Let B(j, k) be the smallest bottleneck of the first j units in k stages. Then
+B(j, k) is the minimum over i of max(B(i, k - 1), cost of a stage from unit i to unit j). A second pass
+searches the partitions within that bottleneck for the cuts with the fewest bytes. Both passes are exact if a
+stage's cost never shrinks when the stage grows.
+
+Stages have kinds. A kind is an index that selects a cost function, for example for a slower machine.
 """
 
 from __future__ import annotations
@@ -20,7 +25,10 @@ from explorer.engine.progress import Cancel, stop_if
 Array = np.ndarray[Any, Any]
 
 Row = Callable[[int, int], Array]
-"""Kind and first unit of a stage -> its cost if it ends after that unit, after the next, ... the last."""
+"""Cost function: takes the kind and the first unit of a stage.
+
+It returns the costs of all stages that begin there: one entry for each possible last unit, in order.
+"""
 
 _SLACK = 1e-12
 """Relative difference up to which two costs in seconds count as equal."""
@@ -31,8 +39,8 @@ class Cuts(Struct, frozen=True):
 
     Attributes:
         places: Number of units before each cut, ascending.
-        cost: The largest cost of a stage or a link.
-        crossing: Bytes over all cuts.
+        cost: The bottleneck: the largest cost of a stage or a link.
+        crossing: Bytes over all cuts in total.
     """
 
     places: tuple[int, ...]
@@ -49,123 +57,131 @@ def best_cuts(
     link: Callable[[int], float] | None = None,
     cancel: Cancel = None,
 ) -> Cuts | None:
-    """The best cuts of a sequence into as many stages as there are kinds.
+    """Finds the best cuts of a sequence into as many stages as there are kinds.
 
     Args:
-        count: Units.
+        count: Number of units.
         kinds: Kind of each stage.
-        row: Costs of the stages; infinite for a stage that is not allowed.
+        row: Cost function of the stages; infinite for a stage that is not allowed.
         crossing: Bytes over a cut before each unit.
-        allowed: Numbers of units before which a cut may lie, ascending, from 1 to `count` - 1.
-        link: Cost of a cut by its bytes; it limits the bottleneck as a stage does. None for no cost.
-        cancel: Polled now and then.
+        allowed: Units before which a cut is allowed, ascending, from 1 to `count` - 1.
+        link: Computes the cost of a cut from its bytes, or None if cuts cost nothing.
+        cancel: Returns whether to stop; polled repeatedly.
 
     Returns:
-        The cuts; None if no partition is possible.
+        The cuts, or None if no partition is possible.
     """
     places = np.array([0, *allowed, count])
     if len(kinds) > len(places) - 1:
         return None
     links = np.zeros(len(places))
     if link is not None:
-        links[1:-1] = [link(crossing[at]) for at in allowed]
+        links[1:-1] = [link(crossing[unit]) for unit in allowed]
     search = _Search(places, kinds, row, links, cancel)
-    bottleneck = search.bottleneck(search.within())
+    bottleneck = search.bottleneck(search.upper_bound())
     if not np.isfinite(bottleneck):
         return None
-    bytes_ = np.array([0, *(crossing[at] for at in allowed), 0], dtype=np.float64)
-    cut_indices = search.fewest(bottleneck * (1 + _SLACK), bytes_)
+    bytes_by_place = np.array([0, *(crossing[unit] for unit in allowed), 0], dtype=np.float64)
+    cut_indices = search.fewest_bytes(bottleneck * (1 + _SLACK), bytes_by_place)
     return Cuts(
-        tuple(int(places[at]) for at in cut_indices), bottleneck, int(sum(bytes_[at] for at in cut_indices))
+        tuple(int(places[place]) for place in cut_indices),
+        bottleneck,
+        int(sum(bytes_by_place[place] for place in cut_indices)),
     )
 
 
 class _Search:
-    """The two passes. Places are numbered: 0 is the start, the last one the end."""
+    """The two passes of the search.
+
+    A place is an index into `places`: 0 is the start of the sequence, `last` its end, and every index between
+    them an allowed cut.
+    """
 
     def __init__(self, places: Array, kinds: Sequence[int], row: Row, links: Array, cancel: Cancel) -> None:
         self.places, self.kinds, self.links, self.cancel = places, kinds, links, cancel
         self._row = row
         self.last = len(places) - 1
 
-    def costs(self, kind: int, at: int) -> Array:
-        """Costs of the stages that begin at a place, by the place where they end."""
-        stage_costs: Array = self._row(kind, int(self.places[at]))[
-            self.places[at + 1 :] - self.places[at] - 1
+    def costs(self, kind: int, place: int) -> Array:
+        """Returns the costs of the stages that begin at `place`, one for each place where they can end."""
+        stage_costs: Array = self._row(kind, int(self.places[place]))[
+            self.places[place + 1 :] - self.places[place] - 1
         ]
         return stage_costs
 
-    def within(self) -> float:
-        """A bottleneck that is certainly reachable: cuts that divide the total cost evenly."""
+    def upper_bound(self) -> float:
+        """Computes an upper bound of the bottleneck: that of cuts which divide the total cost evenly."""
         stages = len(self.kinds)
-        whole = self.costs(self.kinds[0], 0)
-        if not np.isfinite(whole[-1]):
+        costs_from_start = self.costs(self.kinds[0], 0)
+        if not np.isfinite(costs_from_start[-1]):
             return float("inf")
-        targets = np.searchsorted(whole, whole[-1] * np.arange(1, stages) / stages) + 1
-        # ascending, and one place for each cut
-        at = np.maximum.accumulate(
+        targets = np.searchsorted(costs_from_start, costs_from_start[-1] * np.arange(1, stages) / stages) + 1
+        # strictly ascending places, with room for the cuts that follow
+        ordered = np.maximum.accumulate(
             np.minimum(targets, self.last - np.arange(stages - 1, 0, -1)) - np.arange(1, stages)
         )
-        ends = [0, *(at + np.arange(1, stages)).tolist(), self.last]
+        ends = [0, *(ordered + np.arange(1, stages)).tolist(), self.last]
         stage_costs = [
             float(self.costs(kind, ends[k])[ends[k + 1] - ends[k] - 1]) for k, kind in enumerate(self.kinds)
         ]
         return max([*stage_costs, *(float(self.links[end]) for end in ends[1:-1])])
 
-    def bottleneck(self, most: float) -> float:
-        """The smallest possible bottleneck, given that one of at most `most` exists."""
+    def bottleneck(self, limit: float) -> float:
+        """Computes the smallest bottleneck; `limit` is an upper bound of it."""
         stages, last = len(self.kinds), self.last
         best = np.full((stages + 1, last + 1), np.inf)
         best[0, 0] = 0.0
-        for at in range(last):
-            stop_if(self.cancel if at % 256 == 0 else None)
+        for place in range(last):
+            stop_if(self.cancel if place % 256 == 0 else None)
             costs_by_kind: dict[int, Array] = {}
             for k in range(1, stages + 1):
-                before = max(float(best[k - 1, at]), float(self.links[at]))
-                if before > most or not np.isfinite(best[k - 1, at]):
+                cost_so_far = max(float(best[k - 1, place]), float(self.links[place]))
+                if cost_so_far > limit or not np.isfinite(best[k - 1, place]):
                     continue
                 kind = self.kinds[k - 1]
                 if kind not in costs_by_kind:
-                    costs_by_kind[kind] = self.costs(kind, at)
+                    costs_by_kind[kind] = self.costs(kind, place)
                 costs = costs_by_kind[kind]
                 if k == stages:
-                    best[k, last] = min(best[k, last], max(before, float(costs[-1])))
+                    best[k, last] = min(best[k, last], max(cost_so_far, float(costs[-1])))
                     continue
-                end = int(np.searchsorted(costs, most, "right"))
-                part = best[k, at + 1 : at + 1 + end]
-                np.minimum(part, np.maximum(costs[:end], before), out=part)
+                end = int(np.searchsorted(costs, limit, "right"))
+                part = best[k, place + 1 : place + 1 + end]
+                np.minimum(part, np.maximum(costs[:end], cost_so_far), out=part)
         return float(best[stages, last])
 
-    def fewest(self, most: float, crossing: Array) -> list[int]:
-        """The places of the cuts that the fewest bytes cross, with no stage and no link above `most`."""
+    def fewest_bytes(self, limit: float, crossing: Array) -> list[int]:
+        """Returns the places of the cuts with the fewest bytes, with no stage or link above `limit`."""
         stages, last = len(self.kinds), self.last
         best = np.full((stages + 1, last + 1), np.inf)
-        came = np.zeros((stages + 1, last + 1), dtype=np.int64)
+        previous_place = np.zeros((stages + 1, last + 1), dtype=np.int64)
         best[0, 0] = 0.0
-        for at in range(last):
-            stop_if(self.cancel if at % 256 == 0 else None)
-            if self.links[at] > most:
+        for place in range(last):
+            stop_if(self.cancel if place % 256 == 0 else None)
+            if self.links[place] > limit:
                 continue
             costs_by_kind: dict[int, tuple[Array, int]] = {}
             for k in range(1, stages + 1):
-                if not np.isfinite(best[k - 1, at]):
+                if not np.isfinite(best[k - 1, place]):
                     continue
-                before = float(best[k - 1, at] + crossing[at])
+                bytes_so_far = float(best[k - 1, place] + crossing[place])
                 kind = self.kinds[k - 1]
                 if kind not in costs_by_kind:
-                    costs = self.costs(kind, at)
-                    costs_by_kind[kind] = costs, int(np.searchsorted(costs, most, "right"))
+                    costs = self.costs(kind, place)
+                    costs_by_kind[kind] = costs, int(np.searchsorted(costs, limit, "right"))
                 costs, end = costs_by_kind[kind]
                 if k == stages:
-                    if costs[-1] <= most and before <= best[k, last]:
-                        best[k, last], came[k, last] = before, at
+                    if costs[-1] <= limit and bytes_so_far <= best[k, last]:
+                        best[k, last], previous_place[k, last] = bytes_so_far, place
                     continue
-                part = best[k, at + 1 : at + 1 + end]
-                better = part >= before  # ties go to the latest cut: an activation stays with its reader
-                part[better] = before
-                came[k, at + 1 : at + 1 + end][better] = at
-        cuts, at = [], last
+                part = best[k, place + 1 : place + 1 + end]
+                better = (
+                    part >= bytes_so_far
+                )  # ties go to the latest cut: an activation stays with its reader
+                part[better] = bytes_so_far
+                previous_place[k, place + 1 : place + 1 + end][better] = place
+        cuts, place = [], last
         for k in range(stages, 1, -1):
-            at = int(came[k, at])
-            cuts.append(at)
+            place = int(previous_place[k, place])
+            cuts.append(place)
         return cuts[::-1]

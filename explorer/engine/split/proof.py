@@ -1,12 +1,13 @@
-"""Proof that the stages compute what the whole does: run in a row, each on the previous stages' outputs.
+"""Proves that the stages compute the same outputs as the original model, called the whole.
 
-With one thread and the runtime's optimizations off, both do the same sums in the same order, so the outputs
-are equal bit for bit. With default settings the runtime may fuse operators across a cut in the whole but not
-in the stages; the outputs are then equal within rounding.
+The stages run one after another, each on the outputs of earlier stages. With one thread and without
+optimizations, the stages and the whole add in the same order, so the outputs are equal bit for bit. With
+default settings the runtime may fuse operators of the whole across a cut; the outputs are then equal within
+rounding.
 
-Between float16 operators onnxruntime keeps float32 inside a graph, while a value that crosses a cut is
-rounded to float16. There the stages are compared with a whole whose values at the cuts are rounded in the
-same way: an Identity forces a value to its type.
+Inside a graph, onnxruntime keeps float32 between float16 operators, but a value that crosses a cut is rounded
+to float16. The stages of such a model are compared with a copy of the whole that rounds its values at the
+cuts, too: an Identity node forces a value to its type.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ WIDENED = ("float16", "bfloat16")
 
 
 class SplitRuns(NamedTuple):
-    """How closely the parts reproduce the whole.
+    """Results of a comparison of the stages, or of a part, with the whole.
 
     Attributes:
-        exact: Whether the values were equal bit for bit; None if there is nothing to compare.
-        outputs: Evidence from a run with default settings, within rounding.
-        rounded: The type to which the whole's values at the cuts had to be rounded; '' for none.
+        exact: Whether the outputs were equal bit for bit, or None if no output can be compared.
+        outputs: Evidence for each output from a run with default settings.
+        rounded: Types to which the whole's values at the cuts were rounded, or '' if none were.
     """
 
     exact: bool | None
@@ -47,27 +48,27 @@ class SplitRuns(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether no evidence contradicts the parts."""
+        """Whether no comparison showed a difference beyond rounding."""
         return self.exact is not False and all(output.passed for output in self.outputs)
 
 
-def runs(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Array]) -> SplitRuns:
+def compare_stages(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Array]) -> SplitRuns:
     """Compares the stages with the whole: bit for bit, and within rounding under default settings.
 
     Outputs that depend on random numbers are not compared: two runs draw different numbers.
 
     Args:
-        whole: The model.
+        whole: The original model.
         stages: The stages, in order.
         feeds: Inputs of the whole, by name.
 
     Raises:
-        BadModel: onnxruntime cannot load or run one of them.
+        BadModel: onnxruntime cannot load or run the whole or a stage.
     """
     names = [value.name for value in whole.graph.outputs]
     plain: dict[str, Any] = {"optimise": False, "threads": 1}
     whole_outputs = RuntimeSession(whole, what="the whole", **plain).run(feeds)
-    stage_outputs = in_turn(stages, feeds, names, **plain)
+    stage_outputs = run_stages(stages, feeds, names, **plain)
     drawn = random_outputs(whole)
     exact, rounded = _identical(names, whole_outputs, stage_outputs, drawn), ""
     cut = _narrow_types([value for stage in stages for value in stage.graph.feeds])
@@ -75,20 +76,20 @@ def runs(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Array]) -> S
         whole_outputs = RuntimeSession(rounding(whole, cut, names), what="the whole", **plain).run(feeds)
         exact, rounded = _identical(names, whole_outputs, stage_outputs, drawn), _types(cut)
     usual = RuntimeSession(whole, what="the whole").run(feeds)
-    default_outputs = in_turn(stages, feeds, names)
-    outputs = _without_random(_compare(whole, names, usual, default_outputs, drawn), drawn)
+    default_outputs = run_stages(stages, feeds, names)
+    outputs = _mark_random(_compare(whole, names, usual, default_outputs, drawn), drawn)
     return SplitRuns(exact, outputs, rounded)
 
 
 def _identical(
     names: Sequence[str], expected: Mapping[str, Array], actual: Mapping[str, Array], drawn: Collection[str]
 ) -> bool | None:
-    same = [run.identical(expected[name], actual[name]) for name in names if name not in drawn]
-    return all(same) if same else None
+    equal_outputs = [run.identical(expected[name], actual[name]) for name in names if name not in drawn]
+    return all(equal_outputs) if equal_outputs else None
 
 
 def _narrow_types(values: Sequence[Value]) -> dict[str, str]:
-    """Types of the values, by name, that are stored in fewer bits than the runtime computes with."""
+    """Returns the types, by name, of the values in `WIDENED` types."""
     return {value.name: value.dtype for value in values if value.dtype in WIDENED}
 
 
@@ -97,14 +98,14 @@ def _types(narrow: Mapping[str, str]) -> str:
 
 
 def rounding(model: Model, names: Collection[str], output_names: Sequence[str]) -> Model:
-    """The model with the named values rounded to their type before another node reads them.
+    """Returns the model with the named values rounded to their type before other nodes read them.
 
-    The values become outputs, too: the runtime removes an Identity that stands between two nodes.
+    The values also become outputs, because the runtime removes an Identity between two nodes.
 
     Args:
-        model: The whole.
-        names: Names of the values.
-        output_names: Names of the outputs that are compared.
+        model: The original model.
+        names: Names of the values to round.
+        output_names: Names of the outputs to compare.
     """
     nodes: list[Node] = []
     for node in model.graph.nodes:
@@ -119,29 +120,29 @@ def rounding(model: Model, names: Collection[str], output_names: Sequence[str]) 
     )
 
 
-def of_random(proof: Verification, whole: Model) -> Verification:
-    """The proof, with outputs that depend on random numbers marked as not comparable.
+def without_random_outputs(proof: Verification, whole: Model) -> Verification:
+    """Returns the proof with the outputs that depend on random numbers marked as not comparable.
 
-    Two runs with the same seed draw the same numbers, but only by chance: another runtime or seed would not.
+    Even if two runs drew the same numbers, this proves nothing for another runtime or seed.
     """
     drawn = random_outputs(whole)
     if not drawn or not proof.passed:
         return proof
-    same = sum(output.equal and output.name not in drawn for output in proof.outputs)
+    equal_count = sum(output.equal and output.name not in drawn for output in proof.outputs)
     parts = [f"{many_text(proof.nodes or 0, 'node')} equal by construction"]
-    if same:
-        parts.append(f"{many_text(same, 'output')} bit for bit the same")
+    if equal_count:
+        parts.append(f"{many_text(equal_count, 'output')} bit for bit the same")
     parts.append(f"{many_text(len(drawn), 'output')} made with random numbers, which no two runs share")
     return replace(
         proof,
         verdict_kind="evidence",
         verdict=f"equal on evidence: {'; '.join(parts)}",
-        outputs=_without_random(proof.outputs, drawn),
+        outputs=_mark_random(proof.outputs, drawn),
     )
 
 
-def _without_random(outputs: Sequence[OutputEvidence], drawn: Collection[str]) -> tuple[OutputEvidence, ...]:
-    """The evidence, without figures for outputs that depend on random numbers."""
+def _mark_random(outputs: Sequence[OutputEvidence], drawn: Collection[str]) -> tuple[OutputEvidence, ...]:
+    """Removes the figures of the outputs in `drawn`, which depend on random numbers."""
     nothing: dict[str, Any] = dict.fromkeys(_FIGURES)
     return tuple(
         [
@@ -153,18 +154,19 @@ def _without_random(outputs: Sequence[OutputEvidence], drawn: Collection[str]) -
     )
 
 
-def part_runs(whole: Model, part: Model, feeds: Mapping[str, Array]) -> SplitRuns:
-    """As `runs`, for a part, on the values that the whole has at the part's inputs.
+def compare_part(whole: Model, part: Model, feeds: Mapping[str, Array]) -> SplitRuns:
+    """Compares an extracted part with the whole, as `compare_stages` does for stages.
 
-    Outputs that the part draws are not compared; both use the values that the whole drew before the part.
+    The part runs on the values that the whole computed for the part's inputs. Outputs that depend on random
+    numbers drawn inside the part are not compared.
 
     Args:
-        whole: The model.
-        part: A part of it, with the same value names.
+        whole: The original model.
+        part: A part of the model, with the same value names.
         feeds: Inputs of the whole, by name.
 
     Raises:
-        BadModel: onnxruntime cannot load or run one of them.
+        BadModel: onnxruntime cannot load or run the whole or the part.
     """
     names = [value.name for value in part.graph.outputs]
     input_names = [value.name for value in part.graph.feeds]
@@ -187,7 +189,7 @@ def part_runs(whole: Model, part: Model, feeds: Mapping[str, Array]) -> SplitRun
         exact, rounded = _identical(names, whole_values, part_values, drawn), _types(cut)
     usual = RuntimeSession(part, what="the part").run({name: whole_values[name] for name in input_names})
     compared = _compare(whole, names, whole_values, usual, drawn)
-    return SplitRuns(exact, _without_random(compared, drawn), rounded)
+    return SplitRuns(exact, _mark_random(compared, drawn), rounded)
 
 
 def _compare(
@@ -205,15 +207,20 @@ def _compare(
     )
 
 
-def in_turn(
+def run_stages(
     stages: Sequence[Model], feeds: Mapping[str, Array], names: Sequence[str], **options: Any
 ) -> dict[str, Array]:
-    """Outputs of the stages, run one after the other; values that no later stage reads are freed."""
-    last = {value.name: at for at, stage in enumerate(stages) for value in stage.graph.feeds}
+    """Runs the stages one after another; returns the values called `names`.
+
+    A value is freed after the last stage that reads it.
+    """
+    last = {value.name: index for index, stage in enumerate(stages) for value in stage.graph.feeds}
     values: dict[str, Array] = dict(feeds)
-    for at, stage in enumerate(stages):
-        session = RuntimeSession(stage, what=f"stage {at + 1}", **options)
+    for index, stage in enumerate(stages):
+        session = RuntimeSession(stage, what=f"stage {index + 1}", **options)
         inputs = {value.name: values[value.name] for value in stage.graph.feeds}
         values.update(session.run({name: np.asarray(value) for name, value in inputs.items()}))
-        values = {name: value for name, value in values.items() if last.get(name, -1) > at or name in names}
+        values = {
+            name: value for name, value in values.items() if last.get(name, -1) > index or name in names
+        }
     return values

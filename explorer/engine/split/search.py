@@ -1,4 +1,4 @@
-"""Search for the cuts of a graph: the cost of a stage, the places of cuts, and the number of stages."""
+"""Searches the cuts of a graph: cost functions of stages, allowed places of cuts, and number of stages."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from explorer.facts.roofline import Machine
 from explorer.facts.split.split import SplitSpec
 from explorer.facts.training import Training
 
-_MOST_STAGES = 1024
-_HELD = ("param_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
-_MOST_TRIED = 64
-"""The most stages that are tried to fit a training step into memory."""
+_MAX_STAGES = 1024
+_TRAINING_FIELDS = ("param_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+_MAX_TRIED_STAGES = 64
+"""Maximum number of stages that the search tries to fit a training step into memory."""
 
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 
@@ -44,14 +44,15 @@ class SplitSubject(Struct, frozen=True):
     """A model to cut, with its analysis.
 
     Attributes:
-        model: The graph.
-        layers: Its rows, at the bound sizes.
+        model: The model with the graph to cut.
+        layers: Rows of the graph's layer tree, at the bound sizes.
         order: Computes the execution order of the rows.
-        dims, shapes: The bound sizes.
-        machines: One machine for all stages, or one for each; empty if none is named.
-        profile: A profile of the same rows, or of `modules`.
-        modules: Rows of the module that the graph was exported from, if those were measured.
-        training: Memory of a training step, if that is balanced.
+        dims: Bound sizes of open dimensions, by name.
+        shapes: Bound element types and shapes of inputs, by name.
+        machines: One machine for all stages, or one for each stage; empty if the user named none.
+        profile: A profile of the rows or of `modules`, or None if there is none.
+        modules: Rows of the module that the graph was exported from, if the profile measured those.
+        training: Memory of a training step, or None if the search does not balance it.
     """
 
     model: Model
@@ -72,15 +73,15 @@ class CutSequence(Struct, frozen=True):
         units: The units.
         types: Types of their values, by name, at the bound sizes.
         sizes: Bytes of each stored tensor, by name.
-        elements: Elements of each parameter, by name.
-        labels: A name for each unit, used where it has no row.
-        layers: The rows.
+        elements: Number of elements of each parameter, by name.
+        labels: A name for each unit, for units without a row.
+        layers: The rows of the layer tree.
         free: Names of open sizes.
-        macs: MACs of each unit, if more exact than those of the rows.
-        took: Seconds of each unit, if modules were measured.
-        closed: Units before which no cut may lie, with the reason.
-        inside: Peak live bytes in the body of each unit that has one; None if no unit has a body.
-        machines, profile, training: See `SplitSubject`.
+        macs: MACs of each unit, or None to use those of the rows.
+        took: Seconds of each unit, or None if no modules were measured.
+        closed: Units before which no cut is allowed, with the reason.
+        inside: Peak live bytes in the body of each unit, or None if no unit has a body.
+        machines, profile, training: As in `SplitSubject`.
     """
 
     units: GraphUnits
@@ -100,29 +101,31 @@ class CutSequence(Struct, frozen=True):
 
 
 def graph_sequence(subject: SplitSubject) -> CutSequence:
-    """The units of a graph."""
+    """Builds the units of a graph, with their analysis."""
     model, layers = subject.model, subject.layers
     types = infer(model, dims_of(model, subject.dims), dict(subject.shapes)).values
     units = graph_units(model, layers, types)
-    counted = {tensor.name for layer in layers for tensor in layer.weights}
+    counted_names = {tensor.name for layer in layers for tensor in layer.weights}
     initializers = model.graph.initializers
     free = dict.fromkeys(d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str))
-    unit_seconds, closed = None, dict[int, str]()
+    unit_seconds, closed_units = None, dict[int, str]()
     if subject.profile is not None and subject.modules:
-        nodes = [model.graph.nodes[at] for at in units.positions]
+        nodes = [model.graph.nodes[position] for position in units.positions]
         places = [(module_path(node), node.op) for node in nodes]
-        unit_seconds, closed = costs.of_modules(places, subject.modules, seconds_of(subject.profile))
+        unit_seconds, closed_units = costs.module_seconds_by_unit(
+            places, subject.modules, seconds_of(subject.profile)
+        )
     return CutSequence(
         units=units,
         types=types,
         sizes={name: tensor.nbytes for name, tensor in initializers.items()},
-        elements={name: tensor.elements for name, tensor in initializers.items() if name in counted},
-        labels=[model.graph.nodes[at].label for at in units.positions],
+        elements={name: tensor.elements for name, tensor in initializers.items() if name in counted_names},
+        labels=[model.graph.nodes[position].label for position in units.positions],
         layers=layers,
         took=unit_seconds,
-        closed=closed,
+        closed=closed_units,
         free=[name for name in free if name not in subject.dims],
-        inside=costs.inside(units, layers, subject.order),
+        inside=costs.peak_in_groups(units, layers, subject.order),
         machines=subject.machines,
         profile=subject.profile,
         training=subject.training,
@@ -136,7 +139,18 @@ def seconds_of(profile: Profile) -> dict[int, float]:
 
 
 class StageSearch:
-    """Costs of the stages of a sequence, and the best cuts."""
+    """Computes the costs of a sequence's stages, and searches the best cuts.
+
+    Attributes:
+        subject: The units to cut.
+        spec: The user's specification of the split.
+        types, units, sizes: Taken from `subject`.
+        count: Number of units.
+        crossing: Bytes over a cut before each unit.
+        known: Whether a cut is possible before each unit: all sizes are known and no reason forbids it.
+        memory: Cost function of a stage's memory: stored tensors and peak activations.
+        seconds: Seconds of each unit: one array, or one for each machine; empty if unknown.
+    """
 
     def __init__(self, subject: CutSequence, spec: SplitSpec, cancel: Cancel) -> None:
         self.subject, self.spec, self.cancel = subject, spec, cancel
@@ -146,9 +160,11 @@ class StageSearch:
             raise Misuse("there is nothing to cut: fewer than two operators", where="split")
         self.crossing, sizes_known = crossing(self.units)
         self.known = [size_known and at not in subject.closed for at, size_known in enumerate(sizes_known)]
-        alive = costs.live_bytes(self.units)
+        alive = costs.live_bytes_by_unit(self.units)
         alive = alive if subject.inside is None else np.maximum(alive, subject.inside)
-        self.memory = costs.both(costs.stored(self.units, self.sizes), costs.largest(alive))
+        self.memory = costs.sum_of_costs(
+            costs.stored_bytes(self.units, self.sizes), costs.maximum_of_units(alive)
+        )
         self.seconds = self._seconds()
         if not spec.cuts:
             self._check_machines(spec.stages)
@@ -165,27 +181,36 @@ class StageSearch:
     # figures of the units
 
     def _seconds(self) -> list[Array]:
-        """Seconds of each unit: measured, else the least on each machine; empty if neither is known."""
+        """Computes the seconds of each unit.
+
+        Returns:
+            For each machine, the least times by its peak rates; without machines, one array of measured
+            times. Empty without machines and measured times.
+        """
         layers = self.subject.layers
         if self.subject.machines:
             return [
-                costs.of_units(self.units, layers, partial(_least_seconds, layers, machine))
+                costs.sum_by_unit(self.units, layers, partial(_least_seconds, layers, machine))
                 for machine in self.subject.machines
             ]
         if self.subject.profile is None or not (seconds_by_row := seconds_of(self.subject.profile)):
-            return []  # a module that runs as one kernel has no layer times
+            return []  # no profile, or one without layer times: the module ran as one kernel
         if self.subject.took is not None:
             return [self.subject.took]
-        return [costs.of_units(self.units, layers, seconds_by_row.get, groups=True)]
+        return [costs.sum_by_unit(self.units, layers, seconds_by_row.get, groups=True)]
 
     def kinds(self, stages: int) -> list[int]:
-        """The kind of each stage: stages of one kind have the same cost function."""
+        """Returns the kind of each stage. Stages of one kind have the same cost function."""
         if self.spec.by == "training" or len(self.subject.machines) > 1:
             return list(range(stages))
         return [0] * stages
 
     def cost(self, stages: int) -> Row:
-        """The cost that is balanced."""
+        """Returns the function of the cost that the search balances between stages.
+
+        Raises:
+            Misuse: The figures for this cost are unknown.
+        """
         if self.spec.by == "training":
             return self._training_memory(stages)
         if self.spec.by != "time":
@@ -198,43 +223,50 @@ class StageSearch:
                 hint="name a machine: --machine NAME; or explorer profile MODEL first, opened alike"
                 " (of a model that is your own code nothing is kept)",
             )
-        return costs.of_kind(self._stage_seconds(stages))
+        return costs.cost_by_kind(self._stage_seconds(stages))
 
     def _stage_seconds(self, stages: int) -> list[Row]:
-        """Time of each stage on its machine."""
-        return [costs.additive(unit_seconds) for unit_seconds in self.seconds] * (
+        """Returns the time function of each stage on its machine."""
+        return [costs.sum_of_units(unit_seconds) for unit_seconds in self.seconds] * (
             stages // len(self.seconds) or 1
         )
 
     @cached_property
     def _fixed_cost(self) -> Row:
-        """A cost that does not depend on the number of stages."""
+        """Function of the costs 'params', 'memory' and 'macs', which need no number of stages."""
         layers = self.subject.layers
         if self.spec.by == "params":
-            return costs.stored(self.units, self.subject.elements)
+            return costs.stored_bytes(self.units, self.subject.elements)
         if self.spec.by == "memory":
             return self.memory
         if self.subject.macs is not None:
-            return costs.additive(self.subject.macs)
+            return costs.sum_of_units(self.subject.macs)
         missing = next(
             (layer for layer in layers if not layer.group and layer.counted and layer.macs is None), None
         )
         if missing is not None:
             raise Misuse(f"the MACs of {missing.path} are not known", where="split", **self.remedy())
-        return costs.additive(costs.of_units(self.units, layers, lambda at: layers[at].macs))
+        return costs.sum_of_units(costs.sum_by_unit(self.units, layers, lambda at: layers[at].macs))
 
     def _training_memory(self, stages: int) -> Row:
-        """Memory of a training step; activations count once for each micro-batch in flight."""
+        """Returns the function of a training step's memory.
+
+        The activations of a stage count once for each micro-batch in flight.
+        """
         *static, activations = self.training.values()
-        layers = costs.additive(np.sum(static, axis=0))
-        return costs.both(layers, costs.times(costs.additive(activations), self.flights(stages)))
+        layers = costs.sum_of_units(np.sum(static, axis=0))
+        return costs.sum_of_costs(
+            layers, costs.scaled_by_kind(costs.sum_of_units(activations), self.flights(stages))
+        )
 
     @cached_property
     def training(self) -> dict[str, Array]:
-        """Bytes of a training step by unit: parameters, gradients, optimizer, activations of one micro-batch.
+        """Bytes of a training step by unit, by field name.
+
+        The fields are parameters, gradients, optimizer state, and the activations of one micro-batch.
 
         Raises:
-            Misuse: The output size of a layer is not known.
+            Misuse: The output size of a layer is unknown.
         """
         fact = self.subject.training
         assert fact is not None
@@ -244,32 +276,36 @@ class StageSearch:
             message = f"how much {unknown} puts out is not known"
             raise Misuse(message, where="--by training", **self.remedy())
 
-        def figure(name: str, at: int) -> int:
-            return getattr(rows[at], name) if at in rows else 0
+        def figure(name: str, row: int) -> int:
+            return getattr(rows[row], name) if row in rows else 0
 
         return {
-            name: costs.of_units(self.units, self.subject.layers, partial(figure, name)) for name in _HELD
+            name: costs.sum_by_unit(self.units, self.subject.layers, partial(figure, name))
+            for name in _TRAINING_FIELDS
         }
 
     def flights(self, stages: int) -> list[int]:
-        """Micro-batches whose activations each stage keeps at once."""
+        """Computes the number of micro-batches whose activations each stage keeps at the same time."""
         spec = self.spec
-        return [in_flight(at, stages, spec.micro_batches, spec.schedule) for at in range(stages)]
+        return [in_flight(stage, stages, spec.micro_batches, spec.schedule) for stage in range(stages)]
 
     def remedy(self, otherwise: str = "balance something else") -> Mapping[str, Any]:
-        """Hint and code of an error about an unknown size: how to bind what is open, or what else to do."""
+        """Returns the hint and code of an error about an unknown size.
+
+        The hint names the options that bind the open sizes, or is `otherwise` if no size is open.
+        """
         free = " ".join(f"--dim {name}=1" for name in self.subject.free)
         return {"hint": f"bind a size: {free}", "code": "open_sizes"} if free else {"hint": otherwise}
 
     # places of cuts
 
     def allowed(self) -> list[int]:
-        """Units before which a cut may lie.
+        """Returns the units before which a cut is allowed.
 
         Raises:
-            Misuse: There are none.
+            Misuse: No cut is allowed anywhere, or no module matches `--at`.
         """
-        places = [at for at in range(1, self.count) if self.known[at]]
+        places = [unit for unit in range(1, self.count) if self.known[unit]]
         if not places:
             if why := next(iter(self.subject.closed.values()), ""):
                 raise Misuse(
@@ -284,10 +320,10 @@ class StageSearch:
             paths = [layer.path for layer in self.subject.layers if layer.group]
             hint = nearest(self.spec.at[0], paths) or "groups are listed by explorer layers"
             raise Misuse(f"no module is called '{self.spec.at[0]}'", where="--at", hint=hint)
-        return [at for at in places if modules[at] != modules[at - 1]]
+        return [unit for unit in places if modules[unit] != modules[unit - 1]]
 
     def _cut_module(self, row: int | None) -> str:
-        """The outermost module around a row that matches a pattern of `--at`; '' for none."""
+        """Returns the path of the outermost module around a row that matches `--at`, or '' if none does."""
         outermost = ""
         while row is not None:
             layer = self.subject.layers[row]
@@ -298,10 +334,10 @@ class StageSearch:
         return outermost
 
     def cuts(self) -> Cuts:
-        """The best cuts, or the cuts that the user specified.
+        """Returns the cuts that the user specified, or the best ones.
 
         Raises:
-            Misuse: There are none.
+            Misuse: The specified cuts are not allowed, or no cuts fulfill the specification.
         """
         if self.spec.cuts:
             return self._named_cuts()
@@ -309,11 +345,11 @@ class StageSearch:
         stages = self.spec.stages
         if stages is None:
             stages = self._fewest_stages(allowed)
-        if not 1 < stages <= _MOST_STAGES:
+        if not 1 < stages <= _MAX_STAGES:
             raise Misuse(
                 f"{stages:,} stages are no split",
                 where="-n",
-                hint=f"2 to {min(_MOST_STAGES, len(allowed) + 1):,}",
+                hint=f"2 to {min(_MAX_STAGES, len(allowed) + 1):,}",
             )
         if stages > len(allowed) + 1:
             raise Misuse(
@@ -331,11 +367,11 @@ class StageSearch:
         return best
 
     def best(self, stages: int, allowed: Sequence[int]) -> Cuts | None:
-        """The best cuts at the allowed places; None if the stages cannot hold the model."""
+        """Returns the best cuts at the allowed places, or None if no partition fits into the memory."""
         cost, limit = self.cost(stages), self.spec.stage_memory
         if limit is not None:
             memory = self._training_memory(stages) if self.spec.by == "training" else self.memory
-            cost = costs.limited(cost, memory, limit)
+            cost = costs.with_memory_limit(cost, memory, limit)
         link, rate = None, self.spec.links
         if rate is not None and self.spec.by == "time":
 
@@ -345,12 +381,16 @@ class StageSearch:
         return best_cuts(self.count, self.kinds(stages), cost, self.crossing, allowed, link, self.cancel)
 
     def _fewest_stages(self, allowed: Sequence[int]) -> int:
-        """The least number of stages whose memory holds the model: each takes as many units as fit."""
+        """Computes the smallest number of stages that hold the model, each with as many units as fit.
+
+        Raises:
+            Misuse: No memory limit is given, or a unit alone exceeds it.
+        """
         limit = self.spec.stage_memory
         if limit is None:
             raise Misuse("into how many stages is not said", where="split", hint="-n 4, or --stage-memory 2G")
         if self.spec.by == "training":  # the micro-batches in flight depend on the stages
-            for stages in range(2, min(len(allowed) + 1, _MOST_TRIED) + 1):
+            for stages in range(2, min(len(allowed) + 1, _MAX_TRIED_STAGES) + 1):
                 if self.best(stages, allowed) is not None:
                     return stages
             self._too_large(limit)
@@ -372,7 +412,7 @@ class StageSearch:
         )
 
     def _named_cuts(self) -> Cuts:
-        """The cuts before the layers that the user named."""
+        """Returns the cuts before the layers that the user named."""
         paths = {layer.path: layer.id for layer in self.subject.layers}
         names: dict[str, int] = {}
         for layer in self.subject.layers:
@@ -382,8 +422,10 @@ class StageSearch:
             row = paths.get(name, paths.get(f"/{name}", names.get(name)))
             if row is None:
                 raise Misuse(f"no layer is called '{name}'", where="--cuts", hint=nearest(name, list(paths)))
-            inside = range(row, end_of(self.subject.layers, row))
-            unit = next((at for at, unit_row in enumerate(self.units.rows) if unit_row in inside), None)
+            members = range(row, end_of(self.subject.layers, row))
+            unit = next(
+                (index for index, unit_row in enumerate(self.units.rows) if unit_row in members), None
+            )
             if unit is None or unit == 0 or unit in places:
                 raise Misuse(
                     f"no stage can begin with '{name}'", where="--cuts", hint="name layers behind the first"
@@ -406,48 +448,48 @@ class StageSearch:
         return self.at_places(places)
 
     def named(self) -> list[int]:
-        """Units before which a cut can be specified by a layer's name: the first unit of each layer."""
+        """Returns the units at which the user can cut by a layer's name: the first unit of each layer."""
         layers = self.subject.layers
         paths = {layer.path: layer.id for layer in layers}
         first: dict[int, int] = {}
-        for at, row in enumerate(self.units.rows):
+        for unit, row in enumerate(self.units.rows):
             if row is not None and paths[layers[row].path] == row:
-                first.setdefault(row, at)
-        return sorted(at for at in first.values() if at and self.known[at])
+                first.setdefault(row, unit)
+        return sorted(unit for unit in first.values() if unit and self.known[unit])
 
     def at_places(self, places: Sequence[int]) -> Cuts:
-        """Cuts before these units.
+        """Returns the cuts before the units `places`, with their cost.
 
         Raises:
-            Misuse: The units are no valid places, or the number of machines does not match the stages.
+            Misuse: The places are out of range or not ascending, or the number of machines does not match.
         """
         stages = len(places) + 1
         self._check_machines(stages)
         if any(last <= first for first, last in itertools.pairwise((0, *places, self.count))):
             raise Misuse(f"cuts lie before units 1 to {self.count - 1:,}, ascending", where="places")
-        each = self.each(places, self.cost(stages), self.kinds(stages))
-        return Cuts(tuple(places), max(each), sum(self.crossing[at] for at in places))
+        stage_costs = self.stage_costs(places, self.cost(stages), self.kinds(stages))
+        return Cuts(tuple(places), max(stage_costs), sum(self.crossing[at] for at in places))
 
-    def each(self, places: Sequence[int], cost: Row, kinds: Sequence[int]) -> list[float]:
-        """Cost of each stage."""
+    def stage_costs(self, places: Sequence[int], cost: Row, kinds: Sequence[int]) -> list[float]:
+        """Computes the cost of each stage between the cuts at `places`."""
         ends = [0, *places, self.count]
         spans = zip(kinds, itertools.pairwise(ends), strict=True)
         return [float(cost(kind, first)[last - first - 1]) for kind, (first, last) in spans]
 
-    def took(self, places: Sequence[int], stages: int) -> list[float]:
-        """Seconds of each stage; empty if unknown."""
+    def stage_seconds(self, places: Sequence[int], stages: int) -> list[float]:
+        """Computes the seconds of each stage between the cuts at `places`; empty if unknown."""
         if not self.seconds:
             return []
-        return self.each(places, costs.of_kind(self._stage_seconds(stages)), range(stages))
+        return self.stage_costs(places, costs.cost_by_kind(self._stage_seconds(stages)), range(stages))
 
     def path(self, unit: int) -> str:
-        """The path of a unit's layer."""
+        """Returns the path of a unit's layer, or the unit's label if it has no row."""
         row = self.units.rows[unit]
         if row is not None:
             return self.subject.layers[row].path
         return self.subject.labels[unit]
 
 
-def _least_seconds(layers: Sequence[Layer], machine: Machine, at: int) -> float | None:
-    moved, macs = bytes_moved(layers[at]), layers[at].macs
+def _least_seconds(layers: Sequence[Layer], machine: Machine, row: int) -> float | None:
+    moved, macs = bytes_moved(layers[row]), layers[row].macs
     return None if macs is None or moved is None else least_seconds(macs, moved, machine)

@@ -1,6 +1,6 @@
-"""Stages as separate models, and the stages that were read back joined into one model again.
+"""Builds a model for each stage, and joins stages into one model again.
 
-A value keeps its name in every stage, so that names connect the stages; open sizes stay open.
+A value has the same name in every stage, so names connect the stages. Open sizes stay open.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def stage_models(
     """Builds the stages between the cuts.
 
     Args:
-        model: The whole.
-        units: Its units.
+        model: The original model.
+        units: The units of its graph.
         places: Number of units before each cut.
-        types: Types of its values, with open sizes.
+        types: Types of the model's values, with open sizes.
 
     Raises:
-        Misuse: The type of a value that crosses a cut is not known.
+        Misuse: The type of a value that crosses a cut is unknown.
     """
     stage = stage_maker(model, units, types)
     return [stage(*ends) for ends in itertools.pairwise((0, *places, len(units.positions)))]
@@ -39,16 +39,21 @@ def stage_models(
 def stage_maker(
     model: Model, units: GraphUnits, types: Mapping[str, TensorInfo]
 ) -> Callable[[int, int], Model]:
-    """A function that builds a stage from its first unit and the unit after its last; see `stage_models`."""
+    """Returns a function that builds a stage from its first unit and the unit after its last.
+
+    The arguments are those of `stage_models`.
+    """
     born = {value.name: value.born for value in units.values}
     dies = {value.name: value.dies for value in units.values}
-    produced = {name for at in units.positions for name in model.graph.nodes[at].outputs}
-    # graph outputs that no unit makes: an input or a constant that is passed through
-    rest = tuple([value.name for value in model.graph.outputs if value.name not in produced])
+    produced = {name for position in units.positions for name in model.graph.nodes[position].outputs}
+    # graph outputs that no unit produces: inputs or constants that pass through
+    passed_through = tuple([value.name for value in model.graph.outputs if value.name not in produced])
 
     def stage(first: int, last: int) -> Model:
         span = range(first, last)
-        return _stage(model, units, span, born, dies, types, rest if last == len(units.positions) else ())
+        return _stage(
+            model, units, span, born, dies, types, passed_through if last == len(units.positions) else ()
+        )
 
     return stage
 
@@ -60,20 +65,22 @@ def _stage(
     born: Mapping[str, int],
     dies: Mapping[str, int],
     types: Mapping[str, TensorInfo],
-    rest: Sequence[str],
+    passed_through: Sequence[str],
 ) -> Model:
     graph = model.graph
-    places = {units.positions[unit] for unit in span} | {at for unit in span for at in units.constants[unit]}
-    if rest:
-        places.update(Wiring.of(graph).positions(rest))
-    read = {name for at in places for name in reads(graph.nodes[at])} | set(rest)
+    places = {units.positions[unit] for unit in span} | {
+        node_index for unit in span for node_index in units.constants[unit]
+    }
+    if passed_through:
+        places.update(Wiring.of(graph).positions(passed_through))
+    read = {name for node_index in places for name in reads(graph.nodes[node_index])} | set(passed_through)
     feeds = {value.name for value in graph.feeds}
     outside = (name for name in read if name in feeds or (name in born and born[name] not in span))
     inputs = sorted(outside, key=lambda name: (born.get(name, -1), name))
     outputs = {value.name for value in graph.outputs}
     produced = [name for unit in span for name in graph.nodes[units.positions[unit]].outputs if name]
     part_outputs = [name for name in produced if name in outputs or dies.get(name, -1) >= span.stop]
-    return part_model(model, places, inputs, (*part_outputs, *rest), types)
+    return part_model(model, places, inputs, (*part_outputs, *passed_through), types)
 
 
 def part_model(
@@ -86,21 +93,21 @@ def part_model(
     """Builds a model of some nodes of a graph, with the stored tensors that they read.
 
     Args:
-        model: The whole.
-        places: Places of the nodes in the graph.
+        model: The original model.
+        places: Indices of the nodes in the graph.
         inputs: Names of the part's inputs.
         outputs: Names of the part's outputs.
-        types: Types of the whole's values.
+        types: Types of the original model's values.
 
     Raises:
-        Misuse: The type of an input or output is not known.
+        Misuse: The type of an input or output is unknown.
     """
     graph = model.graph
-    nodes = [graph.nodes[at] for at in sorted(places)]
+    nodes = [graph.nodes[place] for place in sorted(places)]
     ends = {value.name: value for value in (*graph.inputs, *graph.outputs)}
     read = {name for node in nodes for name in reads(node)} | set(outputs)
     initializers = {name: tensor for name, tensor in graph.initializers.items() if name in read}
-    inside = {name for node in nodes for name in node.outputs} - {*inputs, *outputs}
+    inner_names = {name for node in nodes for name in node.outputs} - {*inputs, *outputs}
     part = Graph(
         name=graph.name,
         nodes=tuple(nodes),
@@ -110,41 +117,45 @@ def part_model(
         ),
         outputs=tuple([ends.get(name) or _declared_value(name, types) for name in outputs]),
         initializers=initializers,
-        values=tuple([value for value in graph.values if value.name in inside]),
+        values=tuple([value for value in graph.values if value.name in inner_names]),
     )
     return replace(model, graph=part, functions=functions_called(model, nodes), extra=())
 
 
 def _declared_value(name: str, types: Mapping[str, TensorInfo]) -> Value:
-    """A value that crosses a cut, as an input or an output declares it."""
+    """Builds the declaration of a value that crosses a cut, for an input or an output.
+
+    Raises:
+        Misuse: The type of the value is unknown.
+    """
     info = types.get(name)
     if info is None or info.dtype is None:
         raise Misuse(f"the type of '{name}', which crosses a cut, is not known", hint="cut elsewhere")
     if info.shape is None:
         return Value(name, info.dtype, None)
-    if info.origin == "bound":  # the data decide its size; the shape is an upper bound
+    if info.origin == "bound":  # the size depends on the data, and the shape is only an upper bound
         return Value(name, info.dtype, (None,) * len(info.shape))
     return Value(name, info.dtype, tuple([_declared_size(size) for size in info.shape]))
 
 
 def _declared_size(size: Dim) -> Dim:
-    """A size as it is declared: a number, a name, or open if it is computed from other sizes."""
+    """Returns a size as a number or a name, or None if it is an expression of other sizes."""
     return size if isinstance(size, int) or (size is not None and size.isidentifier()) else None
 
 
-def joined(whole: Model, stages: Sequence[Model]) -> Model:
-    """The stages as one model again, with the inputs and outputs of the whole.
+def join_stages(whole: Model, stages: Sequence[Model]) -> Model:
+    """Joins the stages into one model, with the inputs and outputs of the original model `whole`.
 
     Raises:
-        BadModel: Two stages make the same value differently, or store different numbers under one name.
+        BadModel: Two stages contain the same node or store different numbers under one name.
     """
     nodes: list[Node] = []
     makers: dict[str, tuple[int, Node]] = {}
     initializers: dict[str, Tensor] = {}
     functions: dict[tuple[str, str, str], Function] = {}
-    for at, stage in enumerate(stages):
-        fed = {value.name for value in stage.graph.feeds}
-        free = _constant_nodes(stage, fed)
+    for index, stage in enumerate(stages):
+        input_names = {value.name for value in stage.graph.feeds}
+        free = _constant_nodes(stage, input_names)
         for name, tensor in stage.graph.initializers.items():
             if name in initializers and not _is_same_tensor(initializers[name], tensor):
                 raise BadModel(f"two stages hold other numbers as '{name}'")
@@ -152,24 +163,24 @@ def joined(whole: Model, stages: Sequence[Model]) -> Model:
         for place, node in enumerate(stage.graph.nodes):
             key = next((name for name in node.outputs if name), "")
             if key in makers:
-                if makers[key][0] < at and place in free and makers[key][1].key == node.key:
-                    continue  # a constant: each stage that reads it has a copy
+                if makers[key][0] < index and place in free and makers[key][1].key == node.key:
+                    continue  # a constant node, of which each stage that reads it has a copy
                 raise BadModel(f"'{node.label}' is in two stages")
-            makers[key] = at, node
+            makers[key] = index, node
             nodes.append(node)
         functions.update(stage.functions)
     graph = replace(whole.graph, nodes=tuple(nodes), initializers=initializers, values=(), extra=())
-    # no metadata: a tiling plan describes the whole model before tiling
+    # without metadata, because a tiling plan there describes the model before tiling
     return replace(stages[0], graph=graph, functions=functions, metadata={})
 
 
-def _constant_nodes(stage: Model, fed: Iterable[str]) -> set[int]:
-    """Places of the nodes that depend on no input."""
-    live = set(fed)
+def _constant_nodes(stage: Model, input_names: Iterable[str]) -> set[int]:
+    """Returns the indices of the nodes that depend on no input."""
+    live = set(input_names)
     constants = set()
-    for at, node in enumerate(stage.graph.nodes):
+    for index, node in enumerate(stage.graph.nodes):
         if live.isdisjoint(reads(node)):
-            constants.add(at)
+            constants.add(index)
         else:
             live.update(node.outputs)
     return constants

@@ -1,4 +1,4 @@
-"""Split of an ONNX graph into stages: their figures, the values that cross the cuts, and the pipeline."""
+"""Splits an ONNX graph into stages, and computes their figures and the forecast of their pipeline."""
 
 from __future__ import annotations
 
@@ -31,30 +31,33 @@ _UNITS: Mapping[SplitBy, str] = {
     "training": "bytes",
     "time": "s",
 }
-_COUNTED = 8
-"""Other numbers of stages that are reported, up to this one."""
-_QUICK = 3000
-"""The most places of cuts for which other numbers of stages are searched, too."""
-_NAMED = 1024
-"""Bytes from which a shared tensor is listed."""
-_KEPT = 256
-"""Stages that are cached while the user moves cuts."""
+_MAX_OTHER_COUNT = 8
+"""Largest number of stages for which figures are reported besides the chosen number."""
+_MAX_PLACES = 3000
+"""Maximum number of allowed places of cuts for which other numbers of stages are searched."""
+_MIN_SHARED_BYTES = 1024
+"""Minimum bytes of a shared tensor to be listed."""
+_CACHED_STAGES = 256
+"""Number of stages that are cached while the user moves cuts."""
 
 
 def split(
     subject: SplitSubject, spec: SplitSpec, on_progress: OnProgress = None, cancel: Cancel = None
 ) -> tuple[Split, list[Model]]:
-    """Splits a model: returns the figures of the stages, and the stages as models; writes no file.
+    """Splits a model without writing files.
 
     Args:
         subject: The model.
-        spec: How to cut it.
+        spec: The specification of the split.
         on_progress: Receives the phases.
-        cancel: Polled now and then.
+        cancel: Returns whether to stop; polled repeatedly.
+
+    Returns:
+        The figures of the split, and the stages as models.
 
     Raises:
-        Misuse: The model cannot be cut in this way; the message gives the reason.
-        Cancelled: `cancel` said so.
+        Misuse: The model cannot be cut as specified; the message gives the reason.
+        Cancelled: `cancel` returned True.
     """
     report(on_progress, cancel, "reading the graph")
     search = StageSearch(graph_sequence(subject), spec, cancel)
@@ -64,17 +67,18 @@ def split(
     parts = stage_models(subject.model, search.units, cuts.places, infer(subject.model).values)
     spans = stage_spans(search, cuts.places)
     stages = [_stage(search, part, span, subject.dims) for part, span in zip(parts, spans, strict=True)]
-    shared = in_several(part.graph.initializers.keys() for part in parts)
-    return split_figures(search, cuts, stages, shared, others=not spec.cuts), parts
+    shared = shared_names(part.graph.initializers.keys() for part in parts)
+    return split_figures(search, cuts, stages, shared, with_other_counts=not spec.cuts), parts
 
 
 class StageDraft:
-    """The stages of a model while the user moves the cuts.
+    """Figures of a model's stages while the user moves the cuts.
 
     Args:
         search: The search for the model's cuts.
-        stage: Computes the figures of a stage from its units, without its cost.
-        shared: Names of the stored tensors that several stages share, from the places of the cuts.
+        stage: Computes the figures of a stage from its units, without the stage's cost.
+        shared: Takes the places of the cuts; returns the names of the stored tensors that several stages
+            share.
     """
 
     def __init__(
@@ -86,85 +90,92 @@ class StageDraft:
         self.search, self._stage, self._shared = search, stage, shared
 
     def at(self, places: Sequence[int] | None = None) -> SplitDraft:
-        """The stages for cuts at these places, or for the best cuts.
+        """Computes the figures of the stages for cuts at `places`, or for the best cuts if None.
 
         Raises:
-            Misuse: The model cannot be cut there.
+            Misuse: The model cannot be cut at these places.
         """
         search = self.search
         cuts = search.cuts() if places is None else search.at_places(places)
         stages = [self._stage(span) for span in stage_spans(search, cuts.places)]
-        others = places is None and not search.spec.cuts
-        fact = split_figures(search, cuts, stages, self._shared(cuts.places), others=others)
+        with_other_counts = places is None and not search.spec.cuts
+        fact = split_figures(
+            search, cuts, stages, self._shared(cuts.places), with_other_counts=with_other_counts
+        )
         return SplitDraft(fact, cuts.places)
 
     def where(self) -> CutPlaces:
-        """The places where the user may cut."""
+        """Returns the places where the user may cut."""
         search = self.search
         rows = tuple([-1 if row is None else row for row in search.units.rows])
         return CutPlaces(rows, tuple(search.crossing), tuple(search.named()))
 
 
 def graph_draft(subject: SplitSubject, search: StageSearch) -> StageDraft:
-    """A draft of a graph's stages; the figures of each stage are computed once."""
+    """Creates the draft of a graph's stages. The figures of recent stages are cached."""
     make = stage_maker(subject.model, search.units, infer(subject.model).values)
 
-    @lru_cache(_KEPT)
+    @lru_cache(_CACHED_STAGES)
     def counted(first: int, last: int) -> tuple[Model, Stage]:
         part = make(first, last)
         return part, _stage(search, part, range(first, last), subject.dims)
 
     def shared(places: Sequence[int]) -> list[str]:
         parts = (counted(span.start, span.stop)[0] for span in stage_spans(search, places))
-        return in_several(part.graph.initializers.keys() for part in parts)
+        return shared_names(part.graph.initializers.keys() for part in parts)
 
     return StageDraft(search, lambda span: counted(span.start, span.stop)[1], shared)
 
 
 def stage_spans(search: StageSearch, places: Sequence[int]) -> list[range]:
-    """Units of each stage."""
+    """Returns the range of units of each stage."""
     return [range(*ends) for ends in itertools.pairwise((0, *places, search.count))]
 
 
 def split_figures(
-    search: StageSearch, cuts: Cuts, stages: Sequence[Stage], shared: Sequence[str], *, others: bool
+    search: StageSearch,
+    cuts: Cuts,
+    stages: Sequence[Stage],
+    shared: Sequence[str],
+    *,
+    with_other_counts: bool,
 ) -> Split:
-    """The split as a fact: the stages with costs and times, and the forecast of a pipeline.
+    """Builds the fact of a split: the stages with costs and times, and the forecast of their pipeline.
 
     Args:
         search: The search that found the cuts.
         cuts: The cuts.
-        stages: The stages, without costs.
+        stages: Figures of the stages, without costs.
         shared: Names of stored tensors that several stages share.
-        others: Whether to add the figures for other numbers of stages.
+        with_other_counts: Whether to add the figures for other numbers of stages.
     """
     subject, spec, count = search.subject, search.spec, len(stages)
-    each = search.each(cuts.places, search.cost(count), search.kinds(count))
-    seconds = search.took(cuts.places, count)
+    stage_costs = search.stage_costs(cuts.places, search.cost(count), search.kinds(count))
+    seconds = search.stage_seconds(cuts.places, count)
     stages = [
-        replace(stage, cost=each[at], seconds=seconds[at] if seconds else None)
-        for at, stage in enumerate(stages)
+        replace(stage, cost=stage_costs[index], seconds=seconds[index] if seconds else None)
+        for index, stage in enumerate(stages)
     ]
     if subject.training is not None:
         stages = _with_training(search, stages, stage_spans(search, cuts.places))
-    stage_cuts = tuple([_cut_figures(search, at) for at in cuts.places])
+    stage_cuts = tuple([_cut_figures(search, place) for place in cuts.places])
     return Split(
         by=spec.by,
         unit=_UNITS[spec.by],
         stages=tuple(stages),
         cuts=stage_cuts,
-        balance=_balance(each),
-        shared=tuple([name for name in shared if search.sizes[name] >= _NAMED]),
+        balance=_balance(stage_costs),
+        shared=tuple([name for name in shared if search.sizes[name] >= _MIN_SHARED_BYTES]),
         forecast=_forecast(spec, seconds, stage_cuts),
         by_macs=None if seconds else _by_macs(spec, stages),
-        counts=_other_counts(search, count) if others else (),
+        counts=_other_counts(search, count) if with_other_counts else (),
         machines=tuple([machine.name for machine in subject.machines]),
         notes=_notes(search),
     )
 
 
 def _stage(search: StageSearch, part: Model, span: range, dims: Mapping[str, int]) -> Stage:
-    """The figures of a stage, without its cost."""
+    """Computes the figures of a stage, without its cost."""
     inputs = [_info(search, value) for value in part.graph.feeds]
     totals = examine(part, **bound(part, search.types, dims)).info.totals
     return Stage(
@@ -183,7 +194,7 @@ def _stage(search: StageSearch, part: Model, span: range, dims: Mapping[str, int
 
 
 def bound(part: Model, types: Mapping[str, TensorInfo], dims: Mapping[str, int]) -> dict[str, Any]:
-    """The sizes that a part's inputs have in the whole, for its analysis."""
+    """Returns the sizes of a part's inputs in the original model, as arguments of `examine`."""
     shapes = {}
     for value in part.graph.feeds:
         info = types.get(value.name)
@@ -198,13 +209,13 @@ def _info(search: StageSearch, value: Value) -> TensorInfo:
 
 
 def _with_training(search: StageSearch, stages: Sequence[Stage], spans: Sequence[range]) -> list[Stage]:
-    """The stages with the memory of a training step, by category."""
+    """Adds the memory of a training step to the stages."""
     with_training = []
     for stage, span, flying in zip(stages, spans, search.flights(len(stages)), strict=True):
         figures = [int(part[span.start : span.stop].sum()) for part in search.training.values()]
         weights, gradients, optimizer, activations = figures
-        whole = weights + gradients + optimizer + activations * flying
-        step = StageTraining(weights, gradients, optimizer, activations, flying, whole)
+        total = weights + gradients + optimizer + activations * flying
+        step = StageTraining(weights, gradients, optimizer, activations, flying, total)
         with_training.append(replace(stage, training=step))
     return with_training
 
@@ -216,8 +227,8 @@ def _cut_figures(search: StageSearch, place: int) -> StageCut:
     return StageCut(crossed, tensors, search.path(place), seconds)
 
 
-def in_several(names_by_stage: Iterable[Set[str]]) -> list[str]:
-    """Names of the tensors that more than one stage stores."""
+def shared_names(names_by_stage: Iterable[Set[str]]) -> list[str]:
+    """Returns the names that occur in more than one stage."""
     earlier: set[str] = set()
     repeated: dict[str, None] = {}
     for names in names_by_stage:
@@ -233,7 +244,7 @@ def _forecast(spec: SplitSpec, seconds: Sequence[float], cuts: Sequence[StageCut
 
 
 def _by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | None:
-    """The forecast if every MAC took the same time, and nothing else took any."""
+    """Computes the forecast of a pipeline with times proportional to MACs, or None if MACs are unknown."""
     macs = [float(stage.macs) for stage in stages if stage.macs is not None]
     if len(macs) < len(stages) or not any(macs):
         return None
@@ -241,20 +252,23 @@ def _by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | Non
 
 
 def _other_counts(search: StageSearch, stages: int) -> tuple[StageCount, ...]:
-    """Figures for other numbers of stages, if the search is quick and the machines do not fix the number."""
+    """Computes the figures for other numbers of stages.
+
+    Empty if the search would be slow, or if the user named one machine for each stage.
+    """
     allowed, rate = search.allowed(), search.spec.links
-    if len(allowed) > _QUICK or len(search.subject.machines) > 1:
+    if len(allowed) > _MAX_PLACES or len(search.subject.machines) > 1:
         return ()
     counts = []
-    for count in sorted({*range(2, _COUNTED + 1), stages}):
+    for count in sorted({*range(2, _MAX_OTHER_COUNT + 1), stages}):
         best = search.best(count, allowed) if count <= len(allowed) + 1 else None
         if best is None:
             continue
-        each = search.each(best.places, search.cost(count), search.kinds(count))
-        seconds = search.took(best.places, count)
-        links = [search.crossing[at] / rate for at in best.places] if rate is not None else []
+        stage_costs = search.stage_costs(best.places, search.cost(count), search.kinds(count))
+        seconds = search.stage_seconds(best.places, count)
+        links = [search.crossing[place] / rate for place in best.places] if rate is not None else []
         period = max((*seconds, *links)) if seconds else None
-        counts.append(StageCount(count, max(each), _balance(each), best.crossing, period))
+        counts.append(StageCount(count, max(stage_costs), _balance(stage_costs), best.crossing, period))
     return tuple(counts)
 
 
@@ -274,6 +288,6 @@ def _notes(search: StageSearch) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _balance(each: Sequence[float]) -> float:
-    largest = max(each, default=0.0)
-    return sum(each) / len(each) / largest if largest else 1.0
+def _balance(costs: Sequence[float]) -> float:
+    maximum = max(costs, default=0.0)
+    return sum(costs) / len(costs) / maximum if maximum else 1.0

@@ -1,7 +1,8 @@
-"""Units of a graph to cut: its nodes in file order, their stored tensors, and the values that cross a cut.
+"""Divides a graph into units, the smallest parts that a split assigns to stages.
 
-A node that depends on no input (a constant, a DequantizeLinear of a weight) is no unit: each stage that reads
-its value has a copy. Every other node belongs to exactly one stage.
+A unit is a node that depends on an input of the graph or draws random numbers; units are in file order and
+each one belongs to exactly one stage. A node that depends on no input, such as a DequantizeLinear of a
+weight, is a constant node. Each stage that reads its value gets a copy of it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from explorer.settings.columns import tensor_bytes
 
 
 class CrossingValue(Struct, frozen=True):
-    """A value that is live from the unit that makes it to the last unit that reads it.
+    """A value that is live from the unit that produces it to the last unit that reads it.
 
     Attributes:
-        name: Its name.
-        born: The unit that makes it; -1 for an input of the graph.
-        dies: The last unit that reads it.
-        info: Its type and shape at the bound sizes.
-        size: Its bytes; None if unknown.
+        name: Name of the value.
+        born: Index of the unit that produces the value, or -1 for an input of the graph.
+        dies: Index of the last unit that reads the value.
+        info: Type and shape at the bound sizes.
+        size: Size in bytes, or None if unknown.
     """
 
     name: str
@@ -40,11 +41,11 @@ class GraphUnits(Struct, frozen=True):
     """A graph as a sequence of units.
 
     Attributes:
-        positions: The place of each unit among the graph's nodes.
-        rows: The row of each unit in the layer tree; None if it has none.
-        stored: Names of the stored tensors that each unit reads, directly or through constants.
-        constants: Places of the constant nodes that each unit needs, ascending.
-        values: The graph's inputs and the units' outputs.
+        positions: Index of each unit's node in the graph.
+        rows: Id of each unit's row in the layer tree, or None for a unit without a row.
+        stored: Names of the stored tensors that each unit reads, directly or through constant nodes.
+        constants: Indices of the constant nodes that each unit needs, ascending.
+        values: The graph's inputs and the outputs of the units.
     """
 
     positions: tuple[int, ...]
@@ -55,42 +56,45 @@ class GraphUnits(Struct, frozen=True):
 
 
 def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, TensorInfo]) -> GraphUnits:
-    """The units of a graph.
+    """Divides the graph of a model into units.
 
     Args:
         model: The model.
-        layers: Its rows.
-        types: Types of its values, by name, at the bound sizes.
+        layers: The rows of the layer tree.
+        types: Types of the model's values, by name, at the bound sizes.
     """
     nodes, initializers = model.graph.nodes, model.graph.initializers
     feeds = [value.name for value in model.graph.feeds]
     live = set(feeds)
     positions: list[int] = []
-    for at, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         if not live.isdisjoint(reads(node)) or draws(model, (node,)):
-            positions.append(at)
+            positions.append(index)
             live.update(name for name in node.outputs if name)
     position_set = set(positions)
     wiring = Wiring.of(model.graph)
-    place = {name: at for at, node in enumerate(nodes) for name in node.outputs if name}
-    behind: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
+    place = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
+    constant_sources: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
 
     def constant(name: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """The nodes and stored tensors that a constant value is computed from."""
-        if name not in behind:
+        """Returns the nodes and stored tensors from which a constant value is computed."""
+        if name not in constant_sources:
             here = wiring.positions([name])
-            read = {source for at in here for source in reads(nodes[at])} | {name}
-            behind[name] = tuple(here), tuple(sorted(source for source in read if source in initializers))
-        return behind[name]
+            read = {source for index in here for source in reads(nodes[index])} | {name}
+            constant_sources[name] = (
+                tuple(here),
+                tuple(sorted(source for source in read if source in initializers)),
+            )
+        return constant_sources[name]
 
     stored_names: list[tuple[str, ...]] = []
     constants: list[tuple[int, ...]] = []
     born = dict.fromkeys(feeds, -1)
     dies: dict[str, int] = {}
-    for unit, at in enumerate(positions):
+    for unit, index in enumerate(positions):
         tensor_names: dict[str, None] = {}
         constant_nodes: set[int] = set()
-        for name in reads(nodes[at]):
+        for name in reads(nodes[index]):
             if name in live:
                 dies[name] = unit
             elif name in initializers:
@@ -101,15 +105,15 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
                 tensor_names.update(dict.fromkeys(constant_tensors))
         stored_names.append(tuple(tensor_names))
         constants.append(tuple(sorted(constant_nodes)))
-        born.update(dict.fromkeys((name for name in nodes[at].outputs if name), unit))
+        born.update(dict.fromkeys((name for name in nodes[index].outputs if name), unit))
     values = []
     for name, last in (dies | {n: unit for n, unit in born.items() if unit >= 0 and n not in dies}).items():
         info = types.get(name) or TensorInfo(name, None, None, "unknown")
         values.append(CrossingValue(name, born[name], last, info, tensor_bytes((info,))))
-    rows = NodeRows(layers, model.functions).of(nodes, None)
+    rows = NodeRows(layers, model.functions).find_rows(nodes, None)
     return GraphUnits(
         tuple(positions),
-        tuple([rows[at] for at in positions]),
+        tuple([rows[index] for index in positions]),
         tuple(stored_names),
         tuple(constants),
         tuple(values),
@@ -117,26 +121,29 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
 
 
 def crossing(units: GraphUnits) -> tuple[list[int], list[bool]]:
-    """Bytes live before each unit, and whether all their sizes are known; only there a cut may lie."""
+    """Computes, for a cut before each unit, the bytes that cross it and whether all their sizes are known.
+
+    A cut is allowed only where all sizes are known.
+    """
     count = len(units.positions)
     change, unknown = [0] * (count + 1), [0] * (count + 1)
     for value in units.values:
-        first, behind = max(value.born + 1, 0), value.dies + 1
-        if first >= behind:
+        first, end = max(value.born + 1, 0), value.dies + 1
+        if first >= end:
             continue
         change[first] += value.size or 0
-        change[behind] -= value.size or 0
+        change[end] -= value.size or 0
         unknown[first] += value.size is None
-        unknown[behind] -= value.size is None
+        unknown[end] -= value.size is None
     sizes, all_known = [], []
-    here = missing = 0
+    live_bytes = missing = 0
     for at in range(count):
-        here, missing = here + change[at], missing + unknown[at]
-        sizes.append(here)
+        live_bytes, missing = live_bytes + change[at], missing + unknown[at]
+        sizes.append(live_bytes)
         all_known.append(not missing)
     return sizes, all_known
 
 
-def across(units: GraphUnits, before: int) -> list[CrossingValue]:
-    """The values that are live over the cut before a unit."""
-    return [value for value in units.values if value.born < before <= value.dies]
+def across(units: GraphUnits, unit: int) -> list[CrossingValue]:
+    """Returns the values that cross the cut before a unit."""
+    return [value for value in units.values if value.born < unit <= value.dies]

@@ -1,8 +1,9 @@
-"""Graph builder: collects new nodes, weights and functions.
+"""Builds graphs: collects new nodes, weights and functions.
 
-The forms write nodes into a `GraphBuilder` (the main graph, the body of a Scan or of a function). All
-builders of a model share an `Emission` with stored weights and functions. Some operator attributes became
-inputs in later operator sets; the methods here write each operator as the model's operator set requires.
+The forms of a tiling write nodes into a `GraphBuilder`: the main graph, the body of a Scan, or a function.
+All builders of a model share an `Emission` with new weights and functions. In later operator sets, some
+attributes became inputs; the methods of `GraphBuilder` write each operator as the model's operator set
+requires.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ SINCE = {
     "Round": 11,
     "Scan": 9,
 }
-"""The operator set that introduced each operator written here that opset 7 lacks."""
+"""The operator set that introduced each operator, for the operators here that opset 7 lacks."""
 
 Size = int | tuple[str, int]
-"""A length: a number, or (value name, axis) for a length known only at run time."""
+"""A length: a number, or a pair of a value name and an axis for a length known only at run time."""
 
 
 class Emission(Struct):
@@ -51,11 +52,13 @@ class Emission(Struct):
     Attributes:
         opset: Version of the default operator set.
         taken: All names in use, which new names avoid.
-        functions: Functions of the tile domain, by name: the model's own and new ones.
-        named: The registered names of functions, by requested name and operator set.
-        roots: The parts before a slash in the original names.
-        bundles: Groups of weights that are cut from one tensor.
-        quantized: Whether the model has DequantizeLinear nodes, so that values for bodies are `set_apart`.
+        initializers: New stored tensors, by name.
+        functions: Functions of the tile domain by name: existing and new ones.
+        stored: Names of new stored tensors, by the key of their contents.
+        named: Names of registered functions, by requested name and operator set.
+        roots: Prefixes of the original names, up to each slash.
+        bundles: Groups of weights that are cut from one tensor, by key.
+        quantized: Whether the model has DequantizeLinear nodes; values for bodies then need `set_apart`.
     """
 
     opset: int
@@ -69,10 +72,10 @@ class Emission(Struct):
     quantized: bool = False
 
     def __post_init__(self) -> None:
-        self.roots |= {name[:at] for name in self.taken for at, c in enumerate(name) if c == "/"}
+        self.roots |= {name[:index] for name in self.taken for index, c in enumerate(name) if c == "/"}
 
     def prefix(self, base: str) -> str:
-        """`base` and a slash, with a number if a name in use starts with that."""
+        """Returns `base` and a slash, with a number if a name in use starts with that."""
         name, number = base, 2
         while name in self.taken or name in self.roots:
             name, number = f"{base}_{number}", number + 1
@@ -80,18 +83,18 @@ class Emission(Struct):
         return f"{name}/"
 
     def unique(self, base: str) -> str:
-        """`base`, with a number if that name is in use."""
+        """Returns `base`, with a number if that name is in use, and marks it as used."""
         return free_name(base, self.taken)
 
     def uniques(self, bases: Sequence[str]) -> list[str]:
-        """Unique names, each one of `bases`, with a number if it is in use."""
+        """Returns unique names for all `bases`; see `unique`."""
         if not self.taken.isdisjoint(bases):
             return [self.unique(name) for name in bases]
         self.taken.update(bases)
         return list(bases)
 
     def store(self, key: tuple[Any, ...], base: str, make: Any) -> str:
-        """The name of the initializer for `key`; `make(name)` makes it at the first request."""
+        """Returns the name of the initializer for `key`; the first call creates it with `make(name)`."""
         if key not in self.stored:
             name = self.unique(base)
             self.initializers[name] = make(name)
@@ -106,7 +109,7 @@ class Emission(Struct):
         Args:
             name: The requested name; see `define`.
             inputs: Names of the function's inputs.
-            write: Writes its body; returns its outputs.
+            write: Writes the function's nodes; returns its outputs.
         """
         key = name, self.opset
         if key not in self.named:
@@ -119,25 +122,25 @@ class Emission(Struct):
     def define(self, function: Function) -> str:
         """Registers a function; returns its name.
 
-        The name gets a number if a different function of this name exists already.
+        If a different function has this name already, the name gets a number.
         """
         name, number = function.name, 2
-        while name in self.functions and not _same(self.functions[name], function):
+        while name in self.functions and not _are_same_function(self.functions[name], function):
             name, number = f"{function.name}_{number}", number + 1
         if name not in self.functions:
             self.functions[name] = replace(function, name=name)
         return name
 
 
-def _same(first: Function, second: Function) -> bool:
-    """Whether two functions have the same body and interface."""
+def _are_same_function(first: Function, second: Function) -> bool:
+    """Whether two functions have the same interface and nodes."""
     opsets = first.opsets.get(""), second.opsets.get("")
     if (first.inputs, first.outputs, len(first.nodes)) != (second.inputs, second.outputs, len(second.nodes)):
         return False
-    return opsets[0] == opsets[1] and all(map(_same_node, first.nodes, second.nodes))
+    return opsets[0] == opsets[1] and all(map(_are_same_node, first.nodes, second.nodes))
 
 
-def _same_node(first: Node, second: Node) -> bool:
+def _are_same_node(first: Node, second: Node) -> bool:
     key = first.domain, first.op, first.inputs, first.outputs, first.attributes.keys()
     if key != (second.domain, second.op, second.inputs, second.outputs, second.attributes.keys()):
         return False
@@ -152,7 +155,15 @@ def _comparable(value: Any) -> Any:
 
 
 class GraphBuilder(Struct):
-    """A list of nodes under construction: the main graph, a Scan's body, or a function's body."""
+    """A list of nodes under construction: the main graph, the body of a Scan, or a function.
+
+    Attributes:
+        emission: The new weights and functions of the model.
+        prefix: Prefix of value names.
+        site: Name of the site, which its nodes carry as metadata; '' in a function.
+        place: Prefix of node names, after the site's name.
+        nodes: The nodes so far.
+    """
 
     emission: Emission
     prefix: str
@@ -161,11 +172,11 @@ class GraphBuilder(Struct):
     nodes: list[Node] = field(default_factory=list)
 
     def inner(self, label: str) -> GraphBuilder:
-        """A builder for a part of this graph, or for a body in it, with its own prefix for names."""
+        """Creates a builder for a part or a body in this graph, with its own name prefix."""
         return GraphBuilder(self.emission, f"{self.prefix}{label}/", self.site, f"{self.place}{label}/")
 
     def value(self, label: str) -> str:
-        """A value name in this part of the graph."""
+        """Returns the value name for a label in this part of the graph."""
         return f"{self.prefix}{label}"
 
     def add(
@@ -179,7 +190,20 @@ class GraphBuilder(Struct):
         mnk: str = "",
         attributes: Mapping[str, Any] | None = None,
     ) -> str:
-        """Adds a node with `outputs`, or with one output named after `label`; returns the first output."""
+        """Adds a node; returns its first output.
+
+        Args:
+            op: The operator.
+            inputs: Value names of the inputs.
+            label: Label that the node is named after.
+            outputs: Value names of the outputs, or None for one output named after `label`.
+            domain: Domain of the operator.
+            mnk: The tile product that the node computes, as 'm,n,k', or ''.
+            attributes: Attributes of the node.
+
+        Raises:
+            Misuse: The operator set does not have the operator.
+        """
         if not domain and self.emission.opset < SINCE.get(op, 0):
             raise Misuse(
                 f"this tiling needs the operator {op}, which opset {self.emission.opset} does not have",
@@ -201,11 +225,11 @@ class GraphBuilder(Struct):
         """Adds nodes that differ only in their value names; returns their outputs.
 
         Args:
-            op: Their operator.
+            op: Operator of the nodes.
             wires: For each input, the value names, one for each node.
-            labels: Labels that their outputs are named after.
+            labels: Labels that the outputs are named after.
             domain: Domain of the operator.
-            mnk: The products that they compute, as 'm,n,k'.
+            mnk: The tile products that the nodes compute, as 'm,n,k'.
         """
         place = f"{self.site}/{self.place}" if self.site else self.place
         outputs = tuple([self.prefix + label for label in labels])
@@ -215,90 +239,91 @@ class GraphBuilder(Struct):
         return outputs
 
     def constant(self, tensor: Tensor, label: str) -> str:
-        """A Constant node, for shapes and sizes, which must not count as weights."""
+        """Adds a Constant node, for shapes and sizes, which must not count as weights."""
         if self.emission.opset >= 9 or "float" in tensor.dtype:
             return self.add("Constant", (), label, attributes={"value": tensor})
-        # older Constants hold only floats; float64 represents every size
+        # before opset 9, Constants are floats only; float64 represents every size
         number = tensor_from_array("", tensor.array().astype("float64"))
         as_float = self.add("Constant", (), f"{label}_number", attributes={"value": number})
         return self.cast(as_float, tensor.dtype, label)
 
     def array(self, values: np.ndarray[Any, Any], label: str) -> str:
-        """A Constant node of these values."""
+        """Adds a Constant node with an array."""
         return self.constant(tensor_from_array("", values), label)
 
     def number(self, value: float, dtype: Any, label: str) -> str:
-        """A Constant node of one number."""
-        import numpy as np  # the analysis reads this module's names, and never waits for numpy
+        """Adds a Constant node with one number."""
+        import numpy as np  # here, because the analysis imports this module without needing numpy
 
         return self.array(np.asarray(value, dtype), label)
 
     def integers(self, values: Sequence[int], label: str) -> str:
-        """A Constant node of int64 values."""
+        """Adds a Constant node with int64 values."""
         return self.constant(int64_tensor("", values), label)
 
     def cast(self, x: str, dtype: str, label: str) -> str:
-        """`x` in another element type."""
+        """Casts `x` to another element type."""
         return self.add("Cast", (x,), label, attributes={"to": dtype_code(dtype)})
 
-    # operators whose attributes became inputs as the operator set grew
+    # operators with attributes that became inputs in a later operator set
 
     def reshape(self, x: str, shape: Sequence[Size], label: str) -> str:
-        """`x` in another shape; at most one size may be -1, which is inferred."""
+        """Reshapes `x`. At most one size may be -1, which is inferred."""
         return self.add("Reshape", (x, self.sizes(shape, f"{label}_shape")), label)
 
     def sizes(self, shape: Sequence[Size], label: str) -> str:
-        """A shape as a value; read at run time if more than one size is open."""
+        """Writes a shape as a value. If more than one size is open, the sizes are read at run time."""
         opened = [d for d in shape if not isinstance(d, int) or d == -1]
         if len(opened) <= 1:
             return self.integers([d if isinstance(d, int) else -1 for d in shape], label)
         return self.read_sizes(shape, label)
 
     def read_sizes(self, shape: Sequence[Size], label: str) -> str:
-        """A shape as a value without -1: open sizes are read at run time."""
+        """Writes a shape as a value without -1. Open sizes are read at run time."""
         parts: list[str] = []
         fixed: list[int] = []
-        for at, size in enumerate(shape):
+        for axis, size in enumerate(shape):
             if isinstance(size, int):
                 fixed.append(size)
                 continue
             if fixed:
-                parts.append(self.integers(fixed, f"{label}_{at}_fixed"))
+                parts.append(self.integers(fixed, f"{label}_{axis}_fixed"))
                 fixed = []
-            parts.append(self.size(*size, f"{label}_{at}"))
+            parts.append(self.size(*size, f"{label}_{axis}"))
         if fixed:
             parts.append(self.integers(fixed, f"{label}_last"))
         return self.concat(parts, 0, label)
 
     def size(self, x: str, axis: int, label: str) -> str:
-        """The length of `x` along an axis, as a value of one element."""
-        whole = self.add("Shape", (x,), f"{label}_of")
-        return self.slice(whole, (axis,), (axis + 1 or 1 << 62,), label)
+        """Writes the length of `x` along an axis, as a value of one element."""
+        shape = self.add("Shape", (x,), f"{label}_of")
+        return self.slice(shape, (axis,), (axis + 1 or 1 << 62,), label)
 
     def unsqueeze(self, x: str, axis: int, label: str) -> str:
-        """`x` with a new axis of length 1."""
+        """Adds a new axis of length 1 to `x`."""
         if self.emission.opset < 13:
             return self.add("Unsqueeze", (x,), label, attributes={"axes": (axis,)})
         return self.add("Unsqueeze", (x, self.integers((axis,), f"{label}_axes")), label)
 
     def transpose(self, x: str, perm: Sequence[int], label: str) -> str:
-        """`x` with its axes in the order `perm`."""
+        """Orders the axes of `x` as in `perm`."""
         return self.add("Transpose", (x,), label, attributes={"perm": tuple(perm)})
 
     def set_apart(self, x: str, label: str) -> str:
-        """The matrix `x` in a form that a body may read from the outer graph.
+        """Returns the matrix `x` in a form that a body may read from the outer graph.
 
-        onnxruntime moves a DequantizeLinear through Reshape, Transpose, Slice and similar operators to their
-        readers, and crashes if the reader is the body of a Scan. A Flatten stops that, and copies nothing.
+        onnxruntime moves a DequantizeLinear through Reshape, Transpose, Slice and similar operators to its
+        readers, and crashes if a reader is in the body of a Scan. A Flatten, which copies nothing, prevents
+        that.
         """
         return self.add("Flatten", (x,), label, attributes={"axis": 1}) if self.emission.quantized else x
 
     def concat(self, parts: Sequence[str], axis: int, label: str) -> str:
-        """The parts concatenated; a single part is returned as it is."""
+        """Concatenates the parts along an axis. A single part is returned unchanged."""
         return parts[0] if len(parts) == 1 else self.add("Concat", parts, label, attributes={"axis": axis})
 
     def slice(self, x: str, starts: Sequence[int], ends: Sequence[int], label: str) -> str:
-        """`x` between `starts` and `ends`, which cover the leading axes."""
+        """Slices `x` between `starts` and `ends`, which are for the leading axes."""
         if self.emission.opset < 10:
             bounds = {"starts": tuple(starts), "ends": tuple(ends), "axes": tuple(range(len(starts)))}
             return self.add("Slice", (x,), label, attributes=bounds)
@@ -307,19 +332,19 @@ class GraphBuilder(Struct):
         return self.add("Slice", (x, first, last), label)
 
     def crop(self, x: str, shape: Sequence[Size], label: str) -> str:
-        """The leading part of `x` that has this shape."""
+        """Crops `x` to its leading part of the given shape."""
         starts = self.integers((0,) * len(shape), f"{label}_starts")
         return self.add("Slice", (x, starts, self.read_sizes(shape, f"{label}_ends")), label)
 
     def pad(self, x: str, pads: Sequence[int], label: str, fill: str = "", narrow: str = "") -> str:
-        """`x` padded as ONNX counts: elements before every axis, then after every axis.
+        """Pads `x`.
 
         Args:
             x: The value to pad.
-            pads: Elements before every axis, then after every axis.
+            pads: Numbers of elements before each axis, then after each axis.
             label: Label of the node.
-            fill: Value name of the padding value; '' for zero.
-            narrow: The element type of `x` if onnxruntime's Pad supports only wider types; else ''.
+            fill: Value name of the padding value, or '' for zero.
+            narrow: Element type of `x` if onnxruntime's Pad supports only wider types, else ''.
         """
         if narrow:
             wide = self.cast(x, "int32", f"{label}_wide")
@@ -331,25 +356,27 @@ class GraphBuilder(Struct):
         return self.add("Pad", (*inputs, fill) if fill else inputs, label)
 
     def expand(self, x: str, shape: Sequence[Size], label: str, x_shape: Sequence[int]) -> str:
-        """`x` repeated along axes of length 1 until it has this shape.
+        """Repeats `x` along axes of length 1 to get the given shape.
 
         Args:
             x: The value to repeat.
             shape: The target shape.
             label: Label of the node.
-            x_shape: The shape of `x`, which may have fewer axes; operator sets without Expand need it.
+            x_shape: Shape of `x`, which may have fewer axes; needed for operator sets without Expand.
         """
         if self.emission.opset < SINCE["Expand"]:
             missing = (1,) * (len(shape) - len(x_shape))
             if missing:
                 x = self.reshape(x, (*missing, *x_shape), f"{label}_axes")
             pairs = zip(shape, (*missing, *x_shape), strict=True)
-            repeats = [size if here == 1 and isinstance(size, int) else 1 for size, here in pairs]
-            return self.add("Tile", (x, self.integers(repeats, f"{label}_repeats")), label)
+            repeats_by_axis = [
+                size if current == 1 and isinstance(size, int) else 1 for size, current in pairs
+            ]
+            return self.add("Tile", (x, self.integers(repeats_by_axis, f"{label}_repeats")), label)
         return self.add("Expand", (x, self.read_sizes(shape, f"{label}_shape")), label)
 
     def split(self, x: str, sizes: Sequence[int], axis: int, outputs: Sequence[str], label: str) -> None:
-        """`x` cut along an axis into pieces of the given sizes."""
+        """Splits `x` along an axis into parts of the given sizes."""
         if self.emission.opset < 13:
             attributes = {"axis": axis, "split": tuple(sizes)}
             self.add("Split", (x,), label, outputs=outputs, attributes=attributes)
@@ -358,21 +385,23 @@ class GraphBuilder(Struct):
         self.add("Split", inputs, label, outputs=outputs, attributes={"axis": axis})
 
     def reduce_sum(self, x: str, axis: int, label: str) -> str:
-        """`x` summed over an axis, which is removed."""
+        """Sums `x` over an axis, and removes the axis."""
         if self.emission.opset < 13:
             return self.add("ReduceSum", (x,), label, attributes={"axes": (axis,), "keepdims": 0})
         axes = self.integers((axis,), f"{label}_axes")
         return self.add("ReduceSum", (x, axes), label, attributes={"keepdims": 0})
 
     def total(self, terms: Sequence[str], label: str, dtype: str) -> str:
-        """The terms added in order; a single term is returned as it is."""
+        """Adds the terms in order. A single term is returned unchanged."""
         if len(terms) == 1:
             return terms[0]
         if dtype.startswith("float"):
             return self.add("Sum", terms, label)
-        partial = terms[0]  # Sum supports only floats
-        for at, term in enumerate(terms[1:], 1):
-            partial = self.add("Add", (partial, term), label if at == len(terms) - 1 else f"{label}_{at}")
+        partial = terms[0]  # integers need Add, because Sum supports only floats
+        for index, term in enumerate(terms[1:], 1):
+            partial = self.add(
+                "Add", (partial, term), label if index == len(terms) - 1 else f"{label}_{index}"
+            )
         return partial
 
     def scan(
@@ -382,7 +411,7 @@ class GraphBuilder(Struct):
         *,
         inputs: Sequence[Value],
         outputs: Sequence[Value],
-        over: Sequence[str],
+        scanned: Sequence[str],
         state: Sequence[str] = (),
         output_axis: int = 0,
         backward: bool = False,
@@ -394,7 +423,7 @@ class GraphBuilder(Struct):
             body: The builder with the nodes of one step.
             inputs: Inputs of one step: states first, then a slice of each scanned value.
             outputs: Outputs of one step: states first.
-            over: Values to scan along their first axis.
+            scanned: Values to scan along their first axis.
             state: Initial values of the states.
             output_axis: The axis along which outputs are stacked.
             backward: Whether to scan from the end to the start; outputs keep the order of the values.
@@ -406,12 +435,12 @@ class GraphBuilder(Struct):
             outputs=tuple(outputs),
             initializers={},
         )
-        attributes: dict[str, Any] = {"body": graph, "num_scan_inputs": len(over)}
-        collected = len(outputs) - len(state)
+        attributes: dict[str, Any] = {"body": graph, "num_scan_inputs": len(scanned)}
+        output_count = len(outputs) - len(state)
         if output_axis:
-            attributes["scan_output_axes"] = (output_axis,) * collected
+            attributes["scan_output_axes"] = (output_axis,) * output_count
         if backward:
-            attributes["scan_input_directions"] = (1,) * len(over)
-            attributes["scan_output_directions"] = (1,) * collected
+            attributes["scan_input_directions"] = (1,) * len(scanned)
+            attributes["scan_output_directions"] = (1,) * output_count
         names = [self.value(label if i == 0 else f"{label}_{i}") for i in range(len(outputs))]
-        return self.add("Scan", (*state, *over), label, outputs=names, attributes=attributes)
+        return self.add("Scan", (*state, *scanned), label, outputs=names, attributes=attributes)

@@ -1,4 +1,4 @@
-"""Dequantized weights: the floats that a DequantizeLinear of a stored tensor gives."""
+"""Dequantizes stored weights: computes the floats that a DequantizeLinear of a stored tensor returns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLOATS = ("float32", "float16")
 
 
 def dequantize(node: Node, tensor_of: Callable[[str], Tensor | None]) -> Tensor | None:
-    """The result of a DequantizeLinear of a stored tensor; None if its scales are computed.
+    """Returns the result of a DequantizeLinear of a stored tensor, or None if an input is computed.
 
     Args:
         node: The DequantizeLinear.
@@ -41,8 +41,8 @@ def _dequantized_bytes(x: Tensor, scale: Tensor, zero: Tensor | None, axis: int,
     shared = scale.elements == 1
     grid = Grid(scale.array(), zeros, None if shared else axis, block if len(scale.shape) > 1 else 0)
     steps = along(grid.scale, x.shape, grid)
-    whole = x.array().astype(np.int32)
+    codes = x.array().astype(np.int32)
     if zero is not None:
-        whole -= along(grid.zero, x.shape, grid)
-    floats: Array = np.multiply(whole.astype(scale.dtype), steps, dtype=scale.dtype)
+        codes -= along(grid.zero, x.shape, grid)
+    floats: Array = np.multiply(codes.astype(scale.dtype), steps, dtype=scale.dtype)
     return floats.tobytes()

@@ -1,4 +1,4 @@
-"""Matmul search: the kind of each node's operator (`kinds`) turns it into a site, or says why not."""
+"""Finds the matmuls of a graph. Each node's kind (see `kinds`) returns a site, or the reason why not."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def find_sites(
     runs: Callable[[Node], RunCounts] = lambda node: RunCounts(),
     defaults: Collection[str] | None = None,
 ) -> tuple[list[Site], list[SkippedSite]]:
-    """Finds the tileable products of one graph, and the other products with the reason.
+    """Finds the tileable matmuls of one graph, and the other matmuls with the reason.
 
     Args:
         model: The model.
-        shapes: Shape and dtype of every value of the main graph, dimensions bound.
-        grouped: How to treat grouped convolutions.
-        declared: The shapes with those dimensions symbolic that stay open in the tiled graph; None if none
-            does.
-        pack: The tiles that groups are packed into; None for tiles of 64.
-        graph_nodes: The nodes to search; None for all of the main graph.
-        place: The path of the nodes' graph (see `places.Place`, whose `view` is then the model).
+        shapes: Shape and dtype of every value of the main graph, with dimensions bound.
+        grouped: The treatment of grouped convolutions.
+        declared: The shapes with symbolic dimensions where they stay open in the tiled graph, or None if all
+            are bound.
+        pack: Returns the tiles into which groups are packed, or None for tiles of 64.
+        graph_nodes: The nodes to search, or None for those of the main graph.
+        place: Path of the nodes' graph; `model` is then the view of it (see `subgraphs.places`).
         runs: Returns how often a node runs in one pass, and its MACs.
-        defaults: Stored tensors that a caller may replace; None for the model's.
+        defaults: Names of the stored tensors that a caller may replace, or None for the model's.
 
     Returns:
         Sites and skipped sites, both in execution order.
@@ -48,12 +48,12 @@ def find_sites(
     skipped: list[SkippedSite] = []
     tiled: set[str] = set()
     for node in model.graph.nodes if graph_nodes is None else graph_nodes:
-        done = node.metadata.get(SITE_KEY)
+        tiled_site = node.metadata.get(SITE_KEY)
         kind = KINDS.get((node.domain, node.op))
-        if done is not None:
-            if done not in tiled:
-                skipped.append(SkippedSite(done, node.op, "tiled already", runs(node).macs))
-            tiled.add(done)
+        if tiled_site is not None:
+            if tiled_site not in tiled:
+                skipped.append(SkippedSite(tiled_site, node.op, "tiled already", runs(node).macs))
+            tiled.add(tiled_site)
         elif kind is not None and node.key not in model.functions:
             context.constants.replaceable = False
             try:

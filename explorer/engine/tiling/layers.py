@@ -12,7 +12,7 @@ from explorer.facts import Analysis, Layer, Plan, SitePlan, TileSpec
 from explorer.facts.tiling import scope_of
 from explorer.settings.filter import is_query, matcher
 
-_MOST = 1 << 200
+_MAX_MACS = 1 << 200
 """A limit on MACs that no real plan exceeds."""
 
 
@@ -24,16 +24,16 @@ def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int,
     """
     work: dict[int, float] = {}
     macs: dict[int, float] = {}
-    for site, at in zip(plan.sites, _layers_of(analysis, plan.sites), strict=True):
+    for site, layer_id in zip(plan.sites, _layers_of(analysis, plan.sites), strict=True):
         # open sizes are only examples in the plan, and the utilization of tiles depends on them
-        if at is not None and not site.dynamic:
+        if layer_id is not None and not site.dynamic:
             tm, tk, tn = site.tile
             calls = 1 if site.calls is None else site.calls
-            spent = calls * site.products * tm * tk * tn
-            if not (0 < spent < _MOST and 0 <= site.utilisation <= 1):
+            tile_macs = calls * site.products * tm * tk * tn
+            if not (0 < tile_macs < _MAX_MACS and 0 <= site.utilisation <= 1):
                 continue  # the plan in a file may be wrong
-            work[at] = work.get(at, 0) + spent
-            macs[at] = macs.get(at, 0) + spent * site.utilisation
+            work[layer_id] = work.get(layer_id, 0) + tile_macs
+            macs[layer_id] = macs.get(layer_id, 0) + tile_macs * site.utilisation
     return {"tile_work": work, "tile_macs": macs}
 
 
@@ -55,23 +55,27 @@ def with_sites_found(
     """
     if not any(map(is_query, spec.sites)):
         return spec
-    every, about = sites(), analysis()
-    rows = _layers_of(about, every)
-    of_layer: dict[int | None, list[SitePlan]] = {}
-    for site, at in zip(every, rows, strict=True):
-        of_layer.setdefault(at, []).append(site)
+    all_sites, analysis_result = sites(), analysis()
+    rows = _layers_of(analysis_result, all_sites)
+    sites_by_layer: dict[int | None, list[SitePlan]] = {}
+    for site, layer_id in zip(all_sites, rows, strict=True):
+        sites_by_layer.setdefault(layer_id, []).append(site)
     names: dict[str, None] = {}
     for pattern in spec.sites:
         matches = name_matcher(pattern, "--site")
-        named = any(pattern in (site.name, site.output) or matches(site.name) for site in every)
-        if named or pattern.startswith("re:") or not is_query(pattern):
+        is_name = any(pattern in (site.name, site.output) or matches(site.name) for site in all_sites)
+        if is_name or pattern.startswith("re:") or not is_query(pattern):
             names[pattern] = None
             continue
         is_wanted = matcher(pattern)
-        hits = [site.output or site.name for site in of_layer.get(None, ()) if is_wanted(_as_layer(site))]
-        for layer in about.layers:
-            meant = [site for site in of_layer.get(layer.id, ()) if is_wanted(_as_layer(site, layer))]
-            hits += [site.output or site.name for site in meant]
+        hits = [
+            site.output or site.name for site in sites_by_layer.get(None, ()) if is_wanted(_as_layer(site))
+        ]
+        for layer in analysis_result.layers:
+            layer_sites = [
+                site for site in sites_by_layer.get(layer.id, ()) if is_wanted(_as_layer(site, layer))
+            ]
+            hits += [site.output or site.name for site in layer_sites]
             if layer.group:
                 is_wanted(layer)  # remembers the group, for the rows inside it
         if not hits:

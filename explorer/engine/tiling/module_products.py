@@ -26,7 +26,7 @@ from explorer.facts import Analysis, Layer, SkippedSite
 from explorer.facts.tiling import Grouped
 
 _OPSET, _IR_VERSION = 17, 8
-_UNTOLD = "its shapes do not tell which matrices it multiplies"
+_UNEXPLAINED = "its shapes do not tell which matrices it multiplies"
 _ATTENTION = "scaled_dot_product_attention"
 
 Sizes = tuple[int, ...]
@@ -64,14 +64,14 @@ def traced_products(
         grouped: How to treat grouped convolutions.
         pack: The tiles that groups are packed into.
     """
-    graph, runs, untold = _Graph(), dict[str, RunCounts](), list[SkippedSite]()
+    graph, runs, unexplained = _Graph(), dict[str, RunCounts](), list[SkippedSite]()
     for row in analysis.layers:
         if row.group or not row.macs or not row.calls:
             continue
-        ways = (tuple(way(row)) for way in _WAYS)
-        row_products = next((ps for ps in ways if sum(p.macs for p in ps) * row.calls == row.macs), ())
+        candidates = (tuple(rule(row)) for rule in _RULES)
+        row_products = next((ps for ps in candidates if sum(p.macs for p in ps) * row.calls == row.macs), ())
         if not row_products:
-            untold.append(SkippedSite(row.path, row.kind, _UNTOLD, row.macs))
+            unexplained.append(SkippedSite(row.path, row.kind, _UNEXPLAINED, row.macs))
         for product in row_products:
             name = graph.add(row, product)
             macs = product.macs * row.calls
@@ -83,7 +83,7 @@ def traced_products(
         sites=[replace(site, runs=runs.get(site.name, site.runs)) for site in products.sites],
         skipped=[
             *(replace(s, macs=runs[s.name].macs) if s.name in runs else s for s in products.skipped),
-            *untold,
+            *unexplained,
         ],
         macs_total=totals.macs if totals.coverage == 1.0 else None,
         dims={name: size for name, size in sizes.items() if isinstance(size, int)},
@@ -116,18 +116,18 @@ class _Graph:
     def _weight(self, row: Layer, name: str, shape: Sizes, dtype: str) -> str:
         """The name of a weight; the row's own name if rows use one weight in different shapes."""
         weight_name = row.weights[0].name if row.weights else "weight"
-        called = (
+        full_name = (
             weight_name
             if weight_name.startswith(row.path.rpartition(".")[0] or "\0")
             else f"{row.path}.{weight_name}"
         )
-        if called in self.weights and self.weights[called].shape != shape:
-            called = f"{name}:right"
-        tensor = Tensor(called, dtype, shape, None)
-        self.weights[called] = replace(
-            tensor, payload=ComputedPayload(tensor.nbytes, partial(_no_values, called))
+        if full_name in self.weights and self.weights[full_name].shape != shape:
+            full_name = f"{name}:right"
+        tensor = Tensor(full_name, dtype, shape, None)
+        self.weights[full_name] = replace(
+            tensor, payload=ComputedPayload(tensor.nbytes, partial(_no_values, full_name))
         )
-        return called
+        return full_name
 
     def model(self) -> Model:
         """The graph as a model."""
@@ -139,17 +139,17 @@ def _no_values(name: str) -> NoReturn:
     raise BadModel(f"the values of '{name}' are not read for a plan")
 
 
-def _matrix_product(left: Sizes, right: Sizes, output: Sizes, part: str = "") -> _Product:
-    return _Product((left, right), output, math.prod(output) * left[-1], part)
+def _matrix_product(left_shape: Sizes, right_shape: Sizes, output: Sizes, part: str = "") -> _Product:
+    return _Product((left_shape, right_shape), output, math.prod(output) * left_shape[-1], part)
 
 
 def _known_shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
     """The sizes of a row's inputs and first output, without those that have open sizes."""
-    each = [
+    shapes = [
         tuple(size for size in tensor.shape or () if isinstance(size, int))
         for tensor in (*row.inputs, *row.outputs[:1])
     ]
-    return (each[:-1], each[-1]) if row.outputs else (each, ())
+    return (shapes[:-1], shapes[-1]) if row.outputs else (shapes, ())
 
 
 def _attention(row: Layer) -> Iterator[_Product]:
@@ -167,12 +167,12 @@ def _convolution(row: Layer) -> Iterator[_Product]:
     inputs, output = _known_shapes(row)
     about, weight = row.attributes, next((w.shape for w in row.weights if w.name == "weight"), None)
     names = ("kernel_size", "stride", "padding", "dilation")
-    lists = [about.get(name) for name in names]
+    settings = [about.get(name) for name in names]
     if row.kind not in ("Conv1d", "Conv2d", "Conv3d") or not inputs or weight is None:
         return
-    if not all(isinstance(each, (list, tuple)) for each in lists):
+    if not all(isinstance(setting, (list, tuple)) for setting in settings):
         return  # 'same', or attributes of a user's own class
-    kernel, stride, padding, dilation = map(tuple, lists)  # type: ignore[arg-type]
+    kernel, stride, padding, dilation = map(tuple, settings)  # type: ignore[arg-type]
     sizes = tuple(size for size in weight if isinstance(size, int))
     attributes = {
         "kernel_shape": kernel,
@@ -197,14 +197,14 @@ def _experts(row: Layer) -> Iterator[_Product]:
     rows, experts = output[0], stack[0]
     if not (isinstance(experts, int) and experts):
         return
-    least, fuller = divmod(rows, experts)
-    every = (("fuller", fuller, least + 1), ("others", experts - fuller, least))
-    shares = [share for share in every if share[1] and share[2]]
-    for part, count, each in shares:
+    base, larger_count = divmod(rows, experts)
+    groups_of_experts = (("fuller", larger_count, base + 1), ("others", experts - larger_count, base))
+    shares = [share for share in groups_of_experts if share[1] and share[2]]
+    for part, count, rows_each in shares:
         K, N = inputs[0][1], output[1]
-        operands = (count, each, K), (count, K, N)
-        macs = count * each * K * N
-        yield _Product(operands, (count, each, N), macs, part if len(shares) > 1 else "", True)
+        operands = (count, rows_each, K), (count, K, N)
+        macs = count * rows_each * K * N
+        yield _Product(operands, (count, rows_each, N), macs, part if len(shares) > 1 else "", True)
 
 
 def _linear(row: Layer) -> Iterator[_Product]:
@@ -218,17 +218,17 @@ def _linear(row: Layer) -> Iterator[_Product]:
 def _activations(row: Layer) -> Iterator[_Product]:
     """The product of two activations; for a fused sum, the added input comes before them."""
     inputs, output = _known_shapes(row)
-    for left, right in pairwise(inputs):
+    for left_shape, right_shape in pairwise(inputs):
         if (
-            len(left) > 1
-            and len(right) > 1
-            and (left[-2], right[-1]) == output[-2:]
-            and left[-1] == right[-2]
+            len(left_shape) > 1
+            and len(right_shape) > 1
+            and (left_shape[-2], right_shape[-1]) == output[-2:]
+            and left_shape[-1] == right_shape[-2]
         ):
             lead = output[:-2]
-            yield _matrix_product((*lead, *left[-2:]), (*lead, *right[-2:]), output)
+            yield _matrix_product((*lead, *left_shape[-2:]), (*lead, *right_shape[-2:]), output)
             return
 
 
-_WAYS = (_attention, _convolution, _experts, _linear, _activations)
+_RULES = (_attention, _convolution, _experts, _linear, _activations)
 """Functions that propose the products of a row from its kind and shapes."""

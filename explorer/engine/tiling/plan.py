@@ -119,7 +119,7 @@ def _partition(
         if choice.form == "auto" and plans[-1].form == "lab":
             small[len(plans) - 1] = plans[-1].products
     if sum(small.values()) > LAB_TOGETHER and opset >= 9:
-        plans = [replace(p, form="scan") if at in small else p for at, p in enumerate(plans)]
+        plans = [replace(p, form="scan") if index in small else p for index, p in enumerate(plans)]
     return chosen_sites, plans, all_skipped
 
 
@@ -200,12 +200,12 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
 
 def _call_rows(site: Site) -> tuple[tuple[int, int], ...] | None:
     """(runs, rows) for each call with a different number of rows; None if other sizes differ, too."""
-    each, useful = site.runs.each, _useful_macs(site)
-    if len(each) < 2:
+    run_counts, macs_per_run = site.runs.each, _useful_macs(site)
+    if len(run_counts) < 2:
         return ()
-    if site.dynamic != ("M",) or any(macs * site.M % useful for _, macs in each):
+    if site.dynamic != ("M",) or any(macs * site.M % macs_per_run for _, macs in run_counts):
         return None
-    return tuple((times, macs * site.M // useful) for times, macs in each)
+    return tuple((times, macs * site.M // macs_per_run) for times, macs in run_counts)
 
 
 def _select_sites(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[Site]:

@@ -31,7 +31,7 @@ from explorer.facts import Dim, Shape, SkippedSite
 from explorer.facts.tiling import Grouped
 from explorer.host.gc_pause import gc_pause
 
-_LENGTH = 64
+_EXAMPLE_LENGTH = 64
 """The example size of an open dimension other than the batch."""
 
 
@@ -66,7 +66,7 @@ def find_products(
     rules: Rules | None = None,
     grouped: Grouped = "leave",
     pack: PackedTile | None = None,
-    apart: Sequence[str] | None = None,
+    decomposable: Sequence[str] | None = None,
 ) -> Products:
     """Finds the products of a model.
 
@@ -77,14 +77,14 @@ def find_products(
         rules: The user's rules.
         grouped: How to treat grouped convolutions.
         pack: The tiles that groups are packed into.
-        apart: Names of the nodes that may be decomposed; None for all.
+        decomposable: Names of the nodes that may be decomposed; None for all.
     """
     examples, inputs = _example_sizes(model, dims, input_shapes)
     sizes = {**dims, **examples}
     opened, inferred = _infer_shapes(model, dims, sizes, inputs)
-    whole = bind_dims(model, opened.main.values)
+    undecomposed = bind_dims(model, opened.main.values)
     declared = opened.main.values if examples else None
-    model, decomposed, refused = decompose(model, inferred.main.values, declared, apart)
+    model, decomposed, refused = decompose(model, inferred.main.values, declared, decomposable)
     if decomposed:
         opened, inferred = _infer_shapes(model, dims, sizes, inputs)
     bound_model = bind_dims(model, opened.main.values)
@@ -93,7 +93,7 @@ def find_products(
         figure_shapes = shapes.Inference(model, sizes, inputs) if model.defaults else inferred
         visited = visitor.visit(model, figure_shapes, user_rules=rules)
         totals = layer_tree.totals(visited.leaves, groups=visited.groups)
-    counted = _count_runs(model, visited.leaves)
+    runs_by_node = _count_runs(model, visited.leaves)
     sites: list[Site] = []
     skipped: list[SkippedSite] = []
     for place, symbolic in zip(
@@ -107,7 +107,7 @@ def find_products(
             pack,
             graph_nodes=place.nodes if place.path else None,
             place=place.path,
-            runs=partial(_run_counts, counted, place),
+            runs=partial(_run_counts, runs_by_node, place),
             defaults=model.defaults,
         )
         if place.view.opset != model.opset:
@@ -120,7 +120,7 @@ def find_products(
     skipped = [replace(s, reason=refused.get(s.name, s.reason)) for s in skipped]
     # a share of only the known MACs would be too high: the total counts only if complete
     total = totals.macs if totals.coverage == 1.0 else None
-    return Products(bound_model, sites, skipped, total, sizes, tuple(examples), whole, decomposed)
+    return Products(bound_model, sites, skipped, total, sizes, tuple(examples), undecomposed, decomposed)
 
 
 class _Runs(Struct, frozen=True):
@@ -149,33 +149,35 @@ def _count_runs(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
         working = [node for node in function.nodes if node.op != "Constant"]
         if len(working) == 1:
             single[function.name] = working[0]
-    done = {node.metadata[SITE_KEY] for node in node_sequence(model.graph.nodes) if SITE_KEY in node.metadata}
+    tiled_sites = {
+        node.metadata[SITE_KEY] for node in node_sequence(model.graph.nodes) if SITE_KEY in node.metadata
+    }
     runs_by_node: Counted = {}
     for leaf in leaves:
         context, node = leaf.context, leaf.node
         fewer = bool(context.early_end_reason) or context.is_uncertain_branch
         run = _Runs(context.trips, leaf.figures.macs, fewer) if leaf.counted else _Runs(0, 0)
         runs_by_node.setdefault(id(single.get(leaf.function, node)), []).append(run)
-        if done:
-            around = (scope.path for scope in context.scopes if scope.path in done)
-            runs_by_node.setdefault(node.metadata.get(SITE_KEY) or next(around, ""), []).append(run)
+        if tiled_sites:
+            outer_sites = (scope.path for scope in context.scopes if scope.path in tiled_sites)
+            runs_by_node.setdefault(node.metadata.get(SITE_KEY) or next(outer_sites, ""), []).append(run)
     return runs_by_node
 
 
-def _run_counts(counted: Counted, place: SubgraphView, node: Node) -> RunCounts:
+def _run_counts(runs_by_node: Counted, place: SubgraphView, node: Node) -> RunCounts:
     """How often a node runs; from its place if the analysis does not open the calls around it."""
-    node_runs = counted.get(node.metadata.get(SITE_KEY, id(node)))
+    node_runs = runs_by_node.get(node.metadata.get(SITE_KEY, id(node)))
     if node_runs is None:
         return RunCounts(place.calls)
     macs = layer_tree.sum_if_all_known([runs.macs for runs in node_runs])
     if macs is None or not all(isinstance(runs.trips, int) for runs in node_runs):
         return RunCounts(None)
-    each = Counter[int]()
+    runs_by_macs = Counter[int]()
     for runs in node_runs:
         if isinstance(runs.trips, int) and runs.trips and runs.macs is not None:
-            each[runs.macs // runs.trips] += runs.trips
-    by_size = tuple((times, of_one) for of_one, times in each.items())
-    return RunCounts(each.total(), macs, by_size, any(runs.early for runs in node_runs))
+            runs_by_macs[runs.macs // runs.trips] += runs.trips
+    by_size = tuple((times, macs_of_run) for macs_of_run, times in runs_by_macs.items())
+    return RunCounts(runs_by_macs.total(), macs, by_size, any(runs.early for runs in node_runs))
 
 
 def _infer_shapes(
@@ -208,13 +210,13 @@ def _example_sizes(
     overrides: dict[str, tuple[str | None, Shape]] = dict(input_shapes)
     feeds = [value for value in model.graph.feeds if value.shape and value.name not in overrides]
     for value in feeds:
-        first, *others = value.shape or ()
+        first, *inner_sizes = value.shape or ()
         if isinstance(first, str) and first not in dims:
             examples[first] = 1
         elif first is None:
-            overrides[value.name] = (None, (1, *others))
+            overrides[value.name] = (None, (1, *inner_sizes))
     for value in feeds:
         for dim in (value.shape or ())[1:]:
             if isinstance(dim, str) and dim not in dims:
-                examples.setdefault(dim, _LENGTH)
+                examples.setdefault(dim, _EXAMPLE_LENGTH)
     return examples, overrides

@@ -46,7 +46,7 @@ class SiteChoice(Struct, frozen=True):
     origins: Mapping[str, str]
 
 
-_LONGEST_SEARCH = 1.0
+_SEARCH_SECONDS = 1.0
 """Seconds that a user's regular expression may take on a name: some would take forever."""
 
 SiteRule = TileRule | QuantizeRule
@@ -73,10 +73,10 @@ def name_matcher(pattern: str, where: str) -> Callable[[str], Any]:
     def matches(name: str) -> Any:
         try:
             # keep the GIL: waiting for other threads takes longer than testing a few names
-            return search(name, timeout=_LONGEST_SEARCH, concurrent=False)
+            return search(name, timeout=_SEARCH_SECONDS, concurrent=False)
         except TimeoutError:
             raise Misuse(
-                f"'{pattern}' takes more than {_LONGEST_SEARCH:g} s on one name",
+                f"'{pattern}' takes more than {_SEARCH_SECONDS:g} s on one name",
                 where=where,
                 hint="write it without repetitions inside repetitions, such as (a+)+",
             ) from None
@@ -102,26 +102,29 @@ class Rules(Generic[Rule]):
         self._named: dict[str, list[int]] = {}
         self._globs: list[tuple[int, Callable[[str], Any]]] = []
         self._conditions = [parse_conditions(rule.shape, rule.origin or "shape") for rule in rules]
-        for at, rule in enumerate(rules):
-            self._named.setdefault(rule.site, []).append(at)
+        for index, rule in enumerate(rules):
+            self._named.setdefault(rule.site, []).append(index)
             if not rule.site or rule.site.startswith("re:") or any(sign in rule.site for sign in "*?["):
-                self._globs.append((at, name_matcher(rule.site or "*", rule.origin or "site")))
+                self._globs.append((index, name_matcher(rule.site or "*", rule.origin or "site")))
 
-    def of(self, name: str, op: str, sizes: tuple[int, int, int] | None) -> Iterator[tuple[int, Rule]]:
+    def matching(self, name: str, op: str, sizes: tuple[int, int, int] | None) -> Iterator[tuple[int, Rule]]:
         """The rules that match a site, with their places; `sizes` are its (M, K, N).
 
         A complete name matches itself, even if it contains glob characters. Without sizes, no condition on
         the shape matches.
         """
-        places = {at for at, matches in self._globs if matches(name)}
+        places = {index for index, matches in self._globs if matches(name)}
         places.update(self._named.get(name, ()))
-        of = dict(zip("MKN", sizes or (), strict=False))
-        for at in sorted(places):
-            rule = self.rules[at]
+        size_by_axis = dict(zip("MKN", sizes or (), strict=False))
+        for index in sorted(places):
+            rule = self.rules[index]
             if rule.op and not fnmatch.fnmatchcase(op, rule.op):
                 continue
-            if all(axis in of and _SIGNS[sign](of[axis], size) for axis, sign, size in self._conditions[at]):
-                yield at, rule
+            if all(
+                axis in size_by_axis and _SIGNS[sign](size_by_axis[axis], size)
+                for axis, sign, size in self._conditions[index]
+            ):
+                yield index, rule
 
 
 def tile_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
@@ -168,7 +171,7 @@ def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> S
         Misuse: See `tile_rules`.
     """
     values: dict[str, Any] = {"tile": spec.tile, "edges": spec.edges, "form": spec.form, "on": True}
-    rules = _prepared_rules(spec.rules).of(name, op, sizes) if spec.rules else ()
+    rules = _prepared_rules(spec.rules).matching(name, op, sizes) if spec.rules else ()
     return SiteChoice(**values | {"origins": decide(values, spec.origins, rules)})
 
 
@@ -176,7 +179,7 @@ def decide(
     values: dict[str, Any], spec_origins: Iterable[tuple[str, str]], rules: Iterable[tuple[int, SiteRule]]
 ) -> dict[str, str]:
     """Sets each value from the first rule that has it; returns the origin of each, '' for the default."""
-    origins = dict.fromkeys(values, "") | {name: who for name, who in spec_origins if name in values}
+    origins = dict.fromkeys(values, "") | {name: origin for name, origin in spec_origins if name in values}
     undecided = set(values)
     for _, rule in rules:
         for name in [field for field in undecided if getattr(rule, field) is not None]:

@@ -14,44 +14,50 @@ OPEN = "open sizes"
 """The origin of padded edges at open sizes."""
 
 
-def in_force(spec: TileSpec, every: Sequence[SitePlan], chosen_sites: Sequence[SitePlan]) -> Settings:
+def in_force(spec: TileSpec, all_sites: Sequence[SitePlan], chosen_sites: Sequence[SitePlan]) -> Settings:
     """The settings that `spec` gives all sites.
 
     Args:
         spec: The specification.
-        every: All sites.
+        all_sites: All sites.
         chosen_sites: The sites that `spec.sites` selects.
 
     Raises:
         Misuse: A rule's condition on the shape is invalid.
     """
     spec_origins = dict(spec.origins)
-    meant = {site.output for site in chosen_sites}
+    chosen_outputs = {site.output for site in chosen_sites}
     sites = []
-    for site in every:
+    for site in all_sites:
         choice = choose(spec, site.name, site.op, (site.M, site.K, site.N))
         origins = {value: origin or DEFAULT for value, origin in choice.origins.items()}
-        on = choice.on and site.output in meant
-        if site.output not in meant or (spec.sites and origins["on"] == DEFAULT):
+        is_on = choice.on and site.output in chosen_outputs
+        if site.output not in chosen_outputs or (spec.sites and origins["on"] == DEFAULT):
             origins["on"] = spec_origins.get("sites", DEFAULT)
         edges = choice.edges
         if site.dynamic and edges != "padded":
             edges, origins["edges"] = "padded", OPEN
-        values = choice.tile, edges, choice.form, on, origins
+        values = choice.tile, edges, choice.form, is_on, origins
         sites.append(SiteSettings(site.name, site.op, site.M, site.K, site.N, *values))
     rules = tile_rules(spec.rules)
-    used = {at for site in every for at, _ in rules.of(site.name, site.op, (site.M, site.K, site.N))}
-    unused = [
-        unused_rule(rule, [site.name for site in every])
-        for at, rule in enumerate(spec.rules)
-        if at not in used
+    used_rules = {
+        index
+        for site in all_sites
+        for index, _ in rules.matching(site.name, site.op, (site.M, site.K, site.N))
+    }
+    unused_rules = [
+        unused_rule(rule, [site.name for site in all_sites])
+        for index, rule in enumerate(spec.rules)
+        if index not in used_rules
     ]
-    return Settings(spec.grouped, spec_origins.get("grouped", DEFAULT), tuple(sites), tuple(unused))
+    return Settings(spec.grouped, spec_origins.get("grouped", DEFAULT), tuple(sites), tuple(unused_rules))
 
 
 def unused_rule(rule: SiteRule, names: Sequence[str]) -> UnusedRule:
     """A rule that matches none of these names, with the most similar name."""
-    near = difflib.get_close_matches(rule.site, names, n=1, cutoff=0.6)
+    similar_names = difflib.get_close_matches(rule.site, names, n=1, cutoff=0.6)
     conditions = (("site", rule.site), ("op", rule.op), ("shape", rule.shape))
-    says = ", ".join(f"{name} {value}" for name, value in conditions if value)
-    return UnusedRule(rule.origin, says, near[0] if near and near[0] != rule.site else "")
+    text = ", ".join(f"{name} {value}" for name, value in conditions if value)
+    return UnusedRule(
+        rule.origin, text, similar_names[0] if similar_names and similar_names[0] != rule.site else ""
+    )

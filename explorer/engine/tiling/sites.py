@@ -237,7 +237,7 @@ class Constants:
                 perm = node.attributes.get("perm")
                 perms.append(tuple(perm) if perm else None)
             elif node.op == "DequantizeLinear":
-                floats = dequantize(node, self._stored)
+                floats = dequantize(node, self._stored_tensor)
                 if floats is None:
                     return None
                 self.derived[name] = floats, tuple(range(len(floats.shape)))
@@ -252,7 +252,7 @@ class Constants:
         tensor = self.initializers[name]
         return tensor, name, _axes(len(tensor.shape), perms), tuple(chain)
 
-    def _stored(self, name: str) -> Tensor | None:
+    def _stored_tensor(self, name: str) -> Tensor | None:
         """A stored tensor that is read without a transposition."""
         resolved = self.resolve(name)
         if resolved is None or resolved[2] != tuple(range(len(resolved[2]))) or resolved[0].payload is None:
@@ -346,9 +346,13 @@ class SiteContext:
     def opened(self, name: str) -> frozenset[int]:
         """The axes of a value whose lengths are known only at run time."""
         name = self._value(name)
-        info, here = self._declared.get(name), self._shapes.get(name)
+        info, known_info = self._declared.get(name), self._shapes.get(name)
         if info is None or info.shape is None:
-            return frozenset(range(len(here.shape))) if here is not None and here.shape else frozenset()
+            return (
+                frozenset(range(len(known_info.shape)))
+                if known_info is not None and known_info.shape
+                else frozenset()
+            )
         return frozenset(axis for axis, d in enumerate(info.shape) if not isinstance(d, int))
 
     def _value(self, name: str) -> str:

@@ -60,7 +60,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     bypassed = {id(n) for s in sites if s.weight is not None for n in s.weight.chain}
     bypassed |= {id(n) for s in sites for n in s.absorbed}
     graph = model.graph
-    nodes, used = pruned(
+    nodes, used_names = pruned(
         _replace_nodes(graph.nodes, planned, bypassed, emission), [v.name for v in graph.outputs], bypassed
     )
     functions = {
@@ -75,10 +75,10 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         inputs=tuple(
             v
             for v in graph.inputs
-            if v.name not in graph.initializers or (v.name in used and v.name in model.defaults)
+            if v.name not in graph.initializers or (v.name in used_names and v.name in model.defaults)
         ),
         outputs=graph.outputs,
-        initializers=_used_weights({**graph.initializers, **emission.initializers}, emission, used),
+        initializers=_used_weights({**graph.initializers, **emission.initializers}, emission, used_names),
         # declarations of values that stay are still true
         values=graph.values,
         extra=graph.extra,
@@ -95,10 +95,12 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     )
 
 
-def _used_weights(single: Mapping[str, Tensor], emission: Emission, used: set[str]) -> Mapping[str, Tensor]:
+def _used_weights(
+    tensors: Mapping[str, Tensor], emission: Emission, used_names: set[str]
+) -> Mapping[str, Tensor]:
     """The stored tensors that are used."""
-    used_tensors = {name: tensor for name, tensor in single.items() if name in used}
-    bundles = [bundle for bundle in emission.bundles.values() if bundle.names[0] in used]
+    used_tensors = {name: tensor for name, tensor in tensors.items() if name in used_names}
+    bundles = [bundle for bundle in emission.bundles.values() if bundle.names[0] in used_names]
     return Tensors(used_tensors, bundles) if bundles else used_tensors
 
 
@@ -109,7 +111,7 @@ def _replace_nodes(
     nodes: Sequence[Node], planned: Planned, bypassed: set[int], emission: Emission
 ) -> list[Node]:
     """The nodes of a graph with planned ones replaced by tile products, in its bodies, too."""
-    out: list[Node] = []
+    new_nodes: list[Node] = []
     # runtimes require unique node names in a graph
     names = {node.name for node in nodes if id(node) not in planned}
     for node in nodes:
@@ -126,10 +128,10 @@ def _replace_nodes(
                     tile_node.names = [free_name(name, names) for name in tile_node.names]
                 else:
                     tile_node.name = free_name(tile_node.name, names)
-            out += tile_nodes
+            new_nodes += tile_nodes
         else:
-            out.append(_tile_bodies(node, planned, bypassed, emission))
-    return out
+            new_nodes.append(_tile_bodies(node, planned, bypassed, emission))
+    return new_nodes
 
 
 def _tile_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emission) -> Node:
@@ -138,8 +140,8 @@ def _tile_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emi
     for name, body in subgraphs(node):
         if any(id(inner) in planned for inner in _all_nodes(body.nodes)):
             nodes = _replace_nodes(body.nodes, planned, bypassed, emission)
-            remaining, used = pruned(nodes, [v.name for v in body.outputs], bypassed)
-            initializers = {n: t for n, t in body.initializers.items() if n in used}
+            remaining, used_names = pruned(nodes, [v.name for v in body.outputs], bypassed)
+            initializers = {n: t for n, t in body.initializers.items() if n in used_names}
             changed[name] = replace(body, nodes=gathered(remaining), initializers=initializers)
     return with_bodies(node, changed) if changed else node
 
@@ -191,15 +193,15 @@ def pruned(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tup
         outputs: Names that are used in any case.
         bypassed: Ids of the nodes that may be dropped.
     """
-    used = set(outputs)
+    used_names = set(outputs)
     remaining: list[Node] = []
     for node in reversed(nodes):
-        if id(node) in bypassed and not any(o in used for o in node.outputs):
+        if id(node) in bypassed and not any(o in used_names for o in node.outputs):
             continue
-        used.update(reads(node))
+        used_names.update(reads(node))
         remaining.append(node)
     remaining.reverse()
-    return remaining, used
+    return remaining, used_names
 
 
 def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:

@@ -11,7 +11,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.training.onnx import at_batch
 from explorer.engine.diff import tree_diff
 from explorer.engine.graph.model import Model
-from explorer.engine.profile.compare import compared
+from explorer.engine.profile.compare import compare_timed
 from explorer.engine.profile.onnx import TimedGraph, measured
 from explorer.engine.profile.rounds import Measurement, timed
 from explorer.engine.progress import report
@@ -175,7 +175,7 @@ class Profiler:
         )
         for (models, index), measurement in zip(state_pair, measurements, strict=True):
             self._record(models, index, measurement.profile, measured_machine)
-        comparison = compared(measurements[0], measurements[1], tree)
+        comparison = compare_timed(measurements[0], measurements[1], tree)
         return replace(comparison, names=(state_pair[0][0].label(before), after[0].label(after[1])))
 
     def _prepare(

@@ -382,7 +382,7 @@ class Quantizer:
         types = shapes.infer(model, dims, input_shapes).values
         sizes: dict[str, Sizes] = {}
         if sized or any(rule.shape for rule in spec.rules) or any(map(is_query, spec.sites)):
-            products = find_products(model, dims, input_shapes, models.rules, apart=())
+            products = find_products(model, dims, input_shapes, models.rules, decomposable=())
             sizes = {site.name: (site.M, site.K, site.N) for site in products.sites}
         layers = find_layers(model, types, sizes)
         choices = choose(layers, spec, lambda: self._analysis({}).layers)

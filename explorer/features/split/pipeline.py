@@ -22,7 +22,7 @@ from explorer.engine.runtime.random_inputs import draw, given_inputs, plan_input
 from explorer.engine.split import manifest
 from explorer.engine.split.manifest import Manifest, ManifestTensor
 from explorer.engine.split.run import pipeline
-from explorer.engine.split.stage_models import joined
+from explorer.engine.split.stage_models import join_stages
 from explorer.facts.split.run import PipelineRun
 from explorer.host import output_files
 from explorer.session.parts.models import Cancel, OnProgress
@@ -169,7 +169,7 @@ def _load_joined(folder: str, stage_list: Manifest) -> Model:
         return Model(Graph("stages", (), *ends, {}), {}, ir_version=8)
     stages = [validate(reader.read(os.path.join(folder, stage.file))) for stage in stage_list.stages]
     graph = replace(stages[0].graph, inputs=values(stage_list.inputs), outputs=values(stage_list.outputs))
-    return joined(replace(stages[0], graph=graph), stages)
+    return join_stages(replace(stages[0], graph=graph), stages)
 
 
 def _join_batches(parts: Sequence[Array]) -> Array:

@@ -25,7 +25,7 @@ from explorer.engine.split import manifest, proof
 from explorer.engine.split.extract import Part, extract
 from explorer.engine.split.proof import SplitRuns
 from explorer.engine.split.search import SplitSubject, StageSearch, graph_sequence
-from explorer.engine.split.stage_models import joined
+from explorer.engine.split.stage_models import join_stages
 from explorer.engine.split.stages import StageDraft, bound, graph_draft, split
 from explorer.facts import HistoryEntry, Layer, TensorInfo
 from explorer.facts.change import ProofRequest
@@ -203,7 +203,7 @@ class Splitter:
 
         def run_part(written_model: Model, path: str) -> SplitRuns:
             report(on_progress, cancel, "running the part")
-            return proof.part_runs(subject.model, written_model, draw(drawn, request.seed))
+            return proof.compare_part(subject.model, written_model, draw(drawn, request.seed))
 
         text = self._state_text(spec, facts, request)
         state = text if work.output is None else None
@@ -302,7 +302,7 @@ class Splitter:
                 if not _is_proved(fact):
                     raise output_files.Discard
             with output_files.binary(temporary) as file:
-                file.write(manifest.encoded(self._manifest(subject.model, fact, parts)))
+                file.write(manifest.encode(self._manifest(subject.model, fact, parts)))
         return replace(fact, output=output) if _is_proved(fact) else fact
 
     def _prove_stages(
@@ -319,13 +319,13 @@ class Splitter:
         parts = [validate(reader.read(os.path.join(place, stage.file))) for stage in fact.stages]
         options: dict[str, Any] = {"dims": subject.dims, "input_shapes": subject.shapes}
         evidence = verify(
-            model, joined(model, parts), seed=seed, on_progress=on_progress, cancel=cancel, **options
+            model, join_stages(model, parts), seed=seed, on_progress=on_progress, cancel=cancel, **options
         )
-        evidence = proof.of_random(evidence, model)
+        evidence = proof.without_random_outputs(evidence, model)
         names = replace(evidence, before=self._models.label(self._models.current), after="the stages")
         report(on_progress, cancel, "running the stages")
         feeds = draw(plan_inputs(model, subject.dims, subject.shapes), seed)
-        ran = proof.runs(model, parts, feeds)
+        ran = proof.compare_stages(model, parts, feeds)
         return replace(fact, verification=names, exact=ran.exact, rounded=ran.rounded, outputs=ran.outputs)
 
     def _manifest(self, model: Model, fact: Split, parts: Sequence[Model]) -> manifest.Manifest:

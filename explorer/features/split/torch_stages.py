@@ -22,9 +22,9 @@ from explorer.engine.formats.torch_module.modules import described
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.split import manifest
-from explorer.engine.split.costs import live_bytes
+from explorer.engine.split.costs import live_bytes_by_unit
 from explorer.engine.split.search import CutSequence, StageSearch
-from explorer.engine.split.stages import StageDraft, in_several, split_figures, stage_spans
+from explorer.engine.split.stages import StageDraft, shared_names, split_figures, stage_spans
 from explorer.engine.split.torch import pipeline_script, proof, stages
 from explorer.engine.split.torch.sequence import check, exported, names, program_sequence, random_calls
 from explorer.engine.split.torch.stages import ModuleStages, StageModule
@@ -73,7 +73,9 @@ class TorchSplitter:
         report(self._on_progress, self._cancel, "searching cuts")
         cuts = search.cuts()
         facts = [_describe_stage(search, span) for span in stage_spans(search, cuts.places)]
-        fact = split_figures(search, cuts, facts, _shared(search, cuts.places), others=not spec.cuts)
+        fact = split_figures(
+            search, cuts, facts, _shared(search, cuts.places), with_other_counts=not spec.cuts
+        )
         shared = [name for name in _shared(search, cuts.places) if name in search.subject.elements]
         notes = (
             *self._models.random_weights(),
@@ -153,7 +155,7 @@ class TorchSplitter:
             with output_files.binary(os.path.join(place, stages.SCRIPT)) as file:
                 file.write(input_files.content(pipeline_script.__file__, internal=True))
             with output_files.binary(temporary) as file:
-                file.write(manifest.encoded(self._manifest(fact, parts, infos)))
+                file.write(manifest.encode(self._manifest(fact, parts, infos)))
             if prove:
                 fact = self._prove_stages(fact, parts, module, inputs, first, texts, place)
                 if not _is_proved(fact):
@@ -173,7 +175,7 @@ class TorchSplitter:
             with self._opened.loaded.quiet():
                 stages.save(part, [values[read] for read in part.reads], path, self._models.source)
                 with torch.no_grad():
-                    values = stages.in_turn(ModuleStages((part,), (), ()), [part.module], values)
+                    values = stages.run_stages(ModuleStages((part,), (), ()), [part.module], values)
             facts.append(replace(fact, file=name, sha256=manifest.sha256(path)))
         infos = {name: described(value, name)[0] for name, value in values.items()}
         return infos, [
@@ -272,14 +274,14 @@ def _describe_stage(search: StageSearch, span: range) -> Stage:
         params=sum(subject.elements.get(name, 0) for name in weights),
         macs=macs,
         weight_bytes=sum(search.sizes[name] for name in weights),
-        activation_bytes=int(live_bytes(search.units)[span.start : span.stop].max()),
+        activation_bytes=int(live_bytes_by_unit(search.units)[span.start : span.stop].max()),
         cost=0.0,
     )
 
 
 def _shared(search: StageSearch, places: Sequence[int]) -> list[str]:
     spans = stage_spans(search, places)
-    return in_several({name for unit in span for name in search.units.stored[unit]} for span in spans)
+    return shared_names({name for unit in span for name in search.units.stored[unit]} for span in spans)
 
 
 def _weights(parts: Sequence[StageModule]) -> list[manifest.ManifestWeight]:

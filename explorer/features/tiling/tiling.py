@@ -249,7 +249,7 @@ class Tiler:
             else:
                 model = self._models.graph(state_index, on_progress)
                 dims, shapes = self._models.sizes(state_index, model)
-                cached[key] = find_products(model, dims, shapes, rules, apart=decomposed, **grouped)
+                cached[key] = find_products(model, dims, shapes, rules, decomposable=decomposed, **grouped)
             self._models.products[state_index] = cached
         return cached[key]
 

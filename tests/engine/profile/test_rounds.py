@@ -22,7 +22,7 @@ class _Runs(TimedRuns):
         super().__init__()
         self._seconds = seconds
 
-    def once(self, observed: bool) -> float:
+    def run_once(self, observed: bool) -> float:
         return self._seconds
 
 

@@ -57,7 +57,7 @@ class _Posed(TimedRuns):
         self.now, self.took = 0.0, {False: seconds, True: under}
         self.clock = lambda: self.now
 
-    def once(self, observed: bool) -> float:
+    def run_once(self, observed: bool) -> float:
         self.now += self.took[observed]
         return self.took[observed]
 

@@ -53,7 +53,7 @@ def test_stages_run_on_workers_and_one_that_is_killed_or_stopped_is_named(
         return str(told.value)
 
     with monkeypatch.context() as soon:
-        soon.setattr(cluster, "_STOPPED", 3.0)
+        soon.setattr(cluster, "_MAX_SILENT_SECONDS", 3.0)
         said = ended_by(workers[1], signal.SIGSTOP)
         assert re.search(r"the worker tcp://\S+ of stage \d answers no more", said)
         workers[1].send_signal(signal.SIGCONT)

@@ -40,9 +40,9 @@ def test_the_cuts_are_as_good_as_the_best_of_all(seed: int) -> None:
         count, stages = draw.randint(1, 10), draw.randint(1, 4)
         work = np.array([draw.choice([0, 0, 1, 2, 5, 9]) for _ in range(count)], dtype=float)
         kinds = [draw.randint(0, 1) for _ in range(stages)]  # every other machine is half as fast
-        row = costs.times(costs.additive(work), (1.0, 2.0))
+        row = costs.scaled_by_kind(costs.sum_of_units(work), (1.0, 2.0))
         if draw.random() < 0.3:
-            row = costs.limited(row, costs.largest(work), draw.choice([3, 6, 9]))
+            row = costs.with_memory_limit(row, costs.maximum_of_units(work), draw.choice([3, 6, 9]))
         crossing = [draw.randint(0, 9) for _ in range(count)]
         allowed = sorted(draw.sample(range(1, count), draw.randint(0, count - 1))) if count > 1 else []
         link = (lambda size: size / 2) if draw.random() < 0.5 else None

@@ -50,7 +50,7 @@ def test_a_weight_read_in_bands_gives_the_same_bytes(
         return [bytes(t.payload.view()) for t in cut if t.payload is not None]
 
     whole = made()
-    monkeypatch.setattr(weights, "_MAPPED", 2_000)
+    monkeypatch.setattr(weights, "_MAX_MAPPED_BYTES", 2_000)
     assert made() == whole
     padded = np.zeros((grid[0] * tile, grid[1] * tile), np.float32)
     padded[:rows, :columns] = values

@@ -56,7 +56,7 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         _memo[signature] = calls_on_cpu(function, args, kwargs, _LONGEST)
     calls = _memo[signature]
     # a function that calls no operator (size, type) has the same result on any device
-    return calls.again(args, kwargs) if calls is not None and calls.calls else function(*args, **kwargs)
+    return calls.repeat(args, kwargs) if calls is not None and calls.calls else function(*args, **kwargs)
 
 
 # -- results whose size the kernel determines

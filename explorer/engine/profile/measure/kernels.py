@@ -1,7 +1,8 @@
-"""Kernels to time alone: small graphs in onnxruntime, with inputs and outputs that are never copied.
+"""Builds small graphs that time one kind of kernel in onnxruntime.
 
-A matmul has a weight of its own that the runtime packs, as in a model. A small matmul occurs many times in
-its graph, so that the call of a run weighs little.
+Inputs and outputs are bound in place and never copied. Each matmul has its own weight, which the runtime
+packs, as in a model. A small matmul occurs many times in its graph, so that the cost of calling the runtime
+hardly matters.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import onnxruntime
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor, Value, dtype_code
 from explorer.engine.profile.kernels import KernelRun, kernel_runs
-from explorer.engine.profile.predict import OF_RUNTIME, TURNED
+from explorer.engine.profile.predict import RUNTIME_OPERATORS, TURNED
 from explorer.engine.profile.sessions import LEVELS
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.provider_assignment import HOST
 
 Run = Callable[[], object]
-"""Runs a graph once."""
+"""A function that runs a graph once."""
 
 _OPSET, _IR = 17, 8
 DTYPES: Mapping[str, tuple[str, str]] = {
@@ -33,16 +34,20 @@ DTYPES: Mapping[str, tuple[str, str]] = {
     "float16": ("MatMul", "float16"),
     "bfloat16": ("MatMul", "bfloat16"),
 }
-"""Types of numbers that are multiplied: the operator, and the type of the result."""
+"""For each element type of the factors, the matmul operator and the element type of its result."""
 
 
 class ConvShape(NamedTuple):
     """A float32 convolution with a bias, as in models.
 
     Attributes:
-        channels: Input and output channels.
-        side: Rows, and columns, of the input.
-        then: An activation that the runtime fuses into it; '' for none.
+        channels: Numbers of input and output channels.
+        side: Height and width of the input.
+        kernel: Height and width of the kernel.
+        groups: Number of groups.
+        stride: Stride in both directions.
+        batch: Batch size.
+        activation: Operator of an activation that the runtime fuses into the convolution, or ''.
     """
 
     channels: tuple[int, int]
@@ -51,25 +56,27 @@ class ConvShape(NamedTuple):
     groups: int = 1
     stride: int = 1
     batch: int = 1
-    then: str = ""
+    activation: str = ""
 
     @property
     def inner(self) -> int:
-        """Products that are added for a number that it makes."""
+        """Number of products that are summed for one output element."""
         return self.channels[0] // self.groups * self.kernel**2
 
     @property
     def places(self) -> int:
-        """Output positions, over the batch."""
+        """Number of output positions, over the batch."""
         return self.batch * (self.side // self.stride) ** 2
 
 
 class DenseBlock(NamedTuple):
-    """Layers that join the outputs of all layers before: Concat, BatchNormalization, Relu, two convolutions.
+    """A dense block: each layer reads the concatenated outputs of all earlier layers.
+
+    A layer is Concat, BatchNormalization, Relu, Conv, Relu, Conv.
 
     Attributes:
         channels: Input channels of the first layer.
-        side: Rows, and columns.
+        side: Height and width of all tensors.
         layers: Number of layers.
     """
 
@@ -77,66 +84,74 @@ class DenseBlock(NamedTuple):
     side: int
     layers: int
 
-    def width(self, at: int) -> int:
-        """Channels that the layer `at` reads."""
-        return self.channels + _GROWTH * at
+    def width(self, layer: int) -> int:
+        """Returns the number of channels that a layer reads, by the layer's index."""
+        return self.channels + _ADDED_CHANNELS * layer
 
     @property
     def kernels(self) -> list[tuple[str, int]]:
-        """Operator and layer of each kernel that is timed; the first layer has no Concat."""
-        return [(op, at) for at in range(self.layers) for op in _JOINS if at or op != "Concat"]
+        """Operator and layer index of each timed kernel. The first layer has no Concat."""
+        return [
+            (op, layer) for layer in range(self.layers) for op in _VALUE_PREFIXES if layer or op != "Concat"
+        ]
 
 
-_GROWTH, _NARROW = 32, 128
-"""Channels that a layer of a dense block adds, and those between its two convolutions."""
-_JOINS = {"Concat": "joined", "BatchNormalization": "scaled"}
-"""Operators of a dense block that move the outputs of all earlier layers, and the names of their values."""
+_ADDED_CHANNELS, _INNER_CHANNELS = 32, 128
+"""Channels that each layer of a dense block adds, and channels between its two convolutions."""
+_VALUE_PREFIXES = {"Concat": "joined", "BatchNormalization": "scaled"}
+"""The timed operators of a dense block, each with the prefix of its output names."""
 
 
 class ObservedNetwork(NamedTuple):
-    """A chain of kernels in a graph, under a profiler.
+    """A graph in a session with onnxruntime's profiler.
 
     Attributes:
         run: Runs the graph.
-        each: Returns, once, for each run the seconds of each kernel, and of the whole run.
+        read_times: Ends the profiler. Returns, for each run, the seconds of each timed kernel and the seconds
+            of all kernels.
     """
 
     run: Run
-    each: Callable[[], Sequence[tuple[Sequence[float], float]]]
+    read_times: Callable[[], Sequence[tuple[Sequence[float], float]]]
 
 
-_MORE = {"LayerNormalization": ("scale", "bias"), "SkipLayerNormalization": ("scale", "bias")}
+_EXTRA_INPUTS = {"LayerNormalization": ("scale", "bias"), "SkipLayerNormalization": ("scale", "bias")}
 _CONTRIBUTED = "com.microsoft"
-_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+_ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
     "Transpose": {"perm": [0, 2, 1, 3]},
     TURNED: {"perm": [0, 2, 3, 1]},
     "MaxPool": {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1]},
     "Softmax": {"axis": -1},
     "Clip": {},
 }
-"""Additional inputs of some operators."""
+"""Attributes of the operators that need some."""
 
 
 class Kernels:
-    """Kernels of onnxruntime that can be timed alone.
+    """Builds runs of kernels of onnxruntime.
 
     Args:
-        threads: Threads of operators.
+        threads: Number of threads for operators.
     """
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
 
     def gemm(self, dtype: str, size: int, count: int) -> Run | None:
-        """`count` matmuls of size x size x size; None if the runtime has no kernel for the type.
+        """Builds a run of `count` square matmuls, or returns None if the runtime has no kernel for the type.
 
-        int8 means unsigned by signed bytes, as in quantized models.
+        'int8' multiplies unsigned by signed bytes, as quantized models do.
+
+        Args:
+            dtype: Element type of the factors; a key of `DTYPES`.
+            size: Number of rows and columns of each matrix.
+            count: Number of matmuls in the graph.
         """
         op, result = DTYPES[dtype]
         left_dtype = "uint8" if dtype == "int8" else dtype
         draw = np.random.default_rng(0)
-        feeds = {"x": _drawn(draw, left_dtype, size)}
-        weights = {f"w{at}": _drawn(draw, dtype, size) for at in range(count)}
+        feeds = {"x": _random_matrix(draw, left_dtype, size)}
+        weights = {f"w{index}": _random_matrix(draw, dtype, size) for index in range(count)}
         nodes = [Node(op, ["x", name], [f"y{name}"], name) for name in weights]
         inputs = (Value("x", left_dtype, (size, size)),)
         outputs = tuple(Value(f"y{name}", result, (size, size)) for name in weights)
@@ -145,11 +160,11 @@ class Kernels:
         }
         try:
             return self._run(Graph("gemm", nodes, inputs, outputs, tensors), feeds)
-        except Exception:  # onnxruntime's own classes share no base below Exception: it has no such kernel
+        except Exception:  # no such kernel; onnxruntime's errors have no common base class
             return None
 
     def biased(self, m: int, k: int, n: int) -> Run:
-        """A float32 matmul and the sum with a bias, which the runtime makes one kernel."""
+        """Builds a run of a float32 MatMul and an Add of a bias, which the runtime fuses into one kernel."""
         draw = np.random.default_rng(0)
         tensors = {"w": _tensor("w", _normal(draw, (k, n)) * np.float32(k**-0.5))}
         tensors["b"] = _tensor("b", _normal(draw, (n,)))
@@ -158,16 +173,22 @@ class Kernels:
         return self._run(Graph("biased", nodes, (x,), (y,), tensors), {"x": _normal(draw, (m, k))})
 
     def matmul(self, m: int, k: int, n: int, count: int) -> Run:
-        """`count` float32 matmuls in a chain, each with weights of its own; several must be square."""
+        """Builds a run of `count` float32 matmuls in a chain, each with its own weight.
+
+        With `count` above 1, `k` and `n` must be equal.
+        """
         draw = np.random.default_rng(0)
-        scale = np.float32(k**-0.5)  # values neither grow nor vanish
-        weights = {f"w{at}": _tensor(f"w{at}", _normal(draw, (k, n)) * scale) for at in range(count)}
-        nodes = [Node("MatMul", [f"v{at}", f"w{at}"], [f"v{at + 1}"], f"n{at}") for at in range(count)]
+        scale = np.float32(k**-0.5)  # keeps the values of the chain at about the same size
+        weights = {f"w{index}": _tensor(f"w{index}", _normal(draw, (k, n)) * scale) for index in range(count)}
+        nodes = [
+            Node("MatMul", [f"v{index}", f"w{index}"], [f"v{index + 1}"], f"n{index}")
+            for index in range(count)
+        ]
         x, y = Value("v0", "float32", (m, k)), Value(f"v{count}", "float32", (m, n))
         return self._run(Graph("matmul", nodes, (x,), (y,), weights), {"v0": _normal(draw, (m, k))})
 
     def products(self, batch: int, m: int, k: int, n: int) -> Run:
-        """So many float32 matmuls of two arrays, neither of them weights."""
+        """Builds a run of a batched float32 matmul of two inputs, without weights."""
         draw = np.random.default_rng(0)
         shapes = {"a": (batch, m, k), "b": (batch, k, n)}
         inputs = tuple([Value(name, "float32", shape) for name, shape in shapes.items()])
@@ -176,52 +197,65 @@ class Kernels:
         return self._run(Graph("products", [Node("MatMul", ["a", "b"], ["y"])], inputs, (y,), {}), feeds)
 
     def conv(self, shape: ConvShape, count: int) -> Run:
-        """`count` convolutions in a chain that alternates between two numbers of channels.
+        """Builds a run of `count` convolutions.
 
-        Convolutions with a stride run side by side. The runtime changes the layout of channels only at the
-        first and the last convolution.
+        Convolutions of stride 1 form a chain that alternates between the two numbers of channels. The runtime
+        then changes the layout only at the first and the last one. Convolutions with a larger stride all read
+        the same input.
         """
         draw = np.random.default_rng(0)
         chain = shape.stride == 1
-        widths = [shape.channels[at % 2 if chain else bool(at)] for at in range(count + 1)]
-        tensors, nodes = {**_LIMITS} if shape.then == "Clip" else {}, []
-        settings = _conv(shape)
-        for at in range(count):
-            channels = (widths[at], widths[at + 1]) if chain else shape.channels
-            tensors |= _weights(draw, shape._replace(channels=channels), at)
-            conv_output = f"c{at}" if shape.then else f"v{at + 1}"
-            read = f"v{at}" if chain else "v0"
+        widths = [shape.channels[index % 2 if chain else bool(index)] for index in range(count + 1)]
+        tensors, nodes = {**_CLIP_LIMITS} if shape.activation == "Clip" else {}, []
+        settings = _conv_attributes(shape)
+        for index in range(count):
+            channels = (widths[index], widths[index + 1]) if chain else shape.channels
+            tensors |= _weights(draw, shape._replace(channels=channels), index)
+            conv_output = f"c{index}" if shape.activation else f"v{index + 1}"
+            read = f"v{index}" if chain else "v0"
             nodes.append(
-                Node("Conv", [read, f"w{at}", f"b{at}"], [conv_output], f"n{at}", attributes=settings)
+                Node(
+                    "Conv", [read, f"w{index}", f"b{index}"], [conv_output], f"n{index}", attributes=settings
+                )
             )
-            if shape.then:
+            if shape.activation:
                 nodes.append(
-                    Node(shape.then, [conv_output, *filter(tensors.get, _LIMITS)], [f"v{at + 1}"], f"a{at}")
+                    Node(
+                        shape.activation,
+                        [conv_output, *filter(tensors.get, _CLIP_LIMITS)],
+                        [f"v{index + 1}"],
+                        f"a{index}",
+                    )
                 )
         size = (shape.batch, widths[0], shape.side, shape.side)
         first = Value("v0", "float32", size)
-        ends = [count] if chain else range(1, count + 1)
+        output_indices = [count] if chain else range(1, count + 1)
         side = shape.side // shape.stride
-        last = tuple([Value(f"v{at}", "float32", (shape.batch, widths[at], side, side)) for at in ends])
+        last = tuple(
+            [
+                Value(f"v{index}", "float32", (shape.batch, widths[index], side, side))
+                for index in output_indices
+            ]
+        )
         return self._run(Graph("conv", nodes, (first,), last, tensors), {"v0": _normal(draw, size)})
 
     def network(self, shapes: Sequence[ConvShape]) -> Run:
-        """Convolutions in a chain."""
-        return self._run(*_network(shapes))
+        """Builds a run of convolutions in a chain."""
+        return self._run(*_network_graph(shapes))
 
     def observed(self, shapes: Sequence[ConvShape]) -> ObservedNetwork:
-        """The convolutions of `network`, under a profiler."""
-        return self._observed(*_network(shapes), lambda run: _of_convs(run, len(shapes)))
+        """Builds the graph of `network` in a session with the profiler."""
+        return self._profiled_network(*_network_graph(shapes), lambda run: _conv_times(run, len(shapes)))
 
     def block(self, block: DenseBlock) -> Run:
-        """A dense block."""
-        return self._run(*_dense(block))
+        """Builds a run of a dense block."""
+        return self._run(*_block_graph(block))
 
     def observed_block(self, block: DenseBlock) -> ObservedNetwork:
-        """A dense block under a profiler, with the seconds of each of `block.kernels`."""
-        return self._observed(*_dense(block), lambda run: _of_block(run, block))
+        """Builds a dense block in a session with the profiler, which times `block.kernels`."""
+        return self._profiled_network(*_block_graph(block), lambda run: _block_times(run, block))
 
-    def _observed(
+    def _profiled_network(
         self,
         graph: Graph,
         feeds: Mapping[str, Array],
@@ -230,35 +264,40 @@ class Kernels:
         folder = tempfile.TemporaryDirectory()
         session = self._session(graph, "all", os.path.join(folder.name, "profile"))
 
-        def each() -> Sequence[tuple[Sequence[float], float]]:
+        def read_times() -> Sequence[tuple[Sequence[float], float]]:
             with folder:
                 timings = [read_run(run) for run in kernel_runs(session.end_profiling())]
             return [timing for timing in timings if timing is not None]
 
-        return ObservedNetwork(_bound_to(session, graph, feeds), each)
+        return ObservedNetwork(_bound_to(session, graph, feeds), read_times)
 
     def elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
-        """An operator on a float32 array; the text behind its name and a comma is a variant of it."""
+        """Builds a run of an operator on a float32 array.
+
+        Args:
+            op: Operator, optionally followed by a comma and a variant; see `_ATTRIBUTES`.
+            shape: Shape of the array.
+        """
         draw = np.random.default_rng(0)
         x, y = Value("x", "float32", shape), Value("y", "float32", None)
-        settings, op = _SETTINGS.get(op, {}), op.partition(",")[0]
-        more = {name: _tensor(name, _normal(draw, shape[-1:])) for name in _MORE.get(op, ())}
-        read = ["x", "x", *more] if op == "SkipLayerNormalization" else ["x", *more]
-        domain = _CONTRIBUTED if op in OF_RUNTIME else ""
+        settings, op = _ATTRIBUTES.get(op, {}), op.partition(",")[0]
+        extra_inputs = {name: _tensor(name, _normal(draw, shape[-1:])) for name in _EXTRA_INPUTS.get(op, ())}
+        read = ["x", "x", *extra_inputs] if op == "SkipLayerNormalization" else ["x", *extra_inputs]
+        domain = _CONTRIBUTED if op in RUNTIME_OPERATORS else ""
         node = Node(op, read, ["y"], domain=domain, attributes=settings)
-        return self._run(Graph(op, [node], (x,), (y,), more), {"x": _normal(draw, shape)})
+        return self._run(Graph(op, [node], (x,), (y,), extra_inputs), {"x": _normal(draw, shape)})
 
     def add(self, elements: int) -> Run:
-        """The sum of two float32 arrays, in a third."""
+        """Builds a run that adds two float32 arrays."""
         a, b, y = (Value(name, "float32", (elements,)) for name in "aby")
         feeds = {name: np.full(elements, 1, np.float32) for name in "ab"}
         return self._run(Graph("add", [Node("Add", ["a", "b"], ["y"])], (a, b), (y,), {}), feeds)
 
     def chain(self, nodes: int) -> Run:
-        """`count` nodes in a chain, on one number."""
-        every = [Node("Neg", [f"v{at}"], [f"v{at + 1}"], f"n{at}") for at in range(nodes)]
+        """Builds a run of Neg nodes in a chain, on one number."""
+        chained_nodes = [Node("Neg", [f"v{index}"], [f"v{index + 1}"], f"n{index}") for index in range(nodes)]
         first, last = Value("v0", "float32", (1,)), Value(f"v{nodes}", "float32", (1,))
-        graph = Graph("chain", every, (first,), (last,), {})
+        graph = Graph("chain", chained_nodes, (first,), (last,), {})
         return self._run(graph, {"v0": np.ones(1, np.float32)}, "none")
 
     def _run(self, graph: Graph, feeds: Mapping[str, Array], level: str = "all") -> Run:
@@ -275,14 +314,14 @@ class Kernels:
         return onnxruntime.InferenceSession(model_bytes, options, providers=[HOST], enable_fallback=0)
 
 
-def _network(shapes: Sequence[ConvShape]) -> tuple[Graph, dict[str, Array]]:
-    """A graph of a chain of convolutions, and its input."""
+def _network_graph(shapes: Sequence[ConvShape]) -> tuple[Graph, dict[str, Array]]:
+    """Builds the graph of a chain of convolutions, with its input."""
     draw = np.random.default_rng(0)
     tensors, nodes = dict[str, Tensor](), []
-    for at, shape in enumerate(shapes):
-        tensors |= _weights(draw, shape, at)
-        read = [f"v{at}", f"w{at}", f"b{at}"]
-        nodes.append(Node("Conv", read, [f"v{at + 1}"], f"n{at}", attributes=_conv(shape)))
+    for index, shape in enumerate(shapes):
+        tensors |= _weights(draw, shape, index)
+        read = [f"v{index}", f"w{index}", f"b{index}"]
+        nodes.append(Node("Conv", read, [f"v{index + 1}"], f"n{index}", attributes=_conv_attributes(shape)))
     first, last = shapes[0], shapes[-1]
     size = (first.batch, first.channels[0], first.side, first.side)
     end = (last.batch, last.channels[1], *[last.side // last.stride] * 2)
@@ -290,42 +329,50 @@ def _network(shapes: Sequence[ConvShape]) -> tuple[Graph, dict[str, Array]]:
     return Graph("network", nodes, (x,), (y,), tensors), {"v0": _normal(draw, size)}
 
 
-def _dense(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
-    """A graph of a dense block behind a convolution, so that the runtime uses its layout in models."""
+def _block_graph(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
+    """Builds the graph of a dense block, with its input.
+
+    A convolution before the block makes the runtime use the same layout as in models.
+    """
     draw = np.random.default_rng(0)
     tensors, nodes, features = dict[str, Tensor](), list[Node](), ["v0"]
 
     def conv(channels: tuple[int, int], kernel: int, read: str, name: str) -> None:
         shape, number = ConvShape(channels, block.side, kernel), len(nodes)
         tensors.update(_weights(draw, shape, number))
-        nodes.append(Node("Conv", [read, f"w{number}", f"b{number}"], [name], name, attributes=_conv(shape)))
+        nodes.append(
+            Node("Conv", [read, f"w{number}", f"b{number}"], [name], name, attributes=_conv_attributes(shape))
+        )
 
     conv((block.channels, block.channels), 3, "x", "v0")
-    for at in range(block.layers):
-        read, wide = features[0], block.width(at)
-        if at:
-            read = f"joined{at}"
+    for layer in range(block.layers):
+        read, wide = features[0], block.width(layer)
+        if layer:
+            read = f"joined{layer}"
             nodes.append(Node("Concat", features, [read], read, attributes={"axis": 1}))
-        scales = [f"{name}{at}" for name in ("scale", "shift", "mean", "variance")]
+        scales = [f"{name}{layer}" for name in ("scale", "shift", "mean", "variance")]
         tensors |= {name: _tensor(name, np.abs(_normal(draw, (wide,))) + 0.5) for name in scales}
         nodes += [
-            Node("BatchNormalization", [read, *scales], [f"scaled{at}"], f"scaled{at}"),
-            Node("Relu", [f"scaled{at}"], [f"wide{at}"], f"wide{at}"),
+            Node("BatchNormalization", [read, *scales], [f"scaled{layer}"], f"scaled{layer}"),
+            Node("Relu", [f"scaled{layer}"], [f"wide{layer}"], f"wide{layer}"),
         ]
-        conv((wide, _NARROW), 1, f"wide{at}", f"narrow{at}")
-        nodes.append(Node("Relu", [f"narrow{at}"], [f"cut{at}"], f"cut{at}"))
-        conv((_NARROW, _GROWTH), 3, f"cut{at}", f"v{at + 1}")
-        features = [*features, f"v{at + 1}"]
+        conv((wide, _INNER_CHANNELS), 1, f"wide{layer}", f"narrow{layer}")
+        nodes.append(Node("Relu", [f"narrow{layer}"], [f"cut{layer}"], f"cut{layer}"))
+        conv((_INNER_CHANNELS, _ADDED_CHANNELS), 3, f"cut{layer}", f"v{layer + 1}")
+        features = [*features, f"v{layer + 1}"]
     size = (1, block.channels, block.side, block.side)
-    x, y = Value("x", "float32", size), Value(features[-1], "float32", (1, _GROWTH, block.side, block.side))
+    x, y = (
+        Value("x", "float32", size),
+        Value(features[-1], "float32", (1, _ADDED_CHANNELS, block.side, block.side)),
+    )
     return Graph("block", nodes, (x,), (y,), tensors), {"x": _normal(draw, size)}
 
 
-def _of_block(run: KernelRun, block: DenseBlock) -> tuple[Sequence[float], float] | None:
-    """Seconds of each of `block.kernels` in a run, and of all its kernels; None if a kernel is missing."""
+def _block_times(run: KernelRun, block: DenseBlock) -> tuple[Sequence[float], float] | None:
+    """Returns the seconds of each of `block.kernels` and of the whole run, or None if a kernel is missing."""
     # the runtime appends a suffix to the name of a node that it changed
     by_node = {name.partition("_")[0]: kernel.seconds for name, kernel in run.kernels.items()}
-    seconds_of_kernels = [by_node.get(f"{_JOINS[op]}{at}") for op, at in block.kernels]
+    seconds_of_kernels = [by_node.get(f"{_VALUE_PREFIXES[op]}{layer}") for op, layer in block.kernels]
     times = [seconds for seconds in seconds_of_kernels if seconds is not None]
     return (
         (times, sum(kernel.seconds for kernel in run.kernels.values()))
@@ -334,14 +381,14 @@ def _of_block(run: KernelRun, block: DenseBlock) -> tuple[Sequence[float], float
     )
 
 
-def _of_convs(run: KernelRun, count: int) -> tuple[Sequence[float], float] | None:
-    """Seconds of each convolution of a run, and of all its kernels; None if a convolution is missing."""
+def _conv_times(run: KernelRun, count: int) -> tuple[Sequence[float], float] | None:
+    """Returns the seconds of each convolution in a run, and of all kernels, or None if one is missing."""
     convs = [kernel.seconds for kernel in run.kernels.values() if kernel.op == "Conv"]
     return (convs, sum(kernel.seconds for kernel in run.kernels.values())) if len(convs) == count else None
 
 
 def _bound_to(session: Any, graph: Graph, feeds: Mapping[str, Array]) -> Run:
-    """A run with inputs bound in place, and outputs that stay in the runtime's memory."""
+    """Builds a run with inputs bound in place, and outputs that stay in the runtime's memory."""
     binding = session.io_binding()
     for value in graph.inputs:
         binding.bind_ortvalue_input(value.name, _on_host(feeds[value.name], str(value.dtype)))
@@ -351,15 +398,15 @@ def _bound_to(session: Any, graph: Graph, feeds: Mapping[str, Array]) -> Run:
 
 
 def _on_host(array: Array, dtype: str) -> Any:
-    if dtype == "bfloat16":  # numpy has no such type
+    if dtype == "bfloat16":  # not a type of numpy
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
             array.view(np.uint16), dtype_code(dtype)
         )
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
-def _conv(shape: ConvShape) -> Mapping[str, Any]:
-    """The attributes of a Conv."""
+def _conv_attributes(shape: ConvShape) -> Mapping[str, Any]:
+    """Returns the attributes of a Conv."""
     return {
         "kernel_shape": [shape.kernel] * 2,
         "pads": [shape.kernel // 2] * 4,
@@ -368,12 +415,15 @@ def _conv(shape: ConvShape) -> Mapping[str, Any]:
     }
 
 
-def _weights(draw: np.random.Generator, shape: ConvShape, at: int) -> dict[str, Tensor]:
-    """The weights and the bias of a Conv, with which values neither grow nor vanish."""
-    before, after = shape.channels
-    array = _normal(draw, (after, before // shape.groups, shape.kernel, shape.kernel))
+def _weights(draw: np.random.Generator, shape: ConvShape, index: int) -> dict[str, Tensor]:
+    """Creates the weight and bias of a Conv, scaled so that the values of a chain keep their size."""
+    inputs, outputs = shape.channels
+    array = _normal(draw, (outputs, inputs // shape.groups, shape.kernel, shape.kernel))
     array /= np.float32(shape.inner**0.5)
-    return {f"w{at}": _tensor(f"w{at}", array), f"b{at}": _tensor(f"b{at}", _normal(draw, (after,)))}
+    return {
+        f"w{index}": _tensor(f"w{index}", array),
+        f"b{index}": _tensor(f"b{index}", _normal(draw, (outputs,))),
+    }
 
 
 def _normal(draw: np.random.Generator, shape: Sequence[int]) -> Array:
@@ -384,15 +434,15 @@ def _tensor(name: str, array: Array) -> Tensor:
     return Tensor(name, "float32", array.shape, Inline(array.astype(np.float32).tobytes()))
 
 
-_LIMITS = {
+_CLIP_LIMITS = {
     name: Tensor(name, "float32", (), Inline(np.float32(at).tobytes()))
     for name, at in (("low", 0), ("high", 6))
 }
-"""The limits of a Clip."""
+"""Limits of a Clip."""
 
 
-def _drawn(draw: np.random.Generator, dtype: str, size: int) -> Array:
-    """A square matrix of numbers as large as weights are: none is denormal."""
+def _random_matrix(draw: np.random.Generator, dtype: str, size: int) -> Array:
+    """Creates a random square matrix without denormal numbers, as weights have none."""
     if dtype in ("int8", "uint8"):
         lowest, highest = np.iinfo(dtype).min, np.iinfo(dtype).max
         return draw.integers(lowest, highest, (size, size), dtype, endpoint=True)

@@ -1,7 +1,7 @@
-"""Measurement of this machine: matmuls by size and type, bandwidth, the cost of a node and of a call.
+"""Measures this machine: matmul rates by size and type, bandwidths, and the costs of a node and of a call.
 
-The peak is the best matmul of a type; an efficiency above 1 is therefore possible only for kernels that do
-less than their MACs say (Winograd).
+The peak of an element type is the rate of its fastest matmul. An efficiency above 1 is therefore possible
+only for kernels that compute fewer MACs than their formula counts, such as Winograd convolutions.
 """
 
 from __future__ import annotations
@@ -24,25 +24,33 @@ from explorer.facts.profile.profile import Spread
 from explorer.host import processor
 
 SIZES = (128, 256, 512, 1024, 2048, 4096)
-"""Sides of the square matmuls; large ones only where they fit in the time."""
-_TOGETHER = 100_000_000
-"""MACs of a run, below which a matmul is repeated in its graph."""
-_RUNS = 12
-"""Runs of a matmul that have to fit in its time: without them its median is not sure."""
-_TURNS = 2
-"""Rounds over all probes: a disturbance of one round is over in the next."""
-_NODES = 1000
-_BEYOND = 4
-"""How many times the last cache an array is that no cache holds (STREAM's rule)."""
-_LEAST, _MOST = 64 << 20, 512 << 20
-_PART = 8
-"""Part of the free memory that one of three arrays may take."""
-_WIDTHS = {"float32": (4, 4, 4), "int8": (1, 1, 4), "float16": (2, 2, 2), "bfloat16": (2, 2, 2)}
-"""Bytes of an element of both factors and of the product."""
+"""Sides of the square matmuls. A large one is left out if it does not fit into the time limit."""
+_MIN_MACS = 100_000_000
+"""Minimum of MACs in a run; a smaller matmul is repeated in its graph."""
+_MIN_RUNS = 12
+"""Number of runs that must fit into a matmul's share of the time; fewer give no reliable median."""
+_ROUNDS = 2
+"""Number of rounds over all probes, so that a disturbance spoils only one of a kernel's times."""
+_CHAIN_NODES = 1000
+_CACHE_FACTOR = 4
+"""Size of the bandwidth array as a multiple of the last cache, so that no cache holds it (STREAM's rule)."""
+_MIN_ARRAY_BYTES, _MAX_ARRAY_BYTES = 64 << 20, 512 << 20
+_MEMORY_DIVISOR = 8
+"""Each of three arrays may use one part in so many of the free memory."""
+_ELEMENT_BYTES = {"float32": (4, 4, 4), "int8": (1, 1, 4), "float16": (2, 2, 2), "bfloat16": (2, 2, 2)}
+"""Bytes of an element of the two factors and of the product, by type."""
 
 
 class Surroundings(NamedTuple):
-    """Facts about the machine, and the clock of the measurement."""
+    """Facts about the machine, and the clock of the measurement.
+
+    Attributes:
+        name: Name of the processor.
+        caches: Level, size in bytes, and number of processors that share it, for each cache.
+        free: Free memory in bytes, or None if unknown.
+        day: Date of the measurement.
+        clock: Returns seconds.
+    """
 
     name: str
     caches: Sequence[tuple[int, int, int]]
@@ -61,24 +69,33 @@ def measured(
     """Measures this machine with onnxruntime.
 
     Args:
-        threads: Threads of operators; None: one per core, the runtime's default.
-        time_limit: Seconds for everything; uncertain medians are noted.
-        on_progress: Called with the number of timed kernels.
-        cancel: Called between runs; True stops.
+        threads: Number of threads for operators, or None for one per core, as the runtime does by default.
+        time_limit: Time limit in seconds for the whole measurement. Medians that are not settled then are
+            noted.
+        on_progress: Receives the number of timed kernels.
+        cancel: Returns whether to stop; called between runs.
 
     Raises:
-        Misuse: There are fewer processors.
+        Misuse: There are fewer processors than threads.
         Cancelled: `cancel` returned True.
     """
     check_threads(threads)
-    used = threads or processor.cores()
+    thread_count = threads or processor.cores()
     surroundings = Surroundings(
         processor.name(),
         processor.caches(),
         processor.free_bytes(),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
-    return measure(Kernels(used), used, time_limit, surroundings, LoadWatch(used), on_progress, cancel)
+    return measure(
+        Kernels(thread_count),
+        thread_count,
+        time_limit,
+        surroundings,
+        LoadWatch(thread_count),
+        on_progress,
+        cancel,
+    )
 
 
 def measure(
@@ -90,11 +107,11 @@ def measure(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> MeasuredMachine:
-    """Measures a machine by its kernels; see `measured`."""
+    """Measures a machine with the given kernels, clock and load watch. See `measured`."""
     bench = _Bench(time_limit, surroundings.clock, on_progress, cancel, len(surroundings.caches))
-    elements, notes = _array(surroundings)
+    elements, notes = _bandwidth_array(surroundings)
     call = bench.time(kernels.chain(1))
-    launch = bench.time(kernels.chain(_NODES), _NODES)
+    launch = bench.time(kernels.chain(_CHAIN_NODES), _CHAIN_NODES)
     added = bench.time(kernels.add(elements))
     bandwidth = KernelTime(
         "Add", "float32", (elements,), 0, 12 * elements, added, 0.0, 12 * elements / added.median
@@ -102,16 +119,16 @@ def measure(
     caches = tuple(_caches(kernels, surroundings, threads, call.median, bench))
     matmuls, refused = [], []
     for dtype in DTYPES:
-        of_type = list(_matmuls(kernels, dtype, bench))
-        matmuls += of_type
-        if not of_type:
+        dtype_kernels = list(_matmuls(kernels, dtype, bench))
+        matmuls += dtype_kernels
+        if not dtype_kernels:
             refused.append(dtype)
-    others = _probed(kernels, bench, matmuls, _streamed(surroundings))
+    other_kernels = _time_probes(kernels, bench, matmuls, _streamed_bytes(surroundings))
     if bench.is_over():
         notes.append("the time was over before all kernels were timed twice")
-    every = [call, launch, added, *(kernel.seconds for kernel in (*matmuls, *others))]
-    if unsure := sum(not is_settled(timing) for timing in every):
-        notes.append(f"not sure to 5 %: {many_text(unsure, 'median')} of {len(every):,}")
+    all_times = [call, launch, added, *(kernel.seconds for kernel in (*matmuls, *other_kernels))]
+    if unsure := sum(not is_settled(timing) for timing in all_times):
+        notes.append(f"not sure to 5 %: {many_text(unsure, 'median')} of {len(all_times):,}")
     peaks = tuple(_peaks(matmuls))
     reached = {(peak.dtype, peak.sizes) for peak in peaks}
     best = [kernel.seconds for kernel in matmuls if (kernel.dtype, kernel.sizes) in reached]
@@ -127,7 +144,7 @@ def measure(
         call=call,
         caches=caches,
         kernels=tuple(matmuls),
-        probes=tuple(others),
+        probes=tuple(other_kernels),
         refused=tuple(refused),
         seconds=bench.elapsed(),
         loaded=bool(load),
@@ -137,37 +154,42 @@ def measure(
 
 
 class _Bench:
-    """Times kernels, each in its part of the time that is left."""
+    """Times kernels. Each kernel gets an equal share of the time that is left."""
 
     def __init__(
-        self, limit: float, clock: Callable[[], float], on_progress: OnProgress, cancel: Cancel, more: int
+        self,
+        limit: float,
+        clock: Callable[[], float],
+        on_progress: OnProgress,
+        cancel: Cancel,
+        cache_levels: int,
     ) -> None:
         self._limit, self._clock = limit, clock
         self._on_progress, self._cancel = on_progress, cancel
         self._began, self._done = clock(), 0
-        self._all = 3 + more + len(SIZES) * len(DTYPES) + _TURNS * probes.COUNT
+        self._all = 3 + cache_levels + len(SIZES) * len(DTYPES) + _ROUNDS * probes.COUNT
 
     def elapsed(self) -> float:
-        """Seconds since the start."""
+        """Returns the seconds since the start."""
         return self._clock() - self._began
 
     def is_over(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time limit has passed."""
         return self.elapsed() > self._limit
 
     def budget(self) -> float:
-        """Seconds for the next kernel."""
+        """Returns the seconds for the next kernel."""
         return max(0.0, self._limit - self.elapsed()) / max(1, self._all - self._done)
 
     def skip(self, count: int) -> None:
-        """Leaves out `count` kernels, whose time the others get."""
+        """Skips `count` kernels, whose time goes to the others."""
         self._done += count
 
     def time(self, run: Run, parts: int = 1) -> Spread:
-        """Seconds of one of `parts` equal parts of a run."""
+        """Times a run; returns the seconds of one of its `parts` equal parts."""
         report(self._on_progress, self._cancel, "measuring", self._done, self._all)
         budget = self.budget()
-        run()  # in the first run, the runtime plans its memory
+        run()  # not timed: the runtime plans its memory in the first run
         samples: list[float] = []
         began = self._clock()
         while why_stop(samples, self._clock() - began, steps=None, time_limit=budget) is None:
@@ -182,51 +204,57 @@ class _Bench:
 def _caches(
     kernels: Kernels, surroundings: Surroundings, threads: int, call: float, bench: _Bench
 ) -> Iterator[CacheLevel]:
-    """The bandwidth of each cache, from an array larger than the nearer caches, without the time of a call.
+    """Yields the bandwidth of each cache, measured on an array larger than the nearer caches.
 
-    Calls take microseconds: the bandwidth of a cache that delivers its whole content in less is unknown.
+    The time of a call, a few microseconds, is subtracted. If reading the array takes less than a call, the
+    bandwidth is unknown.
     """
     nearer = 0
     for level, size, processors in surroundings.caches:
-        there = size * max(1, threads // max(1, processors))
-        elements = (nearer + there) // 24
-        fits = there > nearer and 4 * elements <= _most(surroundings)
-        seconds = bench.time(kernels.add(elements)).median - call if fits else 0.0
+        cache_bytes = size * max(1, threads // max(1, processors))
+        elements = (nearer + cache_bytes) // 24
+        is_measurable = cache_bytes > nearer and 4 * elements <= _max_array_bytes(surroundings)
+        seconds = bench.time(kernels.add(elements)).median - call if is_measurable else 0.0
         yield CacheLevel(level, size, processors, 12 * elements / seconds if seconds > call else None)
-        nearer = max(nearer, there)
+        nearer = max(nearer, cache_bytes)
 
 
-def together(macs: int) -> int:
-    """The number of copies of a matmul of `macs` in its graph."""
-    return max(1, _TOGETHER // macs)
+def copies_per_graph(macs: int) -> int:
+    """Computes how many copies of a matmul with `macs` MACs its graph needs."""
+    return max(1, _MIN_MACS // macs)
 
 
 def _matmuls(kernels: Kernels, dtype: str, bench: _Bench) -> Iterator[KernelTime]:
-    """Square matmuls, from the smallest to the largest that fits in the time."""
-    taken = 0.0
-    for at, size in enumerate(SIZES):
+    """Yields the times of square matmuls, from the smallest to the largest that fits into the time."""
+    previous_seconds = 0.0
+    for index, size in enumerate(SIZES):
         macs = size**3
-        count = together(macs)
-        # eight times the MACs of the matmul before
-        slow = at and 8 * taken * _RUNS > bench.budget()
+        count = copies_per_graph(macs)
+        # a matmul has eight times the MACs of the one before
+        slow = index and 8 * previous_seconds * _MIN_RUNS > bench.budget()
         run = None if slow else kernels.gemm(dtype, size, count)
         if run is None:
-            bench.skip(len(SIZES) - at)
+            bench.skip(len(SIZES) - index)
             return
         seconds = bench.time(run, count)
-        taken = seconds.median
-        moved = sum(_WIDTHS[dtype]) * size**2
+        previous_seconds = seconds.median
+        moved = sum(_ELEMENT_BYTES[dtype]) * size**2
         op = DTYPES[dtype][0]
-        yield KernelTime(op, dtype, (size,) * 3, macs, moved, seconds, macs / taken, moved / taken)
+        yield KernelTime(
+            op, dtype, (size,) * 3, macs, moved, seconds, macs / previous_seconds, moved / previous_seconds
+        )
 
 
-def _probed(
+def _time_probes(
     kernels: Kernels, bench: _Bench, matmuls: Sequence[KernelTime], streamed: int
 ) -> Sequence[KernelTime]:
-    """Other kernels, each with its fastest turn: other work on the machine can only slow a kernel down."""
+    """Times the other kernels in rounds, and keeps the fastest time of each.
+
+    Other work on the machine can only slow a kernel down.
+    """
     rate = max((kernel.macs_per_second for kernel in matmuls if kernel.dtype == "float32"), default=1.0)
     fastest: dict[tuple[str, tuple[int, ...]], KernelTime] = {}
-    for _ in range(_TURNS):
+    for _ in range(_ROUNDS):
         for kernel in probes.probes(
             kernels, bench.time, lambda macs: macs / rate <= bench.budget(), streamed
         ):
@@ -249,23 +277,32 @@ def _peaks(matmuls: Sequence[KernelTime]) -> Iterator[PeakRate]:
             )
 
 
-def _streamed(surroundings: Surroundings) -> int:
-    """Bytes of weights that no cache holds from one run to the next."""
+def _streamed_bytes(surroundings: Surroundings) -> int:
+    """Computes the bytes of weights that are too many for a cache to hold from one run to the next."""
     last = max((size for _, size, _ in surroundings.caches), default=0)
-    return min(_most(surroundings) // 2, 2 * last or _LEAST)
+    return min(_max_array_bytes(surroundings) // 2, 2 * last or _MIN_ARRAY_BYTES)
 
 
-def _most(surroundings: Surroundings) -> int:
-    """Bytes that an array may have."""
-    return _MOST if surroundings.free is None else max(1 << 20, min(_MOST, surroundings.free // _PART))
+def _max_array_bytes(surroundings: Surroundings) -> int:
+    """Computes the maximum size of an array, in bytes."""
+    return (
+        _MAX_ARRAY_BYTES
+        if surroundings.free is None
+        else max(1 << 20, min(_MAX_ARRAY_BYTES, surroundings.free // _MEMORY_DIVISOR))
+    )
 
 
-def _array(surroundings: Surroundings) -> tuple[int, list[str]]:
-    """Elements of an array that no cache holds, and a note if memory is too small for such an array."""
+def _bandwidth_array(surroundings: Surroundings) -> tuple[int, list[str]]:
+    """Computes the number of elements of an array that no cache holds.
+
+    Returns:
+        The number of elements; and a note if the memory is too small for such an array, or the caches are
+        unknown.
+    """
     last = max((size for _, size, _ in surroundings.caches), default=0)
-    most = _most(surroundings)
-    size = min(most, max(_LEAST, _BEYOND * last))
-    if size < _BEYOND * last:
+    max_bytes = _max_array_bytes(surroundings)
+    size = min(max_bytes, max(_MIN_ARRAY_BYTES, _CACHE_FACTOR * last))
+    if size < _CACHE_FACTOR * last:
         note = f"the arrays of the bandwidth have {bytes_text(size)} each, the last cache {bytes_text(last)}"
         return size // 4, [note]
     return size // 4, [] if last else ["the system tells no caches: the bandwidth may be that of one"]

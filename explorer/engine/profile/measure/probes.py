@@ -1,6 +1,6 @@
-"""Probes of a machine: kernels as layers have them, from whose times those of layers are predicted.
+"""Probes of a machine: kernels from whose times the times of layers are predicted.
 
-They are of no model: sizes are powers of two and such, over the range that layers have.
+A probe is a kernel with sizes as in layers of models, but copied from no model: mostly powers of two.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from explorer.engine.profile.measure.kernels import ConvShape, DenseBlock, Kernels, ObservedNetwork, Run
 from explorer.engine.profile.predict import (
-    ALONE,
     BIASED,
     COLD,
     FUSED,
+    NO_ACTIVATION,
     PRODUCTS,
     SHORT_ROWS,
     TURNED,
@@ -24,56 +24,59 @@ from explorer.engine.profile.statistics import spread
 from explorer.facts.profile.machine import KernelTime
 from explorer.facts.profile.profile import Spread
 
-_MATMULS = ((1, 1024, 1024), (1, 4096, 4096), (16, 1024, 1024), (128, 1024, 1024), (256, 64, 256))
-_STREAMED = ((1, 1024, 1024), (16, 1024, 1024), (128, 1024, 1024), (256, 1024, 1024))
-_TALL = ((512, 256, 1024), (512, 1024, 256), (3136, 128, 512), (3136, 512, 128))
-"""M, K, N; of many rows, for which it matters little where the weights come from."""
-_PRODUCTS = ((8, 128, 64, 128), (8, 128, 128, 64), (8, 512, 64, 512), (8, 512, 512, 64))
+_MATMUL_SIZES = ((1, 1024, 1024), (1, 4096, 4096), (16, 1024, 1024), (128, 1024, 1024), (256, 64, 256))
+_STREAMED_SIZES = ((1, 1024, 1024), (16, 1024, 1024), (128, 1024, 1024), (256, 1024, 1024))
+_TALL_SIZES = ((512, 256, 1024), (512, 1024, 256), (3136, 128, 512), (3136, 512, 128))
+"""M, K, N of matmuls with many rows; for these it hardly matters whether the weights come from memory."""
+_PRODUCT_SIZES = ((8, 128, 64, 128), (8, 128, 128, 64), (8, 512, 64, 512), (8, 512, 512, 64))
 """Batch, M, K, N."""
 _CONVS = (
     *(ConvShape((wide, wide), side, 3) for wide, side in ((64, 56), (128, 28), (256, 14), (512, 7))),
     *(ConvShape((wide, wide), side, 1) for wide, side in ((64, 56), (128, 28), (512, 14), (1024, 7))),
     ConvShape((3, 64), 256, 7, 1, 2),
     *(
-        ConvShape((wide, wide), side, 3, wide, then=act)
+        ConvShape((wide, wide), side, 3, wide, activation=act)
         for act in ("", *FUSED)
         for wide, side in ((32, 112), (512, 14))
     ),
 )
-_PAIRS = tuple([ConvShape((64, 256), 56, 1, batch=batch) for batch in (1, 8)])
-"""To and fro between few channels and many, as in blocks of many MACs for what they move."""
-_WINDOWS = (ConvShape((128, 128), 56, 7, 128), ConvShape((512, 512), 14, 7, 512))
-"""Depthwise convolutions with a wide window: each with the change of layout before and behind it."""
+_CHANNEL_PAIRS = tuple([ConvShape((64, 256), 56, 1, batch=batch) for batch in (1, 8)])
+"""Convolutions that alternate between few and many channels, as in blocks with many MACs per moved byte."""
+_WIDE_WINDOWS = (ConvShape((128, 128), 56, 7, 128), ConvShape((512, 512), 14, 7, 512))
+"""Depthwise convolutions with a wide window, each timed with the layout changes before and after it."""
 _BLOCKS = (DenseBlock(64, 28, 6), DenseBlock(256, 14, 8))
-_CHAIN = 4
-"""Convolutions one after the other."""
+_CHAIN_LENGTH = 4
+"""Number of convolutions in a chain."""
 _STAGES = ((16, 112), (32, 56), (64, 28), (128, 14), (256, 7))
-"""Channels and side of what the blocks of the network hand on."""
-_WIDER = 4
+"""Channels and side of the output of each block of the network."""
+_EXPANSION = 4
 _BATCHES = (1, 8)
 OPS = (
     *("Add", "Relu", "Sigmoid", "Erf", "Gelu", "Softmax", "LayerNormalization", "SkipLayerNormalization"),
     *("Transpose", "MaxPool", TURNED, SHORT_ROWS),
 )
 _SHAPES = ((1, 8, 64, 64), (1, 64, 128, 128))
-_BY_ROW = {"Softmax": 4, "LayerNormalization": 4, "SkipLayerNormalization": 3, SHORT_ROWS: 3}
-"""What works row by row, and the axes of an array that it takes."""
-_ROWS = ((1, 1, 64, 512), (1, 8, 256, 512))
-_OF_OP = {SHORT_ROWS: ((1, 1, 196, 128), (1, 1, 3136, 128)), TURNED: ((1, 512, 14, 14), (1, 128, 56, 56))}
-"""Sizes of arrays of those operators that have others."""
+_ROW_AXES = {"Softmax": 4, "LayerNormalization": 4, "SkipLayerNormalization": 3, SHORT_ROWS: 3}
+"""Operators that work row by row, with the number of axes of their input."""
+_ROW_SHAPES = ((1, 1, 64, 512), (1, 8, 256, 512))
+_SHAPES_BY_OPERATOR = {
+    SHORT_ROWS: ((1, 1, 196, 128), (1, 1, 3136, 128)),
+    TURNED: ((1, 512, 14, 14), (1, 128, 56, 56)),
+}
+"""Shapes for the operators that are timed on shapes of their own."""
 _NETWORKS = (*_BATCHES, *_BLOCKS)
 COUNT = sum(
     map(
         len,
         (
-            _MATMULS,
-            _STREAMED,
-            _TALL,
-            _TALL,
-            _PRODUCTS,
+            _MATMUL_SIZES,
+            _STREAMED_SIZES,
+            _TALL_SIZES,
+            _TALL_SIZES,
+            _PRODUCT_SIZES,
             _CONVS,
-            _PAIRS,
-            _WINDOWS,
+            _CHANNEL_PAIRS,
+            _WIDE_WINDOWS,
             *[_NETWORKS] * 2,
             *[OPS] * 2,
         ),
@@ -82,76 +85,81 @@ COUNT = sum(
 
 
 def network(batch: int) -> tuple[ConvShape, ...]:
-    """Convolutions of few MACs for what they move, as networks for small devices have them: of no model.
+    """Returns the convolutions of a network of low MACs per moved byte, like those for mobile devices.
 
-    Chains of equal ones hand on to each thread what it made itself, and so hide what it takes to come by what
-    another made: 2 to 3 times their time where each processor has a last cache of its own. So these stand one
-    after the other in blocks, as in models: 1 x 1 to more channels, depthwise, 1 x 1 to few.
+    A chain of equal convolutions would hide a cost: each thread reads what it wrote itself. In a model,
+    threads read what other threads wrote. Where each processor has its own last cache, this takes 2 to 3
+    times as long. So the convolutions are arranged in blocks as in models: 1 x 1 to more channels, depthwise,
+    1 x 1 to fewer channels.
     """
 
     def one(channels: tuple[int, int], side: int) -> ConvShape:
         return ConvShape(channels, side, 1, batch=batch)
 
-    def depthwise(wide: int, side: int, stride: int = 1) -> ConvShape:
-        return ConvShape((wide, wide), side, 3, wide, stride, batch)
+    def depthwise(width: int, side: int, stride: int = 1) -> ConvShape:
+        return ConvShape((width, width), side, 3, width, stride, batch)
 
-    wide, found = 32, [ConvShape((3, 32), 224, 3, 1, 2, batch)]
-    for (few, side), (more, less) in itertools.pairwise(_STAGES):
-        found += [depthwise(wide, side), one((wide, few), side)]
-        wide = _WIDER * few
-        found += [one((few, wide), side), depthwise(wide, side, 2), one((wide, more), less)]
-        wide = _WIDER * more
-        found.append(one((more, wide), less))
-    few, side = _STAGES[-1]
-    return (*found, depthwise(wide, side), one((wide, few), side), one((few, wide), side))
+    width, shapes = 32, [ConvShape((3, 32), 224, 3, 1, 2, batch)]
+    for (narrow, side), (next_narrow, next_side) in itertools.pairwise(_STAGES):
+        shapes += [depthwise(width, side), one((width, narrow), side)]
+        width = _EXPANSION * narrow
+        shapes += [
+            one((narrow, width), side),
+            depthwise(width, side, 2),
+            one((width, next_narrow), next_side),
+        ]
+        width = _EXPANSION * next_narrow
+        shapes.append(one((next_narrow, width), next_side))
+    narrow, side = _STAGES[-1]
+    return (*shapes, depthwise(width, side), one((width, narrow), side), one((narrow, width), side))
 
 
 def probes(
-    kernels: Kernels, time: Callable[[Run, int], Spread], fits: Callable[[int], bool], streamed: int
+    kernels: Kernels, time: Callable[[Run, int], Spread], has_time: Callable[[int], bool], streamed: int
 ) -> Iterator[KernelTime]:
     """Times the probes.
 
     Args:
-        kernels: What can be timed.
-        time: Seconds of one of so many equal parts of a run.
-        fits: Whether there is time for a run of so many MACs.
-        streamed: Bytes of weights that no cache holds from one run to the next.
+        kernels: Builds the runs.
+        time: Times a run; returns the seconds of one of a number of equal parts of it.
+        has_time: Takes the MACs of a run; returns whether there is time for it.
+        streamed: Bytes of weights that are too many for a cache to hold from one run to the next.
     """
-    for m, k, n in _MATMULS:
+    for m, k, n in _MATMUL_SIZES:
         yield _matmul("MatMul", (m, k, n), time(kernels.matmul(m, k, n, 1), 1))
-    for m, k, n in _STREAMED:
+    for m, k, n in _STREAMED_SIZES:
         count = max(2, streamed // (4 * k * n))
-        if fits(count * m * k * n):
+        if has_time(count * m * k * n):
             yield _matmul(COLD, (m, k, n), time(kernels.matmul(m, k, n, count), count))
-    for m, k, n in _TALL:
-        took = time(kernels.matmul(m, k, n, 1), 1)
-        yield _matmul(COLD, (m, k, n), took)
-        yield _matmul("MatMul", (m, k, n), took)
+    for m, k, n in _TALL_SIZES:
+        seconds = time(kernels.matmul(m, k, n, 1), 1)
+        yield _matmul(COLD, (m, k, n), seconds)
+        yield _matmul("MatMul", (m, k, n), seconds)
         yield _matmul(BIASED, (m, k, n), time(kernels.biased(m, k, n), 1))
-    for batch, m, k, n in _PRODUCTS:
+    for batch, m, k, n in _PRODUCT_SIZES:
         yield _matmul(PRODUCTS, (m, k, n), time(kernels.products(batch, m, k, n), batch))
     for shape in _CONVS:
-        yield _conv(shape, time(kernels.conv(shape, _CHAIN), _CHAIN), alone=True)
-    for shape in _PAIRS:
-        took = time(kernels.conv(shape, _CHAIN), _CHAIN)
-        # both ways have the same MACs and bytes; what each takes alone is not told
+        yield _conv(shape, time(kernels.conv(shape, _CHAIN_LENGTH), _CHAIN_LENGTH), in_chain=True)
+    for shape in _CHANNEL_PAIRS:
+        seconds = time(kernels.conv(shape, _CHAIN_LENGTH), _CHAIN_LENGTH)
+        # both directions have the same MACs and bytes, so each gets the mean time
         for channels in (shape.channels, shape.channels[::-1]):
-            yield _conv(shape._replace(channels=channels), took)
-    for shape in _WINDOWS:
+            yield _conv(shape._replace(channels=channels), seconds)
+    for shape in _WIDE_WINDOWS:
         yield _conv(shape, time(kernels.conv(shape, 1), 1))
     for block in _BLOCKS:
         yield from _in_block(kernels, block, time)
     for batch in _BATCHES:
         shapes = network(batch)
-        if fits(sum(shape.channels[1] * shape.inner * shape.places for shape in shapes)):
+        if has_time(sum(shape.channels[1] * shape.inner * shape.places for shape in shapes)):
             yield from _in_network(kernels, shapes, time)
     for op in OPS:
-        for sizes in _OF_OP.get(op, _ROWS if op in _BY_ROW else _SHAPES):
+        for sizes in _SHAPES_BY_OPERATOR.get(op, _ROW_SHAPES if op in _ROW_AXES else _SHAPES):
             count = math.prod(sizes)
             if op == "Add":
                 run, moved = kernels.add(count), 12 * count
             else:
-                run, moved = kernels.elementwise(op, sizes[-_BY_ROW.get(op, 4) :]), 8 * count
+                run, moved = kernels.elementwise(op, sizes[-_ROW_AXES.get(op, 4) :]), 8 * count
             yield _kernel(op, sizes, 0, moved, time(run, 1))
 
 
@@ -163,69 +171,99 @@ def _matmul(op: str, sizes: tuple[int, int, int], took: Spread) -> KernelTime:
 def _in_network(
     kernels: Kernels, shapes: Sequence[ConvShape], time: Callable[[Run, int], Spread]
 ) -> Iterator[KernelTime]:
-    """Convolutions as they run in a network: their parts of a run under a profiler, of its time without."""
-    runs = _unslowed(kernels.network(shapes), kernels.observed(shapes), time)
+    """Yields the times of convolutions as they run in a network.
+
+    The profiler gives the shares of the kernels, and a run without it the total time.
+    """
+    runs = _kernel_times(kernels.network(shapes), kernels.observed(shapes), time)
     for shape in dict.fromkeys(shapes):
-        places = [at for at, other in enumerate(shapes) if other == shape]
-        yield _conv(shape, spread([sum(each[at] for at in places) / len(places) for each in runs]))
+        indices = [index for index, other_shape in enumerate(shapes) if other_shape == shape]
+        yield _conv(shape, spread([sum(run[index] for index in indices) / len(indices) for run in runs]))
 
 
 def _in_block(
     kernels: Kernels, block: DenseBlock, time: Callable[[Run, int], Spread]
 ) -> Iterator[KernelTime]:
-    """Joins and scalings of a dense block, as `_in_network` tells convolutions."""
-    runs = _unslowed(kernels.block(block), kernels.observed_block(block), time)
-    for number, (op, at) in enumerate(block.kernels):
-        sizes = (1, block.width(at), block.side, block.side)
-        yield _kernel(op, sizes, 0, 8 * math.prod(sizes), spread([each[number] for each in runs]))
+    """Yields the times of Concat and BatchNormalization in a dense block, measured as by `_in_network`."""
+    runs = _kernel_times(kernels.block(block), kernels.observed_block(block), time)
+    for number, (op, layer) in enumerate(block.kernels):
+        sizes = (1, block.width(layer), block.side, block.side)
+        yield _kernel(op, sizes, 0, 8 * math.prod(sizes), spread([run[number] for run in runs]))
 
 
-def _unslowed(plain: Run, seen: ObservedNetwork, time: Callable[[Run, int], Spread]) -> list[list[float]]:
-    """Seconds of each kernel, run by run: as a profiler sees them, less what it slows them all."""
-    whole = time(plain, 1).median
-    time(seen.run, 1)
-    runs = seen.each()
-    runs = runs[1:] or runs  # the runtime plans its memory in the first
-    slower = spread([ran for _, ran in runs]).median / whole
-    return [[one / slower for one in each] for each, _ in runs]
+def _kernel_times(
+    unprofiled: Run, profiled: ObservedNetwork, time: Callable[[Run, int], Spread]
+) -> list[list[float]]:
+    """Returns the seconds of each kernel in each profiled run, corrected for the slowdown by the profiler.
+
+    Args:
+        unprofiled: Runs the graph without a profiler.
+        profiled: The same graph with a profiler.
+        time: Times a run.
+    """
+    run_seconds = time(unprofiled, 1).median
+    time(profiled.run, 1)
+    runs = profiled.read_times()
+    runs = runs[1:] or runs  # without the first, in which the runtime plans its memory
+    slowdown = spread([profiled_seconds for _, profiled_seconds in runs]).median / run_seconds
+    return [[seconds / slowdown for seconds in kernel_seconds] for kernel_seconds, _ in runs]
 
 
-def _conv(shape: ConvShape, took: Spread, alone: bool = False) -> KernelTime:
-    """A convolution; `alone`: in a chain of such."""
-    op, sizes = _point(shape, alone)
-    (before, after), places = shape.channels, shape.places
-    moved = 4 * (before * places * shape.stride**2 + after * places + after * shape.inner)
-    return _kernel(op, sizes, after * shape.inner * places, moved, took)
+def _conv(shape: ConvShape, seconds: Spread, in_chain: bool = False) -> KernelTime:
+    """Builds the time of a convolution.
+
+    Args:
+        shape: The convolution.
+        seconds: Seconds of one run of it.
+        in_chain: Whether it was timed in a chain of equal convolutions.
+    """
+    op, sizes = _kernel_key(shape, in_chain)
+    (inputs, outputs), places = shape.channels, shape.places
+    moved = 4 * (inputs * places * shape.stride**2 + outputs * places + outputs * shape.inner)
+    return _kernel(op, sizes, outputs * shape.inner * places, moved, seconds)
 
 
-def _point(shape: ConvShape, alone: bool = False) -> tuple[str, tuple[int, ...]]:
-    """The operator and the sizes by which a convolution is known."""
-    then = shape.then or (ALONE if alone else "")
-    op = conv_family(shape.inner, shape.kernel**2, shape.groups, shape.stride, then)
+def _kernel_key(shape: ConvShape, in_chain: bool = False) -> tuple[str, tuple[int, ...]]:
+    """Returns the operator family and sizes by which a convolution's time is looked up."""
+    suffix = shape.activation or (NO_ACTIVATION if in_chain else "")
+    op = conv_family(shape.inner, shape.kernel**2, shape.groups, shape.stride, suffix)
     return op, (shape.channels[1], shape.inner, shape.places)
 
 
-def network_time(known: Sequence[KernelTime]) -> tuple[float, float] | None:
-    """The interval of the time of the network of batch 1, by its parts; None where they are not known."""
-    by_point = {(one.op, one.sizes): one.seconds for one in known}
-    parts = [by_point.get(_point(shape)) for shape in network(1)]
-    found = [one for one in parts if one is not None]
-    if len(found) < len(parts):
+def network_time(kernels: Sequence[KernelTime]) -> tuple[float, float] | None:
+    """Computes the interval of the time of the network of batch 1, from the times of its convolutions.
+
+    Returns:
+        Lower and upper end in seconds, or None if the time of a convolution is unknown.
+    """
+    seconds_by_key = {(kernel.op, kernel.sizes): kernel.seconds for kernel in kernels}
+    parts = [seconds_by_key.get(_kernel_key(shape)) for shape in network(1)]
+    times = [kernel for kernel in parts if kernel is not None]
+    if len(times) < len(parts):
         return None
-    return sum(one.low for one in found), sum(one.high for one in found)
+    return sum(kernel.low for kernel in times), sum(kernel.high for kernel in times)
 
 
-def slowed(known: Sequence[KernelTime], times: float) -> tuple[KernelTime, ...]:
-    """The same kernels with those of networks so many times slower."""
-    of_network = {_point(shape) for batch in _BATCHES for shape in network(batch)}
-    return tuple([_slower(one, times) if (one.op, one.sizes) in of_network else one for one in known])
+def with_network_factor(kernels: Sequence[KernelTime], factor: float) -> tuple[KernelTime, ...]:
+    """Returns the kernels with the times of the networks' convolutions multiplied by `factor`."""
+    network_keys = {_kernel_key(shape) for batch in _BATCHES for shape in network(batch)}
+    return tuple(
+        [
+            _scaled(kernel, factor) if (kernel.op, kernel.sizes) in network_keys else kernel
+            for kernel in kernels
+        ]
+    )
 
 
-def _slower(one: KernelTime, times: float) -> KernelTime:
-    a = one.seconds
-    took = Spread(a.median * times, a.p10 * times, a.p90 * times, a.low * times, a.high * times, a.count)
-    return _kernel(one.op, one.sizes, one.macs, one.bytes, took)
+def _scaled(kernel: KernelTime, factor: float) -> KernelTime:
+    a = kernel.seconds
+    seconds = Spread(
+        a.median * factor, a.p10 * factor, a.p90 * factor, a.low * factor, a.high * factor, a.count
+    )
+    return _kernel(kernel.op, kernel.sizes, kernel.macs, kernel.bytes, seconds)
 
 
-def _kernel(op: str, sizes: tuple[int, ...], macs: int, moved: int, took: Spread) -> KernelTime:
-    return KernelTime(op, "float32", sizes, macs, moved, took, macs / took.median, moved / took.median)
+def _kernel(op: str, sizes: tuple[int, ...], macs: int, moved: int, seconds: Spread) -> KernelTime:
+    return KernelTime(
+        op, "float32", sizes, macs, moved, seconds, macs / seconds.median, moved / seconds.median
+    )

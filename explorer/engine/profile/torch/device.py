@@ -1,8 +1,8 @@
-"""Where a module is timed: on the processor, or on a CUDA device.
+"""Devices on which a module is timed: the processor, or a CUDA device.
 
-A CUDA device works behind the program: a call is over before its kernels are. So the wall time ends when all
-of them are done, parts of a training step lie between events of the device's own clock, and the time of an
-operator is that of the kernels that it launched.
+A CUDA device works asynchronously: a call returns before its kernels have run. So the wall time ends when all
+kernels have ended. The parts of a training step are measured between events on the device's clock. The time
+of an operator is that of the kernels that it launched.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from explorer.host.optional_packages import error_line
 
 
 class Processor:
-    """The processor: its calls are complete when they return.
+    """The processor. Its calls are complete when they return.
 
     Attributes:
-        name: The name in `--device`.
+        name: Name of the device for `--device`.
         activities: The activities that torch's profiler records.
     """
 
@@ -34,33 +34,33 @@ class Processor:
     activities: Sequence[ProfilerActivity] = (ProfilerActivity.CPU,)
 
     def place(self, value: Any) -> Any:
-        """A tensor or a module, moved to the device."""
+        """Moves a tensor or a module to the device."""
         return value
 
     def current(self) -> AbstractContextManager[object]:
-        """A context in which the device is the default of torch."""
+        """Returns a context manager that makes the device torch's default."""
         return nullcontext()
 
     def wait(self) -> None:
-        """Returns when all that was begun is done."""
+        """Waits until all work on the device is done."""
 
     def mark(self) -> Any:
-        """Now, for `between`."""
+        """Returns the current time as a mark for `between`."""
         return time.perf_counter()
 
-    def between(self, began: Any, ended: Any) -> float:
-        """Seconds between two marks, behind `wait`."""
-        return float(ended - began)
+    def between(self, start: Any, end: Any) -> float:
+        """Computes the seconds between two marks. Call `wait` before."""
+        return float(end - start)
 
     def events(self, profiler: Any) -> tuple[list[Event], list[Event]]:
-        """The events of a profiler that has ended: the program's calls, and the device's kernels."""
+        """Returns the events of a profiler that has ended: the program's calls, and the device's kernels."""
         return events_of(profiler), []
 
     def begin(self) -> None:
-        """Counts memory from now on."""
+        """Starts to measure memory."""
 
     def notes(self) -> tuple[str, ...]:
-        """Notes on the runs since `begin`."""
+        """Returns notes on the runs since `begin`."""
         return ()
 
     def clear(self) -> None:
@@ -68,7 +68,7 @@ class Processor:
 
 
 class Cuda(Processor):
-    """A CUDA device, by its name in torch."""
+    """A CUDA device, by its name in torch, such as 'cuda:0'."""
 
     activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
 
@@ -81,11 +81,11 @@ class Cuda(Processor):
         """See `Processor`.
 
         Raises:
-            BadModel: The device has no room for it.
+            BadModel: The device has too little memory, or its driver failed.
         """
         try:
             return value.to(self.name)
-        except RuntimeError as error:  # out of memory; a driver that does not fit
+        except RuntimeError as error:  # out of memory, or an incompatible driver
             subject = "the model" if isinstance(value, nn.Module) else "an input"
             reason = str(error).partition("\n")[0]
             raise BadModel(f"{subject} cannot be moved to the device: {reason}", where=self.name) from None
@@ -104,9 +104,9 @@ class Cuda(Processor):
         event.record(torch.cuda.current_stream(self.name))
         return event
 
-    def between(self, began: Any, ended: Any) -> float:
+    def between(self, start: Any, end: Any) -> float:
         """See `Processor`."""
-        return float(began.elapsed_time(ended)) * 1e-3
+        return float(start.elapsed_time(end)) * 1e-3
 
     def events(self, profiler: Any) -> tuple[list[Event], list[Event]]:
         """See `Processor`."""
@@ -121,41 +121,41 @@ class Cuda(Processor):
 
     def notes(self) -> tuple[str, ...]:
         """See `Processor`."""
-        most, reserved = (
+        peak, reserved = (
             torch.cuda.max_memory_allocated(self.name),
             torch.cuda.max_memory_reserved(self.name),
         )
-        blind = (
+        no_kernels_note = (
             "torch's profiler told of no kernel of the device, so layers have no times: another profiler may"
             " have its counters (CUPTI), or the driver keeps them for an administrator",
         )
         return (
-            *(() if self._has_kernels else blind),
-            f"the runs held {bytes_text(most)} of {torch.cuda.get_device_name(self.name)} at most,"
+            *(() if self._has_kernels else no_kernels_note),
+            f"the runs held {bytes_text(peak)} of {torch.cuda.get_device_name(self.name)} at most,"
             f" {bytes_text(self._before)} of it before they began;"
             f" torch's allocator reserved {bytes_text(reserved)}",
         )
 
     def clear(self) -> None:
         """See `Processor`."""
-        with suppress(RuntimeError):  # behind an error of a kernel the device answers nothing else
+        with suppress(RuntimeError):  # after a kernel's error, every call of the device fails
             torch.cuda.empty_cache()
 
 
 def device_named(name: str) -> Processor:
-    """A device by its name: 'cpu', 'cuda', 'cuda:1'.
+    """Returns the device with a name: 'cpu', 'cuda', 'cuda:1'.
 
     Raises:
-        Misuse: There is no such device, or its driver does not work.
+        Misuse: The device does not exist, or its driver does not work.
     """
-    there = ["cpu", *(f"cuda:{at}" for at in range(torch.cuda.device_count()))]
+    available = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
     device_name = name.casefold()
     if device_name == "cpu":
         return Processor()
-    if device_name not in there and (device_name != "cuda" or len(there) < 2):
-        raise Misuse(f"torch has no '{name}' here", where="--device", hint=f"it has {', '.join(there)}")
+    if device_name not in available and (device_name != "cuda" or len(available) < 2):
+        raise Misuse(f"torch has no '{name}' here", where="--device", hint=f"it has {', '.join(available)}")
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         return Cuda(f"cuda:{torch.cuda.current_device()}" if device_name == "cuda" else device_name)
-    except (RuntimeError, AssertionError) as error:  # a driver too old; torch built without CUDA
+    except (RuntimeError, AssertionError) as error:  # an old driver, or torch built without CUDA
         raise Misuse(f"torch cannot use '{name}': {error_line(error)}", where="--device") from None

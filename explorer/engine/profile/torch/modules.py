@@ -1,6 +1,7 @@
-"""Profile of an nn.Module: wall time as a user calls it, and torch's profiler around ranges of its modules.
+"""Profiles an nn.Module: the wall time of plain calls, and torch's profiler with a range for each module.
 
-Nothing is hooked while the wall time is taken. A training step runs a copy, at a rate of learning of 0.
+No hooks are active while the wall time is measured. A training step runs on a copy of the module, with a
+learning rate of 0.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from explorer.engine.compat.torch import listening
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import named, tensors
 from explorer.engine.formats.torch_module.width_mismatch import failure
-from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
+from explorer.engine.profile.assemble import Conditions, TimeSamples, assemble_profile
 from explorer.engine.profile.compare import TimedModel
 from explorer.engine.profile.load import LoadWatch
 from explorer.engine.profile.rounds import Measurement
@@ -41,18 +42,20 @@ from explorer.engine.profile.torch.events import (
     OperatorRun,
     RowRun,
     module_run,
-    recorded,
+    recorded_run,
 )
 from explorer.facts import Analysis, Layer
 from explorer.facts.profile.profile import OperatorTime, PhaseTime, Profile, ProfileSpec, Stopped
 from explorer.facts.profile.recording import RecordedRun
 from explorer.facts.roofline import Machine
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else its library prints on the terminal when it starts
+os.environ.setdefault(
+    "KINETO_LOG_LEVEL", "99"
+)  # else the profiler's library prints to the terminal when it starts
 
 _T = TypeVar("_T")
-_MOST_RUNS = 1000
-"""Runs under the profiler that are kept."""
+_MAX_PROFILED_RUNS = 1000
+"""Maximum number of runs under the profiler."""
 _FORWARD, _LOSS, _BACKWARD, _STEP = "forward", "loss", "backward", "optimizer step"
 
 _OPTIMIZERS: Mapping[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
@@ -60,20 +63,20 @@ _OPTIMIZERS: Mapping[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]]
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.0, momentum=0.9),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.0),
 }
-"""Optimizers; a rate of 0 leaves the weights as they are."""
+"""Optimizers by name, with a learning rate of 0, which keeps the weights unchanged."""
 
 
 class TimedModule(Struct, frozen=True):
     """A module to be timed.
 
     Attributes:
-        loaded: The model.
+        loaded: The model that contains the module.
         module: The module with its weights.
-        args, kwargs: Its inputs.
+        args, kwargs: Arguments of a call.
         analysis: Its analysis at their sizes.
-        inputs: The origin of each input, in words.
-        batch: Size that was bound to the first dimension.
-        rows: Samples in one run; None where there is no first dimension.
+        inputs: Description of each input's origin.
+        batch: Size that was bound to the first dimension, or None.
+        rows: Number of samples in one run, or None without a first dimension.
     """
 
     loaded: LoadedModule
@@ -87,10 +90,10 @@ class TimedModule(Struct, frozen=True):
 
 
 def measured(subject: TimedModule, spec: ProfileSpec) -> Measurement:
-    """A module to be timed in torch.
+    """Prepares the measurement of a module in torch.
 
     Raises:
-        Misuse: There is no such device.
+        Misuse: The device does not exist, or an optimization level is given.
     """
     device = device_named(spec.device)
     if spec.optimize is not None:
@@ -101,24 +104,25 @@ def measured(subject: TimedModule, spec: ProfileSpec) -> Measurement:
 
 
 class _ModuleRuns(TimedRuns):
-    """A module that is called plainly, and under the profiler.
+    """A module that runs without the profiler and with it.
 
     Attributes:
-        runs: The profiler's events, run by run.
-        phases: Seconds of each part of a training step in plain runs.
-        recording: The last runs, with their events.
-        at: Path of the innermost module that failed, and its error.
+        module: The module.
+        runs: Work in each run under the profiler.
+        phases: Seconds of each phase of a training step in plain runs.
+        recording: The last runs with their events.
+        failed_at: Path of the innermost module that failed, and its error.
     """
 
     def __init__(self, subject: TimedModule, module: nn.Module, spec: ProfileSpec, device: Processor) -> None:
         super().__init__(spec.record)
         self._subject, self.module, self._train = subject, module, spec.train
         self._device = device
-        self._arguments = _each(subject.args, device.place), _each(subject.kwargs, device.place)
+        self._arguments = _map_tensors(subject.args, device.place), _map_tensors(subject.kwargs, device.place)
         layers = subject.analysis.layers
         rows = {layer.path: layer.id for layer in layers}
         paths = named(module)
-        # a module without a row of its own belongs to the module that calls it
+        # the work of a module without a row belongs to the module that calls it
         self._rows = {id(part): rows[path] for path, part in paths.items() if path in rows}
         self._rows.setdefault(id(module), -1)
         self._paths = {id(part): path for path, part in paths.items()}
@@ -126,16 +130,16 @@ class _ModuleRuns(TimedRuns):
         self.runs: list[ModuleRun] = []
         self._record, self.recording = spec.record, list[RecordedRun]()
         self.phases: dict[str, list[float]] = {}
-        self.at: tuple[str, BaseException | None] = "", None
+        self.failed_at: tuple[str, BaseException | None] = "", None
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if spec.train and not trained:
             raise Misuse("no parameter of it is trained", where="--train", hint="leave it out")
         self._optimizer = _OPTIMIZERS[spec.optimizer](trained) if spec.train else None
 
-    # called by `listening`
+    # methods that `listening` calls
 
     def run(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """A call of a module, as a range of the profiler's."""
+        """Calls a module inside a range of the profiler."""
         row = self._rows.get(id(module))
         try:
             if row is None:
@@ -143,24 +147,24 @@ class _ModuleRuns(TimedRuns):
             with record_function(f"{MODULE}{row}"):
                 return call(module, *args, **kwargs)
         except Exception as error:
-            if self.at[1] is not error:
-                self.at = self._paths.get(id(module), ""), error
+            if self.failed_at[1] is not error:
+                self.failed_at = self._paths.get(id(module), ""), error
             raise
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """See `Watch`; functions are not watched."""
+        """See `Watch`. Never called: functions are not watched."""
         raise NotImplementedError
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """See `Watch`; operators are not watched."""
+        """See `Watch`. Never called: operators are not watched."""
         raise NotImplementedError
 
-    def once(self, observed: bool) -> float:
+    def run_once(self, observed: bool) -> float:
         """See `TimedRuns`."""
         device = self._device
         args, kwargs = (
-            _each(value, torch.clone) for value in self._arguments
-        )  # a module may work in place on them
+            _map_tensors(value, torch.clone) for value in self._arguments
+        )  # copies, because a module may change its inputs in place
         device.wait()
         with self._subject.loaded.quiet(), torch.set_grad_enabled(self._train), device.current():
             if not observed:
@@ -180,13 +184,13 @@ class _ModuleRuns(TimedRuns):
         events, kernels = device.events(profiler)
         self.runs.append(module_run(events, self._functions))
         if self._record:
-            self.recording = [*self.recording, recorded([*events, *kernels])][-self._record :]
+            self.recording = [*self.recording, recorded_run([*events, *kernels])][-self._record :]
         return took
 
     def _step(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], observed: bool
     ) -> dict[str, tuple[Any, Any]]:
-        """Runs once; returns the device's marks around each part of the run."""
+        """Runs once; returns the device's marks at the start and end of each phase."""
         parts: dict[str, tuple[Any, Any]] = {}
         with self._phase(_FORWARD, parts, observed):
             outputs = self.module(*args, **kwargs)
@@ -212,33 +216,33 @@ class _ModuleRuns(TimedRuns):
 
 
 def _loss(outputs: Any) -> torch.Tensor:
-    """The sum of the means of all that a gradient flows back from."""
-    means = [t.mean() for _, t in tensors(outputs) if t.is_floating_point() and t.requires_grad]
-    if not means:
+    """Returns the sum of the means of all outputs that have a gradient."""
+    mean_losses = [t.mean() for _, t in tensors(outputs) if t.is_floating_point() and t.requires_grad]
+    if not mean_losses:
         raise Misuse("no output of it has a gradient", where="--train", hint="leave it out")
-    return sum(means[1:], means[0])
+    return sum(mean_losses[1:], mean_losses[0])
 
 
 def _first_sentence(error: Exception) -> str:
-    """An error's first sentence, without the figures of memory that follow and change each time."""
+    """Returns an error's first sentence. The memory figures after it change with each attempt."""
     return str(error).partition(". ")[0]
 
 
 def _timed_runs_text(wall: Sequence[float]) -> str:
-    """The number of timed runs before a failure, in words."""
+    """Describes the runs before a failure."""
     if not wall:
         return "no run was timed before"
     return f"{many_text(len(wall), 'run')} before it took {seconds_text(spread(wall).median)} each"
 
 
-def _each(structure: Any, make: Callable[[torch.Tensor], Any]) -> Any:
-    """The structure with `make` applied to each tensor in it."""
+def _map_tensors(structure: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+    """Applies a function to each tensor in a structure of mappings, lists and tuples."""
     if isinstance(structure, torch.Tensor):
-        return make(structure)
+        return function(structure)
     if isinstance(structure, Mapping):
-        return {key: _each(value, make) for key, value in structure.items()}
+        return {key: _map_tensors(value, function) for key, value in structure.items()}
     if isinstance(structure, (list, tuple)) and not hasattr(structure, "_fields"):
-        return type(structure)(_each(value, make) for value in structure)
+        return type(structure)(_map_tensors(value, function) for value in structure)
     return structure
 
 
@@ -260,7 +264,7 @@ class _MeasuredModule(Struct):
     @property
     def room(self) -> int:
         """See `Measurement`."""
-        return _MOST_RUNS
+        return _MAX_PROFILED_RUNS
 
     def load(self, spec: ProfileSpec, folder: str, stack: ExitStack) -> None:
         """See `Measurement`."""
@@ -271,7 +275,9 @@ class _MeasuredModule(Struct):
         module, device = self.subject.module, self.device
         stack.callback(device.clear)
         if spec.train or device.name != "cpu":
-            module = copy.deepcopy(module)  # statistics of its batches change; the user's stays where it is
+            module = copy.deepcopy(
+                module
+            )  # training changes batch statistics, and the user's module must stay on its device
         module = device.place(module)
         for part in module.modules():
             stack.callback(setattr, part, "training", part.training)
@@ -289,21 +295,24 @@ class _MeasuredModule(Struct):
         except Exception as error:
             where = self._failed_in(error)
             place = f" in {where}" if where else ""
-            done = _timed_runs_text(self.loaded.wall)
+            timed_runs_text = _timed_runs_text(self.loaded.wall)
             message = failure(self.loaded.module, partial(work, self.loaded), error, place)
-            raise BadModel(message, where=self.subject.loaded.source, hint=done) from error
+            raise BadModel(message, where=self.subject.loaded.source, hint=timed_runs_text) from error
 
     def _failed_in(self, error: Exception) -> str:
-        """Path of the module that failed, else ''; an unobserved run is repeated to find it."""
+        """Returns the path of the module that failed, or ''.
+
+        If the failed run was not under the profiler, the run is repeated under it.
+        """
         assert self.loaded is not None
-        if self.loaded.at[1] is error:
-            return self.loaded.at[0]
-        clear_frames(error.__traceback__)  # they hold the tensors of the failed run
+        if self.loaded.failed_at[1] is error:
+            return self.loaded.failed_at[0]
+        clear_frames(error.__traceback__)  # frees the tensors of the failed run
         self.device.clear()
         try:
-            self.loaded.once(True)
-        except Exception as again:  # whatever a model raises
-            where, raised = self.loaded.at
+            self.loaded.run_once(True)
+        except Exception as again:  # a model may raise any exception
+            where, raised = self.loaded.failed_at
             return where if raised is again and _first_sentence(again) == _first_sentence(error) else ""
         return ""
 
@@ -322,7 +331,7 @@ class _MeasuredModule(Struct):
     def timed(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
         """See `Measurement`."""
         layers = self.subject.analysis.layers
-        of_row = _samples([run.rows for run in self.runs])
+        samples_by_row = _samples([run.rows for run in self.runs])
         other_samples = _samples([run.other for run in self.runs])
         conditions = Conditions(
             warmup=spec.warmup,
@@ -340,19 +349,24 @@ class _MeasuredModule(Struct):
             notes=(*(_NOTES if spec.train else ()), *self.device.notes()),
             recording=self.recording,
         )
-        called = {row for run in self.runs for row in run.called}
-        model_profile = assembled(
-            layers, self.wall, of_row, _within(layers, of_row, called), other_samples, conditions
+        called_rows = {row for run in self.runs for row in run.called_rows}
+        model_profile = assemble_profile(
+            layers,
+            self.wall,
+            samples_by_row,
+            _rows_in_modules(layers, samples_by_row, called_rows),
+            other_samples,
+            conditions,
         )
         model_profile = replace(
             model_profile,
             operators=_operators(self.runs, model_profile.wall_seconds + model_profile.slowed_seconds),
             phases=self._phases(model_profile) if spec.train else (),
         )
-        return TimedModel(model_profile, layers, of_row)
+        return TimedModel(model_profile, layers, samples_by_row)
 
     def _phases(self, model_profile: Profile) -> tuple[PhaseTime, ...]:
-        times = {name: spread(took) for name, took in self.phases.items()}
+        times = {name: spread(phase_seconds) for name, phase_seconds in self.phases.items()}
         return tuple(
             [
                 PhaseTime(name, times_of_phase, times_of_phase.median / model_profile.wall_seconds)
@@ -367,29 +381,35 @@ _NOTES = (
 )
 
 
-def _within(layers: Sequence[Layer], timed: Collection[int], called: Collection[int]) -> dict[int, int]:
-    """Layers that run in the analysis but were not called now, each with the module that computed them."""
-    timed_around: dict[int, int] = {}
+def _rows_in_modules(
+    layers: Sequence[Layer], timed_rows: Collection[int], called_rows: Collection[int]
+) -> dict[int, int]:
+    """Finds the rows that run in the analysis but were not called, because a module computed them itself.
+
+    Returns:
+        The row id of the module, by the row id of each such layer.
+    """
+    module_by_row: dict[int, int] = {}
     for layer in layers:
-        if layer.group or not layer.calls or layer.id in timed or layer.id in called:
+        if layer.group or not layer.calls or layer.id in timed_rows or layer.id in called_rows:
             continue
-        around = layer.parent
-        while around is not None and around not in timed:
-            around = layers[around].parent
-        if around is not None:
-            timed_around[layer.id] = around
-    return timed_around
+        module_row = layer.parent
+        while module_row is not None and module_row not in timed_rows:
+            module_row = layers[module_row].parent
+        if module_row is not None:
+            module_by_row[layer.id] = module_row
+    return module_by_row
 
 
 def _samples(runs: Sequence[Mapping[Any, RowRun]]) -> dict[Any, TimeSamples]:
-    """Samples of every run, by row or name; a row that is missing in a run took no time there."""
+    """Builds the samples of all runs, by row or name. A row that is missing in a run gets a sample of 0."""
     samples: dict[Any, TimeSamples] = {}
     for key in dict.fromkeys(key for run in runs for key in run):
-        each = [run.get(key, _NOTHING) for run in runs]
-        last = next(row_run for row_run in reversed(each) if row_run is not _NOTHING)
-        backward = [row_run.backward for row_run in each]
+        row_runs = [run.get(key, _NOTHING) for run in runs]
+        last = next(row_run for row_run in reversed(row_runs) if row_run is not _NOTHING)
+        backward = [row_run.backward for row_run in row_runs]
         samples[key] = TimeSamples(
-            [row_run.seconds for row_run in each],
+            [row_run.seconds for row_run in row_runs],
             last.ops,
             last.requested_bytes,
             last.held_bytes,
@@ -402,13 +422,13 @@ _NOTHING = RowRun()
 
 
 def _operators(runs: Sequence[ModuleRun], base: float) -> tuple[OperatorTime, ...]:
-    """Medians of each operator over the runs, in descending order of self time."""
+    """Computes the medians of each operator over the runs, in descending order of self time."""
     operator_times = []
     for name in dict.fromkeys(name for run in runs for name in run.operators):
-        each = [run.operators.get(name, _NO_CALL) for run in runs]
-        last = next(operator_run for operator_run in reversed(each) if operator_run is not _NO_CALL)
-        self_seconds = spread([operator_run.self_seconds for operator_run in each]).median
-        total = spread([operator_run.seconds for operator_run in each]).median
+        operator_runs = [run.operators.get(name, _NO_CALL) for run in runs]
+        last = next(operator_run for operator_run in reversed(operator_runs) if operator_run is not _NO_CALL)
+        self_seconds = spread([operator_run.self_seconds for operator_run in operator_runs]).median
+        total = spread([operator_run.seconds for operator_run in operator_runs]).median
         share = self_seconds / base if base else 0.0
         operator_times.append(
             OperatorTime(

@@ -1,1 +1,1 @@
-"""Stages that run as a pipeline: processes on this machine, or workers of a Dask cluster."""
+"""Runs stages as a pipeline: in processes on this machine, or on the workers of a Dask cluster."""

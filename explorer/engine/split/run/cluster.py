@@ -1,7 +1,8 @@
-"""Stages on the workers of a Dask cluster: each stage stays on one worker, and workers exchange the values.
+"""Runs stages on the workers of a Dask cluster.
 
-A task is one stage's run of one micro-batch, and may run on its stage's worker only. If that worker ends, the
-task would wait forever, so the workers are polled while any task is running.
+Each stage runs on one fixed worker, and the workers send the values to each other. A task is the run of one
+stage on one micro-batch. If a stage's worker ends, its tasks would wait forever; therefore the workers are
+polled while tasks are running.
 """
 
 from __future__ import annotations
@@ -27,26 +28,27 @@ from explorer.host.optional_packages import error_line, require
 
 Array = np.ndarray[Any, Any]
 Passing = tuple[dict[str, Array], tuple[tuple[float, float], ...]]
-"""Values that later stages read, and when each earlier stage began and ended."""
+"""The values that later stages read, and the start and end time of each earlier stage's run."""
 
-_SILENCE = 1.0
+_POLL_SECONDS = 1.0
 """Seconds between two polls of the workers."""
-_STOPPED = 60.0
-"""Seconds for which a worker may be silent; loading a large stage takes some."""
-_AGAIN = "run it again on another"
-_AHEAD = 2
-"""Micro-batches in flight for each stage."""
+_MAX_SILENT_SECONDS = 60.0
+"""Seconds without a heartbeat after which a worker counts as gone; loading a large stage delays it."""
+_RETRY_HINT = "run it again on another"
+_BATCHES_PER_STAGE = 2
+"""The limit of micro-batches in flight, divided by the number of stages."""
 
 
 class ClusterLine:
-    """Stages in a row, each on a worker.
+    """The stages of a pipeline, each on a worker.
 
     Attributes:
-        ran: When a stage's run began, when it ended, and when its outputs were handed on (at once: workers
-            fetch it themselves), by stage and micro-batch.
-        came: Outputs by micro-batch.
-        count: The number of stages.
-        pids, workers: Processes and addresses of the workers, once they have loaded.
+        run_times: Times when a run began, when it ended, and when its outputs were sent, by stage and
+            micro-batch. The last two are equal, because the next worker fetches the outputs itself.
+        outputs_by_batch: Outputs by micro-batch.
+        count: Number of stages.
+        pids: Process id of each stage's worker; empty before `wait_until_loaded`.
+        workers: Address of each stage's worker.
     """
 
     def __init__(
@@ -56,69 +58,78 @@ class ClusterLine:
         configs: Sequence[Mapping[str, Any]],
         where: Sequence[str],
     ) -> None:
-        self.ran: dict[tuple[int, int], tuple[float, float, float]] = {}
-        self.came: dict[int, dict[str, Array]] = {}
+        self.run_times: dict[tuple[int, int], tuple[float, float, float]] = {}
+        self.outputs_by_batch: dict[int, dict[str, Array]] = {}
         self.count = len(configs)
         self.pids: list[int] = []
         self.workers = list(where)
-        self._client, self._look, self._configs = client, look, configs
+        self._client, self._check_scheduler, self._configs = client, look, configs
         self._run = uuid.uuid4().hex[:12]
         self._waiting: deque[tuple[int, Mapping[str, Array]]] = deque()
-        self._under_way: dict[int, list[Any]] = {}
-        self._looked = 0.0
-        self._heard: dict[str, tuple[float, float]] = {}
+        self._tasks_by_batch: dict[int, list[Any]] = {}
+        self._last_poll = 0.0
+        self._heartbeats: dict[str, tuple[float, float]] = {}
 
     def send(self, batch: int, feeds: Mapping[str, Array]) -> None:
-        """Queues a micro-batch; only a limited number is in flight."""
+        """Queues a micro-batch. It starts when fewer than the allowed number are in flight."""
         self._waiting.append((batch, feeds))
 
-    def until_ready(self, cancel: Cancel) -> None:
+    def wait_until_loaded(self, cancel: Cancel) -> None:
         """Loads the stages, each on its worker."""
         tasks = [
-            self._submit(at, f"load-{at}", _load_stage, config) for at, config in enumerate(self._configs)
+            self._submit(index, f"load-{index}", _load_stage, config)
+            for index, config in enumerate(self._configs)
         ]
         while not all(task.done() for task in tasks):
             self._check(cancel)
             time.sleep(LOOK)
-        self.pids = [self._result(at, task, cancel) for at, task in enumerate(tasks)]
+        self.pids = [self._result(index, task, cancel) for index, task in enumerate(tasks)]
 
-    def until(
+    def wait_for(
         self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
     ) -> None:
-        """Waits until these micro-batches have come out."""
+        """Runs the queued micro-batches, and waits for the outputs of all micro-batches in `numbers`.
+
+        Args:
+            numbers: The micro-batches to wait for.
+            cancel: Returns whether to stop.
+            tell: Receives the number of finished micro-batches.
+        """
         reported = -1
-        while len(self.came) < len(numbers):
+        while len(self.outputs_by_batch) < len(numbers):
             self._check(cancel)
-            while self._waiting and len(self._under_way) < _AHEAD * self.count:
+            while self._waiting and len(self._tasks_by_batch) < _BATCHES_PER_STAGE * self.count:
                 self._start(*self._waiting.popleft())
-            done = [batch for batch, tasks in self._under_way.items() if self._has_ended(tasks)]
-            for batch in done:
-                self._take_outputs(batch, self._under_way.pop(batch), cancel)
-            if len(self.came) != reported:
-                reported = len(self.came)
+            ended_batches = [batch for batch, tasks in self._tasks_by_batch.items() if self._has_ended(tasks)]
+            for batch in ended_batches:
+                self._take_outputs(batch, self._tasks_by_batch.pop(batch), cancel)
+            if len(self.outputs_by_batch) != reported:
+                reported = len(self.outputs_by_batch)
                 tell(reported)
-            elif not done:
+            elif not ended_batches:
                 time.sleep(LOOK / 10)
 
     def close(self) -> None:
         """Cancels the tasks in flight."""
         with contextlib.suppress(Exception):  # the scheduler may be gone
-            self._client.cancel([task for tasks in self._under_way.values() for task in tasks], force=True)
+            self._client.cancel(
+                [task for tasks in self._tasks_by_batch.values() for task in tasks], force=True
+            )
 
     def _start(self, batch: int, feeds: Mapping[str, Array]) -> None:
         passing: Any = (dict(feeds), ())
         tasks = []
-        for at, config in enumerate(self._configs):
-            passing = self._submit(at, f"{batch}-{at}", _run_stage, config, passing, priority=-batch)
+        for stage, config in enumerate(self._configs):
+            passing = self._submit(stage, f"{batch}-{stage}", _run_stage, config, passing, priority=-batch)
             tasks.append(passing)
-        self._under_way[batch] = tasks
+        self._tasks_by_batch[batch] = tasks
 
-    def _submit(self, at: int, name: str, task: Any, *arguments: Any, **options: Any) -> Any:
+    def _submit(self, stage: int, name: str, task: Any, *arguments: Any, **options: Any) -> Any:
         return self._client.submit(
             task,
             *arguments,
             key=f"explorer-{self._run}-{name}",
-            workers=[self.workers[at]],
+            workers=[self.workers[stage]],
             allow_other_workers=False,
             pure=False,
             **options,
@@ -128,17 +139,18 @@ class ClusterLine:
         return tasks[-1].done() or any(task.status in ("error", "cancelled") for task in tasks)
 
     def _take_outputs(self, batch: int, tasks: Sequence[Any], cancel: Cancel) -> None:
-        at = next((at for at, task in enumerate(tasks) if task.status in ("error", "cancelled")), -1)
-        values, times = self._result(at % self.count, tasks[at], cancel)
-        self.came[batch] = values
+        index = next((index for index, task in enumerate(tasks) if task.status in ("error", "cancelled")), -1)
+        values, times = self._result(index % self.count, tasks[index], cancel)
+        self.outputs_by_batch[batch] = values
         for stage, span in enumerate(times):
-            self.ran[stage, batch] = *span, span[1]
+            self.run_times[stage, batch] = *span, span[1]
 
-    def _result(self, at: int, task: Any, cancel: Cancel) -> Any:
-        """The result of a task.
+    def _result(self, stage: int, task: Any, cancel: Cancel) -> Any:
+        """Waits for the result of a task of a stage.
 
         Raises:
-            BadModel, EngineDied: The stage failed, or its worker ended.
+            BadModel: The stage failed.
+            EngineDied: The stage's worker ended.
         """
         try:
             gathering = self._client.gather([task], errors="skip", asynchronous=True)
@@ -150,53 +162,53 @@ class ClusterLine:
         except Exception as error:
             self._find_missing(cancel)
             raise EngineDied(
-                f"stage {at + 1} ended: {error_line(error)}", where=self._configs[at]["file"]
+                f"stage {stage + 1} ended: {error_line(error)}", where=self._configs[stage]["file"]
             ) from None
 
     def _check(self, cancel: Cancel) -> None:
         stop_if(cancel)
-        if time.monotonic() - self._looked > _SILENCE:
-            self._looked = time.monotonic()
-            self._look()
+        if time.monotonic() - self._last_poll > _POLL_SECONDS:
+            self._last_poll = time.monotonic()
+            self._check_scheduler()
             self._find_missing(cancel)
 
     def _find_missing(self, cancel: Cancel) -> None:
-        """Reports the first stage whose worker is gone or no longer answers.
+        """Checks that the scheduler and the worker of every stage are alive.
 
         Raises:
-            EngineDied: Such a worker, or the scheduler, is gone.
+            EngineDied: The scheduler or a worker ended, or a worker sends no heartbeats.
         """
         first = self._configs[0]["file"]
         if self._client.status != "running":
-            raise EngineDied("the scheduler ended", where=first, hint=_AGAIN)
-        last_seen = workers(self._client, cancel, first, _AGAIN)
-        now = time.monotonic()
+            raise EngineDied("the scheduler ended", where=first, hint=_RETRY_HINT)
+        last_seen = workers(self._client, cancel, first, _RETRY_HINT)
+        checked_at = time.monotonic()
         for address, heartbeat in last_seen.items():
-            if self._heard.get(address, (None, now))[0] != heartbeat:
-                self._heard[address] = heartbeat, now
-        for at, worker in enumerate(self.workers):
-            silent = worker in last_seen and now - self._heard[worker][1] > _STOPPED
+            if self._heartbeats.get(address, (None, checked_at))[0] != heartbeat:
+                self._heartbeats[address] = heartbeat, checked_at
+        for stage, worker in enumerate(self.workers):
+            silent = worker in last_seen and checked_at - self._heartbeats[worker][1] > _MAX_SILENT_SECONDS
             if worker not in last_seen or silent:
                 raise EngineDied(
-                    f"the worker {worker} of stage {at + 1} {'answers no more' if silent else 'ended'}",
-                    where=self._configs[at]["file"],
-                    hint=_AGAIN if silent else "what was under way was stopped; for want of memory?",
+                    f"the worker {worker} of stage {stage + 1} {'answers no more' if silent else 'ended'}",
+                    where=self._configs[stage]["file"],
+                    hint=_RETRY_HINT if silent else "what was under way was stopped; for want of memory?",
                 )
 
 
 @contextlib.contextmanager
-def line(configs: Sequence[Mapping[str, Any]], scheduler: str, cancel: Cancel) -> Iterator[ClusterLine]:
-    """Distributes the stages evenly over the workers of a cluster.
+def open_line(configs: Sequence[Mapping[str, Any]], scheduler: str, cancel: Cancel) -> Iterator[ClusterLine]:
+    """Assigns the stages to the workers of a cluster in turn, and yields the line of stages.
 
     Raises:
         MissingExtra: Dask is not installed.
-        Misuse: Nobody answers at `scheduler`, or it has no workers.
+        Misuse: No scheduler answers at `scheduler`, or it has no workers.
     """
     distributed = require("distributed", scheduler)
-    with quiet(), connected(distributed, scheduler, cancel, _AGAIN) as (client, look):
+    with quiet(), connected(distributed, scheduler, cancel, _RETRY_HINT) as (client, look):
         addresses = list(workers(client, cancel, scheduler))
         cluster_line = ClusterLine(
-            client, look, configs, [addresses[at % len(addresses)] for at in range(len(configs))]
+            client, look, configs, [addresses[stage % len(addresses)] for stage in range(len(configs))]
         )
         try:
             yield cluster_line
@@ -204,17 +216,17 @@ def line(configs: Sequence[Mapping[str, Any]], scheduler: str, cancel: Cancel) -
             cluster_line.close()
 
 
-# on the worker
+# functions that run on the worker
 
 
 def _load_stage(config: Mapping[str, Any]) -> int:
-    """Loads a stage; returns the process id."""
-    _stage(config)
+    """Loads a stage; returns the id of the worker's process."""
+    _load_stage_of(config)
     return os.getpid()
 
 
 def _run_stage(config: Mapping[str, Any], passing: Passing) -> Passing:
-    names, outputs, run = _stage(config)
+    names, outputs, run = _load_stage_of(config)
     values, times = passing
     began = time.time()
     try:
@@ -228,13 +240,13 @@ def _run_stage(config: Mapping[str, Any], passing: Passing) -> Passing:
     )
 
 
-def _stage(config: Mapping[str, Any]) -> Any:
+def _load_stage_of(config: Mapping[str, Any]) -> Any:
     reads, makes = tuple(config["reads"]), tuple(config["makes"])
-    return _loaded(config["path"], config["sha256"], config["file"], config["threads"], reads, makes)
+    return _load_checked(config["path"], config["sha256"], config["file"], config["threads"], reads, makes)
 
 
 @functools.lru_cache(maxsize=16)
-def _loaded(
+def _load_checked(
     path: str, sha256: str, file: str, threads: int, reads: tuple[str, ...], makes: tuple[str, ...]
 ) -> Any:
     if not os.path.isfile(path):
@@ -242,6 +254,6 @@ def _loaded(
     if manifest.sha256(path) != sha256:
         raise BadModel("a worker has another file of this name", where=path, hint="copy the stages anew")
     try:
-        return stage_process.loaded({"path": path, "threads": threads, "reads": reads, "makes": makes})
+        return stage_process.load_stage({"path": path, "threads": threads, "reads": reads, "makes": makes})
     except Exception as error:
         raise BadModel(f"the stage cannot be loaded: {error_line(error)}", where=file) from None

@@ -1,7 +1,7 @@
-"""Pipeline run: the stages of a folder as processes, and their throughput beside the forecast.
+"""Runs the stages of a folder as a pipeline of processes, and compares the throughput with a forecast.
 
-First each stage is timed while the others wait, one micro-batch at a time; the forecast uses these times.
-Then all micro-batches go in as fast as the first stage accepts them.
+First, single micro-batches pass through the pipeline, so that only one stage works at a time. These times
+give the forecast. Then all micro-batches are sent as fast as the first stage accepts them.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from explorer.facts.split.schedule import ScheduledWork
 from explorer.host import child, output_files, scratch
 from explorer.host.stopped_children import StoppedChildren
 
-_LOOK = 0.05
+_POLL_SECONDS = 0.05
 """Seconds between two checks of the processes and of a cancel request."""
-_END = 5.0
-"""Seconds within which a process ends after its pipe has closed."""
-_ALONE = 7
-"""Micro-batches that run alone; the first two are not counted."""
-_WARM = 2
-_LONG, _LEAST, _MOST = 1.0, 16, 512
-"""Target seconds of a run without a given number of micro-batches; the least and the most of them."""
-_SHOWN = 4096
-"""Works that are reported."""
+_EXIT_SECONDS = 5.0
+"""Seconds to wait for a process to end after its pipe has closed."""
+_TIMED_BATCHES = 7
+"""Micro-batches that run one at a time to measure the stages, warm-up included."""
+_WARMUP_BATCHES = 2
+_TARGET_SECONDS, _MIN_BATCHES, _MAX_BATCHES = 1.0, 16, 512
+"""Seconds that an automatic number of micro-batches aims at; minimum and maximum of that number."""
+_MAX_WORKS = 4096
+"""Maximum number of works in a report."""
 
 Feeds = Mapping[str, Array]
 
@@ -67,82 +67,90 @@ def run(
     Args:
         folder: The folder with the files of the stages.
         manifest: Its manifest.
-        feeds: Inputs of the micro-batches; used again from the first if there are fewer than `count`.
-        count: The number of micro-batches; None for as many as fit into a second.
+        feeds: Inputs of the micro-batches; repeated from the first if there are fewer than `count`.
+        count: Number of micro-batches, or None for as many as fit into a second.
         keep: Whether to return the outputs.
-        threads: Threads for the operators of each stage.
+        threads: Number of threads for the operators of each stage.
         texts: Descriptions of the inputs.
-        scheduler: Address of a Dask cluster that runs the stages; None for processes on this machine.
-        on_progress: Receives the number of micro-batches that have come out.
-        cancel: Polled many times a second; True stops the run and its processes.
+        scheduler: Address of a Dask cluster that runs the stages, or None for processes on this machine.
+        on_progress: Receives the number of finished micro-batches.
+        cancel: Returns whether to stop the run and its processes; polled many times a second.
 
     Returns:
         The run, and the outputs of each micro-batch if `keep` is set.
 
     Raises:
         BadModel: A stage cannot be loaded or run; the message names it.
-        EngineDied: A stage's process or worker ended, or is stopped.
-        Misuse, MissingExtra: There is no such cluster.
-        Cancelled: `cancel` said so.
+        EngineDied: The process or worker of a stage ended or is suspended.
+        Misuse: No cluster answers at `scheduler`, or it has no workers.
+        MissingExtra: Dask is not installed.
+        Cancelled: `cancel` returned True.
     """
     configs = _stage_configs(folder, manifest, threads, keep)
-    with _start_stages(configs) if scheduler is None else cluster.line(configs, scheduler, cancel) as line:
+    with (
+        _start_stages(configs) if scheduler is None else cluster.open_line(configs, scheduler, cancel) as line
+    ):
         report(on_progress, cancel, "loading the stages")
-        line.until_ready(cancel)
-        alone = _time_stages(line, feeds, on_progress, cancel)
-        line.came.clear()
+        line.wait_until_loaded(cancel)
+        stage_times = _time_stages(line, feeds, on_progress, cancel)
+        line.outputs_by_batch.clear()
         if count is None:
-            count = max(_LEAST, math.ceil(_LONG / max(*alone.busy, _LONG / _MOST)))
-        numbers = range(_ALONE, _ALONE + count)
-        for at, number in enumerate(numbers):
-            line.send(number, feeds[at % len(feeds)])
-        line.until(numbers, cancel, lambda done: report(on_progress, cancel, "running", done, count))
-        works = _scheduled_works(line.ran, _ALONE)
-        outputs = [line.came[at] for at in numbers] if keep else []
+            count = max(
+                _MIN_BATCHES,
+                math.ceil(_TARGET_SECONDS / max(*stage_times.busy, _TARGET_SECONDS / _MAX_BATCHES)),
+            )
+        numbers = range(_TIMED_BATCHES, _TIMED_BATCHES + count)
+        for index, number in enumerate(numbers):
+            line.send(number, feeds[index % len(feeds)])
+        line.wait_for(
+            numbers, cancel, lambda completed: report(on_progress, cancel, "running", completed, count)
+        )
+        works = _scheduled_works(line.run_times, _TIMED_BATCHES)
+        outputs = [line.outputs_by_batch[index] for index in numbers] if keep else []
         pids, workers = line.pids, line.workers
     files = [stage.file for stage in manifest.stages]
-    pipeline_run = _pipeline_run(files, pids, workers, alone, works, count, threads)
+    pipeline_run = _pipeline_run(files, pids, workers, stage_times, works, count, threads)
     return replace(pipeline_run, inputs=texts), outputs
 
 
-class _Alone(NamedTuple):
-    """Median times of the stages while no other stage worked, of the links, and from first to last.
+class _StageTimes(NamedTuple):
+    """Median times of single micro-batches, with one stage working at a time.
 
     Attributes:
         stages: Seconds of each stage's run.
-        handing: Seconds that each stage then takes to hand on its outputs.
-        links: Seconds from the end of a run to the beginning of the next stage's run.
-        latency: Seconds from the first stage's beginning to the last stage's end.
+        sending: Seconds that each stage takes to send its outputs after the run.
+        links: Seconds from the end of each stage's run to the start of the next stage's run.
+        latency: Seconds from the start of the first stage's run to the end of the last stage's run.
     """
 
     stages: list[float]
-    handing: list[float]
+    sending: list[float]
     links: list[float]
     latency: float
 
     @property
     def busy(self) -> list[float]:
-        """Seconds that a stage is busy with a micro-batch: its run, and handing on the outputs."""
-        return [sum(both) for both in zip(self.stages, self.handing, strict=True)]
+        """Seconds that each stage is busy with a micro-batch: its run, and sending its outputs."""
+        return [sum(durations) for durations in zip(self.stages, self.sending, strict=True)]
 
 
 def _time_stages(
     line: _Line | cluster.ClusterLine, feeds: Sequence[Feeds], on_progress: OnProgress, cancel: Cancel
-) -> _Alone:
+) -> _StageTimes:
     """Times the stages, one micro-batch at a time."""
     runs: list[list[tuple[float, float, float]]] = []
-    for at in range(_ALONE):
-        report(on_progress, cancel, "timing the stages", at, _ALONE)
-        line.came.clear()
-        line.send(at, feeds[at % len(feeds)])
-        line.until([at], cancel)
-        runs.append([line.ran[stage, at] for stage in range(line.count)])
-    runs = runs[_WARM:]
+    for index in range(_TIMED_BATCHES):
+        report(on_progress, cancel, "timing the stages", index, _TIMED_BATCHES)
+        line.outputs_by_batch.clear()
+        line.send(index, feeds[index % len(feeds)])
+        line.wait_for([index], cancel)
+        runs.append([line.run_times[stage, index] for stage in range(line.count)])
+    runs = runs[_WARMUP_BATCHES:]
     count = line.count
-    return _Alone(
-        [median(run[at][1] - run[at][0] for run in runs) for at in range(count)],
-        [median(run[at][2] - run[at][1] for run in runs) for at in range(count)],
-        [max(0.0, median(run[at + 1][0] - run[at][1] for run in runs)) for at in range(count - 1)],
+    return _StageTimes(
+        [median(run[index][1] - run[index][0] for run in runs) for index in range(count)],
+        [median(run[index][2] - run[index][1] for run in runs) for index in range(count)],
+        [max(0.0, median(run[index + 1][0] - run[index][1] for run in runs)) for index in range(count - 1)],
         median(run[-1][1] - run[0][0] for run in runs),
     )
 
@@ -151,34 +159,37 @@ def _pipeline_run(
     files: Sequence[str],
     pids: Sequence[int],
     workers: Sequence[str],
-    alone: _Alone,
+    stage_times: _StageTimes,
     works: Sequence[ScheduledWork],
     count: int,
     threads: int,
 ) -> PipelineRun:
-    ways = [max(0.0, link - handing) for link, handing in zip(alone.links, alone.handing, strict=False)]
-    predicted = forecast(alone.busy, ways, count, "1f1b")
+    transfers = [
+        max(0.0, link - sending)
+        for link, sending in zip(stage_times.links, stage_times.sending, strict=False)
+    ]
+    predicted = forecast(stage_times.busy, transfers, count, "1f1b")
     seconds = max(work.end for work in works)
     throughput = count / seconds
     stages = [
         StageRun(
             file=file,
-            seconds=alone.stages[at],
-            link_seconds=alone.links[at] if at < len(alone.links) else 0.0,
-            busy=sum(work.end - work.start for work in works if work.stage == at) / seconds,
-            pid=pids[at],
-            worker=workers[at] if workers else "",
+            seconds=stage_times.stages[stage],
+            link_seconds=stage_times.links[stage] if stage < len(stage_times.links) else 0.0,
+            busy=sum(work.end - work.start for work in works if work.stage == stage) / seconds,
+            pid=pids[stage],
+            worker=workers[stage] if workers else "",
         )
-        for at, file in enumerate(files)
+        for stage, file in enumerate(files)
     ]
     notes = []
     cpus = processors()
     if workers:
         notes.append("the times of the stages are by the clocks of their machines")
-        if (several := len(set(workers))) < len(files):
+        if (worker_count := len(set(workers))) < len(files):
             notes.append(
-                f"{len(files):,} stages on {many_text(several, 'worker')}: they wait for each other, and the"
-                " forecast knows nothing of that"
+                f"{len(files):,} stages on {many_text(worker_count, 'worker')}: they wait for each other,"
+                " and the forecast knows nothing of that"
             )
     elif len(files) * threads > cpus:
         notes.append(
@@ -191,41 +202,53 @@ def _pipeline_run(
         predicted=predicted,
         throughput=throughput,
         seconds=seconds,
-        latency=alone.latency,
+        latency=stage_times.latency,
         error=predicted.throughput / throughput - 1,
         threads=threads,
         inputs=(),
-        works=tuple(works[:_SHOWN]),
+        works=tuple(works[:_MAX_WORKS]),
         notes=tuple(notes),
     )
 
 
 class _Stage:
-    """A stage's process, its status pipe, and the pipe that keeps it alive while open."""
+    """The process of a stage.
 
-    def __init__(self, process: subprocess.Popen[bytes], status: Connection, living: int, file: str) -> None:
-        self.process, self.status, self.living, self.file = process, status, living, file
+    Attributes:
+        process: The process.
+        status: Pipe from which the stage's messages are read.
+        keep_alive: File descriptor of a pipe; the process ends when it closes.
+        file: File name of the stage.
+        ready: Whether the stage has loaded its model.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], status: Connection, keep_alive: int, file: str
+    ) -> None:
+        self.process, self.status, self.keep_alive, self.file = process, status, keep_alive, file
         self.ready = False
 
 
 class _Line:
-    """Stages in a row.
+    """The stages of a pipeline, each in a process on this machine.
 
-    Threads send the inputs and receive the outputs: a stage that stops in the middle of a large array must
+    Threads send the inputs and receive the outputs. A stage that stops in the middle of a large array must
     not block the thread that watches the processes.
 
     Attributes:
-        ran: When a stage's run began, when it ended, and when its outputs were handed on, by stage and
+        stages: The processes, in execution order.
+        run_times: Times when a run began, when it ended, and when its outputs were sent, by stage and
             micro-batch.
-        came: Outputs by micro-batch.
+        outputs_by_batch: Outputs by micro-batch.
+        count: Number of stages.
         pids: Process ids of the stages.
-        workers: Always empty: the stages run on this machine.
+        workers: Always empty; addresses of workers in a `ClusterLine`.
     """
 
     def __init__(self, stages: Sequence[_Stage], first: Connection, last: Connection) -> None:
         self.stages, self._first, self._last = list(stages), first, last
-        self.ran: dict[tuple[int, int], tuple[float, float, float]] = {}
-        self.came: dict[int, dict[str, Array]] = {}
+        self.run_times: dict[tuple[int, int], tuple[float, float, float]] = {}
+        self.outputs_by_batch: dict[int, dict[str, Array]] = {}
         self.count = len(stages)
         self.pids = [stage.process.pid for stage in stages]
         self.workers: list[str] = []
@@ -239,7 +262,7 @@ class _Line:
             thread.start()
 
     def close(self) -> None:
-        """Ends the threads, once the stages have ended."""
+        """Ends the threads. Call it after the stages have ended."""
         self._waiting.put(None)
         for thread in self._threads:
             thread.join()
@@ -259,64 +282,79 @@ class _Line:
         """Queues a micro-batch for the first stage."""
         self._waiting.put((batch, dict(feeds)))
 
-    def until_ready(self, cancel: Cancel) -> None:
+    def wait_until_loaded(self, cancel: Cancel) -> None:
         """Waits until all stages have loaded."""
         while not all(stage.ready for stage in self.stages):
             self._read_messages(cancel)
 
-    def until(
+    def wait_for(
         self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
     ) -> None:
-        """Waits until these micro-batches have come out, and every stage has reported its runs of them."""
+        """Waits for the outputs of the micro-batches, and for the reports of all stages about them.
+
+        Args:
+            numbers: The micro-batches to wait for.
+            cancel: Returns whether to stop.
+            tell: Receives the number of finished micro-batches.
+        """
         reported = -1
         ends = len(numbers) * (1 + len(self.stages))
-        before = len(self.ran)
-        while len(self.came) + len(self.ran) - before < ends:
+        earlier_runs = len(self.run_times)
+        while len(self.outputs_by_batch) + len(self.run_times) - earlier_runs < ends:
             self._read_messages(cancel)
-            if len(self.came) != reported:
-                reported = len(self.came)
+            if len(self.outputs_by_batch) != reported:
+                reported = len(self.outputs_by_batch)
                 tell(reported)
 
     def _read_messages(self, cancel: Cancel) -> None:
         """Reads the messages that have arrived.
 
         Raises:
-            BadModel, EngineDied: A stage failed, or its process ended or is stopped.
+            BadModel: A stage failed.
+            EngineDied: The process of a stage ended or is suspended.
         """
         stop_if(cancel)
-        ready = wait([stage.status for stage in self.stages], _LOOK)
-        for at, stage in enumerate(self.stages):
+        ready = wait([stage.status for stage in self.stages], _POLL_SECONDS)
+        for index, stage in enumerate(self.stages):
             if stage.status in ready:
                 try:
                     kind, content = stage.status.recv()
                 except (EOFError, OSError):
-                    self._report_death(at)
+                    self._raise_stage_death(index)
                 if kind == "failed":
-                    raise BadModel(f"stage {at + 1} failed: {content}", where=stage.file)
+                    raise BadModel(f"stage {index + 1} failed: {content}", where=stage.file)
                 if kind == "ready":
                     stage.ready = True
                 else:
                     batch, *times = content
-                    self.ran[at, batch] = tuple(times)
+                    self.run_times[index, batch] = tuple(times)
         while not self._arrived.empty():
             message = self._arrived.get()
             if message is None:
-                self._report_death(len(self.stages) - 1)
+                self._raise_stage_death(len(self.stages) - 1)
             batch, values = message
-            self.came[batch] = values
+            self.outputs_by_batch[batch] = values
         self._stopped.check(self.pids, [stage.file for stage in self.stages])
 
-    def _report_death(self, at: int) -> NoReturn:
-        """Reports the first process that ended: the later ones end because their input does."""
-        end = time.monotonic() + _END  # the pipes close a moment before the process ends
+    def _raise_stage_death(self, failed_stage: int) -> NoReturn:
+        """Raises an error for the first stage whose process ended.
+
+        Later stages end as a consequence, because their input pipes close.
+
+        Args:
+            failed_stage: Index of the stage to name if every process is still running.
+        """
+        end = time.monotonic() + _EXIT_SECONDS  # the pipes close a moment before the process ends
         while not any(stage.process.poll() for stage in self.stages) and time.monotonic() < end:
-            time.sleep(_LOOK)
-        at = next((place for place, stage in enumerate(self.stages) if stage.process.poll()), at)
-        code = self.stages[at].process.returncode
+            time.sleep(_POLL_SECONDS)
+        failed_stage = next(
+            (place for place, stage in enumerate(self.stages) if stage.process.poll()), failed_stage
+        )
+        code = self.stages[failed_stage].process.returncode
         ending = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         raise EngineDied(
-            f"the process of stage {at + 1} ended ({ending})",
-            where=self.stages[at].file,
+            f"the process of stage {failed_stage + 1} ended ({ending})",
+            where=self.stages[failed_stage].file,
             hint="the other stages were stopped; for want of memory?",
         )
 
@@ -324,21 +362,21 @@ class _Line:
 def _scheduled_works(
     ran: Mapping[tuple[int, int], tuple[float, float, float]], first: int
 ) -> list[ScheduledWork]:
-    """When each stage worked on the micro-batches from `first` on, counted from the earliest beginning."""
-    counted = {key: value for key, value in ran.items() if key[1] >= first}
-    start = min(began for began, *_ in counted.values())
+    """Builds the works of the micro-batches from `first` on, with times since the earliest start."""
+    selected = {key: value for key, value in ran.items() if key[1] >= first}
+    start = min(began for began, *_ in selected.values())
     works = [
-        ScheduledWork(stage, batch - first, "forward", began - start, ended - start)
-        for (stage, batch), (began, ended, _) in counted.items()
+        ScheduledWork(stage, batch - first, "forward", began - start, end - start)
+        for (stage, batch), (began, end, _) in selected.items()
     ]
     return sorted(works, key=lambda work: (work.start, work.stage))
 
 
 def _stage_configs(folder: str, manifest: Manifest, threads: int, outputs: bool) -> list[dict[str, Any]]:
-    """The settings of each stage: its file, and the values that it reads, makes and hands on."""
+    """Builds the settings of each stage: its file, and the values that it reads, computes and sends."""
     configs = []
-    for at, stage in enumerate(manifest.stages):
-        later = {tensor.name for later_stage in manifest.stages[at + 1 :] for tensor in later_stage.inputs}
+    for index, stage in enumerate(manifest.stages):
+        later = {tensor.name for later_stage in manifest.stages[index + 1 :] for tensor in later_stage.inputs}
         configs.append(
             {
                 "file": stage.file,
@@ -355,33 +393,33 @@ def _stage_configs(folder: str, manifest: Manifest, threads: int, outputs: bool)
 
 @contextlib.contextmanager
 def _start_stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
-    """Starts a process for each stage, with pipes between them; all end with the block."""
+    """Starts a process for each stage, connected by pipes. All processes end when the block ends."""
     stages: list[_Stage] = []
     ends: list[int] = []
     pipes: list[Connection] = []
     line: _Line | None = None
     with scratch.folder() as place, output_files.binary(os.path.join(place, "log"), read=True) as log:
         try:
-            before, first = os.pipe()
-            ends += [before, first]
+            inbound, first = os.pipe()
+            ends += [inbound, first]
             for config in configs:
-                after, outbound = os.pipe()
-                ends += [after, outbound]
-                stages.append(_start_stage(config["file"], before, outbound, config, place, log))
-                for end in (before, outbound):
+                next_inbound, outbound = os.pipe()
+                ends += [next_inbound, outbound]
+                stages.append(_start_stage(config["file"], inbound, outbound, config, place, log))
+                for end in (inbound, outbound):
                     os.close(end)
                     ends.remove(end)
-                before = after
+                inbound = next_inbound
             ends.clear()
-            pipes += [Connection(before, writable=False), Connection(first, readable=False)]
+            pipes += [Connection(inbound, writable=False), Connection(first, readable=False)]
             line = _Line(stages, pipes[1], pipes[0])
             yield line
         finally:
-            for stage in stages:  # before the pipes: a stage that still writes into one would fail
+            for stage in stages:  # before the pipes are closed: a stage that still writes would fail
                 stage.process.kill()
                 stage.process.wait()
                 stage.status.close()
-                os.close(stage.living)
+                os.close(stage.keep_alive)
             if line is not None:
                 line.close()
             for end in ends:
@@ -398,7 +436,7 @@ def _start_stage(
     file: str, inbound: int, outbound: int, config: Mapping[str, Any], place: str, log: Any
 ) -> _Stage:
     answers, status = os.pipe()
-    alive, living = os.pipe()
+    alive, keep_alive = os.pipe()
     words = (*map(str, (inbound, outbound, status, alive)), json.dumps(config))
     try:
         process = subprocess.Popen(
@@ -412,4 +450,4 @@ def _start_stage(
     finally:
         os.close(status)
         os.close(alive)
-    return _Stage(process, Connection(answers, writable=False), living, file)
+    return _Stage(process, Connection(answers, writable=False), keep_alive, file)

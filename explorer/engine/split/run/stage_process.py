@@ -1,7 +1,7 @@
-"""Process of a stage: receives micro-batches, runs its model, and hands on what later stages read.
+"""Process of a stage: receives micro-batches, runs its model, and sends the values that later stages read.
 
-A thread reads the inputs, so that the next micro-batch is ready when this one ends. At most two micro-batches
-wait; after that the sender waits.
+A thread receives the inputs, so that the next micro-batch is ready when the current one ends. It holds at
+most two micro-batches; then the sender has to wait.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from explorer.engine.runtime.torch_arrays import as_array, as_tensor
 from explorer.host import child
 
 _WAITING = 2
-"""Micro-batches that wait for a stage."""
+"""Maximum number of received micro-batches that wait for the stage."""
 
 
 def main() -> None:
-    """Runs a stage, one micro-batch after the other, until the input ends."""
+    """Runs the stage on one micro-batch after another, until the input pipe closes."""
     inbound_end, outbound_end, status_end, alive = map(int, sys.argv[1:5])
     child.end_with(alive)
     inbound = Connection(inbound_end, writable=False)
     outbound, status = Connection(outbound_end, readable=False), Connection(status_end, readable=False)
     config = json.loads(sys.argv[5])
     try:
-        names, outputs, run = loaded(config)
+        names, outputs, run = load_stage(config)
     except Exception as error:  # the parent process adds the number of the stage
         status.send(("failed", " ".join(str(beyond(error) or error).split())))
         return
@@ -42,16 +42,16 @@ def main() -> None:
     with contextlib.suppress(BrokenPipeError):
         while (message := waiting.get()) is not None:
             batch, values = message
-            began = time.monotonic()
+            start = time.monotonic()
             try:
                 results = run([values[name] for name in names])
             except Exception as error:
                 status.send(("failed", " ".join(str(error).split())))
                 return
-            ended = time.monotonic()
+            end = time.monotonic()
             values.update(zip(outputs, results, strict=True))
             outbound.send((batch, {name: values[name] for name in config["keep"] if name in values}))
-            status.send(("ran", (batch, began, ended, time.monotonic())))
+            status.send(("ran", (batch, start, end, time.monotonic())))
 
 
 def _read_inputs(inbound: Connection, waiting: queue.Queue[Any]) -> None:
@@ -65,14 +65,14 @@ _Stage = tuple[Sequence[str], Sequence[str], Callable[[list[Any]], Sequence[Any]
 """Names of the inputs and outputs, and the function that runs the stage."""
 
 
-def loaded(config: Mapping[str, Any]) -> _Stage:
-    """Loads a stage."""
+def load_stage(config: Mapping[str, Any]) -> _Stage:
+    """Loads the model of a stage from its .pt2 or ONNX file."""
     load = _load_program if config["path"].endswith(".pt2") else _load_onnx
     return load(config["path"], config["threads"], config["reads"], config["makes"])
 
 
 def _load_onnx(path: str, threads: int, *_: Sequence[str]) -> _Stage:
-    import onnxruntime  # slow to import: the pipes are connected first
+    import onnxruntime  # here, because the import is slow and the pipes must be connected first
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -87,9 +87,9 @@ def _load_onnx(path: str, threads: int, *_: Sequence[str]) -> _Stage:
 
 def _load_program(path: str, threads: int, reads: Sequence[str], makes: Sequence[str]) -> _Stage:
     """Loads a .pt2 file as data: torch's own loader would run code from the file."""
-    import torch  # as late as onnxruntime
+    import torch  # here, because the import is slow
 
-    from explorer.engine.formats.torch_replay import exported_program  # torch: seconds
+    from explorer.engine.formats.torch_replay import exported_program  # imports torch
 
     torch.set_num_threads(threads)
     module = exported_program.load(path).materialise()

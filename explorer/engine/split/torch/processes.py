@@ -1,4 +1,4 @@
-"""Training steps of the stages in a folder, run as the folder's script does: processes that use gloo."""
+"""Runs training steps of the stages in a folder with the folder's script: one process a stage, over gloo."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from explorer.host import child, input_files, output_files
 from explorer.host.output_files import check_room
 from explorer.host.stopped_children import StoppedChildren
 
-_LOOK = 0.05
+_POLL_SECONDS = 0.05
 """Seconds between two checks of the processes."""
-_SILENCE = 120
-"""Seconds after which a stage gives up on its neighbor."""
+_TIMEOUT_SECONDS = 120
+"""Seconds for which a stage waits for its neighbor."""
 
 
 def steps(
@@ -35,25 +35,26 @@ def steps(
     micro_batches: int,
     cancel: Cancel,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Runs one step of each schedule, forward and backward, without changing a weight.
+    """Runs one training step of each schedule, with a learning rate of 0.
 
     Args:
-        folder: The folder with the stages, their manifest and the script.
+        folder: Folder with the stages, their manifest and the script.
         files: File names of the stages.
-        place: An empty folder for inputs and results.
-        schedules: Names of schedules: 'gpipe', '1f1b'.
-        inputs: Inputs by name, with all micro-batches concatenated.
-        micro_batches: The number of micro-batches.
-        cancel: Polled many times a second.
+        place: Empty folder for inputs and results.
+        schedules: Names of the schedules: 'gpipe', '1f1b'.
+        inputs: Inputs by name, with all micro-batches concatenated along the first axis.
+        micro_batches: Number of micro-batches.
+        cancel: Returns whether to stop; polled many times a second.
 
     Returns:
-        For each schedule and stage, 'gradients' by parameter name, and for the last stage 'outputs'.
+        For each schedule, a dictionary for each stage: 'gradients' by parameter name, and 'outputs', which
+        is empty except for the last stage.
 
     Raises:
         BadModel: A stage cannot run.
-        EngineDied: A stage's process ended, or is stopped.
-        OSError: There is no room in `place`.
-        Cancelled: `cancel` said so.
+        EngineDied: The process of a stage ended or is suspended.
+        OSError: `place` has too little free space.
+        Cancelled: `cancel` returned True.
     """
     inputs_path = os.path.join(place, "inputs.pt")
     check_room(inputs_path, sum(tensor.nbytes for tensor in inputs.values()))
@@ -68,28 +69,35 @@ def steps(
         "--input",
         inputs_path,
     ]
-    words += ["--save", place, "--timeout", str(_SILENCE)]
-    store = _meeting_point()
+    words += ["--save", place, "--timeout", str(_TIMEOUT_SECONDS)]
+    store = _open_store()
     address = {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port), "OMP_NUM_THREADS": "1"}
     address |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     processes: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
         stack.callback(_kill, processes)
         for rank in range(len(files)):
-            around = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(files)), **address}
+            rank_environment = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(len(files)),
+                **address,
+            }
             log = stack.enter_context(output_files.binary(os.path.join(place, f"log{rank}")))
-            alive, living = os.pipe()  # one per process: only one reader learns that a pipe has closed
-            stack.callback(os.close, living)
+            alive, keep_alive = os.pipe()  # a pipe for each process, because only one reader sees it close
+            stack.callback(os.close, keep_alive)
             module = "explorer.engine.split.torch.script_process"
             command = child.command(module, str(alive), os.path.join(folder, SCRIPT), *words)
             options: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "pass_fds": [alive]}
             try:
-                processes.append(subprocess.Popen(command, env={**os.environ, **around}, **options))
+                processes.append(subprocess.Popen(command, env={**os.environ, **rank_environment}, **options))
             finally:
                 os.close(alive)
         _await(processes, files, place, cancel)
     return {
-        name: [_load_results(os.path.join(place, f"{name}-stage{at + 1}.pt")) for at in range(len(files))]
+        name: [
+            _load_results(os.path.join(place, f"{name}-stage{stage + 1}.pt")) for stage in range(len(files))
+        ]
         for name in schedules
     }
 
@@ -102,33 +110,36 @@ def _load_results(path: str) -> Any:
 def _await(
     processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], place: str, cancel: Cancel
 ) -> None:
-    """Waits until all processes have ended successfully."""
+    """Waits until all processes have ended; raises an error if a stage fails."""
     stopped = StoppedChildren()
     while any(process.poll() is None for process in processes):
         stop_if(cancel)
         _check_exits(processes, files, place)
         stopped.check([process.pid for process in processes], files)
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
     _check_exits(processes, files, place)
 
 
 def _check_exits(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], place: str) -> None:
-    """Reports a stage that failed; a killed process takes precedence over those that lost their neighbor."""
-    failed = [at for at, process in enumerate(processes) if process.poll()]
+    """Raises an error if a stage failed.
+
+    It names a killed process first: other stages fail because they lost their neighbor.
+    """
+    failed = [stage for stage, process in enumerate(processes) if process.poll()]
     if not failed:
         return
-    at = min(failed, key=lambda rank: processes[rank].returncode >= 0)
-    code = processes[at].returncode
+    stage = min(failed, key=lambda rank: processes[rank].returncode >= 0)
+    code = processes[stage].returncode
     if code < 0:
         raise EngineDied(
-            f"the process of stage {at + 1} ended (killed by signal {-code})",
-            where=files[at],
+            f"the process of stage {stage + 1} ended (killed by signal {-code})",
+            where=files[stage],
             hint="the other stages were stopped; for want of memory?",
         )
-    with input_files.text(os.path.join(place, f"log{at}"), errors="replace") as log:
+    with input_files.text(os.path.join(place, f"log{stage}"), errors="replace") as log:
         log_lines = [line.strip() for line in log if line.strip()]
     raise BadModel(
-        f"stage {at + 1} failed: {log_lines[-1] if log_lines else f'exit code {code}'}", where=files[at]
+        f"stage {stage + 1} failed: {log_lines[-1] if log_lines else f'exit code {code}'}", where=files[stage]
     )
 
 
@@ -139,8 +150,8 @@ def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def _meeting_point() -> Any:
-    """A store where the processes meet, on a port that no other process can take, as in torchrun."""
+def _open_store() -> Any:
+    """Opens the store through which the processes find each other, on a port reserved by an open socket."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]

@@ -1,9 +1,11 @@
-"""Proof that torch stages compute what the module does: outputs in a row, and a training step per schedule.
+"""Proves that torch stages compute the same outputs and gradients as the original module, called the whole.
 
-The step runs in processes, as the folder's script does. Its outputs and gradients are compared with those of
-the whole, run over the same micro-batches in order; the whole's gradients are averaged over them. Everything
-runs in evaluation mode: dropout passes its input on, and batch normalization uses its stored statistics,
-because in training it would see different batches.
+The outputs are compared after running the stages one after another. The gradients are compared after one
+training step of each schedule, which the folder's script runs in processes. The whole runs the same
+micro-batches in order, and its gradients are averaged over them.
+
+Everything runs in evaluation mode. Dropout then returns its input, and batch normalization uses its stored
+statistics; in training mode its statistics would depend on how the batch is divided.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from explorer.engine.proof.outputs import run
 from explorer.engine.proof.verdict import Grounds, verdict_of
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.split.torch import pipeline_script, processes
-from explorer.engine.split.torch.stages import ModuleStages, in_turn
+from explorer.engine.split.torch.stages import ModuleStages, run_stages
 from explorer.facts import OutputEvidence, Verification
 from explorer.facts.split.split import StepProof
 from explorer.host import input_files, scratch
@@ -38,14 +40,19 @@ Call = Callable[[Tensors], Any]
 
 
 class WholeStep(NamedTuple):
-    """A training step of the whole module: outputs by micro-batch, gradients by parameter."""
+    """Results of a training step of the original module.
+
+    Attributes:
+        outputs: Outputs of each micro-batch.
+        gradients: Mean gradients over the micro-batches, by parameter name.
+    """
 
     outputs: list[list[torch.Tensor]]
     gradients: dict[str, torch.Tensor]
 
 
 def whole_step(module: nn.Module, call: Call, batches: Sequence[Tensors]) -> WholeStep:
-    """Runs the whole over the micro-batches, without changing a parameter."""
+    """Runs the original module forward and backward on each micro-batch, without changing a parameter."""
     weights = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     outputs: list[list[torch.Tensor]] = []
     added: dict[str, torch.Tensor] = {}
@@ -74,24 +81,24 @@ def prove(
     """Compares the written stages with the module.
 
     Args:
-        module: The whole, in evaluation mode.
+        module: The original module, in evaluation mode.
         call: Runs the module on inputs by name.
-        parts: The stages: what they read, make and store.
-        folder: The folder with the stages, their manifest and script.
+        parts: The stages, with the names of their inputs, outputs and parameters.
+        folder: Folder with the stages, their manifest and script.
         files: File names of the stages.
-        batches: The inputs of each micro-batch, by name.
+        batches: Inputs of each micro-batch, by name.
         texts: Descriptions of the micro-batches.
         on_progress: Receives the phases.
-        cancel: Polled many times a second.
+        cancel: Returns whether to stop; polled many times a second.
 
     Returns:
-        The evidence; whether the stages in a row gave the outputs bit for bit; and the proof of each
-        schedule's step, of which there is none if a stage's weight differs from the whole's.
+        The evidence; whether the stages reproduced the outputs bit for bit; and the proof of each schedule's
+        training step. If a stage's weight differs from the original, no step runs, and the last is empty.
 
     Raises:
         BadModel: A stage cannot run.
-        EngineDied: A stage's process ended.
-        Cancelled: `cancel` said so.
+        EngineDied: The process of a stage ended.
+        Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
     report(on_progress, cancel, "running the whole")
@@ -106,7 +113,7 @@ def prove(
     )
     del modules
     steps: list[StepProof] = []
-    if not mismatch:  # a wrong weight decides, even if the outputs hardly show it
+    if not mismatch:  # a differing weight fails the proof, even if the outputs hardly differ
         report(on_progress, cancel, "training a step in processes")
         inputs = {name: torch.cat([batch[name] for batch in batches]) for name in parts.inputs}
         with scratch.folder() as place:
@@ -132,7 +139,7 @@ def _load_module(path: str) -> Any:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Runs torch with one thread, so that two runs add up in the same order."""
+    """Runs torch with one thread inside the block, so that two runs add in the same order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -142,7 +149,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _depth(module: nn.Module) -> int:
-    """Roundings on the way through a module: one for each module, and the depth of every weight."""
+    """Estimates the roundings of an output: one for each module, and the largest size of each weight."""
     return sum(max(parameter.shape, default=1) for parameter in module.parameters()) + sum(
         1 for _ in module.modules()
     )
@@ -151,13 +158,13 @@ def _depth(module: nn.Module) -> int:
 def _run_stages(
     parts: ModuleStages, modules: Sequence[nn.Module], batches: Sequence[Tensors]
 ) -> list[list[torch.Tensor]]:
-    """Outputs of the stages, one after the other, by micro-batch."""
-    every = (in_turn(parts, modules, batch) for batch in batches)
-    return [[values[name].detach() for name in parts.outputs] for values in every]
+    """Runs the stages one after another; returns the outputs of each micro-batch."""
+    values_by_batch = (run_stages(parts, modules, batch) for batch in batches)
+    return [[values[name].detach() for name in parts.outputs] for values in values_by_batch]
 
 
 def _differing_weight(whole: nn.Module, modules: Sequence[nn.Module]) -> str:
-    """The first stored tensor of a stage that differs from the whole's, in words; '' if none does."""
+    """Describes the first stored tensor of a stage that differs from the original, or returns ''."""
     whole_tensors = {**dict(whole.named_parameters(remove_duplicate=False)), **dict(whole.named_buffers())}
     for number, module in enumerate(modules, 1):
         for name, value in (*module.named_parameters(), *module.named_buffers()):
@@ -171,8 +178,8 @@ def _verdict(
 ) -> dict[str, Any]:
     if mismatch:
         return {"passed": False, "verdict_kind": "different", "verdict": f"different: {mismatch}"}
-    every = (*outputs, *(evidence for step in steps for evidence in (*step.outputs, *step.gradients)))
-    verdict = verdict_of(Grounds(whole=every, draws=batches))
+    all_evidence = (*outputs, *(evidence for step in steps for evidence in (*step.outputs, *step.gradients)))
+    verdict = verdict_of(Grounds(whole=all_evidence, draws=batches))
     if not verdict["passed"]:
         return verdict
     parts = [
@@ -188,9 +195,9 @@ def _verdict(
 def _closeness(evidence: Sequence[OutputEvidence]) -> str:
     if all(output.equal for output in evidence):
         return "bit for bit the same"
-    same = sum(output.equal for output in evidence)
+    equal_count = sum(output.equal for output in evidence)
     largest = max(output.relative_rms or 0.0 for output in evidence)
-    return f"within rounding ({same:,} bit for bit, at most {largest:.1e} of the size)"
+    return f"within rounding ({equal_count:,} bit for bit, at most {largest:.1e} of the size)"
 
 
 def _step_proof(
@@ -200,16 +207,16 @@ def _step_proof(
     whole: WholeStep,
     depth: int,
 ) -> StepProof:
-    """Compares a schedule's outputs and gradients with the whole's."""
+    """Compares the outputs and gradients of a schedule's training step with those of the original module."""
     gradients, count = _gradients(parts, results), len(whole.outputs)
     names = list(whole.gradients)
-    nothing = {name: torch.zeros_like(gradient) for name, gradient in whole.gradients.items()}
+    zeros = {name: torch.zeros_like(gradient) for name, gradient in whole.gradients.items()}
     last = [output.chunk(count) for output in results[-1]["outputs"]]
     rows = [
-        [chunks[at].reshape(expected.shape) for chunks, expected in zip(last, row, strict=True)]
-        for at, row in enumerate(whole.outputs)
+        [chunks[index].reshape(expected.shape) for chunks, expected in zip(last, row, strict=True)]
+        for index, row in enumerate(whole.outputs)
     ]
-    all_gradients = [{**nothing, **gradients}[name] for name in names]
+    all_gradients = [{**zeros, **gradients}[name] for name in names]
     return StepProof(
         schedule=schedule,
         micro_batches=count,
@@ -219,7 +226,10 @@ def _step_proof(
 
 
 def _gradients(parts: ModuleStages, results: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-    """Gradients by their names in the whole; each copy of a shared weight has the full gradient."""
+    """Returns the gradients by their names in the original module.
+
+    Each copy of a shared weight has the full gradient, so the first copy's is used.
+    """
     by_name: dict[str, list[torch.Tensor]] = defaultdict(list)
     for stage, result in zip(parts.stages, results, strict=True):
         for name, gradient in result["gradients"].items():

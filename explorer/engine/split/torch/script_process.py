@@ -1,4 +1,4 @@
-"""Process of the script that trains stages; it ends with the process that started it."""
+"""Process that runs the training script of the stages, and ends when its parent process ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from explorer.host import child
 
 
 def main() -> None:
-    """Runs a script. Arguments: the read end of a pipe, the script's path, and the script's own arguments."""
+    """Runs a script.
+
+    The command-line arguments are the read end of a pipe that closes when the parent process ends, the
+    script's path, and the script's own arguments.
+    """
     alive, *sys.argv = sys.argv[1:]
     child.end_with(int(alive))
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,7 +1,7 @@
-"""Units of an exported program (torch.export): operator calls, stored tensors, and values that cross a cut.
+"""Builds the units of an exported program (torch.export).
 
-The row of a call is found by its module; where module code calls functions directly, by the operator's name,
-in order.
+A unit is an operator call. Its row in the layer tree is that of its module, or of the function with the
+operator's name if the module's code calls functions directly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from explorer.engine.costs.aten import dispatch
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import described
-from explorer.engine.split.costs import of_modules
+from explorer.engine.split.costs import module_seconds_by_unit
 from explorer.engine.split.partition import Array
 from explorer.engine.split.search import CutSequence, seconds_of
 from explorer.engine.split.units import CrossingValue, GraphUnits
@@ -29,18 +29,18 @@ from explorer.facts.profile.profile import Profile
 from explorer.host.optional_packages import error_line
 from explorer.settings.columns import tensor_bytes
 
-_DROPS = ("p", "dropout_p", "dropout", "train", "training")
-"""Arguments of random operators; the operator draws nothing if one of these is 0 or False."""
+_PROBABILITY_ARGUMENTS = ("p", "dropout_p", "dropout", "train", "training")
+"""Arguments of random operators. An operator draws no random numbers if one of these is 0 or False."""
 _IN_PLACE = "what is made before it is changed in place behind it"
 
 
 def exported(loaded: LoadedModule, bound_inputs: BoundInputs) -> Any:
-    """Exports a module with gradients enabled: inference-only kernels have no gradients.
+    """Exports a module with gradients enabled, because inference-only kernels have no gradients.
 
     Raises:
-        BadModel: torch.export cannot take the module.
+        BadModel: torch.export fails for the module.
     """
-    # a module whose code reads values fails on the meta device
+    # the meta device first, because it needs no weights; code that reads tensor values fails there
     for device, module in (("meta", loaded.meta), ("cpu", loaded.materialise)):
         args, kwargs = bound_inputs.arguments(device=device)
         try:
@@ -52,10 +52,10 @@ def exported(loaded: LoadedModule, bound_inputs: BoundInputs) -> Any:
 
 
 def check(program: Any) -> None:
-    """Refuses a program that torch cannot cut, or that changes its own state when it runs.
+    """Checks that torch can cut a program.
 
     Raises:
-        Misuse: The program is of that kind.
+        Misuse: The program contains a higher-order operator, or changes its own parameters or buffers.
     """
     signature = program.graph_signature
     state_names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -83,7 +83,7 @@ def check(program: Any) -> None:
 
 
 def _written_nodes(node: Node) -> Iterator[Node]:
-    """Nodes that a call writes into, including the running statistics of a training batch normalization."""
+    """Yields the nodes that a call writes into, with the running mean of batch normalization in training."""
     yield from _written_arguments(node)
     named = {argument.name: value for argument, value in _named_arguments(node)}
     if named.get("training") and isinstance(named.get("running_mean"), Node):
@@ -91,7 +91,11 @@ def _written_nodes(node: Node) -> Iterator[Node]:
 
 
 def random_calls(calls: Iterable[Any]) -> set[Any]:
-    """The calls that depend on random numbers drawn by one of them; `calls` are in execution order."""
+    """Returns the calls whose results depend on random numbers that a call in `calls` draws.
+
+    Args:
+        calls: The calls, in execution order.
+    """
     random_nodes: set[Any] = set()
     for node in calls:
         if draws(node) or not random_nodes.isdisjoint(node.all_input_nodes):
@@ -100,7 +104,7 @@ def random_calls(calls: Iterable[Any]) -> set[Any]:
 
 
 def draws(node: Any) -> bool:
-    """Whether a call draws random numbers, by torch's tag; dropout with probability 0 does not."""
+    """Whether a call draws random numbers, by torch's operator tag. Dropout with probability 0 does not."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
     arguments = schema_of(node.target).arguments
@@ -108,20 +112,20 @@ def draws(node: Any) -> bool:
     values |= dict(zip([argument.name for argument in arguments], node.args, strict=False)) | dict(
         node.kwargs
     )
-    return all(values[name] for name in _DROPS if name in values)
+    return all(values[name] for name in _PROBABILITY_ARGUMENTS if name in values)
 
 
 def program_sequence(
     program: Any, layers: Sequence[Layer], *, profile: Profile | None, by_time: bool, **facts: Any
 ) -> CutSequence:
-    """The units of a program.
+    """Builds the units of a program, with their analysis.
 
     Args:
-        program: From `exported`.
-        layers: Rows of the module.
-        profile: A profile of the rows.
-        by_time: Whether the profile limits where to cut.
-        facts: Machines and a training step; see `CutSequence`.
+        program: The exported program; see `exported`.
+        layers: Rows of the module's layer tree.
+        profile: A profile of the rows, or None.
+        by_time: Whether to forbid cuts inside modules that the profile measured as one.
+        facts: `machines` and `training` of the `CutSequence`.
     """
     signature = program.graph_signature
     state_names = {
@@ -135,11 +139,11 @@ def program_sequence(
     }
     parameters = set(signature.inputs_to_parameters.values())
     values = _values(program, calls)
-    unit_seconds, closed = None, dict[int, str]()
+    unit_seconds, closed_units = None, dict[int, str]()
     if profile is not None:
         places = [(_call_of(node), _operator(node)) for node in calls]
-        unit_seconds, closed = of_modules(places, layers, seconds_of(profile))
-    closed = closed if by_time else {}
+        unit_seconds, closed_units = module_seconds_by_unit(places, layers, seconds_of(profile))
+    closed_units = closed_units if by_time else {}
     units = GraphUnits(
         positions=tuple(range(len(calls))),
         rows=tuple(row for row, _ in rows_of(((node, _operator(node)) for node in calls), layers)),
@@ -158,46 +162,46 @@ def program_sequence(
         layers=layers,
         macs=_macs(calls, units, layers),
         took=unit_seconds,
-        closed=closed | dict.fromkeys(_closed_units(calls), _IN_PLACE),
+        closed=closed_units | dict.fromkeys(_closed_units(calls), _IN_PLACE),
         profile=profile,
         **facts,
     )
 
 
 def names(program: Any) -> list[str]:
-    """Names of the units."""
+    """Returns the names of the units."""
     return [node.name for node in program.graph.nodes if node.op == "call_function"]
 
 
 def module_of(node: Node) -> str:
-    """The path of the module whose code makes a call; '' for the outermost module."""
-    return ".".join(piece.partition("@")[0] for piece in _call_of(node).split("."))
+    """Returns the path of the module whose code makes a call, or '' for the outermost module."""
+    return ".".join(path_part.partition("@")[0] for path_part in _call_of(node).split("."))
 
 
 def _call_of(node: Node) -> str:
-    """As `module_of`, with the number of the module's call: 'block.relu@1' for the second."""
+    """Returns the path of `module_of` with the number of the module's call: 'block.relu@1' is the second."""
     stack = node.meta.get("nn_module_stack") or {}
     return list(stack.values())[-1][0] if stack else ""
 
 
 def _values(program: Any, calls: Sequence[Node]) -> list[CrossingValue]:
-    """Values that are live over more than one unit; outputs stay live until the last unit."""
-    at = {node: unit for unit, node in enumerate(calls)}
+    """Returns the values that are live over more than one unit. Outputs stay live until the last unit."""
+    unit_by_node = {node: unit for unit, node in enumerate(calls)}
     input_names = set(program.graph_signature.user_inputs)
     ends = set(program.graph_signature.user_outputs)
     values = []
     for node in program.graph.nodes:
-        if node not in at and not (node.op == "placeholder" and node.name in input_names):
+        if node not in unit_by_node and not (node.op == "placeholder" and node.name in input_names):
             continue
-        reads = [at[user] for user in node.users if user in at]
+        reads = [unit_by_node[user] for user in node.users if user in unit_by_node]
         dies = len(calls) - 1 if node.name in ends else max(reads, default=-1)
         info, size = _type_and_bytes(node)
-        values.append(CrossingValue(node.name, at.get(node, -1), dies, info, size))
+        values.append(CrossingValue(node.name, unit_by_node.get(node, -1), dies, info, size))
     return [value for value in values if value.dies > value.born]
 
 
 def _type_and_bytes(node: Node) -> tuple[TensorInfo, int | None]:
-    """The type and bytes of a node's result; bytes only for a single tensor of known size."""
+    """Returns the type and the bytes of a node's result; unknown unless it is one tensor of known size."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
         return TensorInfo(node.name, None, None, "unknown"), None
@@ -208,9 +212,9 @@ def _type_and_bytes(node: Node) -> tuple[TensorInfo, int | None]:
 def rows_of(
     calls: Iterable[tuple[Node, str]], layers: Sequence[Layer]
 ) -> Iterator[tuple[int | None, int | None]]:
-    """For each operator call its own row and the row of its module; None if there is no such row.
+    """Yields, for each operator call, the ids of its own row and of its module's row, or None if missing.
 
-    Several calls of one operator in a module match its rows in order.
+    Calls of the same operator in a module are matched to the module's rows of that kind in order.
     """
     by_path = {layer.path: layer for layer in layers}
     waiting: dict[tuple[int | None, str], deque[int]] = defaultdict(deque)
@@ -221,9 +225,9 @@ def rows_of(
         path = module_of(node)
         while path and path not in by_path:
             path = path.rpartition(".")[0]
-        around = by_path.get(path)
-        group = None if around is None else around.id
-        if around is not None and not around.group:
+        module = by_path.get(path)
+        group = None if module is None else module.id
+        if module is not None and not module.group:
             yield group, group
             continue
         candidates = waiting[group, operator]
@@ -235,7 +239,7 @@ def _operator(node: Node) -> str:
 
 
 def _macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
-    """MACs of each call; those of the rows if a call has no rule."""
+    """Computes the MACs of each call by the rules of ATen; by the rows if a call has no rule."""
     per_call = []
     for node in calls:
         if not isinstance(node.target, OpOverload):
@@ -253,42 +257,45 @@ def _macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> 
 
 
 def _macs_of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
-    """MACs of the rows by unit; a row without a call counts where the row before it is."""
+    """Assigns the MACs of the rows to units, or returns None if those of a row are unknown.
+
+    The MACs of a row without a call go to the unit of the row before it.
+    """
     place = {row: unit for unit, row in reversed(list(enumerate(units.rows))) if row is not None}
-    macs, at = np.zeros(len(units.rows)), 0
+    macs, argument = np.zeros(len(units.rows)), 0
     for layer in layers:
         if layer.group or not layer.counted:
             continue
         if layer.macs is None:
             return None
-        at = place.get(layer.id, at)
-        macs[at] += layer.macs
+        argument = place.get(layer.id, argument)
+        macs[argument] += layer.macs
     return macs
 
 
 def _closed_units(calls: Sequence[Node]) -> Iterator[int]:
-    """Units before which no cut may lie, because a later call changes an earlier value in place.
+    """Yields the units before which a cut would separate a value from a call that changes it in place.
 
-    Another process receives a copy of the tensor, which autograd does not allow to be changed in place.
+    Another process receives the tensor as a copy, and autograd forbids changing that copy in place.
     """
-    at = {node: unit for unit, node in enumerate(calls)}
-    for node, unit in at.items():
+    unit_by_node = {node: unit for unit, node in enumerate(calls)}
+    for node, unit in unit_by_node.items():
         for argument in _written_arguments(node):
             root = argument
             while (base := _viewed_argument(root)) is not None:
                 root = base
-            yield from range(at.get(root, -1) + 1, unit + 1)
+            yield from range(unit_by_node.get(root, -1) + 1, unit + 1)
 
 
 def _written_arguments(node: Node) -> Iterator[Node]:
-    """Arguments that a call writes into."""
+    """Yields the arguments that a call writes into."""
     for argument, value in _named_arguments(node):
         if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, Node):
             yield value
 
 
 def _viewed_argument(node: Node) -> Node | None:
-    """The argument that a call returns, or returns a view of."""
+    """Returns the argument that a call returns or returns a view of, or None."""
     for argument, value in _named_arguments(node):
         if argument.alias_info is not None and isinstance(value, Node):
             return value

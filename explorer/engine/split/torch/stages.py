@@ -1,7 +1,7 @@
-"""Stages of an nn.Module as nn.Modules.
+"""Builds the stages of an nn.Module as nn.Modules.
 
-`torch.distributed.pipelining` cuts the traced program where our search says. Weights that several stages use
-are copied into each of them.
+`torch.distributed.pipelining` cuts the traced program at the places of our search. Each stage that uses a
+shared weight gets its own copy.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class StageModule(Struct, frozen=True):
 
     Attributes:
         module: The stage. It takes its tensors as positional arguments and returns a tensor or a tuple.
-        reads, makes: Names of its inputs and outputs.
-        parameters: Names of its parameters in the whole, by their names in the stage.
+        reads, makes: Names of the stage's inputs and outputs.
+        parameters: Names of the parameters in the original module, by their names in the stage.
     """
 
     module: nn.Module
@@ -42,7 +42,8 @@ class ModuleStages(Struct, frozen=True):
     """The stages of a module.
 
     Attributes:
-        inputs, outputs: Names of the whole's inputs and outputs.
+        stages: The stages, in execution order.
+        inputs, outputs: Names of the original module's inputs and outputs.
     """
 
     stages: tuple[StageModule, ...]
@@ -56,16 +57,16 @@ def module_stages(
     """Cuts a module into stages.
 
     Args:
-        module: In evaluation mode, with its weights.
-        args: Positional arguments: one micro-batch.
+        module: The module in evaluation mode, with its weights.
+        args: Positional arguments of one micro-batch.
         kwargs: Keyword arguments of the micro-batch.
         starts: Names of the calls in the exported program that begin a stage.
-        where: The name of the module, for messages.
+        where: Name of the module, for messages.
 
     Raises:
-        BadModel: torch cannot cut it.
+        BadModel: torch cannot cut the module.
     """
-    from torch.distributed.pipelining import pipeline  # takes a second
+    from torch.distributed.pipelining import pipeline  # here, because the import takes a second
 
     def policy(traced: Any) -> Any:
         for node in list(traced.graph.nodes):
@@ -86,7 +87,7 @@ def module_stages(
 
 
 def _with_value_names(split: Any, whole: nn.Module) -> ModuleStages:
-    """The stages, with a name for each value between them: the name that its first reader uses."""
+    """Builds the stages, and names the values between them as their first reader does."""
     names: dict[Any, str] = {}
     calls = []
     inputs, outputs = [], []
@@ -102,15 +103,15 @@ def _with_value_names(split: Any, whole: nn.Module) -> ModuleStages:
             calls.append((node, stage))
         elif node.op == "output":
             ends = [leaf for leaf in leaves(node.args) if isinstance(leaf, Node)]
-            for at, end in enumerate(ends):
-                outputs.append(names.setdefault(end, "output" if len(ends) == 1 else f"output.{at}"))
+            for index, end in enumerate(ends):
+                outputs.append(names.setdefault(end, "output" if len(ends) == 1 else f"output.{index}"))
     canonical: dict[int, str] = {}
     aliases = {}
     for name, tensor in whole.named_parameters(remove_duplicate=False):
         aliases[name] = canonical.setdefault(id(tensor), name)
     stages = []
     for node, stage in calls:
-        # the first stage would take its inputs packed as the whole's arguments are
+        # else the first stage would take its inputs in the argument structure of the original module
         stage.graph.set_codegen(CodeGen())
         stage.recompile()
         _drop_idle(stage)
@@ -121,7 +122,7 @@ def _with_value_names(split: Any, whole: nn.Module) -> ModuleStages:
 
 
 def _drop_idle(stage: Any) -> None:
-    """Removes tensors that a stage stores but does not read: other names of a weight."""
+    """Removes the tensors that a stage stores but does not read, such as second names of a weight."""
     read = {
         f"{path}.{node.target}" if path else node.target
         for path, part in stage.named_modules()
@@ -137,7 +138,7 @@ def _output_names(node: Any, stage: Any, names: Mapping[Any, str]) -> tuple[str,
     (result,) = next(iter(inner for inner in stage.graph.nodes if inner.op == "output")).args
     if not isinstance(result, (tuple, list)):
         return (names[node],)
-    outputs = [f"{node.name}.{at}" for at in range(len(result))]
+    outputs = [f"{node.name}.{index}" for index in range(len(result))]
     for user in node.users:
         if user in names:
             outputs[user.args[1]] = names[user]
@@ -145,11 +146,17 @@ def _output_names(node: Any, stage: Any, names: Mapping[Any, str]) -> tuple[str,
 
 
 def save(stage: StageModule, values: Sequence[torch.Tensor], path: str, where: str) -> None:
-    """Writes a stage as a .pt2 file, without its example inputs, which torch would pickle.
+    """Writes a stage as a .pt2 file, without example inputs, because torch would pickle them.
+
+    Args:
+        stage: The stage.
+        values: Example values of the stage's inputs, for torch.export.
+        path: Path of the file.
+        where: Name of the module, for messages.
 
     Raises:
-        BadModel: torch cannot export it.
-        OSError: There is no room.
+        BadModel: torch cannot export the stage.
+        OSError: The disk has too little free space.
     """
     try:
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
@@ -164,10 +171,10 @@ def save(stage: StageModule, values: Sequence[torch.Tensor], path: str, where: s
         raise BadModel(f"torch.export cannot write a stage ({error_line(error)})", where=where) from error
 
 
-def in_turn(
+def run_stages(
     parts: ModuleStages, modules: Sequence[nn.Module], inputs: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Runs the stages one after the other; returns all their values by name."""
+    """Runs the stages one after another; returns the inputs and all outputs of stages by name."""
     values = dict(inputs)
     for stage, module in zip(parts.stages, modules, strict=True):
         results = module(*[values[name] for name in stage.reads])

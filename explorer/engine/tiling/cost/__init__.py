@@ -1,16 +1,16 @@
-"""Cost model: traffic, buffers and cycles of a plan from closed formulas, without running or writing it.
+"""Cost model: traffic, buffer sizes and cycles of a plan by closed formulas, without running or writing it.
 
-The model has one level of buffer, which holds one tile of each operand and of the sum. A tile is fetched when
-its loop indices change, and stays while only other loops advance:
-Parashar et al., "Timeloop: A Systematic Approach to DNN Accelerator Evaluation" (ISPASS 2019); Mei et al.,
-"ZigZag: Enlarging Joint Architecture-Mapping Design Space Exploration for DNN Accelerators" (IEEE
-Transactions on Computers, 2021). Cycles of a systolic array: Samajdar et al., "A Systematic Methodology for
-Characterizing Scalability of DNN Accelerators using SCALE-Sim" (ISPASS 2020). The least traffic: Hong and
-Kung, "I/O complexity: the red-blue pebble game" (STOC 1981), with the constant of Smith et al., "A Tight I/O
-Lower Bound for Matrix Multiplication" (2019).
+The machine has one buffer, which holds one tile of each operand and of the sum. A tile is fetched when its
+loop indices change, and stays while only other loops advance: Parashar et al., "Timeloop: A Systematic
+Approach to DNN Accelerator Evaluation" (ISPASS 2019); Mei et al., "ZigZag: Enlarging Joint
+Architecture-Mapping Design Space Exploration for DNN Accelerators" (IEEE Transactions on Computers, 2021).
+Cycles of a systolic array: Samajdar et al., "A Systematic Methodology for Characterizing Scalability of DNN
+Accelerators using SCALE-Sim" (ISPASS 2020). The least traffic: Hong and Kung, "I/O complexity: the red-blue
+pebble game" (STOC 1981), with the constant of Smith et al., "A Tight I/O Lower Bound for Matrix
+Multiplication" (2019).
 
-A sweep computes thousands of similar sites, so results that depend only on sizes are cached. Standard library
-only.
+A sweep computes thousands of similar sites, so results that depend only on sizes are cached. This module uses
+only the standard library.
 """
 
 from __future__ import annotations
@@ -54,35 +54,35 @@ _OVERLAP = {
 
 
 def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "best") -> PlanCost:
-    """The cost of each site of a plan, and of all sites in sequence.
+    """Computes the cost of each site of a plan, and of all sites in sequence.
 
     Args:
-        plan: From `make_plan`.
-        hardware: The machine; without one, the result has no cycles.
+        plan: The plan; see `make_plan`.
+        hardware: The machine, or None for a result without cycles.
         order: 'best' for the loop order with the least traffic at each site; one of `ORDERS` for all sites;
-            or a dataflow for the better of its two orders.
+            or a dataflow for the better one of its two orders.
 
     Raises:
-        Misuse: There is no such order, the machine is inconsistent, or the size of a type is unknown.
+        Misuse: The order is unknown, the machine is inconsistent, or the size of a type is unknown.
     """
     allowed, machine = _orders_for(order), complete(hardware or Hardware())
-    runs = [(at, run) for at, site in enumerate(plan.sites) for run in _runs_and_sizes(site)]
-    turns = [times for _, (times, _) in runs]
-    # calls of a function with other row counts cost differently; the site shows the first call
-    each = [_site(run, machine, allowed) for _, (_, run) in runs]
-    first = {at: cost for (at, _), cost in zip(reversed(runs), reversed(each), strict=True)}
-    sites = tuple(first[at] for at in range(len(plan.sites)))
+    runs = [(index, run) for index, site in enumerate(plan.sites) for run in _runs_and_sizes(site)]
+    run_counts = [times for _, (times, _) in runs]
+    # the cost of a call depends on its number of rows; the site shows the first call
+    costs = [_site(run, machine, allowed) for _, (_, run) in runs]
+    first = {index: cost for (index, _), cost in zip(reversed(runs), reversed(costs), strict=True)}
+    sites = tuple(first[index] for index in range(len(plan.sites)))
 
     def total(amount: Callable[[SiteCost], int]) -> int:
-        return sum(amount(cost) * turn for cost, turn in zip(each, turns, strict=True))
+        return sum(amount(cost) * turn for cost, turn in zip(costs, run_counts, strict=True))
 
     macs, slots = total(lambda site: site.macs), total(lambda site: site.products * math.prod(site.tile))
     filled = total(lambda site: _filled_bytes(dimensions.site_dims(site)))
     compulsory = total(lambda site: site.compulsory)
     lower_bound = total(lambda site: site.lower_bound)
-    best = [min(cost.orders, key=_traffic) for cost in each]
-    order_total = _total(order, [cost.chosen for cost in each], turns, macs)
-    fits = [site.fits for site in sites]
+    best = [min(cost.orders, key=_traffic) for cost in costs]
+    order_total = _total(order, [cost.chosen for cost in costs], run_counts, macs)
+    sites_fit = [site.fits for site in sites]
     return PlanCost(
         hardware=machine,
         order=order,
@@ -97,18 +97,18 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
         ratio=order_total.traffic / lower_bound if lower_bound else 1.0,
         buffer=max((site.buffer for site in sites), default=0),
         buffer_double=max((site.buffer_double for site in sites), default=0),
-        fits=None if machine.buffer is None else all(fits),
+        fits=None if machine.buffer is None else all(sites_fit),
         total=order_total,
         orders=(
-            _total("best", best, turns, macs),
+            _total("best", best, run_counts, macs),
             *(
-                _total(name, [cost.orders[at] for cost in each], turns, macs)
-                for at, name in enumerate(ORDERS)
+                _total(name, [cost.orders[index] for cost in costs], run_counts, macs)
+                for index, name in enumerate(ORDERS)
             ),
         ),
         systolic=tuple(
-            _systolic_total(rows, turns, machine)
-            for rows in zip(*(cost.systolic for cost in each), strict=True)
+            _systolic_total(rows, run_counts, machine)
+            for rows in zip(*(cost.systolic for cost in costs), strict=True)
         ),
         assumptions=tuple(_assumptions(plan, machine)),
         macs_total=plan.macs_total,
@@ -116,7 +116,7 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
 
 
 def _runs_and_sizes(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
-    """(runs, site at the sizes of these runs); 0 runs if the data decides how often it runs."""
+    """Yields the number of runs, and the site at the sizes of these runs; 0 runs if the data decides."""
     if not site.rows:
         yield site.calls or 0, site
     for times, rows in site.rows:
@@ -127,12 +127,12 @@ def _runs_and_sizes(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
 
 
 def site_cost(site: SitePlan, hardware: Hardware | None = None, *, order: str = "best") -> SiteCost:
-    """The cost of one run of a site; see `plan_cost`."""
+    """Computes the cost of one run of a site; see `plan_cost`."""
     return _site(site, complete(hardware or Hardware()), _orders_for(order))
 
 
 def _orders_for(order: str) -> tuple[str, ...]:
-    """The candidate loop orders for the least traffic."""
+    """Returns the loop orders from which the one with the least traffic is chosen."""
     if order == "best":
         return tuple(ORDERS)
     names = tuple(name for name, dataflow in ORDERS.items() if order in (name, dataflow))
@@ -170,7 +170,7 @@ def _site(site: SitePlan, machine: Hardware, allowed: Sequence[str]) -> SiteCost
 
 
 def _traffic(cost: OrderCost) -> int:
-    # all orders compute the same, so the least traffic is also the least time
+    # all orders do the same computation, so the least traffic also takes the least time
     return cost.traffic
 
 
@@ -189,7 +189,7 @@ class _Figures(NamedTuple):
 
 
 def _filled_bytes(shape: dimensions.SiteDims) -> int:
-    """Bytes of both operands and the output over the batch, including the padding of tiles."""
+    """Computes the bytes of both operands and the output over the batch, including the padding of tiles."""
     return shape.batch * sum(dimensions.operand_bytes(shape, dimensions.moved_sizes(shape)))
 
 
@@ -215,7 +215,7 @@ def _figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
         buffer=buffer,
         lower_bound=_lower_bound(shape, bound_buffer, compulsory),
         bound_buffer=bound_buffer,
-        systolic=tuple(_systolic(dataflow, shape, machine, orders) for dataflow in dimensions.MAPPED)
+        systolic=tuple(_systolic(dataflow, shape, machine, orders) for dataflow in dimensions.ARRAY_AXES)
         if machine.array
         else (),
     )
@@ -223,31 +223,39 @@ def _figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
 
 @lru_cache(maxsize=64)
 def _refetch_loops(turning: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
-    """`again` of each operand for every order; it depends only on which loops have more than one trip."""
-    m, k, n = (1 + many for many in turning)
+    """Returns `refetch_loops` of each operand for every order, by which loops have more than one trip."""
+    m, k, n = (1 + is_repeated for is_repeated in turning)
     return tuple(
-        tuple(dimensions.again(order, (m, k, n), loops) for _, loops in dimensions.OPERANDS)
+        tuple(dimensions.refetch_loops(order, (m, k, n), loops) for _, loops in dimensions.OPERANDS)
         for order in ORDERS
     )
 
 
 def _order_costs(
-    grid: tuple[int, int, int], whole: tuple[int, int, int], machine: Hardware, macs: int, slots: int
+    grid: tuple[int, int, int], operand_sizes: tuple[int, int, int], machine: Hardware, macs: int, slots: int
 ) -> tuple[OrderCost, ...]:
-    """The cost of the six orders, from the bytes of whole operands, the MACs, and the MACs of full tiles."""
-    a, b, c = whole
+    """Computes the cost of the six orders.
+
+    Args:
+        grid: Number of tiles along M, K and N.
+        operand_sizes: Bytes of A, B and C over the batch.
+        machine: The machine.
+        macs: MACs of the site.
+        slots: MACs of full tiles.
+    """
+    a, b, c = operand_sizes
     computing = _per_cycle(slots, machine.macs_per_cycle)
     trips = {"": 1, "m": grid[0], "k": grid[1], "n": grid[2]}
     costs = []
     for (order, dataflow), loops in zip(
         ORDERS.items(), _refetch_loops(tuple(g > 1 for g in grid)), strict=True
     ):
-        # every tile is fetched equally often, so whole operands can be counted, edges included; and only one
-        # loop can fetch an operand again, because the two others are its own
-        read_a, read_b, written = a * trips[loops[0]], b * trips[loops[1]], c * trips[loops[2]]
+        # every tile of an operand is fetched equally often, so the operand's size is multiplied; only one
+        # loop can fetch it again, because it depends on the other two
+        read_a, read_b, written_c = a * trips[loops[0]], b * trips[loops[1]], c * trips[loops[2]]
         # the first visit of a sum reads nothing
-        read_c = written - c
-        traffic = read_a + read_b + read_c + written
+        read_c = written_c - c
+        traffic = read_a + read_b + read_c + written_c
         moving = _per_cycle(traffic, machine.bytes_per_cycle)
         cycles: int | None = None
         seconds: float | None = None
@@ -256,7 +264,7 @@ def _order_costs(
             limit, cycles = _limiting(computing, moving), _combined(computing, moving, machine)
             seconds = None if machine.clock is None else cycles / machine.clock
         elif machine.peak_macs is not None and machine.bandwidth is not None:
-            # a machine for which only the rates are known
+            # the machine's description has only rates
             least = slots / machine.peak_macs, traffic / machine.bandwidth
             limit, seconds = _limiting(*least), _combined(*least, machine)
         costs.append(
@@ -266,7 +274,7 @@ def _order_costs(
                 a_bytes=read_a,
                 b_bytes=read_b,
                 c_read_bytes=read_c,
-                c_write_bytes=written,
+                c_write_bytes=written_c,
                 traffic=traffic,
                 intensity=2 * macs / traffic if traffic else None,
                 compute_cycles=computing,
@@ -294,23 +302,24 @@ def _ratio(rate: float) -> tuple[int, int]:
 
 
 def _per_cycle(amount: int, rate: float | None) -> int | None:
-    """Cycles for an amount, rounded up; None without a rate."""
+    """Computes the cycles for an amount, rounded up, or None without a rate."""
     if rate is None:
         return None
-    over, under = _ratio(rate)
-    return -(-amount * under // over)
+    numerator, denominator = _ratio(rate)
+    return -(-amount * denominator // numerator)
 
 
 def _lower_bound(shape: dimensions.SiteDims, buffer: int, compulsory: int) -> int:
-    """The least bytes between memory and buffer: 2 M N K / sqrt(S) elements, at least the compulsory ones.
+    """Computes the least bytes between memory and buffer: 2 M N K / sqrt(S) elements.
 
-    S counts elements of the narrower type, of which the buffer holds the most, so the bound stays valid.
+    The result is at least the compulsory traffic. S is the number of elements of the narrower type that fit
+    into the buffer, so that the bound is valid.
     """
     width = min(shape.width, shape.sum_width)
     elements = buffer * 8 // width
     if not elements:
         return compulsory
-    # ceil(sqrt(q)) in integers: the smallest integer whose square is not below q
+    # ceil(sqrt(q)) with integers: the smallest integer with a square of at least q
     square = -(-((2 * shape.M * shape.K * shape.N) ** 2) // elements)
     least = math.isqrt(square - 1) + 1 if square else 0
     return max(compulsory, shape.batch * dimensions.packed_bytes(least, width))
@@ -319,54 +328,56 @@ def _lower_bound(shape: dimensions.SiteDims, buffer: int, compulsory: int) -> in
 def _systolic(
     dataflow: Dataflow, shape: dimensions.SiteDims, machine: Hardware, orders: Sequence[OrderCost]
 ) -> Systolic:
-    """2 R + C + T - 2 cycles per fold, on an array of R rows and C columns.
+    """Computes the cycles of a systolic array with R rows and C columns: 2 R + C + T - 2 cycles per fold.
 
-    A fold is the part of the product that is in the array at one time; T is the length of the streaming axis.
-    R of the cycles load the stationary operand, or drain outputs: this is the formula of SCALE-Sim's paper.
-    SCALE-Sim 3.0 counts R + C + T - 2 for stationary outputs, because it does not drain them.
+    A fold is the part of the product that is in the array at the same time; T is the length of the streaming
+    axis. R of the cycles load the stationary operand or drain outputs, as in the formula of SCALE-Sim's
+    paper. SCALE-Sim 3.0 counts R + C + T - 2 for stationary outputs, because it does not drain them.
     """
     assert machine.array is not None
     rows, columns = machine.array
-    along, across, through = dimensions.MAPPED[dataflow]
+    row_axis, column_axis, stream_axis = dimensions.ARRAY_AXES[dataflow]
     fill = 2 * rows + columns - 2
     # the tile lengths along the streaming axis add up to the moved size
-    streams = dimensions.grid_of(shape)[through] * fill + dimensions.moved_sizes(shape)[through]
+    streams = dimensions.grid_of(shape)[stream_axis] * fill + dimensions.moved_sizes(shape)[stream_axis]
     cycles = (
         shape.batch
-        * dimensions.folds(shape, along, rows)
-        * dimensions.folds(shape, across, columns)
+        * dimensions.folds(shape, row_axis, rows)
+        * dimensions.folds(shape, column_axis, columns)
         * streams
     )
     sizes = shape[:3]
-    once = -(-sizes[along] // rows) * -(-sizes[across] // columns)
-    whole = shape.batch * once * (fill + sizes[through])
-    drained = shape.batch * once * rows if dataflow == "output-stationary" else 0
+    whole_folds = -(-sizes[row_axis] // rows) * -(-sizes[column_axis] // columns)
+    whole_cycles = shape.batch * whole_folds * (fill + sizes[stream_axis])
+    drain_cycles = shape.batch * whole_folds * rows if dataflow == "output-stationary" else 0
     moving = min((cost for cost in orders if cost.dataflow == dataflow), key=_traffic).memory_cycles
     total = None if moving is None else _combined(cycles, moving, machine)
-    return Systolic(dataflow, cycles, whole, whole - drained, total, _seconds(total, machine))
+    return Systolic(
+        dataflow, cycles, whole_cycles, whole_cycles - drain_cycles, total, _seconds(total, machine)
+    )
 
 
 def _seconds(cycles: int | None, machine: Hardware) -> float | None:
     return None if cycles is None or machine.clock is None else cycles / machine.clock
 
 
-def _total(name: str, costs: Sequence[OrderCost], turns: Sequence[int], macs: int) -> OrderTotal:
-    traffic = sum(cost.traffic * turn for cost, turn in zip(costs, turns, strict=True))
+def _total(name: str, costs: Sequence[OrderCost], run_counts: Sequence[int], macs: int) -> OrderTotal:
+    traffic = sum(cost.traffic * turn for cost, turn in zip(costs, run_counts, strict=True))
     all_bound = all(cost.bound for cost in costs)
     return OrderTotal(
         order=name,
         traffic=traffic,
         intensity=2 * macs / traffic if traffic else None,
-        compute_cycles=_weighted_sum([cost.compute_cycles for cost in costs], turns),
-        memory_cycles=_weighted_sum([cost.memory_cycles for cost in costs], turns),
-        cycles=_weighted_sum([cost.cycles for cost in costs], turns),
-        seconds=_weighted_sum([cost.seconds for cost in costs], turns),
+        compute_cycles=_weighted_sum([cost.compute_cycles for cost in costs], run_counts),
+        memory_cycles=_weighted_sum([cost.memory_cycles for cost in costs], run_counts),
+        cycles=_weighted_sum([cost.cycles for cost in costs], run_counts),
+        seconds=_weighted_sum([cost.seconds for cost in costs], run_counts),
         memory_bound=sum(cost.bound == "memory" for cost in costs) if all_bound else None,
     )
 
 
 def _weighted_sum(amounts: Sequence[_Amount | None], turns: Sequence[int]) -> _Amount | None:
-    """The sum of the amounts times their counts; None if an amount is unknown."""
+    """Computes the sum of the amounts times their counts, or None if an amount is unknown."""
     total: _Amount | None = None
     for amount, turn in zip(amounts, turns, strict=True):
         if amount is None:
@@ -375,12 +386,12 @@ def _weighted_sum(amounts: Sequence[_Amount | None], turns: Sequence[int]) -> _A
     return 0 if total is None else total
 
 
-def _systolic_total(rows: Sequence[Systolic], turns: Sequence[int], machine: Hardware) -> Systolic:
-    cycles = sum(row.cycles * turn for row, turn in zip(rows, turns, strict=True))
-    whole = sum(row.whole * turn for row, turn in zip(rows, turns, strict=True))
-    theirs = sum(row.scalesim * turn for row, turn in zip(rows, turns, strict=True))
-    total = _weighted_sum([row.total for row in rows], turns)
-    return Systolic(rows[0].dataflow, cycles, whole, theirs, total, _seconds(total, machine))
+def _systolic_total(rows: Sequence[Systolic], run_counts: Sequence[int], machine: Hardware) -> Systolic:
+    cycles = sum(row.cycles * turn for row, turn in zip(rows, run_counts, strict=True))
+    whole_cycles = sum(row.whole * turn for row, turn in zip(rows, run_counts, strict=True))
+    scalesim_cycles = sum(row.scalesim * turn for row, turn in zip(rows, run_counts, strict=True))
+    total = _weighted_sum([row.total for row in rows], run_counts)
+    return Systolic(rows[0].dataflow, cycles, whole_cycles, scalesim_cycles, total, _seconds(total, machine))
 
 
 def _assumptions(plan: Plan, machine: Hardware) -> Iterable[str]:

@@ -1,6 +1,6 @@
-"""Dimensions of a site: the sizes, tiles and widths that decide its cost, and quantities derived from them.
+"""Dimensions of a site: the sizes, tiles and bit widths that determine its cost.
 
-The figures (`cost`) and the formulas that explain them (`formulas`) both use this module.
+Both `cost` and the formulas that explain it (`formulas`) use this module.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from explorer.facts import SitePlan
 from explorer.facts.cost import Dataflow, SiteCost
 
 OPERANDS = (("A", "mk"), ("B", "kn"), ("C", "mn"))
-"""The three operands, with the loops that each depends on."""
+"""The three operands, each with the loops that it depends on."""
 
-MAPPED: dict[Dataflow, tuple[int, int, int]] = {
+ARRAY_AXES: dict[Dataflow, tuple[int, int, int]] = {
     "output-stationary": (0, 2, 1),
     "weight-stationary": (1, 2, 0),
     "input-stationary": (1, 0, 2),
 }
-"""Indices into (M, K, N) along a systolic array's rows, its columns, and the streaming axis (SCALE-Sim)."""
+"""For each dataflow, indices into (M, K, N): the array's rows, its columns, and the streaming axis."""
 
 _BITS = {name: bits for _, name, bits in ELEMENT_TYPES if bits}
 
 
 class SiteDims(NamedTuple):
-    """The properties of a site that decide its cost; sizes in elements, widths in bits."""
+    """The properties of a site that determine its cost; sizes in elements, widths in bits."""
 
     M: int
     K: int
@@ -40,10 +40,10 @@ class SiteDims(NamedTuple):
 
 
 def site_dims(site: SitePlan | SiteCost) -> SiteDims:
-    """The dimensions of a site.
+    """Returns the dimensions of a site.
 
     Raises:
-        Misuse: The width of one of its types is unknown.
+        Misuse: The width of one of the site's types is unknown.
     """
     widths = []
     for dtype in (site.dtype, site.accumulator):
@@ -56,13 +56,13 @@ def site_dims(site: SitePlan | SiteCost) -> SiteDims:
 
 
 def grid_of(shape: SiteDims) -> tuple[int, int, int]:
-    """(m, k, n): the number of tiles along M, K and N."""
+    """Computes (m, k, n), the number of tiles along M, K and N."""
     tm, tk, tn = shape.tile
     return -(-shape.M // tm), -(-shape.K // tk), -(-shape.N // tn)
 
 
 def moved_sizes(shape: SiteDims) -> tuple[int, int, int]:
-    """(M, K, N) as moved: rounded up to whole tiles if edges are padded."""
+    """Returns (M, K, N) as moved: rounded up to whole tiles if edges are padded."""
     if not shape.padded:
         return shape.M, shape.K, shape.N
     (m, k, n), (tm, tk, tn) = grid_of(shape), shape.tile
@@ -70,7 +70,7 @@ def moved_sizes(shape: SiteDims) -> tuple[int, int, int]:
 
 
 def largest_tile(shape: SiteDims) -> tuple[int, int, int]:
-    """(TM, TK, TN) of the largest tile; with ragged edges at most the size of the site."""
+    """Returns (TM, TK, TN) of the largest tile. With ragged edges, it is at most the size of the site."""
     if shape.padded:
         return shape.tile
     tm, tk, tn = shape.tile
@@ -78,12 +78,12 @@ def largest_tile(shape: SiteDims) -> tuple[int, int, int]:
 
 
 def packed_bytes(elements: int, bits: int) -> int:
-    """Bytes of densely packed elements of any width."""
+    """Computes the bytes of densely packed elements of any bit width."""
     return -(-elements * bits // 8)
 
 
 def operand_bytes(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Bytes of A, B and C for one product of these (M, K, N)."""
+    """Computes the bytes of A, B and C for one product of these (M, K, N)."""
     M, K, N = sizes
     return (
         packed_bytes(M * K, shape.width),
@@ -92,25 +92,28 @@ def operand_bytes(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[int, in
     )
 
 
-def again(order: str, grid: tuple[int, int, int], depends: str) -> str:
-    """The loops that fetch every tile of an operand again; the product of their trips is its fetches.
+def refetch_loops(order: str, grid: tuple[int, int, int], depends: str) -> str:
+    """Returns the loops that fetch every tile of an operand again.
 
-    A tile is fetched when a loop that it depends on advances, so every loop outside of that one fetches it
-    again. A loop inside of all those leaves the tile in place, and a loop with one trip never advances.
+    The product of their trips is the number of fetches of each tile. A tile is fetched when a loop that it
+    depends on advances, so each other loop outside of that one repeats the fetches. A loop inside of all
+    those keeps the tile, and a loop with one trip never advances.
 
     Args:
-        order: Loops from the outermost in.
+        order: Loops from the outermost to the innermost.
         grid: Trips of m, k and n.
-        depends: The operand's own loops.
+        depends: The loops that the operand depends on.
     """
     trips = dict(zip("mkn", grid, strict=True))
-    turning = [loop for loop in order if trips[loop] > 1]
-    depending = [at for at, loop in enumerate(turning) if loop in depends]
-    return "".join(loop for loop in turning[: depending[-1]] if loop not in depends) if depending else ""
+    repeated_loops = [loop for loop in order if trips[loop] > 1]
+    depending = [index for index, loop in enumerate(repeated_loops) if loop in depends]
+    return (
+        "".join(loop for loop in repeated_loops[: depending[-1]] if loop not in depends) if depending else ""
+    )
 
 
 def folds(shape: SiteDims, axis: int, width: int) -> int:
-    """The number of times that the tiles along an axis fill an array of this width."""
+    """Computes how often the tiles along an axis fill an array of this width."""
     t, count = shape.tile[axis], grid_of(shape)[axis]
     last = moved_sizes(shape)[axis] - (count - 1) * t
     return (count - 1) * -(-t // width) + -(-last // width)

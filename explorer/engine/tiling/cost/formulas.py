@@ -1,4 +1,4 @@
-"""Formulas of the cost model, in symbols and with the numbers of a site.
+"""Writes the formulas of the cost model in symbols and with the numbers of a site.
 
 They repeat what `cost` computes, so that a reader can check each figure by hand.
 """
@@ -17,7 +17,7 @@ _LETTERS = "MKN"
 
 
 def with_formulas(cost: PlanCost) -> PlanCost:
-    """A plan's cost with the formulas of every site."""
+    """Adds the formulas of every site to a plan's cost."""
     sites = tuple(replace(site, formulas=tuple(_formulas(site, cost.hardware))) for site in cost.sites)
     return replace(cost, sites=sites)
 
@@ -32,13 +32,13 @@ def _formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
 
 
 def _product_text(*factors: object) -> str:
-    """A product without factors of one, unless all are one."""
+    """Writes a product without factors of 1, unless all factors are 1."""
     texts = [f"{factor:,}" if isinstance(factor, int) else str(factor) for factor in factors]
     return " x ".join(text for text in texts if text != "1") or "1"
 
 
 def _per_batch(site: SiteCost, rule: str, filled: str) -> tuple[str, str]:
-    """The rule for one product, extended to the batch."""
+    """Extends the rule for one product to the batch."""
     return (rule, filled) if site.batch == 1 else (f"batch x ({rule})", f"{site.batch:,} x ({filled})")
 
 
@@ -58,7 +58,7 @@ def _element(bits: int) -> str:
 
 
 def _operand_texts(shape: dimensions.SiteDims, sizes: tuple[int, int, int]) -> tuple[str, str, str]:
-    """Bytes of A, B and C, written as products."""
+    """Writes the bytes of A, B and C as products."""
     M, K, N = sizes
     width, sum_width = _element(shape.width), _element(shape.sum_width)
     return _product_text(M, K, width), _product_text(K, N, width), _product_text(M, N, sum_width)
@@ -66,38 +66,38 @@ def _operand_texts(shape: dimensions.SiteDims, sizes: tuple[int, int, int]) -> t
 
 def _traffic_formulas(site: SiteCost, shape: dimensions.SiteDims) -> Iterator[Formula]:
     m, k, n = site.grid
-    whole = dimensions.operand_bytes(shape, dimensions.moved_sizes(shape))
+    operand_sizes = dimensions.operand_bytes(shape, dimensions.moved_sizes(shape))
     letters = dict(zip("mkn", ("m TM", "k TK", "n TN") if shape.padded else _LETTERS, strict=True))
     for (name, loops), text, value in zip(
-        dimensions.OPERANDS, _operand_texts(shape, dimensions.moved_sizes(shape)), whole, strict=True
+        dimensions.OPERANDS, _operand_texts(shape, dimensions.moved_sizes(shape)), operand_sizes, strict=True
     ):
-        of = site.accumulator if name == "C" else site.dtype
-        rule = f"{letters[loops[0]]} x {letters[loops[1]]} x bytes of a {of}"
+        dtype = site.accumulator if name == "C" else site.dtype
+        rule = f"{letters[loops[0]]} x {letters[loops[1]]} x bytes of a {dtype}"
         yield Formula(name, rule, text, value, "bytes")
     if shape.padded:
         rule = "1 - (A + B + C without filling) / (A + B + C)"
-        numbers = f"1 - {sum(dimensions.operand_bytes(shape, shape[:3])):,} / {sum(whole):,}"
+        numbers = f"1 - {sum(dimensions.operand_bytes(shape, shape[:3])):,} / {sum(operand_sizes):,}"
         yield Formula("padded share", rule, numbers, site.padded_share, "share")
-    a, b, c = whole
+    a, b, c = operand_sizes
     numbers = f"{_product_text(n, a)} + {_product_text(m, b)} + {_product_text(max(2 * k - 1, 1), c)}"
     rule, numbers = _per_batch(site, "n A + m B + (2 k - 1) C", numbers)
     yield Formula("traffic without reuse", rule, numbers, site.traffic_without_reuse, "bytes")
     for cost in site.orders:
-        yield _order_formula(site, cost, whole)
+        yield _order_formula(site, cost, operand_sizes)
     cheapest = site.chosen
     if cheapest.intensity is not None:
         rule, numbers = f"2 MACs / traffic {cheapest.order}", f"2 x {site.macs:,} / {cheapest.traffic:,}"
         yield Formula("intensity", rule, numbers, cheapest.intensity, "FLOPs per byte")
 
 
-def _order_formula(site: SiteCost, cost: OrderCost, whole: tuple[int, int, int]) -> Formula:
+def _order_formula(site: SiteCost, cost: OrderCost, operand_sizes: tuple[int, int, int]) -> Formula:
     trips = dict(zip("mkn", site.grid, strict=True))
     rules, filled = [], []
-    for (name, depends), size in zip(dimensions.OPERANDS, whole, strict=True):
-        loops = dimensions.again(cost.order, site.grid, depends)
+    for (name, depends), size in zip(dimensions.OPERANDS, operand_sizes, strict=True):
+        loops = dimensions.refetch_loops(cost.order, site.grid, depends)
         times = math.prod(trips[loop] for loop in loops)
         if name == "C" and loops:
-            # every visit reads and writes the sum, except that the first one does not read
+            # each visit of a tile reads and writes the sum; the first visit does not read
             rules.append(f"(2 {' '.join(loops)} - 1) C")
             times = 2 * times - 1
         else:
@@ -119,10 +119,10 @@ def _buffer_formulas(site: SiteCost, shape: dimensions.SiteDims, machine: Hardwa
     )
     yield Formula("buffer, double", "2 x buffer", f"2 x {site.buffer:,}", site.buffer_double, "bytes")
     width = min(shape.width, shape.sum_width)
-    whose = "the tiles" if machine.buffer is None or machine.buffer < site.buffer else "the machine's buffer"
+    holder = "the tiles" if machine.buffer is None or machine.buffer < site.buffer else "the machine's buffer"
     numbers = f"{_product_text(2, site.M, site.N, site.K)} / sqrt({site.bound_buffer * 8 // width:,})"
     rule, numbers = _per_batch(site, "2 M N K / sqrt(S)", numbers)
-    rule = f"max(A + B + C without filling, {rule}), S elements in {whose}"
+    rule = f"max(A + B + C without filling, {rule}), S elements in {holder}"
     numbers = f"max({site.compulsory:,}, {numbers} x {_element(width)})"
     yield Formula("lower bound", rule, numbers, site.lower_bound, "bytes")
     rule, numbers = f"traffic {site.order} / lower bound", f"{site.chosen.traffic:,} / {site.lower_bound:,}"
@@ -166,21 +166,22 @@ def _systolic_formulas(site: SiteCost, shape: dimensions.SiteDims, machine: Hard
     rows, columns = machine.array
     fill, sizes = 2 * rows + columns - 2, shape[:3]
     for timing in site.systolic:
-        along, across, through = dimensions.MAPPED[timing.dataflow]
-        first, second, depth = (_LETTERS[axis] for axis in (along, across, through))
+        row_axis, column_axis, stream_axis = dimensions.ARRAY_AXES[timing.dataflow]
+        first, second, depth = (_LETTERS[axis] for axis in (row_axis, column_axis, stream_axis))
         rule, numbers = _per_batch(
             site,
             f"array loads along {first} x along {second}"
             f" x ({depth.lower()} (2 R + C - 2) + {depth} of all tiles)",
-            f"{dimensions.folds(shape, along, rows):,} x {dimensions.folds(shape, across, columns):,}"
-            f" x ({_product_text(site.grid[through], fill)} + {dimensions.moved_sizes(shape)[through]:,})",
+            f"{dimensions.folds(shape, row_axis, rows):,} x {dimensions.folds(shape, column_axis, columns):,}"
+            f" x ({_product_text(site.grid[stream_axis], fill)}"
+            f" + {dimensions.moved_sizes(shape)[stream_axis]:,})",
         )
         yield Formula(f"{timing.dataflow} array", rule, numbers, timing.cycles, "cycles")
         rule, numbers = _per_batch(
             site,
             f"ceil({first} / R) ceil({second} / C) (2 R + C + {depth} - 2)",
-            f"ceil({sizes[along]:,} / {rows:,}) x ceil({sizes[across]:,} / {columns:,})"
-            f" x ({fill:,} + {sizes[through]:,})",
+            f"ceil({sizes[row_axis]:,} / {rows:,}) x ceil({sizes[column_axis]:,} / {columns:,})"
+            f" x ({fill:,} + {sizes[stream_axis]:,})",
         )
         yield Formula(f"{timing.dataflow} array, in one go", rule, numbers, timing.whole, "cycles")
         if timing.scalesim != timing.whole:

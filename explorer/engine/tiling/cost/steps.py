@@ -1,8 +1,8 @@
 """Loop nest of a tiling, step by step: the buffer's contents at each tile product, and the traffic so far.
 
-Nothing is simulated: sums over the outer loops give any step directly, so the last of 10^9 steps costs no
-more than the first. The rule is that of `cost`: a tile is fetched when a loop that it depends on, or one
-outside of that, advances. The traffic at the last step equals the closed formulas of `cost`.
+A step is one tile product. Nothing is simulated: sums over the outer loops give any step directly, so the
+last of 10^9 steps takes no longer than the first. As in `cost`, a tile is fetched when a loop that it depends
+on, or a loop outside of that, advances. The traffic at the last step equals the formulas of `cost`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from explorer.engine.tiling.cost import dimensions, site_cost
 from explorer.facts import SitePlan
 from explorer.facts.cost import ORDERS, TileStep, TileSteps
 
-MOST = 10_000
-"""The most steps in one answer."""
+MAX_STEPS = 10_000
+"""Maximum number of steps in one answer."""
 
 _Weights = Callable[[str, int, int], int]
 
@@ -26,8 +26,8 @@ class _Operand(Struct, frozen=True):
     """The movement of an operand.
 
     Attributes:
-        own: The loops that it depends on.
-        turning: Loops that fetch a tile of it, new or again, outermost first.
+        own: The loops that the operand depends on.
+        turning: The loops that fetch a tile of it, for the first time or again, outermost first.
         bits: Bits of an element.
         whole: Elements of the operand in one product, including padding.
     """
@@ -38,10 +38,10 @@ class _Operand(Struct, frozen=True):
     whole: int
 
     def size(self, elements: int) -> int:
-        """Bytes of `elements` elements; each pass over the whole operand is packed separately."""
-        passes, rest = divmod(elements, self.whole)
-        whole = dimensions.packed_bytes(self.whole, self.bits)
-        return passes * whole + dimensions.packed_bytes(rest, self.bits)
+        """Computes the bytes of `elements` elements. Each pass over the operand is packed separately."""
+        passes, remainder = divmod(elements, self.whole)
+        operand_bytes = dimensions.packed_bytes(self.whole, self.bits)
+        return passes * operand_bytes + dimensions.packed_bytes(remainder, self.bits)
 
 
 class _Nest:
@@ -60,35 +60,35 @@ class _Nest:
         ]
 
     def _operand(self, loops: str, bits: int) -> _Operand:
-        turning = [at for at, loop in enumerate(self.order) if loop in loops and self.trips[loop] > 1]
+        turning = [index for index, loop in enumerate(self.order) if loop in loops and self.trips[loop] > 1]
         last = turning[-1] + 1 if turning else 0
         return _Operand(loops, self.order[:last], bits, self._size[loops[0]] * self._size[loops[1]])
 
-    def place(self, step: int) -> dict[str, int]:
-        """The tile index along each axis at a step of one product."""
+    def indices_at(self, step: int) -> dict[str, int]:
+        """Returns the tile index of each loop at a step of one product."""
         indices = {}
         for loop in reversed(self.order):
             step, indices[loop] = divmod(step, self.trips[loop])
         return indices
 
     def span(self, loop: str, first: int, stop: int) -> int:
-        """The elements of a range of tiles along an axis."""
+        """Computes the number of elements of a range of tiles along an axis."""
         return min(stop * self._tile[loop], self._size[loop]) - min(
             first * self._tile[loop], self._size[loop]
         )
 
-    def tile(self, operand: _Operand, place: Mapping[str, int]) -> int:
-        """The elements of an operand's tile at a place."""
-        first, second = (self.span(loop, place[loop], place[loop] + 1) for loop in operand.own)
+    def tile(self, operand: _Operand, indices: Mapping[str, int]) -> int:
+        """Computes the number of elements of an operand's tile at the given loop indices."""
+        first, second = (self.span(loop, indices[loop], indices[loop] + 1) for loop in operand.own)
         return first * second
 
-    def fetched(self, operand: _Operand, place: Mapping[str, int], *, visits: str = "all") -> int:
-        """The elements of an operand that were fetched up to and including a step.
+    def fetched(self, operand: _Operand, indices: Mapping[str, int], *, visits: str = "all") -> int:
+        """Computes the number of elements of an operand that were fetched up to and including a step.
 
         Args:
             operand: A, B or C.
-            place: The step.
-            visits: 'all' visits of a tile, or only the 'first', before loops of others have advanced.
+            indices: The step, as tile indices of the loops.
+            visits: 'all' to count all visits of a tile, or 'first' to count only its first visit.
         """
 
         def weight(loop: str, first: int, stop: int) -> int:
@@ -96,94 +96,97 @@ class _Nest:
                 return self.span(loop, first, stop)
             return stop - first if visits == "all" else int(first == 0 < stop)
 
-        inside = 1
+        inner_elements = 1
         for loop in operand.own:
             if loop not in operand.turning:
-                inside *= self.span(loop, 0, self.trips[loop])
-        return self._weighted_iterations(operand.turning, place, weight) * inside
+                inner_elements *= self.span(loop, 0, self.trips[loop])
+        return self._weighted_iterations(operand.turning, indices, weight) * inner_elements
 
-    def _weighted_iterations(self, loops: str, place: Mapping[str, int], weight: _Weights) -> int:
-        """The sum, over the iterations of some loops up to a place, of the product of their weights."""
-        total, here = 0, 1
-        for at, loop in enumerate(loops):
-            rest = 1
-            for inner in loops[at + 1 :]:
-                rest *= weight(inner, 0, self.trips[inner])
-            total += here * weight(loop, 0, place[loop]) * rest
-            here *= weight(loop, place[loop], place[loop] + 1)
-        return total + here
+    def _weighted_iterations(self, loops: str, indices: Mapping[str, int], weight: _Weights) -> int:
+        """Sums the products of the loops' weights over all iterations up to the given indices."""
+        total, outer_weight = 0, 1
+        for index, loop in enumerate(loops):
+            inner_weight = 1
+            for inner in loops[index + 1 :]:
+                inner_weight *= weight(inner, 0, self.trips[inner])
+            total += outer_weight * weight(loop, 0, indices[loop]) * inner_weight
+            outer_weight *= weight(loop, indices[loop], indices[loop] + 1)
+        return total + outer_weight
 
-    def arrives(self, operand: _Operand, place: Mapping[str, int]) -> bool:
-        """Whether its tile is fetched at a step: all loops inside those that fetch it are at their start."""
-        return all(place[loop] == 0 for loop in self.order[len(operand.turning) :])
+    def arrives(self, operand: _Operand, indices: Mapping[str, int]) -> bool:
+        """Whether an operand's tile is fetched at a step.
 
-    def leaves(self, operand: _Operand, place: Mapping[str, int]) -> bool:
-        """Whether its tile is dropped after a step, until it is fetched again."""
-        inside = self.order[len(operand.turning) :]
-        return all(place[loop] == self.trips[loop] - 1 for loop in inside)
+        It is fetched if all loops inside those that fetch it are at their start.
+        """
+        return all(indices[loop] == 0 for loop in self.order[len(operand.turning) :])
+
+    def leaves(self, operand: _Operand, indices: Mapping[str, int]) -> bool:
+        """Whether an operand's tile is dropped after a step, until it is fetched again."""
+        inner_loops = self.order[len(operand.turning) :]
+        return all(indices[loop] == self.trips[loop] - 1 for loop in inner_loops)
 
 
 def tile_steps(site: SitePlan, order: str = "best", first: int = 0, count: int = 64) -> TileSteps:
-    """The buffer's contents at some steps of one run of a site, and the traffic so far.
+    """Computes the buffer's contents at some steps of one run of a site, and the traffic so far.
 
     Args:
         site: A site of a plan.
         order: One of `ORDERS`; or 'best' or a dataflow, for its order with the least traffic.
-        first: The first step, from 0.
-        count: The number of steps, at most `MOST`; fewer at the end.
+        first: Index of the first step, from 0.
+        count: Number of steps, at most `MAX_STEPS`; fewer are returned at the end.
 
     Raises:
-        Misuse: There is no such order or step, or a type has no known size.
+        Misuse: The order or the step does not exist, or the size of a type is unknown.
     """
     cost = site_cost(site, order=order)
     nest = _Nest(site, cost.order)
-    every = nest.count * nest.shape.batch
-    if not 0 <= first < every or not 0 < count <= MOST:
+    step_count = nest.count * nest.shape.batch
+    if not 0 <= first < step_count or not 0 < count <= MAX_STEPS:
         raise Misuse(
             f"there is no step {first:,}" if count > 0 else "no steps are asked for",
             where=site.name,
-            hint=f"it has {every:,}, the first is 0; at most {MOST:,} at once",
+            hint=f"it has {step_count:,}, the first is 0; at most {MAX_STEPS:,} at once",
         )
-    steps = [_tile_step(nest, at) for at in range(first, min(first + count, every))]
-    return TileSteps(site.name, cost.order, ORDERS[cost.order], every, cost.chosen.traffic, tuple(steps))
+    steps = [_tile_step(nest, step) for step in range(first, min(first + count, step_count))]
+    return TileSteps(site.name, cost.order, ORDERS[cost.order], step_count, cost.chosen.traffic, tuple(steps))
 
 
-def _tile_step(nest: _Nest, at: int) -> TileStep:
-    batch, inner = divmod(at, nest.count)
-    place = nest.place(inner)
+def _tile_step(nest: _Nest, step: int) -> TileStep:
+    batch, inner = divmod(step, nest.count)
+    indices = nest.indices_at(inner)
     a, b, c = nest.operands
-    moved = [operand.size(nest.fetched(operand, place)) for operand in nest.operands]
-    begun = c.size(nest.fetched(c, place, visits="first"))
+    moved = [operand.size(nest.fetched(operand, indices)) for operand in nest.operands]
+    first_visits = c.size(nest.fetched(c, indices, visits="first"))
     tile_bytes = [
-        dimensions.packed_bytes(nest.tile(operand, place), operand.bits) for operand in nest.operands
+        dimensions.packed_bytes(nest.tile(operand, indices), operand.bits) for operand in nest.operands
     ]
-    again, dropped = place["k"] > 0 and nest.arrives(c, place), nest.leaves(c, place)
+    is_reloaded, is_stored = indices["k"] > 0 and nest.arrives(c, indices), nest.leaves(c, indices)
     earlier = _earlier_traffic(nest, batch)
     return TileStep(
-        step=at,
+        step=step,
         batch=batch,
-        m=place["m"],
-        k=place["k"],
-        n=place["n"],
+        m=indices["m"],
+        k=indices["k"],
+        n=indices["n"],
         a=tile_bytes[0],
         b=tile_bytes[1],
         c=tile_bytes[2],
         loads=(
-            tile_bytes[0] if nest.arrives(a, place) else 0,
-            tile_bytes[1] if nest.arrives(b, place) else 0,
-            tile_bytes[2] if again else 0,
+            tile_bytes[0] if nest.arrives(a, indices) else 0,
+            tile_bytes[1] if nest.arrives(b, indices) else 0,
+            tile_bytes[2] if is_reloaded else 0,
         ),
-        stores=tile_bytes[2] if dropped else 0,
+        stores=tile_bytes[2] if is_stored else 0,
         a_bytes=moved[0] + earlier[0],
         b_bytes=moved[1] + earlier[1],
-        c_read_bytes=moved[2] - begun + earlier[2],
-        c_write_bytes=moved[2] - (0 if dropped else tile_bytes[2]) + earlier[3],
+        c_read_bytes=moved[2] - first_visits + earlier[2],
+        c_write_bytes=moved[2] - (0 if is_stored else tile_bytes[2]) + earlier[3],
     )
 
 
 def _earlier_traffic(nest: _Nest, batch: int) -> Sequence[int]:
-    """The traffic of the earlier products of the batch."""
+    """Computes the traffic of the earlier products of the batch: A, B, C read and C written, in bytes."""
     end = {loop: trips - 1 for loop, trips in nest.trips.items()}
     a, b, c = (operand.size(nest.fetched(operand, end)) for operand in nest.operands)
-    begun = nest.operands[2].size(nest.fetched(nest.operands[2], end, visits="first"))
-    return [batch * each for each in (a, b, c - begun, c)]
+    first_visits = nest.operands[2].size(nest.fetched(nest.operands[2], end, visits="first"))
+    return [batch * traffic for traffic in (a, b, c - first_visits, c)]

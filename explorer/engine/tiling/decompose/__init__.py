@@ -1,8 +1,8 @@
-"""Decomposition of operators that contain products into simpler nodes, so that the products stand alone.
+"""Decomposes operators that contain matmuls into simpler nodes, so that the matmuls become separate nodes.
 
-An LSTM multiplies twice in each step, with activations in between. It is no single product, but the graph of
-its definition contains two, which are tiled like any other. The decomposition changes nothing else; the proof
-repeats it and compares.
+An LSTM multiplies twice in each step, with activations between. It is not a matmul itself, but the graph of
+its definition contains two, which can be tiled. The decomposition changes nothing else. The proof repeats it
+and compares the results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from explorer.engine.tiling.sites import REPLACEABLE, NoSite, SiteContext
 from explorer.facts import TensorInfo
 
 DECOMPOSITIONS = recurrent.DECOMPOSITIONS
-"""(domain, operator) -> the function that writes the nodes of its definition, with its output names."""
+"""For (domain, operator), the function that writes the nodes of the operator's definition."""
 
 
 def decompose(
@@ -33,52 +33,54 @@ def decompose(
 
     Args:
         model: The model.
-        shapes: Shapes of all values, at the sizes that figures are for.
+        shapes: Shapes of all values, at the sizes that figures are computed for.
         declared: The shapes with open dimensions left symbolic.
-        only: Names of the nodes to decompose; None for all possible ones.
+        only: Names of the nodes to decompose, or None for all possible ones.
 
     Returns:
-        The model, the names of the decomposed nodes, and the reasons why others were not.
+        The model; the names of the decomposed nodes; and the reason for each other node, by name.
     """
     if not any((node.domain, node.op) in DECOMPOSITIONS for node in model.graph.nodes):
         return model, (), {}
     context = SiteContext(model, shapes, declared=declared)
     emission = Emission(opset=model.opset, taken=set(value_names(model.graph)))
     nodes: list[Node] = []
-    done: list[str] = []
-    led: set[int] = set()
+    decomposed: list[str] = []
+    weight_nodes: set[int] = set()
     refused: dict[str, str] = {}
     for node in model.graph.nodes:
-        take = DECOMPOSITIONS.get((node.domain, node.op))
-        if take is None or node.key in model.functions or (only is not None and node.label not in only):
+        write = DECOMPOSITIONS.get((node.domain, node.op))
+        if write is None or node.key in model.functions or (only is not None and node.label not in only):
             nodes.append(node)
             continue
         builder = GraphBuilder(emission, emission.prefix(f"{node.label}/parts"), "", f"{node.label}/")
         context.constants.replaceable = False
         try:
-            take(builder, node, context)
+            write(builder, node, context)
         except NoSite as why:
             refused[node.label] = REPLACEABLE if context.constants.replaceable else str(why)
             nodes.append(node)
             continue
-        done.append(node.label)
+        decomposed.append(node.label)
         nodes += builder.nodes
-        led |= {id(leading) for name in node.inputs for leading in recurrent.led_by(name, context)}
-    if not done:
+        weight_nodes |= {
+            id(leading) for name in node.inputs for leading in recurrent.nodes_before(name, context)
+        }
+    if not decomposed:
         return model, (), refused
-    nodes = _without_idle(nodes, led, [v.name for v in model.graph.outputs])
-    used = {name for node in nodes for name in reads(node)} | {v.name for v in model.graph.outputs}
+    nodes = _drop_unused(nodes, weight_nodes, [v.name for v in model.graph.outputs])
+    read_names = {name for node in nodes for name in reads(node)} | {v.name for v in model.graph.outputs}
     initializers = {**model.graph.initializers, **emission.initializers}
-    used_initializers = {name: tensor for name, tensor in initializers.items() if name in used}
+    used_initializers = {name: tensor for name, tensor in initializers.items() if name in read_names}
     graph = replace(model.graph, nodes=tuple(nodes), initializers=used_initializers)
     inputs = tuple(
         v for v in graph.inputs if v.name in used_initializers or v.name not in model.graph.initializers
     )
-    return replace(model, graph=replace(graph, inputs=inputs)), tuple(done), refused
+    return replace(model, graph=replace(graph, inputs=inputs)), tuple(decomposed), refused
 
 
-def _without_idle(nodes: Sequence[Node], led: set[int], outputs: Sequence[str]) -> list[Node]:
-    """The nodes without unused nodes of `led`, which lie between a stored weight and its reader."""
+def _drop_unused(nodes: Sequence[Node], led: set[int], outputs: Sequence[str]) -> list[Node]:
+    """Removes the unused nodes of `weight_nodes`, which are between a stored weight and its former reader."""
     needed = set(outputs)
     remaining: list[Node] = []
     for node in reversed(nodes):

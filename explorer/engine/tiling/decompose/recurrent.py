@@ -1,6 +1,6 @@
-"""LSTM, GRU and RNN as a product over the whole sequence and a Scan over its steps.
+"""Decomposes LSTM, GRU and RNN into a matmul over the whole sequence and a Scan over its steps.
 
-One product multiplies the input of all steps by its weights; the state is multiplied in each step. Equations
+One matmul multiplies the input of all steps by its weights. The state is multiplied in each step. Equations
 and gate order are those of ONNX's operator documentation: input, output, forget, cell for an LSTM; update,
 reset, hidden for a GRU.
 """
@@ -18,32 +18,32 @@ from explorer.engine.graph.model import FileSpan, Inline, Node, Tensor, Value, t
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.sites import NoSite, SiteContext
 
-_PLAIN = (
+_ACTIVATIONS = (
     *("Relu", "Tanh", "Sigmoid", "LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Elu"),
     *("Softsign", "Softplus"),
 )
-"""Activations that exist as operators with the defaults of the recurrent operators."""
+"""Activations that exist as operators with the same defaults as in the recurrent operators."""
 
 
-_LEADING = ("Unsqueeze", "Concat")
-"""Operators that exporters use to add the axis of directions to a weight and to join directions."""
+_DIRECTION_OPERATORS = ("Unsqueeze", "Concat")
+"""Operators with which exporters add the axis of directions to a weight and join directions."""
 
-_DEEPEST = 4
-"""The longest chain of such operators."""
+_MAX_CHAIN = 4
+"""Maximum length of a chain of such operators."""
 
 
 class _Layer(Struct, frozen=True):
     """One recurrent operator.
 
     Attributes:
-        node: The operator.
+        node: The operator's node.
         dtype: Element type of its values.
-        hidden: The size of the state.
-        gates: The number of gates: rows of W and R in units of `hidden`.
-        inputs: Value names by role; '' for an omitted input.
+        hidden: Size of the state.
+        gates: Number of gates; W and R have `gates` times `hidden` rows.
+        inputs: Value names by role, '' for an omitted input.
         activations: The activations of each direction.
         batch: The batch size, as a number or to be read at run time.
-        sizes: Sizes of X as (steps, batch, features); None for an open one.
+        sizes: Sizes of X as (steps, batch, features), None for an open size.
         first: Whether the batch is the first axis.
     """
 
@@ -67,7 +67,15 @@ class _Layer(Struct, frozen=True):
 
 
 class _Weights(Struct, frozen=True):
-    """Value names of a direction's weights; `bias` is added to the product of X over all steps."""
+    """Value names of a direction's weights.
+
+    Attributes:
+        w: Weight of the input.
+        r: Weights of the state.
+        bias: Bias that is added to the product of X over all steps, or ''.
+        r_bias: Bias that a GRU adds to the state's product, or ''.
+        peephole: Peephole weights of an LSTM, or empty.
+    """
 
     w: str
     r: tuple[str, ...]
@@ -77,12 +85,16 @@ class _Weights(Struct, frozen=True):
 
 
 Step = Callable[[GraphBuilder, _Layer, int, _Weights, str, Sequence[str]], list[str]]
-"""Writes one step: (builder, layer, direction, weights, product of X, states) -> new states, hidden first."""
+"""Writes one step.
+
+It takes the builder, the layer, the direction, its weights, the product of X, and the states; it returns the
+new states, hidden state first.
+"""
 
 _ROLES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
-def _take_apart(
+def _decomposition(
     step: Step, gates: int, defaults: tuple[str, ...]
 ) -> Callable[[GraphBuilder, Node, SiteContext], None]:
     def take(builder: GraphBuilder, node: Node, context: SiteContext) -> None:
@@ -93,7 +105,11 @@ def _take_apart(
 
 
 def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ...]) -> _Layer:
-    """Reads the attributes and inputs of the node."""
+    """Reads the attributes and inputs of the node.
+
+    Raises:
+        NoSite: The node cannot be decomposed.
+    """
     attributes = node.attributes
     inputs = dict.fromkeys(_ROLES, "") | dict(zip(_ROLES, node.inputs, strict=False))
     shape = context.shape(inputs["X"])
@@ -103,17 +119,19 @@ def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ..
         raise NoSite("its sequences may differ in length")
     if attributes.get("activation_alpha") or attributes.get("activation_beta"):
         raise NoSite("its activations have parameters of their own")
-    both = str(attributes.get("direction", "forward")) == "bidirectional"
-    directions = 2 if both else 1
+    is_bidirectional = str(attributes.get("direction", "forward")) == "bidirectional"
+    directions = 2 if is_bidirectional else 1
     named = [str(name) for name in attributes.get("activations", ())] or list(defaults) * directions
     if len(named) != len(defaults) * directions or not {n.lower() for n in named} <= {
-        p.lower() for p in _PLAIN
+        p.lower() for p in _ACTIVATIONS
     }:
         raise NoSite(f"its activations are {', '.join(named)}")
-    proper = {p.lower(): p for p in _PLAIN}
-    each = [tuple(proper[n.lower()] for n in named[i::1][: len(defaults)]) for i in (0, len(defaults))]
-    first = bool(attributes.get("layout", 0))
-    axes = (1, 0, 2) if first else (0, 1, 2)
+    operator_by_name = {p.lower(): p for p in _ACTIVATIONS}
+    activations = [
+        tuple(operator_by_name[n.lower()] for n in named[i::1][: len(defaults)]) for i in (0, len(defaults))
+    ]
+    is_batch_first = bool(attributes.get("layout", 0))
+    axes = (1, 0, 2) if is_batch_first else (0, 1, 2)
     opened = context.opened(inputs["X"])
     sizes = [None if axis in opened else shape[axis] for axis in axes]
     if sizes[2] is None:
@@ -125,15 +143,15 @@ def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ..
         hidden=int(attributes["hidden_size"]),
         gates=gates,
         inputs=inputs,
-        activations=tuple(each[:directions]),
+        activations=tuple(activations[:directions]),
         batch=batch if batch is not None else (inputs["X"], axes[1]),
         sizes=(sizes[0], batch, sizes[2]),
-        first=first,
+        first=is_batch_first,
     )
 
 
 def _stored_weights(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: Step) -> list[_Weights]:
-    """The weights of every direction."""
+    """Stores the weights of each direction as new initializers."""
     tensors: dict[str, Tensor] = {}
     for role in ("W", "R", "B", "P"):
         if name := layer.inputs[role]:
@@ -143,15 +161,15 @@ def _stored_weights(builder: GraphBuilder, layer: _Layer, context: SiteContext, 
         raise NoSite(f"its W is {list(tensors['W'].shape)}")
     if tensors["R"].shape != (layer.directions, G * H, H):
         raise NoSite(f"its R is {list(tensors['R'].shape)}")
-    # a GRU resets its state before the last gate's product, so that gate's weights are separate
+    # the reset of a GRU comes before the product of the last gate, so that gate has separate weights
     is_split = step is _gru_step and not layer.node.attributes.get("linear_before_reset", 0)
     weights = []
     for d in range(layer.directions):
         names = [_gate_rows(builder, layer, tensors["W"], "W", d, 0, G)]
-        pieces = ((0, 2), (2, 1)) if is_split else ((0, G),)
+        gate_groups = ((0, 2), (2, 1)) if is_split else ((0, G),)
         names += [
-            _gate_rows(builder, layer, tensors["R"], f"R{i or ''}", d, *piece)
-            for i, piece in enumerate(pieces)
+            _gate_rows(builder, layer, tensors["R"], f"R{i or ''}", d, *gates)
+            for i, gates in enumerate(gate_groups)
         ]
         turned = [builder.transpose(name, (1, 0), f"{d}/turned_{i}") for i, name in enumerate(names)]
         bias, r_bias = _biases(builder, layer, tensors.get("B"), d, step)
@@ -163,20 +181,20 @@ def _stored_weights(builder: GraphBuilder, layer: _Layer, context: SiteContext, 
     return weights
 
 
-def led_by(name: str, context: SiteContext, deepest: int = _DEEPEST) -> Iterator[Node]:
-    """The nodes between a stored weight and its reader."""
+def nodes_before(name: str, context: SiteContext, max_chain: int = _MAX_CHAIN) -> Iterator[Node]:
+    """Yields the nodes between a stored weight and its reader."""
     resolved = context.constants.resolve(name) if name else None
     node = context.constants.producers.get(name)
     if resolved is not None:
         yield from resolved[3]
-    elif node is not None and not node.domain and node.op in _LEADING and deepest:
+    elif node is not None and not node.domain and node.op in _DIRECTION_OPERATORS and max_chain:
         yield node
         for part in node.inputs:
-            yield from led_by(part, context, deepest - 1)
+            yield from nodes_before(part, context, max_chain - 1)
 
 
-def _stored_tensor(name: str, role: str, context: SiteContext, deepest: int = _DEEPEST) -> Tensor:
-    """The stored weight behind a value, through the operators that add an axis of directions."""
+def _stored_tensor(name: str, role: str, context: SiteContext, max_chain: int = _MAX_CHAIN) -> Tensor:
+    """Returns the stored weight behind a value, through the operators that add an axis of directions."""
     resolved = context.constants.resolve(name)
     if resolved is not None:
         tensor, _, axes, _ = resolved
@@ -186,14 +204,14 @@ def _stored_tensor(name: str, role: str, context: SiteContext, deepest: int = _D
             tensor = tensor_from_array(tensor.name, np.ascontiguousarray(tensor.array().transpose(axes)))
         return tensor
     node = context.constants.producers.get(name)
-    if node is None or node.domain or node.op not in _LEADING or not deepest:
+    if node is None or node.domain or node.op not in _DIRECTION_OPERATORS or not max_chain:
         maker_text = "" if node is None else f", but made by {node.op}"
         raise NoSite(f"its {role} is not stored{maker_text}")
-    parts = [_stored_tensor(part, role, context, deepest - 1) for part in node.inputs]
+    parts = [_stored_tensor(part, role, context, max_chain - 1) for part in node.inputs]
     try:
         if node.op == "Concat":
-            joined = np.concatenate([part.array() for part in parts], axis=node.attributes["axis"])
-            return tensor_from_array(name, joined)
+            array = np.concatenate([part.array() for part in parts], axis=node.attributes["axis"])
+            return tensor_from_array(name, array)
         axes = tuple(node.attributes["axes"] if "axes" in node.attributes else parts[1].array().tolist())
         shape = np.expand_dims(np.broadcast_to(np.int8(0), parts[0].shape), axes).shape
     except (ValueError, KeyError, IndexError):
@@ -204,11 +222,14 @@ def _stored_tensor(name: str, role: str, context: SiteContext, deepest: int = _D
 def _gate_rows(
     builder: GraphBuilder, layer: _Layer, tensor: Tensor, label: str, d: int, first: int, gates: int
 ) -> str:
-    """The rows of some gates of one direction of W or R, which share the stored bytes."""
+    """Stores the rows of some gates of one direction of W or R, which share the stored bytes.
+
+    Returns the name.
+    """
     rows = layer.gates * layer.hidden
     width = tensor.shape[2]
-    each = tensor.nbytes // (tensor.shape[0] * rows)
-    start, size = (d * rows + first * layer.hidden) * each, gates * layer.hidden * each
+    row_bytes = tensor.nbytes // (tensor.shape[0] * rows)
+    start, size = (d * rows + first * layer.hidden) * row_bytes, gates * layer.hidden * row_bytes
     payload = tensor.payload
     if isinstance(payload, FileSpan):
         cut: FileSpan | Inline = FileSpan(payload.source, payload.offset + start, size)
@@ -224,17 +245,22 @@ def _gate_rows(
 def _biases(
     builder: GraphBuilder, layer: _Layer, tensor: Tensor | None, d: int, step: Step
 ) -> tuple[str, str]:
-    """The bias of the product of X, and the one that a GRU adds to the state's product before the reset."""
+    """Stores the biases of a direction.
+
+    Returns:
+        Names of the bias of X's product, and of the bias that a GRU adds to the state's product before the
+        reset; '' if there is none.
+    """
     if tensor is None:
         return "", ""
     rows = layer.gates * layer.hidden
-    both = tensor.array()[d].reshape(2, rows)
+    biases = tensor.array()[d].reshape(2, rows)
     if step is _gru_step and layer.node.attributes.get("linear_before_reset", 0):
-        inner = both[1].copy()
+        inner = biases[1].copy()
         inner[: 2 * layer.hidden] = 0
-        outer = both[0] + both[1] - inner
+        outer = biases[0] + biases[1] - inner
         return _store_vector(builder, layer, outer, f"B_{d}"), _store_vector(builder, layer, inner, f"RB_{d}")
-    return _store_vector(builder, layer, both[0] + both[1], f"B_{d}"), ""
+    return _store_vector(builder, layer, biases[0] + biases[1], f"B_{d}"), ""
 
 
 def _store_vector(builder: GraphBuilder, layer: _Layer, array: Any, label: str) -> str:
@@ -246,7 +272,7 @@ def _store_vector(builder: GraphBuilder, layer: _Layer, array: Any, label: str) 
 
 
 def _write_layer(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weights], step: Step) -> None:
-    """Writes the nodes of the whole operator."""
+    """Writes the nodes of the operator."""
     x = layer.inputs["X"]
     if layer.first:
         x = builder.transpose(x, (1, 0, 2), "x")
@@ -269,13 +295,13 @@ def _write_layer(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weight
     ]
     for name, (parts, axis, perm) in zip(outputs, results, strict=True):
         if name:
-            joined = builder.concat(parts, axis, f"out_{axis}_{name}")
-            turned = builder.transpose(joined, perm, f"turned_{name}") if layer.first else joined
+            stacked = builder.concat(parts, axis, f"out_{axis}_{name}")
+            turned = builder.transpose(stacked, perm, f"turned_{name}") if layer.first else stacked
             builder.add("Identity", (turned,), f"given_{name}", outputs=(name,))
 
 
 def _initial_state(builder: GraphBuilder, layer: _Layer, role: str, d: int) -> str:
-    """The initial state of a direction, (batch, hidden)."""
+    """Writes the initial state of a direction, (batch, hidden)."""
     state = layer.inputs[role]
     if state:
         axis = 1 if layer.first else 0
@@ -289,24 +315,24 @@ def _initial_state(builder: GraphBuilder, layer: _Layer, role: str, d: int) -> s
 def _scan_steps(
     builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, step: Step, z: str, start: Sequence[str]
 ) -> list[str]:
-    """A Scan over the steps; returns the last states and the rows of all steps."""
+    """Writes a Scan over the steps; returns the last states and the rows of all steps."""
     body = builder.inner("step")
-    before = [body.value(f"before_{i}") for i in range(len(start))]
+    states_before = [body.value(f"before_{i}") for i in range(len(start))]
     z_row = body.value("z")
-    after = step(body, layer, d, weights, z_row, before)
-    row = body.add("Identity", (after[0],), "row")
+    states_after = step(body, layer, d, weights, z_row, states_before)
+    row = body.add("Identity", (states_after[0],), "row")
     state = (layer.sizes[1], layer.hidden)
-    inputs = [Value(name, layer.dtype, state) for name in before]
+    inputs = [Value(name, layer.dtype, state) for name in states_before]
     inputs.append(Value(z_row, layer.dtype, (layer.sizes[1], layer.gates * layer.hidden)))
-    outputs = [Value(name, layer.dtype, state) for name in (*after, row)]
+    outputs = [Value(name, layer.dtype, state) for name in (*states_after, row)]
     builder.scan(
-        "steps", body, inputs=inputs, outputs=outputs, over=[z], state=start, backward=layer.backward(d)
+        "steps", body, inputs=inputs, outputs=outputs, scanned=[z], state=start, backward=layer.backward(d)
     )
     return list(builder.nodes[-1].outputs)
 
 
 def _clip(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
-    """The input of an activation, clipped if the operator has `clip`."""
+    """Clips the input of an activation if the operator has `clip`."""
     clip = layer.node.attributes.get("clip")
     if clip is None:
         return x
@@ -325,8 +351,8 @@ def _gates(builder: GraphBuilder, layer: _Layer, x: str, count: int, label: str)
 
 
 def _one_minus(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
-    one = builder.number(1, layer.dtype, f"{label}_one")
-    return builder.add("Sub", (one, x), label)
+    one_value = builder.number(1, layer.dtype, f"{label}_one")
+    return builder.add("Sub", (one_value, x), label)
 
 
 def _lstm_step(
@@ -337,26 +363,26 @@ def _lstm_step(
     hidden = builder.add("MatMul", (h, weights.r[0]), "hidden")
     i, o, forget, cell = _gates(builder, layer, builder.add("Add", (z, hidden), "sums"), 4, "gate")
 
-    def peeped(x: str, with_: str, at: int, label: str) -> str:
+    def with_peephole(x: str, with_: str, index: int, label: str) -> str:
         if not weights.peephole:
             return x
-        term = builder.add("Mul", (weights.peephole[at], with_), f"{label}_peep")
+        term = builder.add("Mul", (weights.peephole[index], with_), f"{label}_peep")
         return builder.add("Add", (x, term), f"{label}_peeped")
 
     def gate(op: str, x: str, label: str) -> str:
         return builder.add(op, (_clip(builder, layer, x, label),), label)
 
-    i = gate(f, peeped(i, c, 0, "i"), "i")
+    i = gate(f, with_peephole(i, c, 0, "i"), "i")
     if layer.node.attributes.get("input_forget", 0):
         forget = _one_minus(builder, layer, i, "f")
     else:
-        forget = gate(f, peeped(forget, c, 2, "f"), "f")
+        forget = gate(f, with_peephole(forget, c, 2, "f"), "f")
     cell = gate(g, cell, "c_new")
-    kept_cell = builder.add("Mul", (forget, c), "kept")
+    remembered = builder.add("Mul", (forget, c), "kept")
     added = builder.add("Mul", (i, cell), "added")
-    c = builder.add("Add", (kept_cell, added), "c")
-    o = gate(f, peeped(o, c, 1, "o"), "o")
-    # the runtime clips the inputs of gates, but not the cell that goes into the output
+    c = builder.add("Add", (remembered, added), "c")
+    o = gate(f, with_peephole(o, c, 1, "o"), "o")
+    # as onnxruntime does, the inputs of gates are clipped, but not the cell state for the output
     squashed = builder.add(squash, (c,), "c_squashed")
     return [builder.add("Mul", (o, squashed), "h"), c]
 
@@ -386,8 +412,8 @@ def _gru_step(
         through = builder.add(
             "MatMul", (builder.add("Mul", (reset, h), "left"), weights.r[1]), "reset_hidden"
         )
-    inside = _clip(builder, layer, builder.add("Add", (new, through), "inside"), "new")
-    candidate = builder.add(g, (inside,), "new")
+    candidate_input = _clip(builder, layer, builder.add("Add", (new, through), "inside"), "new")
+    candidate = builder.add(g, (candidate_input,), "new")
     fresh = builder.add("Mul", (_one_minus(builder, layer, update, "rest"), candidate), "fresh")
     kept_state = builder.add("Mul", (update, h), "kept")
     return [builder.add("Add", (fresh, kept_state), "h")]
@@ -402,7 +428,7 @@ def _rnn_step(
 
 
 DECOMPOSITIONS: Mapping[tuple[str, str], Callable[[GraphBuilder, Node, SiteContext], None]] = {
-    ("", "LSTM"): _take_apart(_lstm_step, 4, ("Sigmoid", "Tanh", "Tanh")),
-    ("", "GRU"): _take_apart(_gru_step, 3, ("Sigmoid", "Tanh")),
-    ("", "RNN"): _take_apart(_rnn_step, 1, ("Tanh",)),
+    ("", "LSTM"): _decomposition(_lstm_step, 4, ("Sigmoid", "Tanh", "Tanh")),
+    ("", "GRU"): _decomposition(_gru_step, 3, ("Sigmoid", "Tanh")),
+    ("", "RNN"): _decomposition(_rnn_step, 1, ("Tanh",)),
 }

@@ -1,8 +1,8 @@
-"""Dynamic shapes: tiling of a site whose sizes are known only at run time, for all sizes at once.
+"""Tiles a site with open sizes, for all sizes at once.
 
-Each axis is padded to whole tiles at run time, and Scans run over the blocks: over the matrices of a stack,
-over blocks of rows, over columns of tiles, and, if the depth is open too, over the depth with a running sum.
-The bodies hold full tiles, so one graph serves every batch and length.
+Each axis is padded to whole tiles at run time. Scans run over the matrices of a stack, over blocks of rows,
+over columns of tiles, and, if the depth is open, over the depth with a running sum. Their bodies contain full
+tiles, so one graph serves every batch size and length.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MIN_OPSET = 11
 
 
 def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequence[str]) -> str:
-    """The products of a site with open sizes, (M, N) or (batch, M, N), cropped to the actual sizes."""
+    """Writes the products of a site with open sizes, (M, N) or (batch, M, N), cropped to the actual sizes."""
     _, tk, tn = plan.tile
     x = site.left(builder, inputs)
     weight = site.weight
@@ -51,7 +51,7 @@ def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequenc
             Value(w_matrix, site.right_dtype, w_shape),
         ],
         outputs=[Value(z, site.accumulator, (_fixed_length(site, "M"), _fixed_length(site, "N")))],
-        over=[x, w],
+        scanned=[x, w],
     )
 
 
@@ -60,24 +60,24 @@ def _fixed_length(site: Site, axis: str) -> int | None:
 
 
 def _tile_matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, w: str) -> str:
-    """One product of the stack."""
+    """Writes one matmul of the stack."""
     tm, tk, tn = tile
     rows = pad_to_whole_tiles(builder, x, site, ("M", "K"), (tm, tk), "x")
     K = -(-site.K // tk) * tk
-    deep = "K" in site.dynamic
+    is_depth_open = "K" in site.dynamic
     columns = _columns_of_tiles(builder, site, tile, w) if site.weight is None else w
-    width: Size = (rows, 1) if deep else K
+    width: Size = (rows, 1) if is_depth_open else K
     blocks = builder.reshape(rows, (-1, tm, width), "x_blocks")
     body = builder.inner("row")
     row_block = body.value("x")
-    product = (_open_depth if deep else _fixed_depth)(body, site, tile, row_block, columns)
+    product = (_open_depth if is_depth_open else _fixed_depth)(body, site, tile, row_block, columns)
     n = None if "N" in site.dynamic else -(-site.N // tn) * tn
     scanned = builder.scan(
         "rows",
         body,
-        inputs=[Value(row_block, site.dtype, (tm, None if deep else K))],
+        inputs=[Value(row_block, site.dtype, (tm, None if is_depth_open else K))],
         outputs=[Value(product, site.accumulator, (tm, n))],
-        over=[blocks],
+        scanned=[blocks],
     )
     z = builder.add("Flatten", (scanned,), "y_blocks", attributes={"axis": 2})
     M: Size = (x, 0) if "M" in site.dynamic else site.M
@@ -86,16 +86,16 @@ def _tile_matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], 
 
 
 def _columns_of_tiles(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], w: str) -> str:
-    """A computed operand as columns of whole tiles, (n, K, TN)."""
+    """Reshapes a computed operand to columns of whole tiles, (n, K, TN)."""
     _, tk, tn = tile
-    whole = pad_to_whole_tiles(builder, w, site, ("K", "N"), (tk, tn), "w")
-    depth: Size = (whole, 0) if "K" in site.dynamic else -(-site.K // tk) * tk
-    apart = builder.reshape(whole, (depth, -1, tn), "w_apart")
-    return builder.transpose(apart, (1, 0, 2), "w_columns")
+    padded = pad_to_whole_tiles(builder, w, site, ("K", "N"), (tk, tn), "w")
+    depth: Size = (padded, 0) if "K" in site.dynamic else -(-site.K // tk) * tk
+    tiles = builder.reshape(padded, (depth, -1, tn), "w_apart")
+    return builder.transpose(tiles, (1, 0, 2), "w_columns")
 
 
 def _fixed_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, columns: str) -> str:
-    """One block of rows, (TM, N), with the blocks along the depth written out."""
+    """Writes one block of rows, (TM, N), with a node for each block along the depth."""
     tm, tk, tn = tile
     ks = [tk] * -(-site.K // tk)
     xs = cut(builder, x, [tm], ks, (tm, tk), "x")
@@ -113,29 +113,29 @@ def _fixed_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], 
 
 
 def _open_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, columns: str) -> str:
-    """One block of rows, (TM, N), by a Scan along the depth with a running sum."""
+    """Writes one block of rows, (TM, N), as a Scan along the depth with a running sum."""
     tm, tk, tn = tile
-    apart = builder.reshape(x, (tm, -1, tk), "x_apart")
-    blocks = builder.transpose(apart, (1, 0, 2), "x_tiles")
+    tiles_in_row = builder.reshape(x, (tm, -1, tk), "x_apart")
+    blocks = builder.transpose(tiles_in_row, (1, 0, 2), "x_tiles")
     body = builder.inner("column")
     w_column = body.value("w")
     tiles = body.reshape(w_column, (-1, tk, tn), "w_tiles")
     step = body.inner("depth")
-    a, b, before = step.value("a"), step.value("b"), step.value("before")
+    a, b, previous_sum = step.value("a"), step.value("b"), step.value("before")
     operator = tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
     term = step.add(operator, (a, b), "p", domain=DOMAIN, mnk="*,*,*")
-    after = step.add("Add", (before, term), "after")
+    next_sum = step.add("Add", (previous_sum, term), "after")
     start = body.array(np.zeros((tm, tn), site.accumulator), "nothing")
     total = body.scan(
         "depths",
         step,
         inputs=[
-            Value(before, site.accumulator, (tm, tn)),
+            Value(previous_sum, site.accumulator, (tm, tn)),
             Value(a, site.dtype, (tm, tk)),
             Value(b, site.right_dtype, (tk, tn)),
         ],
-        outputs=[Value(after, site.accumulator, (tm, tn))],
-        over=[blocks, tiles],
+        outputs=[Value(next_sum, site.accumulator, (tm, tn))],
+        scanned=[blocks, tiles],
         state=[start],
     )
     column = Value(w_column, site.right_dtype, (None, tn))

@@ -1,14 +1,14 @@
-"""Forms of a tiling: a planned site as ONNX nodes.
+"""Forms of a tiling: ways to write a planned site as ONNX nodes.
 
-- `unrolled`: one node for each tile product, one initializer for each weight tile, for hardware compilers.
-- `lab`: as `unrolled`, but in one function for each site, so that the graph stays readable.
-- `scan`: a Scan over output columns, with the products of one column in its body, or over blocks of rows
-  if these are many. The time to create a session grows with the square of the nodes that are ready at once:
-  for 9,216 nodes it takes a minute, for the Scan almost none.
+- `unrolled`: one node for each tile product and one initializer for each weight tile, for hardware compilers.
+- `lab`: like `unrolled`, but inside one function for each site, so that the graph stays readable.
+- `scan`: a Scan over output columns with the products of one column in its body, or over blocks of rows if
+there are many rows. The time to create a session grows with the square of the nodes that are ready at the
+same time: a minute for 9,216 nodes, almost none for the Scan.
 - `batched`: one batched MatMul over blocks, for tools that support neither functions nor Scan.
 
-The arithmetic is the same in all forms: every product (m, n, k) once, summed over k in order, followed by the
-site's own steps: scale, bias, and the shape of the original output.
+All forms compute the same: each product (m, n, k) once, summed over k in order, followed by the site's own
+steps: scale, bias, and the shape of the original output.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from explorer.engine.tiling.emit.padding import pad_operand, tile_extents
 from explorer.engine.tiling.sites import GatheredRows, Site
 from explorer.facts import SitePlan
 
-_RUN = 8
-"""From this many products in one sum on, they are stored as a `NodeRun`."""
+_MIN_RUN = 8
+"""Minimum number of products in one sum that are stored as a `NodeRun`."""
 
-_SMALL = 64
-"""The most products in one Scan body; above that, a smaller body is chosen."""
+_MAX_BODY_PRODUCTS = 64
+"""Maximum number of products in the body of a Scan; above it, a form with a smaller body is chosen."""
 
 
 class _Geometry(Struct, frozen=True):
-    """A site cut into tiles: the tile lengths along each axis, all equal if padded."""
+    """A site cut into tiles, with the tile lengths along each axis, all equal if edges are padded."""
 
     tile: tuple[int, int, int]
     ms: list[int]
@@ -51,7 +51,7 @@ class _Geometry(Struct, frozen=True):
     ns: list[int]
 
     @classmethod
-    def of(cls, plan: SitePlan) -> _Geometry:
+    def from_plan(cls, plan: SitePlan) -> _Geometry:
         sizes = (plan.M, plan.K, plan.N)
         padded = plan.edges == "padded"
         ms, ks, ns = (tile_extents(s, t, padded) for s, t in zip(sizes, plan.tile, strict=True))
@@ -75,17 +75,17 @@ class _Geometry(Struct, frozen=True):
 
 
 def emit(site: Site, plan: SitePlan, emission: Emission) -> list[Node]:
-    """The nodes that replace `site`.
+    """Writes the nodes that replace `site`.
 
     Args:
-        site: The product.
-        plan: Its plan, whose form is 'lab', 'scan', 'unrolled' or 'batched'.
+        site: The site.
+        plan: Its plan, with the form 'lab', 'scan', 'unrolled' or 'batched'.
         emission: Collects weights and functions.
 
     Returns:
-        Nodes, of which the last one makes the site's output.
+        The nodes. The last one produces the site's output.
     """
-    geometry = _Geometry.of(plan)
+    geometry = _Geometry.from_plan(plan)
     builder = GraphBuilder(emission, emission.prefix(f"{site.output}/tiled"), site.name)
     if plan.form == "lab":
         _emit_lab(builder, site, geometry)
@@ -103,11 +103,17 @@ def emit(site: Site, plan: SitePlan, emission: Emission) -> list[Node]:
 def _write_site(
     builder: GraphBuilder, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], weight: str
 ) -> str:
-    """Writes the whole site: operands, products, and the steps after them.
+    """Writes a site: operands, products, and the steps after them.
 
-    In a function, `inputs` are its formal inputs, and `weight` is the whole padded weight.
+    Args:
+        builder: Receives the nodes.
+        site: The site.
+        geometry: The tiles.
+        form: The form.
+        inputs: Value names of the site's inputs; in a function, its formal inputs.
+        weight: Value name of the padded weight in a function, or ''.
     """
-    # the body of a Scan reads this from outside; a stack is scanned instead
+    # whether the body of a Scan reads the operands from outside; the matrices of a stack are scanned
     scanned = form == "scan" and not site.stacked and "float" in site.dtype
     x = _left_operand(builder, site, geometry, form, inputs, scanned)
     right: WholeOperand
@@ -134,7 +140,7 @@ def _write_site(
 def _left_operand(
     builder: GraphBuilder, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], scanned: bool
 ) -> str | GatheredRows:
-    """X as a matrix; or, if a Scan runs over its rows, the data that the rows are gathered from."""
+    """Writes X as a matrix, or the data from which a Scan over rows gathers its rows."""
     exact = (geometry.M, geometry.K) == (site.M, site.K)
     if form == "scan" and exact and site.taken is not None and not site.stacked and _scans_rows(geometry):
         rows = site.taken(builder, inputs)
@@ -153,27 +159,38 @@ def _products(
     ws: list[list[str]],
     columns: Sequence[str],
 ) -> list[list[str]]:
-    """The sums of tile products for every (m, n); `columns` are the labels of n, '*' in a Scan."""
+    """Writes the sums of tile products for each (m, n).
+
+    Args:
+        builder: Receives the nodes.
+        site: The site.
+        geometry: The tiles.
+        xs: Value names of the left tiles, by m and k.
+        ws: Value names of the right tiles, by k and n.
+        columns: Labels of the columns: their index n, or '*' in the body of a Scan.
+    """
     operator = tile_operator(builder.emission, geometry.tile, site.dtype, site.right_dtype)
-    out = []
+    sums = []
     depth = [str(k) for k in range(len(ws))]
-    down = list(zip(*ws, strict=True))
+    tiles_by_column = list(zip(*ws, strict=True))
     for i, row in enumerate(xs):
-        line = []
-        for column, tiles in zip(columns, down, strict=True):
+        row_sums = []
+        for column, tiles in zip(columns, tiles_by_column, strict=True):
             tag = "" if column == "*" else f"_{column}"
             label, product = f"p_{i}{tag}_", f"{i},{column},"
             labels = [label + k for k in depth]
             mnk = [product + k for k in depth]
             terms: Sequence[str]
-            if len(row) >= _RUN:
+            if len(row) >= _MIN_RUN:
                 terms = builder.add_run(operator, (row, tiles), labels, DOMAIN, mnk)
             else:
-                each = zip(row, tiles, labels, mnk, strict=True)
-                terms = [builder.add(operator, (x, w), a, domain=DOMAIN, mnk=b) for x, w, a, b in each]
-            line.append(builder.total(terms, f"c_{i}{tag}", site.accumulator))
-        out.append(line)
-    return out
+                node_arguments = zip(row, tiles, labels, mnk, strict=True)
+                terms = [
+                    builder.add(operator, (x, w), a, domain=DOMAIN, mnk=b) for x, w, a, b in node_arguments
+                ]
+            row_sums.append(builder.total(terms, f"c_{i}{tag}", site.accumulator))
+        sums.append(row_sums)
+    return sums
 
 
 def _join(builder: GraphBuilder, blocks: list[list[str]], label: str) -> str:
@@ -187,22 +204,24 @@ def _join(builder: GraphBuilder, blocks: list[list[str]], label: str) -> str:
 
 def _unrolled(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
     if not site.stacked:
-        return _side_by_side(builder, site, geometry, x, right)
+        return _unrolled_matrix(builder, site, geometry, x, right)
     xs = [builder.value(f"x_{b}") for b in range(site.batch)]
     builder.split(x, [1] * site.batch, 0, xs, "x_split")
-    rights = right.each(builder)
+    rights = right.matrices(builder)
     parts = []
     for b, (x_part, operand) in enumerate(zip(xs, rights, strict=True)):
         inner = builder.inner(str(b))
         matrix = inner.reshape(x_part, (geometry.M, geometry.K), "x")
-        z = _side_by_side(inner, site, geometry, matrix, operand)
+        z = _unrolled_matrix(inner, site, geometry, matrix, operand)
         parts.append(inner.reshape(z, (1, geometry.M, geometry.N), "y_each"))
         builder.nodes += inner.nodes
     return builder.concat(parts, 0, "y_stack")
 
 
-def _side_by_side(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
-    """One matrix with a node for every tile product."""
+def _unrolled_matrix(
+    builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand
+) -> str:
+    """Writes one matrix with a node for each tile product."""
     assert not isinstance(right, CutOperand)
     xs = cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
     ws = right.tiles(builder, geometry.ks, geometry.ns, geometry.tile[1:])
@@ -213,53 +232,53 @@ def _side_by_side(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str
 def _column(
     builder: GraphBuilder, site: Site, geometry: _Geometry, xs: list[list[str]], w: str, width: int, n: str
 ) -> str:
-    """One column of output tiles, (M, width), from the (K, width) matrix `w`."""
+    """Writes one column of output tiles, (M, width), from the (K, width) matrix `w`."""
     tag = "" if n == "*" else f"_{n}"
     ws = cut(builder, w, geometry.ks, [width], (geometry.tile[1], width), f"w{tag}")
     return _join(builder, _products(builder, site, geometry, xs, ws, [n]), f"y{tag}")
 
 
 def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
-    """A Scan over the matrices of a stack, each in scan form, or written out if it is small."""
+    """Writes a Scan over the matrices of a stack, each in scan form, or unrolled if it is small."""
     if not site.stacked:
         return _scan_matrix(builder, site, geometry, x, right)
     body = builder.inner("matrix")
     x_matrix = body.value("x")
     inputs = [Value(x_matrix, site.dtype, (geometry.M, geometry.K))]
-    small = geometry.products <= _SMALL
-    whole = small or (_scans_rows(geometry) and _is_narrow(geometry))
-    stacks, operand = right.handed(
-        builder, body, geometry.ns, geometry.tile[2], site.right_dtype, whole=whole
+    is_small = geometry.products <= _MAX_BODY_PRODUCTS
+    needs_matrix = is_small or (_scans_rows(geometry) and _is_narrow(geometry))
+    stacks, operand = right.stack_inputs(
+        builder, body, geometry.ns, geometry.tile[2], site.right_dtype, as_matrix=needs_matrix
     )
     inputs += [value for _, value in stacks]
-    form = _side_by_side if small else _scan_matrix
+    form = _unrolled_matrix if is_small else _scan_matrix
     product = form(body, site, geometry, x_matrix, operand)
     return builder.scan(
         "matrices",
         body,
         inputs=inputs,
         outputs=[Value(product, site.accumulator, (geometry.M, geometry.N))],
-        over=[x, *(name for name, _ in stacks)],
+        scanned=[x, *(name for name, _ in stacks)],
     )
 
 
 def _is_narrow(geometry: _Geometry) -> bool:
-    """Whether the products of one block of rows are few enough to be written out."""
-    return len(geometry.ks) * len(geometry.ns) <= _SMALL
+    """Whether one block of rows has few enough products to be unrolled."""
+    return len(geometry.ks) * len(geometry.ns) <= _MAX_BODY_PRODUCTS
 
 
 def _scans_rows(geometry: _Geometry) -> bool:
     """Whether a Scan over blocks of rows has a much smaller body than one over columns.
 
-    A convolution has thousands of rows and few columns. The time to load a graph grows with the products in
-    its bodies.
+    A convolution has thousands of rows and few columns. The time to load a graph grows with the number of
+    products in its bodies.
     """
     m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)
     beside_n = 2 if geometry.ns[0] != geometry.ns[-1] else 1
     beside_m = 2 if geometry.ms[0] != geometry.ms[-1] else 1
     columns = m * k * beside_n
     rows = (k * n if _is_narrow(geometry) else k * beside_n) * beside_m
-    return m > 1 and columns > _SMALL and 2 * rows <= columns
+    return m > 1 and columns > _MAX_BODY_PRODUCTS and 2 * rows <= columns
 
 
 def _scan_matrix(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
@@ -272,7 +291,7 @@ def _scan_matrix(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str,
 def _scan_columns(
     builder: GraphBuilder, site: Site, geometry: _Geometry, xs: list[list[str]], right: RightOperand
 ) -> str:
-    """(M, N) from blocks of rows: a Scan over whole columns, and a ragged last column beside it."""
+    """Writes (M, N) from blocks of rows: a Scan over whole columns, and a ragged last column after it."""
     tn = geometry.tile[2]
     full = sum(width == tn for width in geometry.ns)
     parts = []
@@ -286,25 +305,25 @@ def _scan_columns(
         parts.append(scan_columns(builder, body, column, result, stacked, "y_full"))
     if full < len(geometry.ns):
         width = geometry.ns[-1]
-        rest = right.matrix(builder, full * tn, width)
-        parts.append(_column(builder, site, geometry, xs, rest, width, str(full)))
+        last_column = right.matrix(builder, full * tn, width)
+        parts.append(_column(builder, site, geometry, xs, last_column, width, str(full)))
     return builder.concat(parts, 1, "y")
 
 
 def _scan_rows(
     builder: GraphBuilder, site: Site, geometry: _Geometry, x: str | GatheredRows, right: RightOperand
 ) -> str:
-    """A Scan over whole blocks of rows; its body has the products written out, or a Scan over columns."""
+    """Writes a Scan over whole blocks of rows. Its body has the unrolled products, or a Scan over columns."""
     tm, tk, tn = geometry.tile
     full = sum(height == tm for height in geometry.ms)
-    rest = geometry.M - full * tm
-    narrow = _is_narrow(geometry)
+    remaining_rows = geometry.M - full * tm
+    is_narrow = _is_narrow(geometry)
     ws: list[list[str]] = []
-    if narrow:
+    if is_narrow:
         assert not isinstance(right, CutOperand)
         ws = right.tiles(builder, geometry.ks, geometry.ns, (tk, tn))
     else:
-        right = right.prepared(builder, geometry.ns, tn)
+        right = right.cut_columns(builder, geometry.ns, tn)
     rows, width, dtype = (x, geometry.K, site.dtype) if isinstance(x, str) else (x.index, x.taps, "int64")
 
     def line(builder: GraphBuilder, block: str, height: int) -> str:
@@ -313,13 +332,13 @@ def _scan_rows(
             block = builder.add("Gather", (x.places, block), "x_taken")
             block = builder.reshape(block, (height, geometry.K), "x_met")
         xs = cut(builder, block, [height], geometry.ks, (tm, tk), "x")
-        if not narrow:
+        if not is_narrow:
             return _scan_columns(builder, site, line_geometry, xs, right)
         labels = [str(n) for n in range(len(line_geometry.ns))]
         return _join(builder, _products(builder, site, line_geometry, xs, ws, labels), "y")
 
     parts = []
-    top = builder.slice(rows, (0, 0), (full * tm, width), "x_rows") if rest else rows
+    top = builder.slice(rows, (0, 0), (full * tm, width), "x_rows") if remaining_rows else rows
     blocks = builder.reshape(top, (full, tm, width), "x_blocks")
     body = builder.inner("row")
     x_block = body.value("x")
@@ -329,19 +348,19 @@ def _scan_rows(
         body,
         inputs=[Value(x_block, dtype, (tm, width))],
         outputs=[Value(y_block, site.accumulator, (tm, geometry.N))],
-        over=[blocks],
+        scanned=[blocks],
     )
     parts.append(builder.reshape(scanned, (full * tm, geometry.N), "y_rows"))
-    if rest:
+    if remaining_rows:
         tail = builder.slice(rows, (full * tm, 0), (geometry.M, width), "x_rest")
-        beside = builder.inner("rest")
-        parts.append(line(beside, tail, rest))
-        builder.nodes += beside.nodes
+        remainder = builder.inner("rest")
+        parts.append(line(remainder, tail, remaining_rows))
+        builder.nodes += remainder.nodes
     return builder.concat(parts, 0, "y")
 
 
 def _batched(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
-    """[m, 1, k, TM, TK] x [n, k, TK, TN] -> [m, n, k, TM, TN], summed over k; a stack adds an axis."""
+    """Writes [m, 1, k, TM, TK] x [n, k, TK, TN] -> [m, n, k, TM, TN], summed over k. A stack adds an axis."""
     tm, tk, tn = geometry.tile
     m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)
     lead = (site.batch,) if site.stacked else ()
@@ -359,7 +378,7 @@ _FORMS = {"unrolled": _unrolled, "lab": _unrolled, "scan": _scan, "batched": _ba
 
 
 def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
-    """One node that calls a function with the textbook algorithm: splits, products, sums, concat."""
+    """Writes a node that calls a function with the textbook algorithm: splits, products, sums, concat."""
     tm, tk, tn = geometry.tile
     emission = builder.emission
     body = GraphBuilder(emission, "", "")
@@ -368,20 +387,20 @@ def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
         formal[-1] = "C"
     arguments = list(site.inputs)
     if site.weight is not None:
-        whole = StoredOperand(site.weight, geometry.K).matrix(builder, 0, geometry.N)
+        weight = StoredOperand(site.weight, geometry.K).matrix(builder, 0, geometry.N)
         formal.insert(1, "W")
-        arguments.insert(1, whole)
-        here = [name for name in formal if name != "W"]
-        z = _write_site(body, site, geometry, "lab", here, "W")
+        arguments.insert(1, weight)
+        input_names = [name for name in formal if name != "W"]
+        z = _write_site(body, site, geometry, "lab", input_names, "W")
     else:
         z = _write_site(body, site, geometry, "lab", formal, "")
     assert body.nodes[-1].outputs == (z,), "the function's last node gives its output"
     body.nodes[-1].outputs = ("Y",)
-    by = str(tm) if tm == tk == tn else f"{tm}x{tk}x{tn}"
+    tile_text = str(tm) if tm == tk == tn else f"{tm}x{tk}x{tn}"
     stack = f"{site.batch}x" if site.stacked else ""
-    name = f"{site.label}_{stack}{site.M}x{site.K}x{site.N}_by_{by}"
+    name = f"{site.label}_{stack}{site.M}x{site.K}x{site.N}_by_{tile_text}"
     opsets = {"": emission.opset, DOMAIN: 1}
-    # sites of one size may still differ in the steps before and after the products
+    # sites of the same size may differ in the steps before and after the products
     name = emission.define(Function(DOMAIN, name, tuple(formal), ("Y",), gathered(body.nodes), opsets))
     builder.add(name, arguments, "lab", outputs=(site.output,), domain=DOMAIN)
     builder.nodes[-1].name = site.name

@@ -1,4 +1,4 @@
-"""Tile operators as ONNX functions: one pass of the matrix unit, and the cutting and joining around it.
+"""Tile operators as ONNX functions: one pass of the matrix unit, and the splits and concatenations around it.
 
 Their names contain the sizes, so that a hardware compiler can map them by name.
 """
@@ -19,13 +19,13 @@ HALVES = ("float16", "bfloat16")
 
 
 def _grid(label: str, m: int, n: int) -> list[list[str]]:
-    """Names of m x n blocks."""
+    """Returns the names of m x n blocks."""
     across = [f"_{j}" for j in range(n)]
     return [[block + j for j in across] for block in (f"{label}_{i}" for i in range(m))]
 
 
 def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int]) -> str:
-    """The function that cuts a (sum(rows), sum(cols)) matrix into blocks; outputs in row order."""
+    """Returns the function that cuts a (sum(rows), sum(cols)) matrix into blocks, in row order."""
     name = f"Split2D_{sum(rows)}x{sum(cols)}_by_{tile[0]}x{tile[1]}"
 
     def write(body: GraphBuilder) -> list[str]:
@@ -35,7 +35,7 @@ def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: 
             body.split("X", rows, 0, bands, "rows")
         outputs = _grid("X", len(rows), len(cols))
         if len(cols) == 1:
-            # with a single column the bands are the blocks
+            # with a single column, each band of rows is a block
             body.nodes[-1].outputs = tuple(o[0] for o in outputs)
         else:
             for i, band in enumerate(bands):
@@ -48,7 +48,7 @@ def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: 
 def cut(
     builder: GraphBuilder, x: str, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int], label: str
 ) -> list[list[str]]:
-    """Value names of the blocks of a matrix; a single block is the matrix itself."""
+    """Cuts a matrix into blocks; returns their value names. A single block is the matrix itself."""
     if len(rows) == len(cols) == 1:
         return [[x]]
     function = split2d(builder.emission, rows, cols, tile)
@@ -61,13 +61,18 @@ def cut(
 def scan_columns(
     builder: GraphBuilder, body: GraphBuilder, column: Value, product: Value, columns: str, label: str
 ) -> str:
-    """A Scan over columns of tiles, with results joined as (M, n, TN), which reads as (M, n * TN)."""
-    scanned = builder.scan("columns", body, inputs=[column], outputs=[product], over=[columns], output_axis=1)
+    """Writes a Scan over columns of tiles.
+
+    The results are stacked as (M, n, TN), which is (M, n * TN) after a Flatten.
+    """
+    scanned = builder.scan(
+        "columns", body, inputs=[column], outputs=[product], scanned=[columns], output_axis=1
+    )
     return builder.add("Flatten", (scanned,), label, attributes={"axis": 1})
 
 
 def concat2d(emission: Emission, m: int, n: int) -> str:
-    """The function that joins m x n blocks in row order."""
+    """Returns the function that joins m x n blocks in row order."""
     grid = _grid("X", m, n)
 
     def write(body: GraphBuilder) -> tuple[str]:
@@ -80,17 +85,17 @@ def concat2d(emission: Emission, m: int, n: int) -> str:
 
 
 def tile_operator(emission: Emission, tile: tuple[int, int, int], dtype: str, right: str = "") -> str:
-    """The function that stands for one pass of the matrix unit: C = A B.
+    """Returns the function for one pass of the matrix unit: C = A B.
 
-    Half precision is multiplied in float32, as matrix units accumulate, and the sum is cast once. Integers
-    are added in int32 without zero points; their effect is a sum of rows and of columns, which is subtracted
-    once after the products.
+    Half precision is multiplied in float32, as matrix units do, and the sum is cast once at the end. Integers
+    are added in int32 without zero points. The zero points contribute sums of rows and columns, which are
+    subtracted once after the products.
 
     Args:
         emission: Registers the function.
         tile: (TM, TK, TN).
         dtype: Element type of A.
-        right: Element type of B; '' if equal to A's.
+        right: Element type of B, or '' if equal to that of A.
     """
     right = right or dtype
     types = [dtype] if right == dtype else [dtype, right]
@@ -111,8 +116,8 @@ def multiply(builder: GraphBuilder, a: str, b: str, dtype: str, right: str, labe
         return builder.add("MatMul", (a, b), label, mnk=mnk)
     if (dtype, right) != ("uint8", "int8"):
         return builder.add("MatMulInteger", (a, b), label, mnk=mnk)
-    # without VNNI, onnxruntime adds pairs of these in 16 bits and saturates: shifted by an offset, the same
-    # numbers use its exact kernel
+    # without VNNI, onnxruntime adds pairs of these products in 16 bits and saturates; shifted by 128, the
+    # weights use its exact kernel
     wide = builder.cast(b, "int32", f"{right_name}32")
     offset = builder.number(128, np.int32, f"{label}_offset")
     moved = builder.add("Add", (wide, offset), f"{right_name}_moved")

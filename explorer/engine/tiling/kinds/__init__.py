@@ -1,7 +1,7 @@
-"""Kinds of matmul: the product that each operator computes; one module per family, one function per operator.
+"""Kinds of matmul: one function for each operator, one module for each family of operators.
 
-A kind turns a node into a product in normal form, or says why the node cannot be tiled. Each module lists its
-kinds in KINDS; no two modules list the same operator.
+A kind turns a node into a product in normal form (a `Site`), or raises `NoSite` with the reason why the node
+cannot be tiled. Each module lists its kinds in KINDS. No two modules list the same operator.
 """
 
 from __future__ import annotations
@@ -16,4 +16,4 @@ KINDS: Kinds = {
     for module in iter_modules(__path__)
     for key, kind in getattr(import_module(f"{__name__}.{module.name}"), "KINDS", {}).items()
 }
-"""(domain, operator) to its kind."""
+"""The kind of each operator, by (domain, operator)."""

@@ -1,4 +1,7 @@
-"""Convolutions of one to three dimensions, transposed ones included, with stored or computed kernels."""
+"""Sites of convolutions and transposed convolutions of one to three dimensions.
+
+The kernel may be stored or computed.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,15 @@ def convolution(
     node: Node,
     context: SiteContext,
     types: Sequence[str] = FLOATS,
-    around: Callable[[GraphBuilder, Sequence[str]], str] | None = None,
+    write_fill: Callable[[GraphBuilder, Sequence[str]], str] | None = None,
 ) -> Site:
-    """The site of a Conv or ConvTranspose.
+    """Returns the site of a Conv or ConvTranspose.
 
     Args:
         node: The operator.
         context: The graph around it.
         types: Element types that can be tiled.
-        around: Writes the padding value of the images; None for zero.
+        write_fill: Writes the padding value of the images, or None for zero.
 
     Raises:
         NoSite: The node cannot be tiled.
@@ -45,7 +48,7 @@ def convolution(
     dtype = context.dtype(node.inputs[0]) or "float32"
     if dtype not in types:
         raise NoSite(f"its type is {dtype}, tiled are {', '.join(types)}")
-    shape, out = context.shape(node.inputs[0]), context.shape(node.outputs[0])
+    shape, output_shape = context.shape(node.inputs[0]), context.shape(node.outputs[0])
     opened = context.opened(node.inputs[0])
     sized = bool(opened - {0})
     if sized and _needs_sizes(node, opened):
@@ -59,15 +62,15 @@ def convolution(
     if stored_kernel is not None and stored_kernel[0].payload is None:
         raise NoSite(f"the weight '{stored_kernel[1]}' carries no data")
     count = int(node.attributes.get("group", 1))
-    _check_shapes(node, shape, kernel, out, count)
+    _check_shapes(node, shape, kernel, output_shape, count)
     axes: tuple[WindowAxis, ...]
     if backwards:
-        axes = transposed_convolution_axes(node.attributes, shape[2:], kernel[2:], out[2:])
+        axes = transposed_convolution_axes(node.attributes, shape[2:], kernel[2:], output_shape[2:])
     else:
         axes = convolution_axes(node.attributes, shape[2:], kernel[2:])
-    if tuple(a.out for a in axes) != out[2:]:
-        raise NoSite(f"its output is said to be {list(out)}, and is not by its attributes")
-    in_channels, out_channels = shape[1] // count, out[1] // count
+    if tuple(a.out for a in axes) != output_shape[2:]:
+        raise NoSite(f"its output is said to be {list(output_shape)}, and is not by its attributes")
+    in_channels, out_channels = shape[1] // count, output_shape[1] // count
     groups = group_packing(
         node, context, axes, shape[0], Groups(count, 1, in_channels, out_channels), stored_kernel is not None
     )
@@ -75,26 +78,26 @@ def convolution(
     if stored_kernel is None and backwards:
         raise LeftAsItWas("a transposed convolution with a computed kernel")
     right = _computed_kernel(window) if stored_kernel is None else _stored_kernel(node, stored_kernel, window)
-    return _site(node, window, shape, kernel[2:], dtype, right, bool(opened), around)
+    return _site(node, window, shape, kernel[2:], dtype, right, bool(opened), write_fill)
 
 
 def _needs_sizes(node: Node, opened: Collection[int]) -> bool:
-    """Whether open channels or image sizes prevent an open tiling."""
+    """Whether the node cannot be tiled with open channels or image sizes."""
     strided = any(s != 1 for s in node.attributes.get("strides") or ())
-    same = node.attributes.get("auto_pad", "NOTSET").startswith("SAME")
-    return 1 in opened or node.op == "ConvTranspose" or (same and strided)
+    is_same_padding = node.attributes.get("auto_pad", "NOTSET").startswith("SAME")
+    return 1 in opened or node.op == "ConvTranspose" or (is_same_padding and strided)
 
 
 def _stored_kernel(
     node: Node, kernel: tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]], window: ConvWindow
 ) -> Weight:
-    """The operand from a stored kernel: the stored layout if possible, else cut tile by tile."""
+    """Returns the operand for a stored kernel: the stored layout if possible, else cut tile by tile."""
     tensor, name, order, chain = kernel
     backwards = node.op == "ConvTranspose"
     groups = window.groups
-    lies = order == tuple(range(len(order))) and not backwards
-    if lies and groups.count == 1 and (window.taps == 1 or groups.in_channels == 1):
-        # (output channels, input channels) or (output channels, taps): as it is stored
+    has_stored_layout = order == tuple(range(len(order))) and not backwards
+    if has_stored_layout and groups.count == 1 and (window.taps == 1 or groups.in_channels == 1):
+        # the stored kernel is (output channels, input channels) or (output channels, taps)
         return Weight(tensor, name, True, window.K, window.N, chain)
     layout = (node.op, order, groups.count, groups.pack, *((a.phases, a.taps) for a in window.axes))
     if backwards:
@@ -104,13 +107,17 @@ def _stored_kernel(
 
 
 def _check_shapes(
-    node: Node, shape: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...], count: int
+    node: Node, shape: tuple[int, ...], kernel: tuple[int, ...], output_shape: tuple[int, ...], count: int
 ) -> None:
-    """Refuses images, kernel and output whose shapes do not match."""
+    """Checks that the shapes of images, kernel and output match.
+
+    Raises:
+        NoSite: They do not match.
+    """
     backwards = node.op == "ConvTranspose"
-    if len(shape) < 3 or len(kernel) != len(shape) or len(out) != len(shape):
+    if len(shape) < 3 or len(kernel) != len(shape) or len(output_shape) != len(shape):
         raise NoSite(f"its operands do not fit: {list(shape)} against a kernel of {list(kernel)}")
-    if not all((*shape, *kernel, *out)):
+    if not all((*shape, *kernel, *output_shape)):
         raise NoSite("it is empty")
     if min(node.attributes.get("pads") or (0,)) < 0:
         raise NoSite("its pads are negative")
@@ -123,42 +130,42 @@ def _check_shapes(
 def group_packing(
     node: Node, context: SiteContext, axes: Sequence[WindowAxis], images: int, groups: Groups, is_stored: bool
 ) -> Groups:
-    """Decides how the groups of a convolution are packed into tiles.
+    """Decides how many groups of a convolution are packed into one product.
 
     Args:
         node: The operator.
-        context: The requested treatment of groups, and the tile.
-        axes: The axes of the convolution.
-        images: The number of input images.
-        groups: The groups of its channels.
+        context: Has the treatment of groups and the tile.
+        axes: The spatial axes of the convolution.
+        images: Number of input images.
+        groups: The groups of channels.
         is_stored: Whether the kernel is stored; a computed kernel cannot be padded with zeros.
 
     Raises:
-        NoSite: Groups are not to be tiled.
+        NoSite: The user chose not to tile groups.
     """
     if groups.count == 1:
         return groups
     taps = math.prod(a.taps for a in axes)
-    deep, wide = taps * groups.in_channels, groups.out_channels
+    depth, width = taps * groups.in_channels, groups.out_channels
     if context.grouped == "leave":
         kind = "depthwise: " if groups.in_channels == 1 else ""
         raise NoSite(
-            f"{kind}{groups.count:,} groups of {deep:,} x {wide:,} are left for the vector unit;"
+            f"{kind}{groups.count:,} groups of {depth:,} x {width:,} are left for the vector unit;"
             " '--grouped pack' packs them into tiles"
         )
     rows = images * math.prod(a.positions for a in axes)
-    tk, tn = context.pack(node.label, node.op, (rows, deep, wide))
-    pack = max(1, min(tk // deep, tn // wide, groups.count)) if is_stored else 1
+    tk, tn = context.pack(node.label, node.op, (rows, depth, width))
+    pack = max(1, min(tk // depth, tn // width, groups.count)) if is_stored else 1
     return Groups(groups.count, pack, groups.in_channels, groups.out_channels)
 
 
 def _computed_kernel(window: ConvWindow) -> OperandBuilder:
-    """The operand from a computed kernel, (output channels, input channels, ...)."""
+    """Returns the operand for a computed kernel, (output channels, input channels, ...)."""
     groups = window.groups
 
     def make(builder: GraphBuilder, inputs: Sequence[str]) -> str:
-        apart = (groups.count, groups.out_channels, groups.in_channels, window.taps)
-        w = builder.reshape(inputs[1], apart, "kernel_apart")
+        grouped_shape = (groups.count, groups.out_channels, groups.in_channels, window.taps)
+        w = builder.reshape(inputs[1], grouped_shape, "kernel_apart")
         w = builder.transpose(w, (0, 3, 2, 1), "kernel_turned")
         lead = (groups.count,) if groups.count != 1 else ()
         return builder.reshape(w, (*lead, window.K, window.N), "kernel_matrix")
@@ -174,21 +181,32 @@ def _site(
     dtype: str,
     right: Weight | OperandBuilder,
     opened: bool,
-    around: Callable[[GraphBuilder, Sequence[str]], str] | None,
+    write_fill: Callable[[GraphBuilder, Sequence[str]], str] | None,
 ) -> Site:
-    """Builds the site; `opened` means that the number of images is known only at run time."""
+    """Builds the site.
+
+    Args:
+        node: The operator.
+        window: The convolution as a product.
+        shape: Shape of the images.
+        size: Spatial sizes of the kernel.
+        dtype: Element type.
+        right: The kernel as an operand.
+        opened: Whether the number or the size of the images is known only at run time.
+        write_fill: Writes the padding value of the images, or None for zero.
+    """
     x, kernel = node.inputs[0], node.inputs[1]
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     rank, groups = len(window.axes), window.groups
     inputs = (x,) if isinstance(right, Weight) else (x, kernel)
-    # without the zeros of packed groups, or of phases with fewer taps
+    # the MACs without the zeros of packed groups and of phases with fewer taps
     slid = shape[2:] if node.op == "ConvTranspose" else [a.out for a in window.axes]
     macs = (
         shape[0] * math.prod(slid) * math.prod(size) * groups.count * groups.in_channels * groups.out_channels
     )
 
     def fill(builder: GraphBuilder, names: Sequence[str]) -> str:
-        return around(builder, names) if around is not None and window.surrounded else ""
+        return write_fill(builder, names) if write_fill is not None and window.has_padding else ""
 
     def finish(builder: GraphBuilder, z: str, names: Sequence[str]) -> str:
         z = fold(builder, z, names[0], window)

@@ -1,11 +1,11 @@
-"""Convolution windows as a matrix product: which input element is multiplied by which kernel element.
+"""Convolutions as matrix products: which input element is multiplied by which kernel element.
 
-Along each axis, an output position and a kernel tap determine a place in the padded input. The rows of X are
-the output positions of all images; its columns are the taps, with the channels innermost. The weight is
-brought into the same order while the file is written.
+Along each axis, an output position and a kernel element (a tap) determine a place in the padded input. The
+rows of X are the output positions of all images. Its columns are the taps, with the channels innermost. The
+weight is reordered in the same way while the file is written.
 
-A transposed convolution splits into one small convolution for each position within the stride: the phases.
-Groups that are packed side by side use a weight that is zero outside of the diagonal blocks.
+A transposed convolution is divided into one small convolution for each output position modulo the stride: the
+phases. Groups that are packed into one product use a weight that is zero outside of the diagonal blocks.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Places = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 class WindowAxis(Struct, frozen=True):
-    """One spatial axis.
+    """One spatial axis of a convolution.
 
     Attributes:
-        places: (phases, positions, taps): places in the padded input.
-        kernel: (phases, taps): kernel elements; -1 if a phase has fewer taps than others.
-        pads: Zeros before and after the input.
+        places: Places in the padded input, (phases, positions, taps).
+        kernel: Index of each tap's kernel element, (phases, taps); -1 if a phase has fewer taps than others.
+        pads: Number of zeros before and after the input.
         size: Size of the input.
-        out: Size of the output; phases times positions may be larger.
+        out: Size of the output; the product of phases and positions may be larger.
         step: Distance between positions.
-        spread: Distance between taps.
+        dilation: Distance between taps.
     """
 
     places: Places
@@ -43,43 +43,43 @@ class WindowAxis(Struct, frozen=True):
     size: int
     out: int
     step: int
-    spread: int = 1
+    dilation: int = 1
 
     @property
     def phases(self) -> int:
-        """The number of small convolutions."""
+        """Number of phases."""
         return self.places.shape[0]
 
     @property
     def positions(self) -> int:
-        """The output positions of each phase."""
+        """Number of output positions of each phase."""
         return self.places.shape[1]
 
     @property
     def taps(self) -> int:
-        """The kernel elements of each phase."""
+        """Number of kernel elements of each phase."""
         return self.places.shape[2]
 
     @property
-    def whole(self) -> int:
-        """The size of the padded input."""
+    def padded_size(self) -> int:
+        """Size of the padded input."""
         return self.size + sum(self.pads)
 
     @property
-    def plain(self) -> bool:
+    def needs_no_gather(self) -> bool:
         """Whether a Slice can select the needed elements."""
-        whole = self.positions == -(-self.size // self.step) and not self.places[0, 0, 0]
-        return self.phases == self.taps == 1 and self.pads == (0, 0) and whole
+        covers_input = self.positions == -(-self.size // self.step) and not self.places[0, 0, 0]
+        return self.phases == self.taps == 1 and self.pads == (0, 0) and covers_input
 
 
 class Groups(Struct, frozen=True):
     """The groups of channels, and how they are packed.
 
     Attributes:
-        count: The number of groups.
-        pack: The number of groups in one product.
-        in_channels: Input channels of a group.
-        out_channels: Output channels of a group.
+        count: Number of groups.
+        pack: Number of groups in one product.
+        in_channels: Number of input channels of a group.
+        out_channels: Number of output channels of a group.
     """
 
     count: int
@@ -89,7 +89,7 @@ class Groups(Struct, frozen=True):
 
     @property
     def packs(self) -> int:
-        """The number of products; the last one may have fewer groups."""
+        """Number of products. The last one may have fewer groups."""
         return -(-self.count // self.pack)
 
 
@@ -97,10 +97,10 @@ class ConvWindow(Struct, frozen=True):
     """A convolution of any kind as a product: `batch` times X (images x positions, K) W (K, N).
 
     Attributes:
-        axes: The spatial axes, at example sizes if it is `opened`.
+        axes: The spatial axes, at example sizes if `opened`.
         groups: The groups of channels.
         opened: Whether the size of the images is known only at run time.
-        narrow: The element type of the images if onnxruntime's Pad supports only wider types; else ''.
+        narrow: Element type of the images if onnxruntime's Pad supports only wider types, else ''.
     """
 
     axes: tuple[WindowAxis, ...]
@@ -110,50 +110,50 @@ class ConvWindow(Struct, frozen=True):
 
     @property
     def phases(self) -> int:
-        """The phases of all axes together."""
+        """Number of phases of all axes together."""
         return math.prod(a.phases for a in self.axes)
 
     @property
     def positions(self) -> int:
-        """The rows of X for one image."""
+        """Number of rows of X for one image and phase."""
         return math.prod(a.positions for a in self.axes)
 
     @property
     def taps(self) -> int:
-        """The input places of one position."""
+        """Number of taps of all axes together."""
         return math.prod(a.taps for a in self.axes)
 
     @property
     def batch(self) -> int:
-        """The number of products of this size."""
+        """Number of products."""
         return self.phases * self.groups.packs
 
     @property
     def K(self) -> int:  # noqa: N802 - the matrix's letter
-        """The depth of a product."""
+        """Depth of a product."""
         return self.taps * self.groups.pack * self.groups.in_channels
 
     @property
     def N(self) -> int:  # noqa: N802
-        """The columns of a product."""
+        """Number of columns of a product."""
         return self.groups.pack * self.groups.out_channels
 
     @property
-    def surrounded(self) -> bool:
+    def has_padding(self) -> bool:
         """Whether images or channels need padding."""
         groups = self.groups
         return groups.packs * groups.pack != groups.count or any(any(a.pads) for a in self.axes)
 
     @property
-    def plain(self) -> bool:
-        """Whether the nodes need no Gather."""
-        return all(a.plain for a in self.axes)
+    def needs_no_gather(self) -> bool:
+        """Whether Slices can select the needed elements on all axes."""
+        return all(a.needs_no_gather for a in self.axes)
 
 
 def convolution_axes(
     attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int]
 ) -> tuple[WindowAxis, ...]:
-    """The axes of a convolution.
+    """Computes the axes of a convolution.
 
     Args:
         attributes: Attributes of the operator: strides, dilations, pads, auto_pad.
@@ -168,23 +168,25 @@ def convolution_axes(
     axes = []
     for i, (n, k, s, d) in enumerate(zip(shape, kernel, strides, dilations, strict=True)):
         reach = d * (k - 1) + 1
-        before, behind = pads[i], pads[i + rank]
+        pad_before, pad_after = pads[i], pads[i + rank]
         if auto in ("SAME_UPPER", "SAME_LOWER"):
             missing = max((-(-n // s) - 1) * s + reach - n, 0)
-            before = missing // 2 if auto == "SAME_UPPER" else missing - missing // 2
-            behind = missing - before
+            pad_before = missing // 2 if auto == "SAME_UPPER" else missing - missing // 2
+            pad_after = missing - pad_before
         elif auto == "VALID":
-            before = behind = 0
-        out = max((n + before + behind - reach) // s + 1, 0)
-        places = (np.arange(out) * s)[:, None] + np.arange(k) * d
-        axes.append(WindowAxis(places[None], np.arange(k)[None], (before, behind), n, out, s, d))
+            pad_before = pad_after = 0
+        output_size = max((n + pad_before + pad_after - reach) // s + 1, 0)
+        places = (np.arange(output_size) * s)[:, None] + np.arange(k) * d
+        axes.append(
+            WindowAxis(places[None], np.arange(k)[None], (pad_before, pad_after), n, output_size, s, d)
+        )
     return tuple(axes)
 
 
 def transposed_convolution_axes(
-    attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int], out: Sequence[int]
+    attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int], output_sizes: Sequence[int]
 ) -> tuple[WindowAxis, ...]:
-    """The axes of a transposed convolution.
+    """Computes the axes of a transposed convolution.
 
     Output o uses tap k of input i if o + pad = i s + k d. All outputs with the same remainder of o by the
     stride s use the same taps: they form a phase.
@@ -193,14 +195,14 @@ def transposed_convolution_axes(
         attributes: Attributes: strides, dilations, pads, output_padding, auto_pad, output_shape.
         shape: Spatial sizes of the input.
         kernel: Spatial sizes of the kernel.
-        out: Spatial sizes of the output.
+        output_sizes: Spatial sizes of the output.
     """
     rank = len(kernel)
     strides = tuple(attributes.get("strides") or (1,) * rank)
     dilations = tuple(attributes.get("dilations") or (1,) * rank)
-    heads = _cropped_heads(attributes, shape, kernel, out)
+    heads = _cropped_heads(attributes, shape, kernel, output_sizes)
     axes = []
-    for n, k, s, d, o, head in zip(shape, kernel, strides, dilations, out, heads, strict=True):
+    for n, k, s, d, o, head in zip(shape, kernel, strides, dilations, output_sizes, heads, strict=True):
         phases = min(s, o)
         positions = -(-o // phases)
         taps_by_phase = [[t for t in range(k) if (q + head - t * d) % s == 0] for q in range(phases)]
@@ -212,19 +214,19 @@ def transposed_convolution_axes(
             shifts[q, : len(phase_taps)] = [(q + head - t * d) // s for t in phase_taps]
         has_tap = table >= 0
         lacking = not has_tap.all()
-        before = max(int(lacking), -int(shifts.min(where=has_tap, initial=0)))
+        pad_before = max(int(lacking), -int(shifts.min(where=has_tap, initial=0)))
         last = positions - 1 + int(shifts.max(where=has_tap, initial=0))
-        places = np.arange(positions)[None, :, None] + shifts[:, None, :] + before
-        # a missing tap of a phase points to the first padding element
+        places = np.arange(positions)[None, :, None] + shifts[:, None, :] + pad_before
+        # a missing tap of a phase reads the first padding element
         places = np.where(has_tap[:, None, :], places, 0)
-        axes.append(WindowAxis(places, table, (before, max(0, last + 1 - n)), n, o, 1))
+        axes.append(WindowAxis(places, table, (pad_before, max(0, last + 1 - n)), n, o, 1))
     return tuple(axes)
 
 
 def _cropped_heads(
-    attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int], out: Sequence[int]
+    attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int], output_sizes: Sequence[int]
 ) -> list[int]:
-    """The elements cropped at the start of each axis of a transposed convolution."""
+    """Computes how many elements are cropped at the start of each axis of a transposed convolution."""
     rank = len(kernel)
     strides = tuple(attributes.get("strides") or (1,) * rank)
     dilations = tuple(attributes.get("dilations") or (1,) * rank)
@@ -236,22 +238,22 @@ def _cropped_heads(
     if auto == "NOTSET" and not attributes.get("output_shape"):
         return list(pads[:rank])
     heads = []
-    for n, k, s, d, e, o in zip(shape, kernel, strides, dilations, extra, out, strict=True):
+    for n, k, s, d, e, o in zip(shape, kernel, strides, dilations, extra, output_sizes, strict=True):
         total = max(s * (n - 1) + e + d * (k - 1) + 1 - o, 0)
         heads.append(total // 2 if auto == "SAME_UPPER" else total - total // 2)
     return heads
 
 
 class Kernel(Struct, frozen=True):
-    """Cuts blocks of W from a stored kernel: channels inside taps, packed groups, phases.
+    """Cuts blocks of W from a stored kernel, with reordered channels, packed groups and phases.
 
     Attributes:
         tensor: The stored tensor.
-        axes: Its axes, in the operator's order.
-        window: The product.
+        axes: Axes of the tensor, in the operator's order.
+        window: The convolution as a product.
         inward: Whether the stored order is (input channels, output channels of a group, ...), as for
             ConvTranspose, instead of (output channels, input channels of a group, ...).
-        zero: The value outside of the blocks of packed groups.
+        zero: Value outside of the blocks of packed groups.
     """
 
     tensor: Tensor
@@ -260,8 +262,8 @@ class Kernel(Struct, frozen=True):
     inward: bool
     zero: int = 0
 
-    def __call__(self, at: int, k: int, n: int, height: int, width: int) -> Array:
-        """The block of matrix `at` with corner (k, n); `zero` where nothing is stored."""
+    def __call__(self, matrix: int, k: int, n: int, height: int, width: int) -> Array:
+        """Returns the block of a matrix with its corner at (k, n), with `zero` where nothing is stored."""
         kernels = self._grouped_kernel()
         groups = self.window.groups
         packs, pack, in_channels, out_channels = (
@@ -270,14 +272,14 @@ class Kernel(Struct, frozen=True):
             groups.in_channels,
             groups.out_channels,
         )
-        phase, first = divmod(at, packs)
+        phase, first = divmod(matrix, packs)
         taps = self._kernel_taps(phase)
         deep = pack * in_channels
         members = min(pack, groups.count - first * pack)
         block = np.full((height, width), self.zero, kernels.dtype)
         for tap in range(k // deep, min(-(-(k + height) // deep), len(taps))):
             if min(taps[tap]) < 0:
-                # a missing tap: it reads only padding
+                # a missing tap multiplies only padding
                 block[max(tap * deep - k, 0) : max((tap + 1) * deep - k, 0)] = 0
                 continue
             where: Any = (..., *taps[tap])
@@ -288,12 +290,14 @@ class Kernel(Struct, frozen=True):
                 left, right = max(column, n), min(column + out_channels, n + width)
                 if top >= bottom or left >= right:
                     continue
-                piece = part[first * pack + member, left - column : right - column, top - row : bottom - row]
-                block[top - k : bottom - k, left - n : right - n] = piece.T
+                kernel_block = part[
+                    first * pack + member, left - column : right - column, top - row : bottom - row
+                ]
+                block[top - k : bottom - k, left - n : right - n] = kernel_block.T
         return block
 
     def _grouped_kernel(self) -> Array:
-        """The kernel as (groups, output channels, input channels, *kernel): a view."""
+        """Returns the kernel as (groups, output channels, input channels, *kernel): a view."""
         kernels: Array = self.tensor.array().transpose(self.axes)
         groups, kernel = self.window.groups, kernels.shape[2:]
         if self.inward:
@@ -303,7 +307,7 @@ class Kernel(Struct, frozen=True):
         return kernels.reshape(groups.count, groups.out_channels, groups.in_channels, *kernel)
 
     def _kernel_taps(self, phase: int) -> list[tuple[int, ...]]:
-        """The kernel element of every tap of a phase."""
+        """Returns the kernel element of each tap of a phase."""
         axes = self.window.axes
         places = np.unravel_index(phase, [a.phases for a in axes])
         tables = [a.kernel[int(q)].tolist() for a, q in zip(axes, places, strict=True)]

@@ -1,4 +1,7 @@
-"""Einsum of two operands that is a matrix product, with letters of batch, rows, columns and depth."""
+"""Sites of Einsums of two operands that are matmuls.
+
+Each letter of the equation belongs to the batch, the rows, the columns or the depth of the matmul.
+"""
 
 from __future__ import annotations
 
@@ -17,58 +20,67 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def _parse_terms(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
-    """Parses the equation: letters of both operands and of the output, with the ellipsis expanded."""
-    inputs, arrow, out = equation.replace(" ", "").partition("->")
+    """Parses the equation.
+
+    Returns:
+        The letters of both operands and of the output, with the ellipsis expanded.
+    """
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
     operands = inputs.split(",")
     if len(operands) != 2:
         raise NoSite(f"an Einsum of {len(operands)} operands is no product of two")
-    unused = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in equation]
+    unused_letters = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in equation]
     widths = [rank - len(text.replace("...", "")) for text, rank in zip(operands, ranks, strict=True)]
     if any("..." not in text and width for text, width in zip(operands, widths, strict=True)):
         raise NoSite("its equation does not fit its operands")
-    many = max((w for w, text in zip(widths, operands, strict=True) if "..." in text), default=0)
-    if min(widths) < 0 or many > len(unused):
+    ellipsis_rank = max((w for w, text in zip(widths, operands, strict=True) if "..." in text), default=0)
+    if min(widths) < 0 or ellipsis_rank > len(unused_letters):
         raise NoSite("its equation does not fit its operands")
-    letters = "".join(unused[:many])
+    letters = "".join(unused_letters[:ellipsis_rank])
     left, right = (
-        text.replace("...", letters[many - width :]) for text, width in zip(operands, widths, strict=True)
+        text.replace("...", letters[ellipsis_rank - width :])
+        for text, width in zip(operands, widths, strict=True)
     )
     if not arrow:
-        once = sorted(c for c in set(left + right) if (left + right).count(c) == 1 and c not in letters)
-        out = "..." + "".join(once)
-    return left, right, out.replace("...", letters)
+        single_letters = sorted(
+            c for c in set(left + right) if (left + right).count(c) == 1 and c not in letters
+        )
+        output = "..." + "".join(single_letters)
+    return left, right, output.replace("...", letters)
 
 
 def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site:
-    """The site of an Einsum.
+    """Returns the site of an Einsum.
 
     Raises:
         NoSite: The node cannot be tiled.
     """
-    names, (left, right, out), constant = _letters(node, context)
+    names, (left, right, output), constant = _letters(node, context)
     a, b = (context.shape(name) for name in names)
     dtype = context.dtype(names[0])
     if dtype is not None and dtype not in types:
         raise NoSite(f"its type is {dtype}, tiled are {', '.join(types)}")
-    if any(len(set(side)) != len(side) for side in (left, right, out)):
+    if any(len(set(side)) != len(side) for side in (left, right, output)):
         raise NoSite("a letter stands twice in one operand: a diagonal")
     sizes = {**dict(zip(right, b, strict=True)), **dict(zip(left, a, strict=True))}
     if any(sizes[c] != size for c, size in zip(right, b, strict=True)):
         raise NoSite("one operand is repeated along an axis of the other")
-    groups = _groups(left, right, out)
+    groups = _groups(left, right, output)
     first, second = context.opened(names[0]), frozenset[int]() if constant else context.opened(names[1])
     opened = {c: (1, i) for i, c in enumerate(right) if i in second}
     opened |= {c: (0, i) for i, c in enumerate(left) if i in first}
     if any((left.index(c) in first) != (i in second) for i, c in enumerate(right) if c in left):
-        # a fixed length of 1 would have to be broadcast
+        # the fixed length may be 1, which would have to be broadcast
         raise NoSite("an axis is open in one operand and fixed in the other: bind it with --dim")
-    return _site(node, context, names, (left, right, out), groups, sizes, opened, dtype or "float32")
+    return _site(node, context, names, (left, right, output), groups, sizes, opened, dtype or "float32")
 
 
 def _letters(node: Node, context: SiteContext) -> tuple[list[str], tuple[str, str, str], bool]:
-    """The operands, their letters and the output's, and whether the second operand is stored.
+    """Orders the operands, so that a stored operand is on the right.
 
-    The computed operand becomes the left one.
+    Returns:
+        Names of both operands; letters of both operands and of the output; and whether the right operand is
+        stored.
     """
     if len(node.inputs) != 2:
         raise NoSite("it multiplies no two operands")
@@ -78,36 +90,40 @@ def _letters(node: Node, context: SiteContext) -> tuple[list[str], tuple[str, st
     order = (1, 0) if constant[0] else (0, 1)
     names = [node.inputs[i] for i in order]
     ranks = [len(context.shape(name)) for name in node.inputs]
-    *terms, out = _parse_terms(str(node.attributes["equation"]), (ranks[0], ranks[1]))
+    *terms, output = _parse_terms(str(node.attributes["equation"]), (ranks[0], ranks[1]))
     left, right = (terms[i] for i in order)
-    return names, (left, right, out), constant[order[1]]
+    return names, (left, right, output), constant[order[1]]
 
 
 def of_columns(node: Node, context: SiteContext, axis: int, values: Array) -> Array:
-    """Values along an axis of the stored operand, in the product's shape: (N,), or (batch, 1, N).
+    """Converts values along an axis of the stored operand to the product's shape: (N,), or (batch, 1, N).
 
     Raises:
         NoSite: The axis belongs to the depth.
     """
-    names, (left, right, out), _ = _letters(node, context)
-    batch, _, depth, columns = _groups(left, right, out)
+    names, (left, right, output), _ = _letters(node, context)
+    batch, _, depth, columns = _groups(left, right, output)
     shape = context.shape(names[1])
     letter = right[axis % len(right)]
     if letter in depth:
         raise NoSite("its weight has scales along its depth: no one scale is that of a sum")
     lengths = [1 if c in depth else size for c, size in zip(right, shape, strict=True)]
-    along = values.reshape([-1 if c == letter else 1 for c in right])
-    every = np.broadcast_to(along, lengths).transpose([right.index(c) for c in batch + depth + columns])
+    shaped = values.reshape([-1 if c == letter else 1 for c in right])
+    broadcast = np.broadcast_to(shaped, lengths).transpose([right.index(c) for c in batch + depth + columns])
     count = math.prod(shape[right.index(c)] for c in batch)
-    return every.reshape(count, 1, -1) if count != 1 else every.reshape(-1)
+    return broadcast.reshape(count, 1, -1) if count != 1 else broadcast.reshape(-1)
 
 
-def _groups(left: str, right: str, out: str) -> tuple[str, str, str, str]:
-    """The letters of batch, rows, depth and columns; no others are allowed."""
-    batch = "".join(c for c in out if c in left and c in right)
-    rows = "".join(c for c in out if c in left and c not in right)
-    columns = "".join(c for c in out if c in right and c not in left)
-    depth = "".join(c for c in left if c in right and c not in out)
+def _groups(left: str, right: str, output: str) -> tuple[str, str, str, str]:
+    """Returns the letters of batch, rows, depth and columns.
+
+    Raises:
+        NoSite: A letter belongs to none of them, or there is no depth.
+    """
+    batch = "".join(c for c in output if c in left and c in right)
+    rows = "".join(c for c in output if c in left and c not in right)
+    columns = "".join(c for c in output if c in right and c not in left)
+    depth = "".join(c for c in left if c in right and c not in output)
     if set(left) - set(batch + rows + depth) or set(right) - set(batch + columns + depth):
         raise NoSite("it adds up one operand by itself")
     if not depth:
@@ -116,28 +132,32 @@ def _groups(left: str, right: str, out: str) -> tuple[str, str, str, str]:
 
 
 def _operand(
-    at: int,
+    index: int,
     term: str,
     parts: tuple[str, str, str],
     stacked: bool,
     length: Callable[[str, Sequence[str]], Size],
 ) -> OperandBuilder:
-    """Makes a function that writes input `at`, whose letters are `term`, as matrices.
+    """Creates a function that writes an operand as matrices.
 
-    `parts` are the letters of batch, rows and columns. If `stacked`, the result has a batch axis. `length`
-    returns the length of the axis that letters become.
+    Args:
+        index: Index of the operand: 0 or 1.
+        term: Letters of the operand's axes.
+        parts: Letters of batch, rows and columns.
+        stacked: Whether the result has a batch axis.
+        length: Returns the length of the axis that some letters form.
     """
-    label = "xw"[at]
+    label = "xw"[index]
 
     def make(builder: GraphBuilder, inputs: Sequence[str]) -> str:
-        x = inputs[min(at, len(inputs) - 1)]
+        x = inputs[min(index, len(inputs) - 1)]
         order = "".join(parts)
         if order != term:
             x = builder.transpose(x, [term.index(c) for c in order], f"{label}_turned")
         axes = parts if stacked else parts[1:]
         target = [length(part, inputs) for part in axes]
-        same = len(term) == len(target) and all(len(part) == 1 for part in axes)
-        return x if same else builder.reshape(x, target, f"{label}_matrix")
+        is_matrix = len(term) == len(target) and all(len(part) == 1 for part in axes)
+        return x if is_matrix else builder.reshape(x, target, f"{label}_matrix")
 
     return make
 
@@ -152,7 +172,7 @@ def _site(
     opened: Mapping[str, tuple[int, int]],
     dtype: str,
 ) -> Site:
-    left, right, out = letters
+    left, right, output = letters
     batch, rows, depth, columns = groups
     lengths = [math.prod(sizes[c] for c in group) for group in groups]
     if not all(lengths):
@@ -167,8 +187,8 @@ def _site(
     inputs = (names[0],) if isinstance(weight, Weight) or names[0] == names[1] else tuple(names)
 
     def size(letter: str, values: Sequence[str]) -> Size:
-        which, axis = opened.get(letter, (0, 0))
-        return (values[min(which, len(values) - 1)], axis) if letter in opened else sizes[letter]
+        input_index, axis = opened.get(letter, (0, 0))
+        return (values[min(input_index, len(values) - 1)], axis) if letter in opened else sizes[letter]
 
     def length(group: str, values: Sequence[str]) -> Size:
         if opened.keys().isdisjoint(group):
@@ -181,8 +201,8 @@ def _site(
         groups_ = (batch, rows, columns) if stacked else (rows, columns)
         if (batch and not stacked) or not all(len(group) == 1 for group in groups_):
             z = builder.reshape(z, [size(c, values) for c in axes], "apart")
-        if axes != out:
-            z = builder.transpose(z, [axes.index(c) for c in out], "shaped")
+        if axes != output:
+            z = builder.transpose(z, [axes.index(c) for c in output], "shaped")
         return z
 
     return Site(
@@ -206,15 +226,15 @@ def _site(
 def _weight(
     context: SiteContext, name: str, term: str, groups: tuple[str, str, str, str], sizes: Mapping[str, int]
 ) -> Weight | None:
-    """The second operand as a stored weight, if its layout is that of the product's matrices."""
+    """Returns the second operand as a stored weight, or None if its layout does not fit the product."""
     resolved = context.constants.resolve(name)
     if resolved is None or resolved[0].payload is None:
         return None
     tensor, stored_name, axes, chain = resolved
     batch, _, depth, columns = groups
-    lies = "".join(term[axes.index(i)] for i in range(len(axes)))
+    stored_letters = "".join(term[axes.index(i)] for i in range(len(axes)))
     B, K, N = (math.prod(sizes[c] for c in group) for group in (batch, depth, columns))
     for transposed, order in ((False, batch + depth + columns), (True, batch + columns + depth)):
-        if lies == order:
+        if stored_letters == order:
             return Weight(tensor, stored_name, transposed, K, N, chain, B)
     return None

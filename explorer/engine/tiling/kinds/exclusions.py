@@ -1,4 +1,4 @@
-"""Excluded operators, which multiply and accumulate but are not tiled, with their names in reasons."""
+"""Operators that multiply and accumulate but are not tiled, with their names for reasons."""
 
 from __future__ import annotations
 

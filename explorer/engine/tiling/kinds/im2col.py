@@ -1,8 +1,9 @@
-"""im2col: the nodes that turn images into rows of a matrix, and rows back into images.
+"""im2col: writes the nodes that turn images into rows of a matrix, and rows back into images.
 
-The channels are moved last, so that a position gathers runs of whole channels: 25 times faster than element
-by element. The gather indices are sums of one small constant per axis, added in the graph: a table of every
-position and tap would take 5 MB for the first layer of a ResNet. A runtime folds the sum.
+The channels are moved to the last axis, so that a position gathers runs of channels: 25 times as fast as
+single elements. The gather indices are sums of one small constant per axis, added in the graph. A table of
+every position and tap would take 5 MB for the first layer of a ResNet. A runtime folds the sum into a
+constant.
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from explorer.engine.tiling.kinds.convolution_windows import ConvWindow, WindowA
 from explorer.engine.tiling.sites import GatheredRows
 
 _ALL = (1 << 31) - 1
-"""The end of a slice that takes all images."""
+"""End of a slice that takes all elements."""
 
 
 def unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = "") -> str:
-    """Writes the nodes that make X, (images x positions, K) or a stack of them, from the images.
+    """Writes X, (images x positions, K) or a stack of such matrices, from the images.
 
     Args:
         builder: Receives the nodes.
-        x: The images, (images, channels, ...).
-        window: The windows to take from them.
-        fill: Value name of the padding value; '' for zero.
+        x: Value name of the images, (images, channels, ...).
+        window: The convolution as a product.
+        fill: Value name of the padding value, or '' for zero.
     """
     axes, groups = window.axes, window.groups
     x = _channels_last(builder, x, window, fill)
     if window.opened:
         return _slide_open(builder, x, window)
-    if not window.plain or (builder.emission.opset < 10 and any(a.step != 1 for a in axes)):
+    if not window.needs_no_gather or (builder.emission.opset < 10 and any(a.step != 1 for a in axes)):
         channels = groups.packs * groups.pack * groups.in_channels
-        x = builder.reshape(x, (0, math.prod(a.whole for a in axes), channels), "images_places")
+        x = builder.reshape(x, (0, math.prod(a.padded_size for a in axes), channels), "images_places")
         x = builder.add("Gather", (x, _index(builder, axes)), "images_gathered", attributes={"axis": 1})
     elif any(a.step != 1 for a in axes):
         x = _stride(builder, x, axes)
     if window.batch == 1:
         return builder.reshape(x, (-1, window.K), "met")
     deep = groups.pack * groups.in_channels
-    # without a Gather the positions are in order already
-    apart = (-1, window.phases, window.positions, window.taps, groups.packs, deep)
-    x = builder.reshape(x, apart, "met_apart")
+    # without a Gather, the positions are already in order
+    split_shape = (-1, window.phases, window.positions, window.taps, groups.packs, deep)
+    x = builder.reshape(x, split_shape, "met_apart")
     x = builder.transpose(x, (1, 4, 0, 2, 3, 5), "met_turned")
     return builder.reshape(x, (window.batch, -1, window.K), "met")
 
@@ -53,51 +54,56 @@ def unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = "") ->
 def gathered_rows(
     builder: GraphBuilder, x: str, window: ConvWindow, images: int, fill: str = ""
 ) -> GatheredRows | None:
-    """The images as a matrix of places, and the places of every position; None if no lookup is needed.
+    """Writes the images as a matrix of places, and the places that each position reads.
 
     Args:
         builder: Receives the nodes.
-        x: The images, (images, channels, ...).
-        window: The windows to take from them.
-        images: The number of images.
-        fill: Value name of the padding value; '' for zero.
+        x: Value name of the images, (images, channels, ...).
+        window: The convolution as a product.
+        images: Number of images.
+        fill: Value name of the padding value, or '' for zero.
+
+    Returns:
+        The matrix with the places, or None if no Gather is needed or the sizes are open.
     """
-    if window.opened or window.plain or window.batch != 1:
+    if window.opened or window.needs_no_gather or window.batch != 1:
         return None
     x = _channels_last(builder, x, window, fill)
     places = builder.reshape(x, (-1, window.groups.pack * window.groups.in_channels), "images_places")
     index = _index(builder, window.axes)
     if images != 1:
-        whole = math.prod(a.whole for a in window.axes)
-        starts = np.arange(images, dtype=np.int64).reshape(-1, *(1,) * 2 * len(window.axes)) * whole
+        positions = math.prod(a.padded_size for a in window.axes)
+        starts = np.arange(images, dtype=np.int64).reshape(-1, *(1,) * 2 * len(window.axes)) * positions
         first = builder.array(starts, "places_images")
         index = builder.add("Add", (first, index), "places_from_images")
     return GatheredRows(places, builder.reshape(index, (-1, window.taps), "places_met"), window.taps)
 
 
 def _channels_last(builder: GraphBuilder, x: str, window: ConvWindow, fill: str) -> str:
-    """The padded images with the channels last."""
+    """Pads the images and moves the channels to the last axis."""
     axes, groups, rank = window.axes, window.groups, len(window.axes)
     room = groups.packs * groups.pack * groups.in_channels - groups.count * groups.in_channels
     if room or any(any(a.pads) for a in axes):
-        before = (0, 0, *(a.pads[0] for a in axes))
-        pads = (*before, 0, room, *(a.pads[1] for a in axes))
+        pads_before = (0, 0, *(a.pads[0] for a in axes))
+        pads = (*pads_before, 0, room, *(a.pads[1] for a in axes))
         x = builder.pad(x, pads, "images_around", fill, window.narrow)
     return builder.transpose(x, (0, *range(2, rank + 2), 1), "images_channels_last")
 
 
 def _slide_open(builder: GraphBuilder, x: str, window: ConvWindow) -> str:
-    """X for images of any size: a Slice for each tap, with ends counted from the end."""
+    """Writes X for images of any size: a Slice for each tap, with ends counted from the end."""
     axes, groups = window.axes, window.groups
     rank, taps = len(axes), []
     for tap in itertools.product(*(range(a.taps) for a in axes)):
-        starts = [t * a.spread for t, a in zip(tap, axes, strict=True)]
-        remaining = [(a.taps - 1 - t) * a.spread for t, a in zip(tap, axes, strict=True)]
+        starts = [t * a.dilation for t, a in zip(tap, axes, strict=True)]
+        remaining = [(a.taps - 1 - t) * a.dilation for t, a in zip(tap, axes, strict=True)]
         steps = [a.step for a in axes]
         label = "tap_" + "_".join(map(str, tap))
         if any(remaining) or any(starts) or any(s != 1 for s in steps):
             bounds = starts, [-n or _ALL for n in remaining], range(1, rank + 1), steps
-            slice_inputs = [builder.integers(values, f"{label}_{at}") for at, values in enumerate(bounds)]
+            slice_inputs = [
+                builder.integers(values, f"{label}_{index}") for index, values in enumerate(bounds)
+            ]
             taps.append(builder.add("Slice", (x, *slice_inputs), label))
         else:
             taps.append(x)
@@ -110,7 +116,7 @@ def _slide_open(builder: GraphBuilder, x: str, window: ConvWindow) -> str:
 
 
 def _index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
-    """The input places of every position, (positions, taps) in C order of the axes; phases first."""
+    """Writes the input places of each position, (positions, taps) in C order of the axes, phases first."""
     rank = len(axes)
     phased = any(a.phases != 1 for a in axes)
     total = ""
@@ -122,15 +128,15 @@ def _index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
             shape[kind * rank + i] = size
         part = builder.array((axis.places * inner).reshape(shape).astype(np.int64), f"places_{i}")
         total = builder.add("Add", (part, total), f"places_from_{i}") if total else part
-        inner *= axis.whole
+        inner *= axis.padded_size
     return total
 
 
 def _stride(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> str:
-    """The images (channels last) with every `step`-th element of each axis."""
+    """Selects every `step`-th element of each axis of the images (channels last)."""
     limits = {
         "starts": [0] * len(axes),
-        "ends": [a.whole for a in axes],
+        "ends": [a.padded_size for a in axes],
         "axes": range(1, len(axes) + 1),
         "steps": [a.step for a in axes],
     }
@@ -146,7 +152,7 @@ def _fold_open(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str
         z = builder.transpose(z, (1, 0, 2), "made_joined")
     # positions = (size + pads - reach) / step + 1
     sizes = builder.slice(builder.add("Shape", (x,), "images_shape"), (2,), (_ALL,), "images_sizes")
-    room = [sum(a.pads) - (a.taps - 1) * a.spread - 1 for a in axes]
+    room = [sum(a.pads) - (a.taps - 1) * a.dilation - 1 for a in axes]
     counts = builder.add("Add", (sizes, builder.integers(room, "images_room")), "images_reach")
     if any(a.step != 1 for a in axes):
         steps = builder.integers([a.step for a in axes], "images_steps")
@@ -162,7 +168,14 @@ def _fold_open(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str
 
 
 def fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
-    """Writes the nodes that turn the products into images, channels last; `x` are the input images."""
+    """Turns the products into images, channels last.
+
+    Args:
+        builder: Receives the nodes.
+        z: Value name of the products.
+        x: Value name of the input images.
+        window: The convolution as a product.
+    """
     if window.opened:
         return _fold_open(builder, z, x, window)
     axes, groups = window.axes, window.groups
@@ -173,14 +186,14 @@ def fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
     packed = groups.packs * window.N
     if window.phases != 1:
         z = builder.reshape(z, (*phases, groups.packs, -1, *positions, window.N), "made_apart")
-        # (phases, packs, images, positions, N) -> images, each position with its phases, packs, N
-        turns = [at for i in range(rank) for at in (rank + 2 + i, i)]
+        # (phases, packs, images, positions, N) -> (images, positions and phases by axis, packs, N)
+        turns = [axis for i in range(rank) for axis in (rank + 2 + i, i)]
         z = builder.transpose(z, (rank + 1, *turns, rank, 2 * rank + 2), "made_joined")
     elif groups.packs != 1:
         z = builder.reshape(z, (groups.packs, -1, window.positions, window.N), "made_apart")
         z = builder.transpose(z, (1, 2, 0, 3), "made_joined")
     z = builder.reshape(z, (-1, *sizes, packed), "made_places")
-    out = [a.out for a in axes]
-    if [*sizes, packed] != [*out, channels]:
-        z = builder.slice(z, (0,) * (rank + 2), (_ALL, *out, channels), "made_shown")
+    output_sizes = [a.out for a in axes]
+    if [*sizes, packed] != [*output_sizes, channels]:
+        z = builder.slice(z, (0,) * (rank + 2), (_ALL, *output_sizes, channels), "made_shown")
     return z

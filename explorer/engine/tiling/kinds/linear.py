@@ -1,4 +1,4 @@
-"""Gemm, MatMul and FusedMatMul, with a stored weight or with two activations, as in attention."""
+"""Sites of Gemm, MatMul and FusedMatMul, with a stored weight or with two activations as in attention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 
 def scaled_sum(builder: GraphBuilder, z: str, dtype: str, alpha: float, bias: str, beta: float) -> str:
-    """The sum alpha z + beta bias, cast from the accumulator's type to the operands' type, `dtype`."""
+    """Writes alpha z + beta bias, cast from the accumulator's type to the operands' type `dtype`."""
     wide = dtype in HALVES
     working = "float32" if wide else dtype
     if alpha != 1.0:
@@ -33,28 +33,28 @@ def scaled_sum(builder: GraphBuilder, z: str, dtype: str, alpha: float, bias: st
 
 
 def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site:
-    """The site of a Gemm or MatMul.
+    """Returns the site of a Gemm or MatMul.
 
     Raises:
         NoSite: The node cannot be tiled.
     """
     attributes = node.attributes if node.op == "Gemm" else {}
-    left, right = node.inputs[0], node.inputs[1]
-    left_constant, right_constant = left in context.constants, right in context.constants
+    left_name, right = node.inputs[0], node.inputs[1]
+    left_constant, right_constant = left_name in context.constants, right in context.constants
     if left_constant and right_constant:
         raise NoSite("both operands are constant: a runtime folds it away")
-    x = right if left_constant else left
+    x = right if left_constant else left_name
     dtype = context.dtype(x)
     if dtype is not None and dtype not in types:
         raise NoSite(f"its type is {dtype}, tiled are {', '.join(types)}")
-    shape, out = context.shape(x), context.shape(node.outputs[0])
+    shape, output_shape = context.shape(x), context.shape(node.outputs[0])
     if not left_constant and not right_constant:
         return _stacks(node, context, dtype or "float32")
     swapped = left_constant
     trans_x = bool(attributes.get("transB" if swapped else "transA", 0))
     trans_w = bool(attributes.get("transA" if swapped else "transB", 0))
-    # W X = (X^T W^T)^T: with the weight on the left, both operands are transposed
-    weight = context.constants.matrix(left if swapped else right, trans_w != swapped)
+    # if the weight is on the left, both operands are transposed: W X = (X^T W^T)^T
+    weight = context.constants.matrix(left_name if swapped else right, trans_w != swapped)
     if weight is None or ((swapped or trans_x) and len(shape) != 2):
         return _stacks(node, context, dtype or "float32", turned=swapped)
     if swapped:
@@ -67,7 +67,7 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     if not rows or not weight.K or not weight.N:
         raise NoSite("it is empty")
     opened = context.opened(x) - {len(shape) - 2 if turned else len(shape) - 1}
-    return _site(node, x, shape, opened, out, dtype or "float32", rows, weight, trans_x, swapped)
+    return _site(node, x, shape, opened, output_shape, dtype or "float32", rows, weight, trans_x, swapped)
 
 
 def as_gemm(node: Node, context: SiteContext) -> Node:
@@ -93,7 +93,7 @@ def _site(
     x: str,
     shape: tuple[int, ...],
     opened: frozenset[int],
-    out: tuple[int, ...],
+    output_shape: tuple[int, ...],
     dtype: str,
     rows: int,
     weight: Weight,
@@ -117,12 +117,12 @@ def _site(
             z = builder.transpose(z, (1, 0), "turned")
         z = scaled_sum(builder, z, dtype, alpha, inputs[1] if bias else "", beta)
         product_shape = (weight.N, rows) if swapped else (rows, weight.N)
-        if out == product_shape:
+        if output_shape == product_shape:
             return z
-        # a vector operand has no axis in the output
+        # an operand that is a vector has no axis in the output
         lead = [(inputs[0], axis) if axis in opened else d for axis, d in enumerate(shape[:-1])]
-        target = [*lead, weight.N] if len(out) == len(shape) else lead
-        return builder.reshape(z, target if opened else out, "shaped")
+        target = [*lead, weight.N] if len(output_shape) == len(shape) else lead
+        return builder.reshape(z, target if opened else output_shape, "shaped")
 
     return Site(
         node=node,
@@ -145,23 +145,23 @@ class _Side(Struct, frozen=True):
     """One of two activations, as a stack of matrices.
 
     Attributes:
-        at: Its index among the site's inputs.
-        shape: Its shape; a vector gets an axis of 1.
+        index: Index among the site's inputs.
+        shape: Shape of the activation; a vector gets an axis of 1.
         opened: Axes of `shape` that are known only at run time.
         turn: Whether the matrices are transposed.
-        vector: Whether it is a vector.
+        vector: Whether the activation is a vector.
     """
 
-    at: int
+    index: int
     shape: tuple[int, ...]
     opened: frozenset[int]
     turn: bool
     vector: bool
 
     def size(self, axis: int, inputs: Sequence[str]) -> Size:
-        """The length of an axis of `shape`, counted from the end: a number, or read at run time."""
+        """Returns the length of an axis, counted from the end: a number, or to be read at run time."""
         place = len(self.shape) + axis
-        return (inputs[self.at], place) if place in self.opened else self.shape[axis]
+        return (inputs[self.index], place) if place in self.opened else self.shape[axis]
 
     @property
     def matrix(self) -> tuple[int, int]:
@@ -170,19 +170,19 @@ class _Side(Struct, frozen=True):
 
     @property
     def arrived(self) -> tuple[int, ...]:
-        """The axes, counted from the end, in the order of the matrices."""
+        """All axes, counted from the end, in the order of the matrices."""
         return (*range(-len(self.shape), -2), *self.matrix)
 
 
-def _make_side(context: SiteContext, name: str, at: int, turn: bool, is_left: bool) -> _Side:
+def _make_side(context: SiteContext, name: str, index: int, turn: bool, is_left: bool) -> _Side:
     shape = context.shape(name)
     opened = context.opened(name)
     if len(shape) > 1:
-        return _Side(at, shape, opened, turn, False)
-    # a vector is a row on the left and a column on the right
+        return _Side(index, shape, opened, turn, False)
+    # a vector is a row on the left, and a column on the right
     if is_left:
-        return _Side(at, (1, *shape), frozenset(axis + 1 for axis in opened), False, True)
-    return _Side(at, (*shape, 1), opened, False, True)
+        return _Side(index, (1, *shape), frozenset(axis + 1 for axis in opened), False, True)
+    return _Side(index, (*shape, 1), opened, False, True)
 
 
 class _Pairs(Struct, frozen=True):
@@ -190,12 +190,12 @@ class _Pairs(Struct, frozen=True):
 
     Attributes:
         a, b: The stacks.
-        lead: For each axis of the broadcast batch, the side that decides its length, and the axis from the
+        lead: For each axis of the broadcast batch, the side that determines its length, and the axis from the
             end.
-        dynamic: As in `Site`.
+        dynamic: Axes with open sizes, as in `Site`.
         shared: Whether all left matrices use the same right matrix, and so are rows of one product.
-        stack: The number of products.
-        rows: The rows of one product.
+        stack: Number of products.
+        rows: Number of rows of one product.
     """
 
     a: _Side
@@ -208,7 +208,7 @@ class _Pairs(Struct, frozen=True):
 
     def operand(self, side: _Side, label: str, builder: GraphBuilder, inputs: Sequence[str]) -> str:
         """Writes one operand as a matrix or a stack of matrices."""
-        x, count = inputs[side.at], len(side.shape)
+        x, count = inputs[side.index], len(side.shape)
         if side.turn:
             x = builder.transpose(x, (*range(count - 2), count - 1, count - 2), f"{label}_transposed")
         r, c = (side.size(axis, inputs) for axis in side.matrix)
@@ -221,16 +221,16 @@ class _Pairs(Struct, frozen=True):
             if arrives == target and not side.vector:
                 return x
             return builder.reshape(x, target, f"{label}_matrix")
-        if not all(_has_full_length(side, gives, axis) for gives, axis in self.lead):
-            each = [lead_side.size(axis, inputs) for lead_side, axis in self.lead]
+        if not all(_has_full_length(side, lead_side, axis) for lead_side, axis in self.lead):
+            lead_sizes = [lead_side.size(axis, inputs) for lead_side, axis in self.lead]
             x_shape = side.shape[-1:] if side.vector else tuple(side.shape[axis] for axis in side.arrived)
-            x = builder.expand(x, (*each, r, c), f"{label}_each", x_shape)
+            x = builder.expand(x, (*lead_sizes, r, c), f"{label}_each", x_shape)
         if len(self.lead) == 1 and not side.vector:
             return x
         return builder.reshape(x, (-1 if "batch" in self.dynamic else self.stack, r, c), f"{label}_matrix")
 
     def shaped(self, builder: GraphBuilder, z: str, inputs: Sequence[str], turned: bool) -> str:
-        """The products in the output's shape, transposed back if they were computed transposed."""
+        """Reshapes the products to the output's shape; transposes them if they were computed transposed."""
         a, b = self.a, self.b
         target: list[Size] = [side.size(axis, inputs) for side, axis in self.lead]
         target += [] if a.vector else [a.size(a.matrix[0], inputs)]
@@ -245,20 +245,20 @@ class _Pairs(Struct, frozen=True):
 
 
 def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = False) -> Site:
-    """The site of two stacks (two computed values, or one and a stored stack), multiplied in pairs.
+    """Returns the site of two stacks, multiplied in pairs. At most one of them is stored.
 
     If `turned`, it computes A B = (B^T A^T)^T, so that the stored operand is on the right.
     """
     attributes = node.attributes if node.op == "Gemm" else {}
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
     bias = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
-    left, right = node.inputs[1::-1] if turned else node.inputs[:2]
-    same = left == right
+    left_name, right = node.inputs[1::-1] if turned else node.inputs[:2]
+    is_same = left_name == right
     turns = [bool(attributes.get(name, 0)) for name in ("transA", "transB")]
     turns = [not turn for turn in reversed(turns)] if turned else turns
     a, b = (
-        _make_side(context, left, 0, turns[0], True),
-        _make_side(context, right, 0 if same else 1, turns[1], False),
+        _make_side(context, left_name, 0, turns[0], True),
+        _make_side(context, right, 0 if is_same else 1, turns[1], False),
     )
     (rows, deep), (depth, columns) = a.matrix, b.matrix
     M, K, N = a.shape[rows], a.shape[deep], b.shape[columns]
@@ -285,7 +285,7 @@ def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = Fals
         z = scaled_sum(builder, z, dtype, alpha, inputs[-1] if bias else "", beta)
         return pairs.shaped(builder, z, inputs, turned)
 
-    activations = (left,) if same else (left, right)
+    activations = (left_name,) if is_same else (left_name, right)
     return Site(
         node=node,
         label="Product",
@@ -307,26 +307,26 @@ def _is_open(side: _Side, axis: int) -> bool:
     return len(side.shape) + axis in side.opened
 
 
-def _has_full_length(side: _Side, gives: _Side, axis: int) -> bool:
+def _has_full_length(side: _Side, lead_side: _Side, axis: int) -> bool:
     """Whether a side has the full length of a batch axis without broadcasting."""
-    if len(side.shape) < -axis or _is_open(side, axis) != _is_open(gives, axis):
+    if len(side.shape) < -axis or _is_open(side, axis) != _is_open(lead_side, axis):
         return False
-    return _is_open(side, axis) or side.shape[axis] == gives.shape[axis]
+    return _is_open(side, axis) or side.shape[axis] == lead_side.shape[axis]
 
 
 def _lead_axes(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
-    """For each axis of the broadcast batch, the side that decides its length, and the axis from the end.
+    """Returns, for each axis of the broadcast batch, the side that determines its length, and the axis.
 
-    A length of 1 is broadcast, and so is an open one beside a fixed length other than 1. Two open lengths are
-    assumed to be equal.
+    The axis is counted from the end. A length of 1 is broadcast, and so is an open length if the other side
+    has a fixed length other than 1. Two open lengths are assumed to be equal.
     """
     lead = []
     for axis in range(-max(len(a.shape), len(b.shape)), -2):
-        gives = a
+        side = a
         if len(a.shape) < -axis or (
             len(b.shape) >= -axis
             and (not _is_open(b, axis) and b.shape[axis] != 1 if _is_open(a, axis) else a.shape[axis] == 1)
         ):
-            gives = b
-        lead.append((gives, axis))
+            side = b
+        lead.append((side, axis))
     return lead

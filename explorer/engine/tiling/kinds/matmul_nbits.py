@@ -1,7 +1,7 @@
-"""MatMulNBits: weights of 2, 4 or 8 bits, packed in blocks along the depth with a scale for each.
+"""Sites of MatMulNBits, with weights of 2, 4 or 8 bits packed in blocks along the depth.
 
-The tiles multiply floats: each block has its own scale, so an integer sum would end at the end of a block,
-and tiles of another depth would have to be cut there. The weight is unpacked while the file is written.
+The tiles multiply floats. Each block has its own scale, so an integer sum would have to end with the block,
+and the tiles would have to be cut there. The weight is unpacked while the file is written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import DerivedPayload, Node, Tensor
 from explorer.engine.tiling.builder import GraphBuilder
-from explorer.engine.tiling.kinds.integer import numbers
+from explorer.engine.tiling.kinds.integer import stored_values
 from explorer.engine.tiling.kinds.linear import product
 from explorer.engine.tiling.kinds.quantized_operands import quantized_operand
 from explorer.engine.tiling.sites import Kinds, LeftAsItWas, NoSite, Site, SiteContext
@@ -32,8 +32,8 @@ def _nbits_site(node: Node, context: SiteContext) -> Site:
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes.get("block_size", 0))
     K, N = int(node.attributes.get("K", 0)), int(node.attributes.get("N", 0))
     packed = context.constants.resolve(w)
-    scales = numbers(context, names[0])
-    zeros = numbers(context, names[1]) if names[1] else None
+    scales = stored_values(context, names[0])
+    zeros = stored_values(context, names[1]) if names[1] else None
     if names[2]:
         raise LeftAsItWas("its depth is in another order (g_idx)")
     if int(node.attributes.get("accuracy_level", 0)) >= _ROUNDS_INPUT:
@@ -69,23 +69,23 @@ def _nbits_site(node: Node, context: SiteContext) -> Site:
 def _unpack_weight(
     tensor: Tensor, scales: Array, zeros: Array | None, sizes: tuple[int, int, int, int]
 ) -> bytes:
-    """The weight (N, K) in float32."""
+    """Computes the weight (N, K) in float32, as bytes."""
     K, N, bits, block = sizes
     blocks = scales.shape[1]
-    whole = _unpack_numbers(tensor.array().reshape(N, -1), bits).reshape(N, blocks, block).astype(np.float32)
+    floats = _unpack_numbers(tensor.array().reshape(N, -1), bits).reshape(N, blocks, block).astype(np.float32)
     if zeros is None:
         zero: Array = np.full((N, blocks), 1 << (bits - 1), np.float32)
     elif zeros.dtype == np.uint8:
         zero = _unpack_numbers(zeros.reshape(N, -1), bits)[:, :blocks].astype(np.float32)
     else:
         zero = zeros.reshape(N, blocks)
-    whole -= zero[..., None]
-    whole *= scales[..., None]
-    return whole.reshape(N, blocks * block)[:, :K].tobytes()
+    floats -= zero[..., None]
+    floats *= scales[..., None]
+    return floats.reshape(N, blocks * block)[:, :K].tobytes()
 
 
 def _unpack_numbers(packed: Array, bits: int) -> Array:
-    """The numbers packed in rows of bytes, lowest bits first."""
+    """Unpacks the numbers in rows of bytes, lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return ((packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(packed.shape[0], -1)
 

@@ -1,9 +1,9 @@
-"""Products between DequantizeLinear nodes, as quantizers write them ('QDQ').
+"""Sites of matmuls with DequantizeLinear nodes before them, as quantizers write them ('QDQ').
 
-If both operands are quantized, the tiles multiply the stored bytes, and the int32 sum is converted to floats
-once, as such a graph tells an accelerator to do; the QuantizeLinear after it stays. If only the weight is
-quantized, or for another reason that the site states, the tiles multiply floats, and the weight is stored
-dequantized.
+If both operands are quantized, the tiles multiply the stored codes, and the int32 sum is converted to floats
+once. This is what such a graph means for an accelerator. The QuantizeLinear after the matmul stays. If only
+the weight is quantized, or for another reason that the site states, the tiles multiply floats and the weight
+is stored dequantized.
 """
 
 from __future__ import annotations
@@ -20,21 +20,25 @@ from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds import conv, einsum, integer, linear
 from explorer.engine.tiling.kinds.quantized_operands import (
     QuantizedOperand,
-    as_they_come,
     is_stored,
     quantized_operand,
+    with_runtime_codes,
 )
 from explorer.engine.tiling.sites import Kinds, LeftAsItWas, NoSite, Site, SiteContext
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class _InFloats(Exception):
-    """The operator must multiply floats; the text is the reason, '' if nothing is quantized."""
+class _NeedsFloats(Exception):
+    """The operator must multiply floats. The text is the reason, or '' if no operand is quantized."""
 
 
-class _TooWide(_InFloats):
-    """The codes have too many bits; `ends` are the ends of both operands."""
+class _TooWide(_NeedsFloats):
+    """The codes have too many bits for integer tiles.
+
+    Attributes:
+        ends: Ranges of both operands' codes.
+    """
 
     def __init__(self, message: str, ends: tuple[Ends, Ends]) -> None:
         super().__init__(message)
@@ -42,15 +46,16 @@ class _TooWide(_InFloats):
 
 
 def _integers(node: Node, context: SiteContext) -> Site:
-    """The site with integer tiles.
+    """Returns the site with integer tiles.
 
     Raises:
-        _InFloats, NoSite: There is no such site.
+        _NeedsFloats: The operator must multiply floats.
+        NoSite: The node cannot be tiled.
     """
     turned = is_stored(context, node.inputs[0])
     x, w = (quantized_operand(context, name) for name in (node.inputs[1::-1] if turned else node.inputs[:2]))
     if x is None or w is None:
-        raise _InFloats(_reason_for_floats(node, context, turned))
+        raise _NeedsFloats(_reason_for_floats(node, context, turned))
     for operand, role in ((x, "input"), (w, "weight")):
         if not operand.name:
             ends = _code_ends(context, x), _code_ends(context, w)
@@ -59,50 +64,52 @@ def _integers(node: Node, context: SiteContext) -> Site:
     for operand, role in ((x, "input"), (w, "weight")):
         dtype = integer.operand_type(context, operand.name)
         if dtype not in integer.CODES:
-            raise _InFloats(f"its {role} is of type {dtype}, multiplied as integers are 8 and 16 bits")
+            raise _NeedsFloats(f"its {role} is of type {dtype}, multiplied as integers are 8 and 16 bits")
     if x.scale.size != 1 or x.zero.size != 1:
-        raise _InFloats("its input has scales along an axis")
+        raise _NeedsFloats("its input has scales along an axis")
     for operand, role in ((x, "input"), (w, "weight")):
         if not operand.scale.all() and (operand is x or operand.node.op == "IntQuant"):
-            raise _InFloats(f"its {role} is divided by a scale of 0: what its codes are is not defined")
+            raise _NeedsFloats(f"its {role} is divided by a scale of 0: what its codes are is not defined")
         if not np.isfinite(operand.scale).all():
-            raise _InFloats(f"its {role} has a scale that is no number, or infinite")
+            raise _NeedsFloats(f"its {role} has a scale that is no number, or infinite")
     alpha, beta = (float(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
-    zeros = int(x.zero.reshape(())), integer.single(w.zero)
+    zeros = int(x.zero.reshape(())), integer.as_single(w.zero)
     base = _base_site(node, context, (w.name, x.name) if turned else (x.name, w.name), zeros[0])
     columns = _weight_columns(node, context, x, w, base, turned=turned)
     scale = (x.scale.reshape(()) * w.scale.reshape(-1)).astype(np.float32)
     if node.op == "ConvTranspose" and scale.size > 1:
-        # groups share the scales of their kernels
+        # the groups share the scales of their kernels
         scale = np.resize(scale, context.shape(node.outputs[0])[1])
     absorbed = [x.node, w.node] if not x.floats else [w.node]
     terms, tail = integer.Terms(*zeros, x=x.ends, w=w.ends), integer.rescaling(scale * np.float32(alpha))
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if bias and beta:
-        added, maker = _bias(context, bias, scale, (alpha, beta))
-        absorbed += [maker] if maker is not None else []
-        if added.dtype == np.int32:
-            terms = replace(terms, bias=added)
+        bias_values, bias_node = _bias(context, bias, scale, (alpha, beta))
+        absorbed += [bias_node] if bias_node is not None else []
+        if bias_values.dtype == np.int32:
+            terms = replace(terms, bias=bias_values)
         else:
-            tail = _with_bias(tail, added)
-    site = integer.integral(node, context, base, terms, tail, columns)
-    return replace(as_they_come(site, (x, w)), absorbed=tuple(absorbed))
+            tail = _with_bias(tail, bias_values)
+    site = integer.integer_site(node, context, base, terms, tail, columns)
+    return replace(with_runtime_codes(site, (x, w)), absorbed=tuple(absorbed))
 
 
 def _code_ends(context: SiteContext, operand: QuantizedOperand) -> Ends:
-    """The smallest and the largest code of an operand."""
+    """Returns the smallest and the largest code of an operand."""
     limits = np.iinfo(integer.operand_type(context, operand.name) or "int32")
     return operand.ends or (int(limits.min), int(limits.max))
 
 
 def _reason_for_floats(node: Node, context: SiteContext, turned: bool) -> str:
-    """The reason why an operator is not quantized in both operands; '' if neither is."""
+    """Returns why not both operands are quantized, or '' if neither is."""
     names = node.inputs[1::-1] if turned else node.inputs[:2]
-    makers = [context.constants.producers.get(name) for name in names]
-    behind = [maker is not None and maker.op in ("DequantizeLinear", "IntQuant") for maker in makers]
-    if not any(behind):
+    producers = [context.constants.producers.get(name) for name in names]
+    quantized_flags = [
+        maker is not None and maker.op in ("DequantizeLinear", "IntQuant") for maker in producers
+    ]
+    if not any(quantized_flags):
         return ""
-    for role, is_quantized, name in zip(("input", "weight"), behind, names, strict=True):
+    for role, is_quantized, name in zip(("input", "weight"), quantized_flags, names, strict=True):
         if not is_quantized:
             return f"its {role} is not quantized"
         if quantized_operand(context, name) is None:
@@ -111,39 +118,39 @@ def _reason_for_floats(node: Node, context: SiteContext, turned: bool) -> str:
 
 
 def _base_site(node: Node, context: SiteContext, names: tuple[str, str], zero: int) -> Site:
-    """The site of the same product of codes, with operands in the operator's order."""
+    """Returns the site of the same operator on codes, with operands in the operator's order."""
     if node.op in ("Conv", "ConvTranspose"):
-        return integer.slid(node, context, *names, zero)
+        return integer.float_convolution(node, context, *names, zero)
     if node.op == "Einsum":
         return einsum.product(_node_on_codes(node, names), context, integer.CODES)
-    return integer.matrix(node, context, *names, node.op)
+    return integer.float_product(node, context, *names, node.op)
 
 
 def _node_on_codes(node: Node, names: tuple[str, str]) -> Node:
-    """The node with codes as inputs."""
+    """Returns the node with codes as inputs."""
     return Node(node.op, names, node.outputs, name=node.name, attributes=node.attributes)
 
 
 def _weight_columns(
     node: Node, context: SiteContext, x: QuantizedOperand, w: QuantizedOperand, base: Site, *, turned: bool
 ) -> integer.Columns:
-    """The conversion of a weight's scales to the product's shape.
+    """Returns the conversion of a weight's scales to the product's shape.
 
     Raises:
-        _InFloats: The scales do not belong to the product's columns.
+        _NeedsFloats: The scales do not belong to the product's columns.
     """
-    usual = integer.columns_of(base, context, turned=turned)
+    usual = integer.default_columns(base, context, turned=turned)
     if w.scale.size == w.zero.size == 1:
         return usual
     resolved = context.constants.resolve(w.name)
     if resolved is None:
-        raise _InFloats("scales along an axis of what is computed")
+        raise _NeedsFloats("scales along an axis of what is computed")
     rank = len(resolved[2])
     axis = w.axis % rank
     if node.op == "Einsum":
-        same = _node_on_codes(node, (w.name, x.name) if turned else (x.name, w.name))
+        code_node = _node_on_codes(node, (w.name, x.name) if turned else (x.name, w.name))
         return replace(
-            usual, channels=lambda v: v if v.size == 1 else einsum.of_columns(same, context, axis, v)
+            usual, channels=lambda v: v if v.size == 1 else einsum.of_columns(code_node, context, axis, v)
         )
     if node.op in ("Conv", "ConvTranspose"):
         columns = int(node.op == "ConvTranspose")
@@ -151,55 +158,56 @@ def _weight_columns(
         turns = bool(node.attributes.get("transA" if turned else "transB", 0)) and node.op == "Gemm"
         columns = rank - 1 if turned == turns else rank - 2
     if axis != columns or rank == 1:
-        raise _InFloats("its weight has scales along its depth: no one scale is that of a sum")
+        raise _NeedsFloats("its weight has scales along its depth: no one scale is that of a sum")
     return usual
 
 
 def _bias(
     context: SiteContext, name: str, scale: Array, factors: tuple[float, float]
 ) -> tuple[Array, Node | None]:
-    """The bias and the node that made it: integers in the sum's units if it is integral there, else floats.
+    """Returns the bias and the DequantizeLinear that it comes from, or None.
 
-    With alpha applied to the sum, the bias is multiplied by beta / alpha.
+    The bias is in int32, in units of the sum, if it is integral there; else in float32. If the sum is
+    multiplied by alpha, the bias is multiplied by beta / alpha.
 
     Raises:
-        _InFloats: The bias is computed.
+        _NeedsFloats: The bias is computed.
     """
-    plain = integer.numbers(context, name)
+    plain = integer.stored_values(context, name)
     if plain is None:
-        raise _InFloats("its bias is computed")
+        raise _NeedsFloats("its bias is computed")
     alpha, beta = factors
     operand = quantized_operand(context, name)
-    codes = integer.numbers(context, operand.name) if operand is not None else None
+    codes = integer.stored_values(context, operand.name) if operand is not None else None
     if operand is not None and codes is not None and codes.dtype == np.int32 and not operand.zero.any():
         last = operand.scale.size == 1 or codes.ndim == 1 or operand.axis % codes.ndim == codes.ndim - 1
-        same = last and operand.scale.size in (1, scale.size)
-        if same and np.array_equal(np.broadcast_to(operand.scale, scale.shape), scale):
-            times = beta / alpha if alpha else 0.5
-            wide = codes.astype(np.float64) * times
-            if times.is_integer() and np.abs(wide).max(initial=0) < 2**31:
+        matches_sum = last and operand.scale.size in (1, scale.size)
+        if matches_sum and np.array_equal(np.broadcast_to(operand.scale, scale.shape), scale):
+            factor = beta / alpha if alpha else 0.5
+            wide = codes.astype(np.float64) * factor
+            if factor.is_integer() and np.abs(wide).max(initial=0) < 2**31:
                 return wide.astype(np.int32), operand.node
     return np.float32(beta) * plain.astype(np.float32), operand.node if operand is not None else None
 
 
 def _with_bias(tail: integer.Tail, bias: Array) -> integer.Tail:
-    """A tail that adds a float bias at the end."""
+    """Returns a tail that adds a float bias at the end."""
 
-    def both(builder: GraphBuilder, z: str, converter: integer.Columns) -> str:
+    def add_bias(builder: GraphBuilder, z: str, converter: integer.Columns) -> str:
         z = tail(builder, z, converter)
         values = np.ascontiguousarray(converter.bias(bias).astype(np.float32))
         return builder.add("Add", (z, builder.array(values, "bias_float")), "float_biased")
 
-    return both
+    return add_bias
 
 
-def _or_floats(kind: Callable[[Node, SiteContext], Site]) -> Callable[[Node, SiteContext], Site]:
-    def found(node: Node, context: SiteContext) -> Site:
+def _integers_or_floats(kind: Callable[[Node, SiteContext], Site]) -> Callable[[Node, SiteContext], Site]:
+    def try_integers(node: Node, context: SiteContext) -> Site:
         if len(node.inputs) < 2:
             return kind(node, context)
         try:
             return _integers(node, context)
-        except (_InFloats, NoSite) as why:
+        except (_NeedsFloats, NoSite) as why:
             site, reason = kind(node, context), why.cause if isinstance(why, LeftAsItWas) else str(why)
             if isinstance(why, _TooWide):
                 products = [site.K * a * b for a in why.ends[0] for b in why.ends[1]]
@@ -207,19 +215,19 @@ def _or_floats(kind: Callable[[Node, SiteContext], Site]) -> Callable[[Node, Sit
                 reason += f"; a sum of K = {site.K:,} products needs {needed} bits"
             return replace(site, in_floats=reason)
 
-    return found
+    return try_integers
 
 
 def _fused_matmul(node: Node, context: SiteContext) -> Site:
-    """The site of a FusedMatMul."""
-    return replace(_or_floats(linear.product)(linear.as_gemm(node, context), context), node=node)
+    """Returns the site of a FusedMatMul."""
+    return replace(_integers_or_floats(linear.product)(linear.as_gemm(node, context), context), node=node)
 
 
 KINDS: Kinds = {
-    ("", "Gemm"): _or_floats(linear.product),
-    ("", "MatMul"): _or_floats(linear.product),
-    ("", "Conv"): _or_floats(conv.convolution),
-    ("", "ConvTranspose"): _or_floats(conv.convolution),
-    ("", "Einsum"): _or_floats(einsum.product),
+    ("", "Gemm"): _integers_or_floats(linear.product),
+    ("", "MatMul"): _integers_or_floats(linear.product),
+    ("", "Conv"): _integers_or_floats(conv.convolution),
+    ("", "ConvTranspose"): _integers_or_floats(conv.convolution),
+    ("", "Einsum"): _integers_or_floats(einsum.product),
     ("com.microsoft", "FusedMatMul"): _fused_matmul,
 }

@@ -1,8 +1,8 @@
-"""Quantized operands: the codes behind a DequantizeLinear, or behind a call of IntQuant.
+"""Quantized operands: the codes before a DequantizeLinear, or those of a call of IntQuant.
 
-A DequantizeLinear reads codes. A call of QONNX's IntQuant returns floats, (code - zero) x scale: computed
-values are converted back to codes minus their zero point at run time, stored values while the file is
-written.
+A DequantizeLinear reads codes. A call of QONNX's IntQuant returns floats, (code - zero) x scale. For tiles,
+these are converted to codes minus their zero point: computed values at run time, stored values while the file
+is written.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _QONNX = "qonnx.custom_op.general"
 
 _NARROW = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
-"""The types in which narrower codes are stored for the multiplication."""
+"""Types of less than 8 bits, each with the type in which its codes are stored for tiles."""
 
 
 class QuantizedOperand(Struct, frozen=True):
     """An operand that was quantized.
 
     Attributes:
-        node: The DequantizeLinear, or the call.
-        name: Value name of the codes, which may exist only in `SiteContext`; '' if they have more bits than
-            are multiplied.
-        scale: One number, or one for each index along `axis`.
+        node: The DequantizeLinear, or the call of IntQuant.
+        name: Value name of the codes, which may exist only in `SiteContext`; '' if the codes have too many
+            bits for tiles.
+        scale: The scale: one number, or one for each index along `axis`.
         zero: The zero points, in the same shape.
-        axis: The axis along which they differ.
-        ends: The ends of the codes, if narrower than those of their type.
+        axis: The axis along which scales differ.
+        ends: Range of the codes, or None for the range of their type.
         floats: Value name of the floats from which the codes are computed at run time; '' if the codes exist.
-        dtype: The type of such computed codes.
+        dtype: Type of codes that are computed at run time, or ''.
     """
 
     node: Node
@@ -55,20 +55,20 @@ class QuantizedOperand(Struct, frozen=True):
 
 
 def quantized_operand(context: SiteContext, name: str) -> QuantizedOperand | None:
-    """The quantization of a value; None if it has none, or one that cannot be tiled."""
+    """Returns the quantization of a value, or None if it has none or one that cannot be tiled."""
     node = context.constants.producers.get(name)
     if node is not None and node.op == "IntQuant" and node.domain == _QONNX:
         return _int_quant_operand(context, node)
     if node is None or node.op != "DequantizeLinear" or node.attributes.get("block_size"):
         return None
-    scale = integer.numbers(context, node.inputs[1])
+    scale = integer.stored_values(context, node.inputs[1])
     point = node.inputs[2] if len(node.inputs) > 2 else ""
-    zero = integer.numbers(context, point) if point else np.zeros((), np.int8)
+    zero = integer.stored_values(context, point) if point else np.zeros((), np.int8)
     if scale is None or zero is None or scale.dtype != np.float32 or scale.ndim > 1:
         return None
     axis = int(node.attributes.get("axis", 1))
     operand = QuantizedOperand(node, node.inputs[0], scale, zero, axis)
-    codes = integer.numbers(context, operand.name) if operand.name in context.constants else None
+    codes = integer.stored_values(context, operand.name) if operand.name in context.constants else None
     dtype = integer.operand_type(context, operand.name)
     if codes is None or dtype not in _NARROW:
         return operand
@@ -83,13 +83,13 @@ def quantized_operand(context: SiteContext, name: str) -> QuantizedOperand | Non
 
 def is_stored(context: SiteContext, name: str) -> bool:
     """Whether a value is stored, or an IntQuant of a stored value."""
-    maker = context.constants.producers.get(name)
-    called = maker is not None and maker.op == "IntQuant" and maker.domain == _QONNX
-    return (maker.inputs[0] if called and maker is not None else name) in context.constants
+    producer = context.constants.producers.get(name)
+    is_call = producer is not None and producer.op == "IntQuant" and producer.domain == _QONNX
+    return (producer.inputs[0] if is_call and producer is not None else name) in context.constants
 
 
 def _stored_numbers(context: SiteContext, name: str) -> Array:
-    values = integer.numbers(context, name)
+    values = integer.stored_values(context, name)
     assert values is not None
     return values
 
@@ -97,7 +97,7 @@ def _stored_numbers(context: SiteContext, name: str) -> Array:
 def _store(
     context: SiteContext, name: str, dtype: str, shape: tuple[int, ...], make: Callable[[], Array]
 ) -> None:
-    """Registers stored codes under a name, once, so that sites that share a weight share its codes."""
+    """Registers stored codes under a name, once: sites that share a weight share its codes."""
     if name in context.constants.derived:
         return
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -106,28 +106,28 @@ def _store(
 
 
 def _int_quant_operand(context: SiteContext, node: Node) -> QuantizedOperand | None:
-    """An operand from an IntQuant, as codes minus their zero point."""
-    parameters = [integer.numbers(context, name) for name in node.inputs[1:]]
+    """Returns the operand of an IntQuant, with codes minus their zero point."""
+    parameters = [integer.stored_values(context, name) for name in node.inputs[1:]]
     if len(parameters) != 3 or any(values is None for values in parameters):
         return None
     scale, zeros, bits = (values.astype(np.float32) for values in parameters if values is not None)
-    zero = integer.single(zeros)
+    zero = integer.as_single(zeros)
     if not isinstance(zero, int) or bits.size != 1 or sum(size > 1 for size in scale.shape) > 1:
         return None
     ends = call_ends(node, int(bits.reshape(-1)[0]), zero)
     dtype = next((d for d in ("int8", "uint8", "int16", "uint16") if _fits_type(d, ends)), "")
     value = node.outputs[0]
     name = f"{value}/codes" if dtype else ""
-    axis = next((at - scale.ndim for at, size in enumerate(scale.shape) if size > 1), 1)
-    stored_values = integer.numbers(context, node.inputs[0])
+    axis = next((index - scale.ndim for index, size in enumerate(scale.shape) if size > 1), 1)
+    input_values = integer.stored_values(context, node.inputs[0])
     steps = scale.reshape(-1) if scale.size > 1 else scale.reshape(())
     operand = QuantizedOperand(node, name, steps, np.zeros((), np.int8), axis, ends)
     if not dtype:
         return operand
     context.codes[name] = dtype, value
-    if stored_values is not None:
+    if input_values is not None:
         make = partial(_codes_of, context, node.inputs[0], scale, zero, ends)
-        _store(context, name, dtype, stored_values.shape, make)
+        _store(context, name, dtype, input_values.shape, make)
         return operand
     return replace(operand, floats=value, dtype=dtype)
 
@@ -138,7 +138,7 @@ def _fits_type(dtype: str, ends: Ends) -> bool:
 
 
 def call_ends(node: Node, bits: int, zero: int) -> Ends:
-    """The smallest and the largest code of an IntQuant, minus its zero point."""
+    """Returns the smallest and the largest code of an IntQuant, minus its zero point."""
     narrow, half = int(node.attributes.get("narrow", 0)), 1 << (bits - 1)
     if node.attributes.get("signed", 1):
         return narrow - half - zero, half - 1 - zero
@@ -146,45 +146,45 @@ def call_ends(node: Node, bits: int, zero: int) -> Ends:
 
 
 def _codes_of(context: SiteContext, name: str, scale: Array, zero: int, ends: Ends) -> Array:
-    """The codes, computed in float32 and in the order of IntQuant's function body."""
+    """Computes the codes in float32, in the order of operations of IntQuant's function body."""
     values = _stored_numbers(context, name).astype(np.float32)
     moved = values / scale + np.float32(zero)
     codes: Array = np.rint(np.clip(moved, ends[0] + zero, ends[1] + zero)) - zero
     return codes
 
 
-def as_they_come(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
-    """A site that converts its float inputs to codes at run time.
+def with_runtime_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
+    """Returns a site that converts its float inputs to codes at run time.
 
     Raises:
         NoSite: Stored codes would have to be cut at run time.
     """
-    flowing: Mapping[str, QuantizedOperand] = {o.name: o for o in operands if o.floats}
+    computed: Mapping[str, QuantizedOperand] = {o.name: o for o in operands if o.floats}
     if any(o.name in site.inputs for o in operands if not o.floats and o.name != o.node.inputs[0]):
         raise NoSite("its weight is cut as it runs, and its codes are not stored so")
-    if not flowing:
+    if not computed:
         return site
-    left, right, taken = site.left, site.right, site.taken
+    left, right, gathered = site.left, site.right, site.taken
 
-    def codes(builder: GraphBuilder, inputs: Sequence[str], at: int, label: str) -> list[str]:
-        operand = flowing.get(site.inputs[at])
+    def codes(builder: GraphBuilder, inputs: Sequence[str], index: int, label: str) -> list[str]:
+        operand = computed.get(site.inputs[index])
         names = list(inputs)
         if operand is not None:
             step = builder.number(float(operand.scale.reshape(-1)[0]), np.float32, f"{label}_step")
-            whole = builder.add("Div", (inputs[at], step), f"{label}_steps")
+            quotient = builder.add("Div", (inputs[index], step), f"{label}_steps")
             if builder.emission.opset >= 11:
-                whole = builder.add("Round", (whole,), f"{label}_whole")
-            names[at] = builder.cast(whole, operand.dtype, f"{label}_codes")
+                quotient = builder.add("Round", (quotient,), f"{label}_whole")
+            names[index] = builder.cast(quotient, operand.dtype, f"{label}_codes")
         return names
 
     last = min(1, len(site.inputs) - 1)
     return replace(
         site,
-        inputs=tuple(flowing[name].floats if name in flowing else name for name in site.inputs),
+        inputs=tuple(computed[name].floats if name in computed else name for name in site.inputs),
         left=lambda builder, inputs: left(builder, codes(builder, inputs, 0, "x")),
         taken=None
-        if taken is None
-        else lambda builder, inputs: taken(builder, codes(builder, inputs, 0, "x")),
+        if gathered is None
+        else lambda builder, inputs: gathered(builder, codes(builder, inputs, 0, "x")),
         right=right
         if isinstance(right, Struct)
         else lambda builder, inputs: right(builder, codes(builder, inputs, last, "w")),

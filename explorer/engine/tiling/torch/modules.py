@@ -67,9 +67,9 @@ def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int
         patches = functional.unfold(x, kernel, dilation=dilation, stride=stride)
     else:
         parts = []
-        for at in itertools.product(*(range(k) for k, _, _ in steps)):
+        for tap in itertools.product(*(range(k) for k, _, _ in steps)):
             part = x
-            for axis, (o, (_, d, s), size) in enumerate(zip(at, steps, sizes, strict=True), start=2):
+            for axis, (o, (_, d, s), size) in enumerate(zip(tap, steps, sizes, strict=True), start=2):
                 part = part.narrow(axis, o * d, s * (size - 1) + 1)
                 part = part[(slice(None),) * axis + (slice(None, None, s),)]
             parts.append(part.flatten(2))
@@ -95,15 +95,15 @@ class _TiledConvolution(_TiledLayer):
         """The convolution of (batch, channels, *sizes), with or without a batch."""
         layer: Any = self
         dims = len(layer.kernel_size)
-        alone = x.dim() == dims + 1
-        if alone:
+        has_no_batch = x.dim() == dims + 1
+        if has_no_batch:
             x = x.unsqueeze(0)
-        around = _padding(layer)
-        if any(around):
+        padding = _padding(layer)
+        if any(padding):
             mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-            x = functional.pad(x, around, mode=mode)
+            x = functional.pad(x, padding, mode=mode)
         steps = tuple(zip(layer.kernel_size, layer.dilation, layer.stride, strict=True))
-        sizes = [(x.shape[2 + at] - d * (k - 1) - 1) // s + 1 for at, (k, d, s) in enumerate(steps)]
+        sizes = [(x.shape[2 + axis] - d * (k - 1) - 1) // s + 1 for axis, (k, d, s) in enumerate(steps)]
         depth = layer.in_channels * math.prod(layer.kernel_size)
         rows = _windows(x, steps, sizes, depth)
         weight, shape = layer.weight.reshape(layer.out_channels, depth), (layer.out_channels, depth)
@@ -112,7 +112,7 @@ class _TiledConvolution(_TiledLayer):
             y = y + layer.bias
         y = y.to(x.dtype).reshape(x.shape[0], *sizes, layer.out_channels)
         y = y.permute(0, dims + 1, *range(1, dims + 1))
-        return y.squeeze(0) if alone else y
+        return y.squeeze(0) if has_no_batch else y
 
 
 class TiledConv1d(_TiledConvolution, nn.Conv1d):

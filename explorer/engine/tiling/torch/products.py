@@ -46,25 +46,32 @@ def tiled_product(
     wide = accumulator(weight.dtype)
     x, weight = x.to(wide), weight.to(wide)
     count, (columns, depth) = x.shape[0], sizes or weight.shape
-    high, deep = columns, depth
+    padded_columns, padded_depth = columns, depth
     if padded:
-        high, deep = -(-columns // tn) * tn, -(-depth // tk) * tk
-        x, weight = _pad(x, 0, deep - depth), _pad(weight, high - columns, deep - depth)
+        padded_columns, padded_depth = -(-columns // tn) * tn, -(-depth // tk) * tk
+        x, weight = (
+            _pad(x, 0, padded_depth - depth),
+            _pad(weight, padded_columns - columns, padded_depth - depth),
+        )
     elif not depth:
         return x.new_zeros(count, columns)
-    column_blocks = _cut_rows(weight, tn, high, deep)
+    column_blocks = _cut_rows(weight, tn, padded_columns, padded_depth)
     if isinstance(count, int) and not _is_tracing():
         rows = -(-count // tm) * tm if padded else count
-        row_blocks = _cut_rows(_pad(x, rows - count, 0), tm, rows, deep)
-        product = _join([_join([_region(a, b, tk, deep) for b in column_blocks], 1) for a in row_blocks], 0)
+        row_blocks = _cut_rows(_pad(x, rows - count, 0), tm, rows, padded_depth)
+        product = _join(
+            [_join([_region(a, b, tk, padded_depth) for b in column_blocks], 1) for a in row_blocks], 0
+        )
     else:
-        blocks = [x.reshape(-1, 1, count, deep)]
+        blocks = [x.reshape(-1, 1, count, padded_depth)]
         if _is_tracing():
             x = _pad(x, -count % tm, 0) if padded else x
-            whole = x.shape[0] // tm * tm
-            blocks = [x[:whole].reshape(-1, 1, tm, deep)]
-            blocks += [] if padded else [x[whole:].reshape(1, 1, -1, deep)]
-        product = _join([_join([_open_region(a, b, tk, deep) for b in column_blocks], 1) for a in blocks], 0)
+            whole_rows = x.shape[0] // tm * tm
+            blocks = [x[:whole_rows].reshape(-1, 1, tm, padded_depth)]
+            blocks += [] if padded else [x[whole_rows:].reshape(1, 1, -1, padded_depth)]
+        product = _join(
+            [_join([_open_region(a, b, tk, padded_depth) for b in column_blocks], 1) for a in blocks], 0
+        )
     return product[:count, :columns] if padded or not isinstance(count, int) else product
 
 
@@ -90,12 +97,12 @@ def _pad(x: Tensor, rows: int, columns: int) -> Tensor:
 
 def _cut_rows(x: Tensor, size: int, rows: int, depth: int) -> list[_Blocks]:
     """Blocks of `size` rows, and a separate block of the remaining rows."""
-    whole = rows // size
+    block_count = rows // size
     parts = []
-    if whole:
-        parts.append(_Blocks(x[: whole * size].reshape(whole, size, depth), whole, size))
-    if whole * size < rows or not whole:
-        parts.append(_Blocks(x[whole * size :].unsqueeze(0), 1, rows - whole * size))
+    if block_count:
+        parts.append(_Blocks(x[: block_count * size].reshape(block_count, size, depth), block_count, size))
+    if block_count * size < rows or not block_count:
+        parts.append(_Blocks(x[block_count * size :].unsqueeze(0), 1, rows - block_count * size))
     return parts
 
 

@@ -39,7 +39,7 @@ TILED: Mapping[type[nn.Module], type[nn.Module]] = {
 }
 """The tiled class of each layer class."""
 
-_LEFT: Mapping[type[nn.Module], str] = {
+_NOT_TILED: Mapping[type[nn.Module], str] = {
     nn.MultiheadAttention: "it reads the weights of its projections itself",
     nn.RNNBase: "its steps are one operator of torch's",
     nn.RNNCellBase: "its step is one operator of torch's",
@@ -152,16 +152,16 @@ def _find_layers(module: nn.Module, calls: Calls) -> tuple[list[_Site], list[Ski
     """The layers that can be tiled, and those that multiply but cannot be tiled."""
     sites: list[_Site] = []
     skipped: list[SkippedSite] = []
-    inside: tuple[str, ...] = ()
+    excluded_prefixes: tuple[str, ...] = ()
     for name, layer in module.named_modules():
-        if inside and name.startswith(inside):
+        if excluded_prefixes and name.startswith(excluded_prefixes):
             continue
-        kind = next((base for base in (*TILED, *_LEFT) if isinstance(layer, base)), None)
+        kind = next((base for base in (*TILED, *_NOT_TILED) if isinstance(layer, base)), None)
         if kind is None:
             continue
-        why = _LEFT.get(kind) or _reason_unfit(layer, kind, calls.get(name, ()))
-        if kind in _LEFT:
-            inside = (*inside, f"{name}.")
+        why = _NOT_TILED.get(kind) or _reason_unfit(layer, kind, calls.get(name, ()))
+        if kind in _NOT_TILED:
+            excluded_prefixes = (*excluded_prefixes, f"{name}.")
         if why:
             skipped.append(
                 SkippedSite(name, type(layer).__name__, why, _site_macs(layer, kind, calls.get(name)))

@@ -82,7 +82,7 @@ class Machine:
 
     def _convolving(self, shape: ConvShape, alone: bool) -> float:
         macs = shape.channels[1] * shape.inner * shape.places
-        after = ACTIVATIONS.get(shape.then, 0.0) * shape.channels[1] * shape.places
+        after = ACTIVATIONS.get(shape.activation, 0.0) * shape.channels[1] * shape.places
         slow = (
             3
             if shape.kernel > 5 and shape.groups > 1
@@ -236,9 +236,9 @@ def test_onnxruntime_runs_every_kernel_that_it_does_not_refuse(dtype: str) -> No
     run = kernels.gemm(dtype, 8, 3)
     assert run is not None or dtype not in ("float32", "int8")
     convs = (
-        ConvShape((4, 6), 5, 3, 2, then="Clip"),
+        ConvShape((4, 6), 5, 3, 2, activation="Clip"),
         ConvShape((3, 6), 8, 3, stride=2, batch=2),
-        ConvShape((8, 8), 6, 3, 8, 2, then="Sigmoid"),
+        ConvShape((8, 8), 6, 3, 8, 2, activation="Sigmoid"),
     )
     others = (kernels.add(100), kernels.chain(3), kernels.matmul(2, 3, 4, 1), kernels.matmul(2, 4, 4, 3))
     others = (*others, kernels.products(2, 3, 4, 5), *(kernels.conv(shape, 2) for shape in convs))
@@ -258,7 +258,7 @@ def test_convolutions_of_a_network_are_told_one_by_one_run_by_run() -> None:
     made = Kernels(1).observed(shapes)
     for _ in range(4):
         made.run()
-    runs = made.each()
+    runs = made.read_times()
     assert [len(each) for each, _ in runs] == [3] * 4
     assert all(sum(each) <= ran for each, ran in runs)
 
@@ -287,7 +287,7 @@ def test_joins_and_scalings_of_a_dense_block_are_told_one_by_one_run_by_run() ->
     made = Kernels(1).observed_block(block)
     for _ in range(3):
         made.run()
-    runs = made.each()
+    runs = made.read_times()
     assert [len(each) for each, _ in runs] == [5] * 3
     assert all(0 <= sum(each) < ran for each, ran in runs)
 
@@ -426,11 +426,11 @@ def test_a_bias_in_the_kernel_of_a_matmul_takes_its_time(usual: MeasuredMachine)
 def test_a_change_of_layout_beside_the_layers_takes_its_time(usual: MeasuredMachine) -> None:
     model, size = TimeModel(usual), 128 * 784 * 4
     for op in ("ReorderOutput", "Transpose"):
-        turned = model.beside(op, 3, 3 * size, is_turned=True)
+        turned = model.unassigned_seconds(op, 3, 3 * size, is_turned=True)
         assert turned == pytest.approx(3 * 2 * size / 10e9, rel=0.05)
-    assert model.beside("Transpose", 1, size, is_turned=False) == pytest.approx(2 * size / 50e9, rel=0.05)
-    assert model.beside("Reshape", 2, 0, is_turned=False) == pytest.approx(2e-7, rel=0.05)
-    assert model.beside("MatMul", 1, size, is_turned=False) is None
+    assert model.unassigned_seconds("Transpose", 1, size, is_turned=False) == pytest.approx(2 * size / 50e9, rel=0.05)
+    assert model.unassigned_seconds("Reshape", 2, 0, is_turned=False) == pytest.approx(2e-7, rel=0.05)
+    assert model.unassigned_seconds("MatMul", 1, size, is_turned=False) is None
 
 
 @pytest.mark.slow
