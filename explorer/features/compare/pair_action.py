@@ -204,7 +204,7 @@ class _Pair:
 
 
 def _states(history: History) -> list[MenuItem]:
-    """List the other states of the history, the opened model first."""
+    """List the states of the history except the current one, starting with the opened model."""
     return [
         MenuItem(f"{STATE}{index}", "", state_name(entry, index), "a state of this session")
         for index, entry in enumerate(history.entries)

@@ -61,7 +61,7 @@ def verify(
         draws: Number of random inputs to run both models on.
         seed: Seed of the first random input.
         dims: Sizes of open dimensions, one or several for each name, instead of those of the session.
-        input: Path of an .npy or .npz file with inputs, instead of random ones.
+        input: Path of an .npy or .npz file with inputs, or None for random inputs.
         tolerance: Largest permitted difference of the outputs. With it, only the outputs are compared.
         other: Path or name of a model, as for `Session`, instead of `after`.
         on_progress: Callback that receives the progress of the proof.
@@ -114,7 +114,7 @@ def blame(
         draws: Number of random inputs to run both models on.
         seed: Seed of the first random input.
         dims: Sizes of open dimensions, one or several for each name, instead of those of the session.
-        input: Path of an .npy or .npz file with inputs, instead of random ones.
+        input: Path of an .npy or .npz file with inputs, or None for random inputs.
         other: Path or name of a model, as for `Session`, instead of `after`.
         on_progress: Callback that receives the progress.
         cancel: Callback that is polled regularly; the work stops when it returns True.

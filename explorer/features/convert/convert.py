@@ -47,8 +47,8 @@ def convert(
 
     Args:
         output: Path of the file; its extension selects the format (see `engine.convert.CONVERTERS`).
-        exporter: ONNX exporter of torch, 'torchscript' or 'dynamo'. None uses the one that works.
-        opset: Version of the ONNX operators. None uses the best version for the exporter.
+        exporter: ONNX exporter of torch, 'torchscript' or 'dynamo'. By default the first that works.
+        opset: Version of the ONNX operators. By default the best for the exporter.
         input_names: Names of the inputs in the file, in order; empty keeps the model's names.
         output_names: Names of the outputs in the file, in order; empty keeps the model's names.
         dynamic: Axes that stay open, by input and axis: {'x': {0: 'batch'}}.

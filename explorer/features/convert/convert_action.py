@@ -36,12 +36,12 @@ async def _ask(context: CommandContext) -> None:
     if not kinds:
         raise ExplorerError("a model of this format cannot be converted", where=source)
     stem = os.path.splitext(os.path.basename(source.rstrip(os.sep)))[0].replace(":", "_")
-    kind_texts = ", ".join(f"{about} ({', '.join(endings)})" for about, endings in kinds)
+    kind_texts = ", ".join(f"{explanation} ({', '.join(endings)})" for explanation, endings in kinds)
     named = [stem + ending for _, endings in kinds for ending in endings]
     # never suggest the model's own file, which Enter would offer to replace
     path = next((name for name in named if name != os.path.basename(source)), named[0])
-    about = f"The ending says what it becomes: {kind_texts}. Written to"
-    context.ask_path("Convert", path, about, partial(_convert, context))
+    explanation = f"The ending says what it becomes: {kind_texts}. Written to"
+    context.ask_path("Convert", path, explanation, partial(_convert, context))
 
 
 async def _convert(context: CommandContext, path: str, overwrite: bool) -> None:

@@ -56,9 +56,9 @@ def svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
     """
     note_lines, keys = notes(drawing), [*legend(drawing, color)]
     top = _MARGIN + _LINE * (2 + len(note_lines)) + (_LINE + 8) * bool(keys)
-    wide = sum(len(text) * 8 + 34 for _, text in keys)
+    keys_width = sum(len(text) * 8 + 34 for _, text in keys)
     width = (
-        max(drawing.width * CELL[0], wide, *(7 * len(line) for line in (heading(drawing), *note_lines)))
+        max(drawing.width * CELL[0], keys_width, *(7 * len(line) for line in (heading(drawing), *note_lines)))
         + 2 * _MARGIN
     )
     height = drawing.height * CELL[1] + top + _MARGIN

@@ -33,7 +33,7 @@ def check_coloring(color: str, outside: Sequence[str]) -> None:
     """Check that `color` names a figure of the program or a column of the overlay (`outside`).
 
     Raises:
-        Misuse: `color` is neither of them.
+        Misuse: `color` is not a known way to color.
     """
     colorings = (*COLORINGS, *outside)
     if color not in colorings:

@@ -1,4 +1,4 @@
-"""Text output of `explorer profile A B`: the time differences by layer, and which of them are noise."""
+"""Text output of `explorer profile A B`: time differences by layer; marks those that are noise."""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ def chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str)
             )
             events += _run_events(run, profile, rows, pid, start)
             start += run.seconds
-    about = {"tool": f"explorer {__version__}", "model": model, "what": _TRACE_NOTE}
+    metadata = {"tool": f"explorer {__version__}", "model": model, "what": _TRACE_NOTE}
     return json.dumps(
-        {"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}, indent=1, allow_nan=False
+        {"displayTimeUnit": "ms", "otherData": metadata, "traceEvents": events}, indent=1, allow_nan=False
     )
 
 

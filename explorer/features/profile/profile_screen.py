@@ -90,17 +90,17 @@ class ProfileRequest(NamedTuple):
         Raises:
             Misuse: A field is not a number, or its number is too small.
         """
-        usual = ProfileSpec()
-        seconds = parse_count(self.seconds, "time limit", 1) if self.seconds else usual.time_limit
+        defaults = ProfileSpec()
+        seconds = parse_count(self.seconds, "time limit", 1) if self.seconds else defaults.time_limit
         return ProfileSpec(
             optimize=cast("OptimizeLevel | None", self.level or None),
             threads=parse_count(self.threads, "threads", 1) if self.threads else None,
-            device=self.device or usual.device,
+            device=self.device or defaults.device,
             steps=parse_count(self.steps, "steps", 1) if self.steps else None,
             time_limit=float(seconds),
             input=self.input or None,
             train=bool(self.training),
-            optimizer=cast("StepOptimizer", self.training or usual.optimizer),
+            optimizer=cast("StepOptimizer", self.training or defaults.optimizer),
         )
 
     def words(self) -> list[str]:

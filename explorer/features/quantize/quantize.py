@@ -131,9 +131,9 @@ class Quantizer:
         if request.spec.form != "fast":
             return request, ()
         model = self._graph(on_progress)
-        plain = replace(request.spec, form="auto")
+        auto_request = replace(request.spec, form="auto")
         operators = [
-            choice.layer.op for choice in self._apply_spec(model, plain).choices if not choice.reason
+            choice.layer.op for choice in self._apply_spec(model, auto_request).choices if not choice.reason
         ]
         fast = resolved(request.spec, operators, instructions(), onnxruntime.__version__)
         self._folds = fast.spec.form == "chain"
@@ -218,8 +218,10 @@ class Quantizer:
         spec = request.spec
         if spec.calibrator == "minmax" or not outputs:
             return ()
-        usual = self.trial(replace(request, spec=replace(spec, calibrator="minmax")), on_progress, cancel)
-        for usual_output in usual.outputs:
+        minmax_trial = self.trial(
+            replace(request, spec=replace(spec, calibrator="minmax")), on_progress, cancel
+        )
+        for usual_output in minmax_trial.outputs:
             mine = outputs[usual_output.name].snr_db if usual_output.name in outputs else None
             if (
                 mine is not None
@@ -430,10 +432,10 @@ def state_text(request: QuantizeRequest, fact: Quantization, **more: Any) -> Sta
 def _label(spec: QuantizeSpec) -> str:
     """Return the label of a state: 'int8', 'weight int4, input int8', 'int8, 2 layers by hand'."""
     parts = [(part, getattr(spec, part)) for part in ("weight", "input")]
-    named = ", ".join(f"{part} {fmt}" for part, fmt in parts if fmt != "float32") or "some layers"
+    parts_text = ", ".join(f"{part} {fmt}" for part, fmt in parts if fmt != "float32") or "some layers"
     hands = sum(rule.origin == BY_HAND for rule in spec.rules)
     hand_text = f", {hands:,} layer{'s' * (hands > 1)} by hand" if hands else ""
-    return (spec.weight if spec.weight == spec.input else named) + hand_text
+    return (spec.weight if spec.weight == spec.input else parts_text) + hand_text
 
 
 def formats_at(history: History, state_index: int) -> dict[str, QuantizedLayer]:
@@ -469,8 +471,8 @@ def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
         words = scripts.quantize_words(request, modules=entry.path is None)
     if words is not None and sum(map(len, words)) <= scripts.MOST_CHARACTERS:
         return [*words, "--no-report"], ""
-    named = ["--config", config, *scripts.calibration_words(request), "--no-report"]
-    return named, formats_as_toml(request.spec)
+    options = ["--config", config, *scripts.calibration_words(request), "--no-report"]
+    return options, formats_as_toml(request.spec)
 
 
 def _requantize(entry: HistoryEntry, original: Any, analysis: Analysis) -> Any:

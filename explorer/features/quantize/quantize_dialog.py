@@ -331,8 +331,8 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         if not path:
             return replace(QuantizeSpec(), **values, rules=hands)
         file = spec_of(path, {})
-        typed = {name: value for name, value in values.items() if value != getattr(file, name)}
-        merged = spec_of(path, typed)
+        overrides = {name: value for name, value in values.items() if value != getattr(file, name)}
+        merged = spec_of(path, overrides)
         return replace(merged, rules=(*hands, *merged.rules))
 
     def _block(self) -> int:
@@ -391,7 +391,7 @@ def _calibrator(typed: str) -> dict[str, Any]:
     """Parse the field `ranges by`: the name of a calibrator, or a number as percentile.
 
     Raises:
-        Misuse: The text is neither of them.
+        Misuse: The text is not one of the accepted words.
     """
     try:
         percent = float(typed)

@@ -218,7 +218,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         return quantize_blocks(self._fact)
 
     def verb_words(self, source: str) -> list[str]:
-        """Return the command line that makes the same quantization; empty if there is no such command."""
+        """Return the command line that makes the same quantization, or an empty list if none can."""
         return shlex.split(self._fact.command)[1:]
 
     @on(LineList.RowSelected)

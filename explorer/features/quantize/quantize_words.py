@@ -347,8 +347,8 @@ _SETTINGS_COLUMNS = (
 
 def quantize_settings(about: Info, fact: QuantizeSettings) -> list[Block]:
     """Build a table with a row for every layer: each setting and its source."""
-    on = sum(not layer.reason for layer in fact.layers)
-    head = f"   {on:,} of {len(fact.layers):,} layers take a number format"
+    quantized_count = sum(not layer.reason for layer in fact.layers)
+    head = f"   {quantized_count:,} of {len(fact.layers):,} layers take a number format"
     return [
         Line((Span(about.model.source, "strong"), Span(head, "quiet"))),
         Line(),

@@ -162,7 +162,7 @@ def fold(
             following kinds are skipped, and `Fold.output` is empty.
         draws: Number of random inputs for each proof.
         seed: Seed of the first random input.
-        input: Path of an .npy or .npz file with inputs for the proofs, instead of random ones.
+        input: Path of an .npy or .npz file with inputs for the proofs, or None for random inputs.
         on_progress: Callback that receives the progress.
         cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.
 

@@ -67,8 +67,8 @@ def _rates(axes: Axes, fact: Serving) -> None:
         full = [time.fits is not False for time in times]
         for batch, rate, fits_memory in zip(batches, rates, full, strict=True):
             axes.plot([batch], [rate], "o", color=color, markerfacecolor=color if fits_memory else "white")
-    on = f"{devices:,} x " if (devices := devices_to_draw(fact)) > 1 else ""
-    axes.set_title(f"Tokens a second at best on {on}{fact.machine.name or 'the machine'}")
+    devices_text = f"{devices:,} x " if (devices := devices_to_draw(fact)) > 1 else ""
+    axes.set_title(f"Tokens a second at best on {devices_text}{fact.machine.name or 'the machine'}")
     axes.set_xlabel("sequences at once; hollow: more than a device holds")
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=8)

@@ -291,9 +291,9 @@ def _rates(fact: Serving) -> Scatter:
         legend.append((mark, role, f"{context:,} tokens"))
     if not all_fit:
         legend.append(("×", "quiet", "does not fit"))
-    on = f", {devices:,} devices" if (devices := devices_to_draw(fact)) > 1 else ""
+    devices_text = f", {devices:,} devices" if (devices := devices_to_draw(fact)) > 1 else ""
     axes = Axis("batch", _tokens), Axis("tokens/s", lambda value: rate_text(value, "/s"))
-    return Scatter(f"tokens a second{on}", *axes, dots, tuple(legend))
+    return Scatter(f"tokens a second{devices_text}", *axes, dots, tuple(legend))
 
 
 def _macs(fact: Serving) -> Scatter:

@@ -43,8 +43,8 @@ def serving(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
     """Build the output of `explorer serving` for one model, or a table with a column for each of several."""
     if len(models) > 1:
         return side_by_side(models)
-    about, fact = models[0]
-    return [*title(about.model), Line(), *serving_blocks(fact)]
+    info, fact = models[0]
+    return [*title(info.model), Line(), *serving_blocks(fact)]
 
 
 def serving_blocks(fact: Serving) -> list[Block]:

@@ -129,7 +129,7 @@ def _crossing_lines(fact: SizeCurves, index: int) -> list[Line]:
 
 
 def _stack_plots(fact: SizeCurves, index: int, plots: Sequence[_Plot], width: int, height: int) -> list[Line]:
-    """Draw the plots one below the other in `height` lines."""
+    """Draw the plots from top to bottom in `height` lines."""
     rows = max(1, height // max(1, len(plots)) - _PLOT_EDGE_LINES)
     return [line for plot in plots for line in _draw_plot(fact, index, plot, width, rows)]
 

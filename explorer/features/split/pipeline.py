@@ -142,10 +142,10 @@ def _build_inputs(
         raise Misuse(f"the stages have no dimension '{unknown[0]}'", where="--dim")
     if input is None:
         first = {value.shape[0] for value in model.graph.feeds if value.shape}
-        named = [name for name in first if isinstance(name, str)]
-        if batch is not None and not named and batch not in first:
+        open_names = [name for name in first if isinstance(name, str)]
+        if batch is not None and not open_names and batch not in first:
             raise Misuse("the first size of no input is open", where="--batch", hint="leave it out")
-        sizes |= {} if batch is None else dict.fromkeys(named, batch)
+        sizes |= {} if batch is None else dict.fromkeys(open_names, batch)
         drawn = plan_inputs(model, sizes)
         batches = [
             draw(drawn, seed + offset)

@@ -1,6 +1,6 @@
 """Settings of a split, the dialog that asks for them, and the state of the Split screen.
 
-A unit is a step of the graph that stays in one stage. A place is the number of units before a cut.
+A unit is an operator of the graph; cuts lie between units. A place is the number of units before a cut.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class SplitRequest(NamedTuple):
     Attributes:
         stages, micro_batches: Number of stages and of micro-batches.
         memory: Memory limit of a stage in bytes. It sets the number of stages if `stages` is empty.
-        at: Globs of modules before which a cut may be, separated by commas.
+        at: Globs of modules, separated by commas. Cuts are searched only before these modules; '' allows any
+            place.
         machines: Machine names, separated by commas: one for all stages, or one for each.
         links: Bandwidth between stages, in bytes per second.
         form: File format of the stages of a module.
@@ -65,20 +66,20 @@ class SplitRequest(NamedTuple):
         Raises:
             Misuse: A field cannot be parsed, or no field sets the number of stages.
         """
-        named = len(_names(self.machines))
-        if not self.stages and not self.memory and named < 2:
+        machine_count = len(_names(self.machines))
+        if not self.stages and not self.memory and machine_count < 2:
             raise Misuse("into how many stages is not said", hint="type a number, or the memory of a stage")
-        usual = SplitSpec()
-        micro_batches_text, machine_count = self.micro_batches, named if named > 1 else None
+        defaults = SplitSpec()
+        micro_batches_text, default_stages = self.micro_batches, machine_count if machine_count > 1 else None
         return SplitSpec(
-            stages=parse_count(self.stages, "stages", 2) if self.stages else machine_count,
+            stages=parse_count(self.stages, "stages", 2) if self.stages else default_stages,
             by=self.by,
             stage_memory=parse_card(self.memory, "memory") if self.memory else None,
             at=tuple(_names(self.at)),
             links=parse_rate(self.links, "links") if self.links else None,
             micro_batches=parse_count(micro_batches_text, "micro-batches", 1)
             if micro_batches_text
-            else usual.micro_batches,
+            else defaults.micro_batches,
             schedule="gpipe" if self.schedule == "gpipe" else "1f1b",
             optimizer=self.optimizer,
         )
@@ -99,13 +100,13 @@ class SplitRequest(NamedTuple):
             cuts: First layers of the stages, separated by commas, if the user moved cuts; else ''.
             machine: Name of the session's machine, which is used if the request names none.
         """
-        usual = SplitRequest()
+        defaults = SplitRequest()
         typed = {**self._asdict(), "machines": ",".join(_names(self.machines)) or machine}
         options = [] if cuts or not self.stages else ["-n", self.stages]
         options += [
             word
             for name, flag in _FLAGS.items()
-            if typed[name] and typed[name] != getattr(usual, name)
+            if typed[name] and typed[name] != getattr(defaults, name)
             for word in (flag, typed[name])
         ]
         options += [word for glob in _names(self.at) for word in ("--at", glob)] * (not cuts)
@@ -153,11 +154,11 @@ class SplitDialog(FormDialog[SplitRequest]):
         yield OptionField("balance", BALANCED, last.by, id="by")
         for row in _ROWS:
             with Horizontal(classes="form-row"):
-                for position, (id, label, usual) in enumerate(row):
+                for position, (id, label, placeholder) in enumerate(row):
                     if id == "machines" and self._machine:
-                        usual = f"{safe(self._machine)}, that of m"
+                        placeholder = f"{safe(self._machine)}, that of m"
                     text = f" {label}" if position else label
-                    yield from self.pair_entry(text, getattr(last, id), usual, id)
+                    yield from self.pair_entry(text, getattr(last, id), placeholder, id)
         yield OptionField("schedule", _SCHEDULES, last.schedule, id="schedule")
         yield OptionField("optimizer", tuple(OPTIMIZERS), last.optimizer, id="optimizer")
         if self._module:
@@ -166,12 +167,13 @@ class SplitDialog(FormDialog[SplitRequest]):
     def meaning(self) -> list[tuple[str, str]]:
         """Describe the split that the current settings make."""
         request = self.answer()
-        spec, named = request.spec, request.named_machines
+        spec, machines_named = request.spec, request.named_machines
         count_text = f"{spec.stages:,} stages" if spec.stages else "As few stages as the memory allows"
-        if len(named) > 1 and len(named) != spec.stages:
-            return [(f"{len(named):,} machines: name one for all stages, or one for each", "warn")]
-        on = ", ".join(machine.name for machine in named) or self._machine
-        sentence = f"{count_text}, the largest as small as can be{f', on {on}' if on else ''}."
+        if len(machines_named) > 1 and len(machines_named) != spec.stages:
+            return [(f"{len(machines_named):,} machines: name one for all stages, or one for each", "warn")]
+        machine_names = ", ".join(machine.name for machine in machines_named) or self._machine
+        where_text = f", on {machine_names}" if machine_names else ""
+        sentence = f"{count_text}, the largest as small as can be{where_text}."
         return [(sentence, "dim"), ("The cuts are searched anew.", "dim")]
 
     def answer(self) -> SplitRequest:
@@ -199,14 +201,14 @@ class SplitState(Struct):
     Attributes:
         request: Settings of the split.
         draft: Latest figures that the engine computed.
-        where: Places where a cut is possible.
+        where: Allowed places of the cuts, with the layers of the units.
         rows: Rows of the layer tree with the places of the cuts.
         layers: Layers of the exported graph if the model is a module, else None.
         moved: Whether the user moved cuts away from the best places.
-        shape: Open rows and cursor of the tree.
+        shape: Saved open rows and cursor of the layer tree.
         folder: Folder of the last written stages.
         written: Cuts and file format of the stages in `folder`, or None if no stages were written.
-        resumes: Places of the cuts in the saved session that is being resumed.
+        resumes: Places of the cuts read from a saved session, used until `rows` is set.
     """
 
     request: SplitRequest = SplitRequest()
@@ -227,7 +229,7 @@ class SplitState(Struct):
 
     @classmethod
     def resumed(cls, saved: SavedSplit) -> SplitState:
-        """Restore the split of a saved session; use default settings if its request cannot be read."""
+        """Restore the split of a saved session. If its request cannot be read, return default settings."""
         try:
             request = convert(list(saved.request), SplitRequest)
         except ValidationError:
@@ -256,20 +258,20 @@ class SplitState(Struct):
             cut = self.rows.stage_of(unit) - (step < 0)
         return cut % len(places)
 
-    def moved_by(self, step: int) -> list[int] | None:
+    def move_cut(self, step: int) -> list[int] | None:
         """Return the places of the cuts after moving the chosen cut by `step` layers.
 
         The cut stays between its neighboring cuts. Return None if it cannot move.
         """
         assert self.rows is not None
         assert self.where is not None
-        named, places, cut = self.where.named, list(self.rows.places), self.rows.chosen
+        allowed, places, cut = self.where.named, list(self.rows.places), self.rows.chosen
         first_place = places[cut - 1] + 1 if cut else 1
         last_place = places[cut + 1] - 1 if cut + 1 < len(places) else len(self.where.layers) - 1
-        position = bisect_left(named, places[cut])
-        position += step - (step > 0 and (position == len(named) or named[position] != places[cut]))
-        low, high = bisect_left(named, first_place), bisect_left(named, last_place + 1) - 1
-        if low > high or named[max(low, min(high, position))] == places[cut]:
+        position = bisect_left(allowed, places[cut])
+        position += step - (step > 0 and (position == len(allowed) or allowed[position] != places[cut]))
+        low, high = bisect_left(allowed, first_place), bisect_left(allowed, last_place + 1) - 1
+        if low > high or allowed[max(low, min(high, position))] == places[cut]:
             return None
-        places[cut] = named[max(low, min(high, position))]
+        places[cut] = allowed[max(low, min(high, position))]
         return places

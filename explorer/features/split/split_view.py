@@ -404,7 +404,7 @@ class SplitScreen(SubScreen[int]):
         rows = self._split.rows
         if rows is None or not rows.places:
             return
-        places = self._split.moved_by(step)
+        places = self._split.move_cut(step)
         if places is None:
             self._refuse("the cut can go no further: another stage, or the model, ends there")
         else:
@@ -585,7 +585,7 @@ class SplitScreen(SubScreen[int]):
     # panes
 
     def action_split_figures(self) -> None:
-        """Switch between figures and layers on a screen that shows one of them."""
+        """Switch between figures and layers on a screen too small for both."""
         self._figures = not self._figures
         self._lay_out()
         (

@@ -155,7 +155,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         self._choose()
 
     def action_plot(self) -> None:
-        """Switch between plot and table on a screen that shows one of them."""
+        """Switch between plot and table on a screen too small for both."""
         self._plotted = not self._plotted
         self._lay_out()
         if self._table.display:

@@ -153,11 +153,11 @@ class FormatSweepRequest(Struct, frozen=True):
 
     def words(self) -> Iterator[str]:
         """Yield the request as options of `explorer sweep`."""
-        spec, usual = self.spec, FormatSweepSpec(())
+        spec, defaults = self.spec, FormatSweepSpec(())
         yield from ("--quantize", ",".join(spec.formats))
         yield from ["--per-layer"] * spec.per_layer
         for name in ("bits", "snr", "cost", "draws", "seed"):
-            if (value := getattr(spec, name)) != getattr(usual, name):
+            if (value := getattr(spec, name)) != getattr(defaults, name):
                 yield from (f"--{name}", f"{value:g}" if isinstance(value, float) else str(value))
         if spec.calibrate:
             yield from ("--calibrate", path_word(spec.calibrate))

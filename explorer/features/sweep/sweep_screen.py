@@ -185,14 +185,14 @@ class SweepScreen(ParetoScreen[TileSpec]):
         best = sum(row.pareto for row in rows)
         count = f"{len(rows):,} tiling{'s' * (len(rows) != 1)}, {best:,} on the Pareto front"
         machine = next((row.hardware for row in rows if row.hardware), "")
-        about = safe(machine) or "no machine: without one there are no cycles"
+        machine_text = safe(machine) or "no machine: without one there are no cycles"
         file = f" · kept in {safe(request.output)}" if request is not None and request.output else ""
         return (
             (
                 (" Sweep ", "strong"),
                 (fit(f" {safe(os.path.basename(self._source))}   {count}", width - 7), "dim"),
             ),
-            ((fit(f" {about}{file}", width), "dim"),),
+            ((fit(f" {machine_text}{file}", width), "dim"),),
         )
 
     def page_blocks(self) -> list[Block]:

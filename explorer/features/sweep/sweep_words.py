@@ -33,7 +33,7 @@ def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
     """
     rows = fact.rows
     models = dict.fromkeys((row.model, row.opening) for row in rows)
-    head = [Span(f"{len(rows):,} tilings", "strong"), Span(f"   of {_named(models)}", "quiet")]
+    head = [Span(f"{len(rows):,} tilings", "strong"), Span(f"   of {_models_text(models)}", "quiet")]
     machines = dict.fromkeys(row.hardware for row in rows if row.hardware)
     if len(machines) == 1:
         head.append(Span(f"   on {printable(next(iter(machines)))}", "quiet"))
@@ -51,7 +51,7 @@ def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
     return [*blocks, *comparison, Line(), Line(tuple(done_and_kept(fact)), 2)]
 
 
-def _named(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> str:
+def _models_text(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> str:
     names = [" ".join(filter(None, (printable(name), printable(words)))) for name, words in models]
     return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2:,} more"
 
@@ -70,12 +70,12 @@ def _legend(rows: Sequence[SweepRow]) -> str:
 
 
 def _fitting(rows: Sequence[SweepRow]) -> list[Block]:
-    """State how many tilings fit the buffer, and the best of them; nothing without a buffer."""
-    judged = [row for row in rows if row.fits is not None]
-    fitting = [row for row in judged if row.fits]
-    if not judged:
+    """State how many tilings fit the buffer, and which is best. Return nothing if no buffer is given."""
+    rows_with_buffer = [row for row in rows if row.fits is not None]
+    fitting = [row for row in rows_with_buffer if row.fits]
+    if not rows_with_buffer:
         return []
-    fitting_text = f"{len(fitting):,} of {len(judged):,} tilings fit the buffer"
+    fitting_text = f"{len(fitting):,} of {len(rows_with_buffer):,} tilings fit the buffer"
     for objective in ("cycles", "traffic"):
         having = [row for row in fitting if getattr(row, objective) is not None]
         if having and len({(row.model, row.opening, row.hardware) for row in rows}) == 1:

@@ -193,9 +193,9 @@ class TileDialog(Dialog[TileSpec]):
     def _fit(self) -> None:
         # the dialog needs two borders, a headline, and five rows of fields (seven if stacked)
         room = int(self.app.size.height * 0.94) - (10 if self.stacks_fields else 8)
-        about = 2 if room < 8 else 4 if room > 20 else 3
-        self.query_one("#about").styles.height = about
-        self.query_one("#figures").styles.height = max(3, min(28, room - about - (room >= 8)))
+        block_lines = 2 if room < 8 else 4 if room > 20 else 3
+        self.query_one("#about").styles.height = block_lines
+        self.query_one("#figures").styles.height = max(3, min(28, room - block_lines - (room >= 8)))
         self.query_one("#plan").set_class(room >= 8, "roomy")
 
     @property
@@ -335,8 +335,8 @@ class TileDialog(Dialog[TileSpec]):
         if self._spec is None or self.plan is None or not self.plan.sites:
             return
         sites, row = self.plan.sites, self.query_one(CostList).current
-        named = [site for site in sites if row is not None and site.name == row.site]
-        first = (named or self._sites_here(sites) or list(sites))[0]
+        row_sites = [site for site in sites if row is not None and site.name == row.site]
+        first = (row_sites or self._sites_here(sites) or list(sites))[0]
         view = TileView(sites, sites.index(first), operands=operands_of(self._layers), ask=self._ask_steps)
         self.app.push_screen(view)
 

@@ -280,7 +280,7 @@ def _operand_grid(
     """
     row_scale, col_scale = Scale.of(rows, height - 1), Scale.of(cols, width - 2)
     tall = max(1, min(_MAX_BLOCK_HEIGHT // 2, (height - 1) // row_scale.cells))
-    wide = max(1, min(_MAX_BLOCK_WIDTH // 2 * tall, (width - 2) // col_scale.cells))
+    cell_width = max(1, min(_MAX_BLOCK_WIDTH // 2 * tall, (width - 2) // col_scale.cells))
     chosen_cell = chosen_tile[0] // row_scale.per, chosen_tile[1] // col_scale.per
     lines: list[Line] = [((f" {name} ", "head"), (f"{rows:,} × {cols:,} tiles", "dim"))]
     for y in range(row_scale.cells):
@@ -290,7 +290,7 @@ def _operand_grid(
             sign, role = (
                 ("◆", "mark") if (y, x) == chosen_cell else ("▒", "accent") if lit else ("·", "track")
             )
-            spans.append((sign * wide, role))
+            spans.append((sign * cell_width, role))
         lines += [tuple(spans)] * tall
     return lines
 
@@ -408,16 +408,16 @@ def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list
     count = blocks.k.count
     start = first_shown(place.depth, room, count)
     products = [blocks.product(place, k) for k in range(start, min(count, start + room))]
-    wide = width >= 58
+    is_wide = width >= 58
     cells: list[tuple[str, ...]] = []
     for p in products:
         a, b = _size_text(p.rows, p.depth), _size_text(p.depth, p.cols)
-        if wide:
+        if is_wide:
             a, b = f"{_slice_text(p.rows, p.depth)} {a}", f"{_slice_text(p.depth, p.cols)} {b}"
             cells.append((f"{p.index:,}", a, b, share_text(p.utilization, 1)))
         else:
             cells.append((f"{p.index:,}", _range_text(p.depth), a, b, share_text(p.utilization, 1)))
-    titles = ("k", "A", "B", "util.") if wide else ("k", "along K", "A", "B", "util.")
+    titles = ("k", "A", "B", "util.") if is_wide else ("k", "along K", "A", "B", "util.")
     widths = [max(len(t), *(len(row[i]) for row in cells)) for i, t in enumerate(titles)]
     while len(widths) > 3 and sum(widths) + 2 * len(widths) + 1 > width:
         widths.pop()

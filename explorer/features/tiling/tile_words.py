@@ -212,10 +212,10 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
 def _in_floats(fact: Plan) -> list[Block]:
     """List the quantized matmuls that are tiled as floats, with the reasons."""
     reasons = dict.fromkeys(site.in_floats for site in fact.sites if site.in_floats)
-    named = {why: [site.name for site in fact.sites if site.in_floats == why] for why in reasons}
+    site_names = {why: [site.name for site in fact.sites if site.in_floats == why] for why in reasons}
     return [
         Paragraph(f"In floats, although quantized: {and_more(names)} ({why}).", "warning")
-        for why, names in named.items()
+        for why, names in site_names.items()
     ]
 
 
@@ -351,9 +351,9 @@ _DEFAULT = "default"
 
 def settings(about: Info, fact: Settings) -> list[Block]:
     """Build the output of `explorer settings`: a row for each site with each value and its source."""
-    on = sum(site.on for site in fact.sites)
+    tiled_count = sum(site.on for site in fact.sites)
     grouped = f"{fact.grouped}{origin_text(fact.grouped_origin)}"
-    head = f"   {on:,} of {len(fact.sites):,} matmuls are tiled; grouped convolutions: {grouped}"
+    head = f"   {tiled_count:,} of {len(fact.sites):,} matmuls are tiled; grouped convolutions: {grouped}"
     blocks: list[Block] = [Line((Span(about.model.source, "strong"), Span(head, "quiet"))), Line()]
     columns = (
         Column("matmul", shrink=True),

@@ -74,9 +74,9 @@ def cost_rows(
     if plan.sites:
         sites = plan.sites[:_MOST]
         table = matmuls(plan, [[site] for site in sites])
-        about = [partial(_site_blocks, site, cost) for site in sites]
+        detail_makers = [partial(_site_blocks, site, cost) for site in sites]
         names = [site.name for site in sites]
-        rows += _table(f"Matmuls: {len(plan.sites):,}", table, about, names)
+        rows += _table(f"Matmuls: {len(plan.sites):,}", table, detail_makers, names)
     if plan.skipped:
         table, groups = left_out(plan)
         # the details show the full reason
@@ -109,8 +109,8 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
     rows += _table(head, table, [origin(f"traffic {row.order}") for row in cost.orders])
     if cost.systolic:
         parts = ("", ", with moving", ", in one go", ", as SCALE-Sim 3")
-        about = [origin(*(f"{row.dataflow} array{part}" for part in parts)) for row in cost.systolic]
-        rows += _table(*words.systolic(cost), about)
+        detail_makers = [origin(*(f"{row.dataflow} array{part}" for part in parts)) for row in cost.systolic]
+        rows += _table(*words.systolic(cost), detail_makers)
     return rows
 
 

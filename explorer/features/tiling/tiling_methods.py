@@ -125,7 +125,7 @@ def tile(
             `TileResult.output` is empty and the history stays unchanged.
         draws: Number of random inputs for the proof.
         seed: Seed of the first random input.
-        input: Path of an .npy or .npz file with inputs for the proof, instead of random ones.
+        input: Path of an .npy or .npz file with inputs for the proof, or None for random inputs.
         discard: Has no effect. Undone states stay, and the result becomes a new branch.
         on_progress: Callback that receives the progress.
         cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.

@@ -21,7 +21,7 @@ from explorer.host.optional_packages import require, silence
 from explorer.host.output_files import atomic_write
 from explorer.session.parts.models import Models
 
-_MOST_CODE = 1 << 30
+_MAX_CODE_BYTES = 1 << 30
 """Maximum size, in bytes, of a file that defines a class of a layer. It may be a compiled library."""
 
 
@@ -57,18 +57,19 @@ def module_digest(models: Models) -> str:
     """Return a digest of the opened module: its layers, its values, and the files of its classes."""
     module = _module(models).loaded.materialise()
     digest = hashlib.sha256(repr(module).encode())
-    for chunk in _contents(module):
+    for chunk in _hashed_bytes(module):
         digest.update(chunk)
     return digest.hexdigest()
 
 
-def _contents(module: Any) -> Iterator[bytes]:
+def _hashed_bytes(module: Any) -> Iterator[bytes]:
+    """Yield the values of a module's tensors and the source files of its classes, as bytes to hash."""
     for name, tensor in module.state_dict(keep_vars=True).items():
         yield f"{name} {getattr(tensor, 'dtype', '')} {getattr(tensor, 'requires_grad', '')}".encode()
         yield tensor.detach().cpu().double().numpy().tobytes() if hasattr(tensor, "detach") else b""
     python_modules = {sys.modules.get(type(layer).__module__) for layer in module.modules()}
     for path in sorted(path for code in python_modules if (path := getattr(code, "__file__", None))):
-        yield input_files.content(path, internal=True, most=_MOST_CODE)
+        yield input_files.content(path, internal=True, most=_MAX_CODE_BYTES)
 
 
 def _module(models: Models, on_progress: OnProgress = None) -> Any:

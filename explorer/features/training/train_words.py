@@ -68,12 +68,12 @@ def _curve(title: str, values: Sequence[float]) -> list[Block]:
     """Draw a bar chart with a column for each epoch, or for each group of epochs by its last one."""
     step = -(-len(values) // _WIDTH)
     column_values = [values[min(start + step, len(values)) - 1] for start in range(0, len(values), step)]
-    wide = max(_WIDTH // len(column_values) // 2, 1)
+    column_width = max(_WIDTH // len(column_values) // 2, 1)
     top = max(column_values) or 1.0
     heights = [round(8 * _HEIGHT * value / top) for value in column_values]
     lines: list[Block] = [Line(Span(title, "quiet"), 2)]
     for row in reversed(range(_HEIGHT)):
-        bars = "".join(_LEVELS[max(min(height - 8 * row, 8), 0)] * wide for height in heights)
+        bars = "".join(_LEVELS[max(min(height - 8 * row, 8), 0)] * column_width for height in heights)
         edge = f"{top:>8.4g} " if row == _HEIGHT - 1 else f"{0:>8} " if not row else " " * 9
         lines.append(Line((Span(edge, "quiet"), Span(bars, "bar")), 2))
     return lines

@@ -25,7 +25,7 @@ def _backward(loss: str, target: str | None) -> Backward:
     """Parse the start of the backward pass: the name of a loss, or a file with a gradient.
 
     Raises:
-        Misuse: `loss` is neither of them, or a file cannot be read.
+        Misuse: `loss` is unknown, or a file cannot be read.
     """
     if loss not in _LOSSES and not loss.endswith((".npy", ".npz")):
         hint = nearest(loss, _LOSSES) or f"one of {', '.join(_LOSSES)}, or a .npy file with the gradient"

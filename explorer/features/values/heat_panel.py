@@ -44,7 +44,7 @@ class Picture(NamedTuple):
 
     @property
     def dots(self) -> int:
-        """Number of values in a terminal cell, one above the other."""
+        """Number of values stacked in a terminal cell."""
         return 1 if self.colors is None else 2
 
     @property

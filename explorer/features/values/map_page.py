@@ -14,12 +14,12 @@ from explorer.tui.text.lines import BLANK, Line, cut, head, safe
 def title_lines(fact: HeatMap, index: int, count: int, width: int) -> tuple[Line, Line]:
     """Build the title (tensor, visible part, number among `count` tensors) and a line with the notes."""
     place = _place(fact, *(f"{a}:{b}" for a, b in (fact.rows, fact.columns)))
-    about = f" {fact.tensor.dtype} {shape_text(fact.tensor.shape)}"
+    type_text = f" {fact.tensor.dtype} {shape_text(fact.tensor.shape)}"
     position = f"  {index + 1} of {count}" if count > 1 else ""
     position += "  right: before" if fact.before is not None else ""
     spans = (
         (f" {safe(fact.tensor.name)}", "strong"),
-        (about, "dim"),
+        (type_text, "dim"),
         (f"  [{place}]", "accent"),
         (position, "dim"),
     )

@@ -48,10 +48,10 @@ def tensor_values(fact: TensorValues) -> list[Block]:
 
 def tensor_head(tensor: TensorInfo, layer: str, role: str, source: str, notes: Sequence[str]) -> list[Block]:
     """Describe a tensor by name, type, shape and owner, with notes on its numbers."""
-    about = f"  {tensor.dtype or '?'} {shape_text(tensor.shape)}"
+    type_text = f"  {tensor.dtype or '?'} {shape_text(tensor.shape)}"
     owner = f", {role} of {layer}" if layer and layer != tensor.name else f", {role}"
     return [
-        Line((Span(tensor.name, "strong"), Span(about, "kind"), Span(f"{owner}   {source}", "quiet"))),
+        Line((Span(tensor.name, "strong"), Span(type_text, "kind"), Span(f"{owner}   {source}", "quiet"))),
         *(Paragraph(note, "warning") for note in notes if note),
     ]
 
@@ -142,11 +142,11 @@ def _before_blocks(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -> list
     ]
     if fact.largest_ulps is not None:
         rows.append(Field("ULPs, at most", exact_text(fact.largest_ulps)))
-    about = f"{fact.tensor.name}, {fact.tensor.dtype}, of {fact.source}"
+    tensor_text = f"{fact.tensor.name}, {fact.tensor.dtype}, of {fact.source}"
     ulps = fact.ulps
     return [
         Line(),
-        Heading("Before", about),
+        Heading("Before", tensor_text),
         *_grids(indices, lambda position: number(fact.values[position])),
         Line(),
         Heading("Difference", "units in the last place behind it" if ulps is not None else ""),
@@ -175,8 +175,8 @@ def heat_map(fact: HeatMap) -> list[Block]:
     if fact.before is None:
         return blocks
     earlier = fact.before
-    about = f"{earlier.tensor.name}, {earlier.tensor.dtype}, of {earlier.source}"
-    return [*blocks, Line(), Heading("Before", about), *_shades(earlier), *map_figures(earlier)]
+    earlier_text = f"{earlier.tensor.name}, {earlier.tensor.dtype}, of {earlier.source}"
+    return [*blocks, Line(), Heading("Before", earlier_text), *_shades(earlier), *map_figures(earlier)]
 
 
 def _shades(fact: HeatMap) -> list[Block]:

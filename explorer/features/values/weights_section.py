@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 
-_READ_AT_MOST = 1 << 30
+_MAX_WEIGHT_BYTES = 1 << 30
 """Maximum size of weights that the report reads, in bytes."""
 
 
 def _gather(session: Session, analysis: Analysis, request: PageRequest) -> Weights:
     if analysis.info.random_weights:
         raise LeftOut("they are random: their values say nothing")
-    if analysis.info.totals.weight_bytes > _READ_AT_MOST:
+    if analysis.info.totals.weight_bytes > _MAX_WEIGHT_BYTES:
         raise LeftOut("more than 1 GiB: explorer weights reads them when asked to")
     return session.weights()
 

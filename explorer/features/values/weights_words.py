@@ -148,8 +148,8 @@ def _statistic(label: str, value: float | None) -> Cell:
 def tensor_line(stats: TensorStats) -> Line:
     """Describe a tensor by name, dtype and shape, and by the number of the call that computed it."""
     call = f" call {stats.call + 1:,}" if stats.call else ""
-    about = f" {stats.tensor.dtype or '?'} {shape_text(stats.tensor.shape)}{call}"
-    return Line((Span(stats.tensor.name or stats.layer or "(unnamed)", "strong"), Span(about, "quiet")))
+    type_text = f" {stats.tensor.dtype or '?'} {shape_text(stats.tensor.shape)}{call}"
+    return Line((Span(stats.tensor.name or stats.layer or "(unnamed)", "strong"), Span(type_text, "quiet")))
 
 
 def same_tensors(fact: Weights) -> list[Block]:

@@ -428,7 +428,9 @@ def test_a_change_of_layout_beside_the_layers_takes_its_time(usual: MeasuredMach
     for op in ("ReorderOutput", "Transpose"):
         turned = model.unassigned_seconds(op, 3, 3 * size, is_turned=True)
         assert turned == pytest.approx(3 * 2 * size / 10e9, rel=0.05)
-    assert model.unassigned_seconds("Transpose", 1, size, is_turned=False) == pytest.approx(2 * size / 50e9, rel=0.05)
+    assert model.unassigned_seconds("Transpose", 1, size, is_turned=False) == pytest.approx(
+        2 * size / 50e9, rel=0.05
+    )
     assert model.unassigned_seconds("Reshape", 2, 0, is_turned=False) == pytest.approx(2e-7, rel=0.05)
     assert model.unassigned_seconds("MatMul", 1, size, is_turned=False) is None
 
