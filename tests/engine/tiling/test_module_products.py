@@ -56,7 +56,7 @@ def test_a_decode_step_has_as_many_rows_as_the_batch_has_sequences(llama: str) -
 def test_a_whole_pass_of_many_weights_is_planned_from_its_rows(
     llama: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("explorer.session.parts.models._MUCH_TO_EXPORT", 1 << 30)
+    monkeypatch.setattr("explorer.session.parts.models._MAX_EXPORT_BYTES", 1 << 30)
     with Session(llama, input_shapes={"input_ids": (None, (2, 48))}) as session:
         plan, totals = session.plan(SPEC), session.info().totals
     sites = {site.name: (site.batch, site.M, site.K, site.N) for site in plan.sites}
