@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -197,3 +198,26 @@ def without_blocks(text: str, topic: str) -> str:
     for block in manual.blocks(TEXTS[topic]):
         text = text.replace(block["body"].rstrip("\n"), "", 1)
     return text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_the_readmes_program_passes_type_checkers(checker: str, tmp_path: Path) -> None:
+    pytest.importorskip(checker)
+    (program,) = [block["body"] for block in manual.blocks(TEXTS["README"]) if block["kind"] == "python"]
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    strict = {"typeCheckingMode": "strict", "pythonVersion": "3.11", "extraPaths": [str(manual.ROOT)]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(strict), encoding="utf-8")
+    options = {
+        "mypy": ["--strict", "--cache-dir", str(tmp_path / "cache"), "program.py"],
+        "pyright": ["--project", ".", "--pythonpath", sys.executable],
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", checker, *options[checker]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "MYPYPATH": str(manual.ROOT)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
