@@ -167,7 +167,7 @@ def test_help_lists_the_pages_prints_one_and_names_the_nearest_to_a_mistyped_one
     monkeypatch.setenv("COLUMNS", "60")
     assert main(["help", "proof"]) == 0
     drawn = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
-    assert "A tiled model is only written once it has been proved." in drawn
+    assert "A tiled model is written only if its proof succeeds." in drawn
     assert "# How" not in drawn
     assert max(map(len, drawn.splitlines())) <= 60
 
