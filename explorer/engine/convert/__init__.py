@@ -149,15 +149,15 @@ def check_name(path: str, *formats: str, also: str = "") -> None:
         return
     ending = os.path.splitext(path)[1]
     message = f"no such model is written as '{ending}'" if ending else "its name has no ending"
-    can = [f"{_MADE[name][0]} ({', '.join(_MADE[name][1])})" for name in formats]
-    raise Misuse(message, where=path, hint=f"it can be {'; '.join(filter(None, (*can, also)))}")
+    possible = [f"{_MADE[name][0]} ({', '.join(_MADE[name][1])})" for name in formats]
+    raise Misuse(message, where=path, hint=f"it can be {'; '.join(filter(None, (*possible, also)))}")
 
 
 def _by_ending(converters: Sequence[Converter], target: str) -> Converter | None:
     """The converter for a file name; longer endings come first, because .pt2 is not .pt."""
     name = os.path.basename(target).lower()
-    ways = [(len(ending), c) for c in converters for ending in c.endings if name.endswith(ending)]
-    return max(ways, key=lambda way: way[0])[1] if ways else None
+    matches = [(len(ending), c) for c in converters for ending in c.endings if name.endswith(ending)]
+    return max(matches, key=lambda match: match[0])[1] if matches else None
 
 
 def _refuse_module(format: str, source: str) -> None:
@@ -255,8 +255,8 @@ def _write(
 ) -> Conversion:
     """Runs a conversion; a result that differs from the source is not kept."""
     result, size = None, None
-    written = output_files.atomic_write(job.target, overwrite=overwrite)
-    with written as temporary:
+    target_file = output_files.atomic_write(job.target, overwrite=overwrite)
+    with target_file as temporary:
         result = convert(replace(job, path=temporary))
         if not all(proof is None or proof.passed for proof in (result.verification, result.stored)):
             raise output_files.Discard

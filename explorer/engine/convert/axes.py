@@ -82,18 +82,18 @@ def settle(
     if axes_by_input and (bound_inputs.images or packed):
         raise Misuse("this model takes its inputs packed in lists", where="--dynamic", hint="leave it out")
     sizes = _sizes(bound_inputs.inputs, inputs)
-    traced = _resize(bound_inputs, inputs, {name: max(size, LEAST) for name, size in sizes.items()})
-    export_sizes = _sizes(traced.inputs, inputs)
-    others: dict[tuple[int, ...], BoundInputs] = {}
-    for tries in (
+    export_inputs = _resize(bound_inputs, inputs, {name: max(size, LEAST) for name, size in sizes.items()})
+    export_sizes = _sizes(export_inputs.inputs, inputs)
+    other_inputs: dict[tuple[int, ...], BoundInputs] = {}
+    for candidate_sizes in (
         (_sizes_to_try(export_sizes), _lengths(export_sizes, 3), _lengths(export_sizes, 17)) if sizes else ()
     ):
-        resized = ((tuple(tried.values()), _resize(traced, inputs, tried)) for tried in tries)
-        runs = next((pair for pair in resized if outputs_of(loaded, pair[1]) is not None), None)
-        if runs is not None and runs[0] != tuple(export_sizes.values()):
-            others.setdefault(*runs)
-    loaded.bound = traced
-    return Axes(inputs, export_sizes, traced, tuple(others.values()))
+        resized = ((tuple(sizes_to_test.values()), _resize(export_inputs, inputs, sizes_to_test)) for sizes_to_test in candidate_sizes)
+        first_runnable = next((pair for pair in resized if outputs_of(loaded, pair[1]) is not None), None)
+        if first_runnable is not None and first_runnable[0] != tuple(export_sizes.values()):
+            other_inputs.setdefault(*first_runnable)
+    loaded.bound = export_inputs
+    return Axes(inputs, export_sizes, export_inputs, tuple(other_inputs.values()))
 
 
 def specifications(loaded: LoadedModule, axes: Axes) -> Any:
@@ -111,8 +111,8 @@ def specifications(loaded: LoadedModule, axes: Axes) -> Any:
 def inputs(axes: Axes) -> tuple[TensorInfo, ...]:
     """The inputs, with names of open dimensions instead of sizes."""
     infos = []
-    for info, open_ in zip(axes.bound.inputs, axes.inputs, strict=True):
-        shape = tuple(open_.get(axis, size) for axis, size in enumerate(info.shape or ()))
+    for info, axis_names in zip(axes.bound.inputs, axes.inputs, strict=True):
+        shape = tuple(axis_names.get(axis, size) for axis, size in enumerate(info.shape or ()))
         infos.append(replace(info, shape=shape))
     return tuple(infos)
 
@@ -133,14 +133,14 @@ def outputs(loaded: LoadedModule, axes: Axes) -> tuple[TensorInfo, ...]:
     other_infos = outputs_of(loaded, axes.others[0]) if axes.others else None
     if other_infos is None or len(infos) != len(other_infos):
         return infos
-    then = _sizes(axes.others[0].inputs, axes.inputs)
+    other_sizes = _sizes(axes.others[0].inputs, axes.inputs)
     named_infos = []
-    for at, (a, b) in enumerate(zip(infos, other_infos, strict=True)):
+    for index, (a, b) in enumerate(zip(infos, other_infos, strict=True)):
         shape = list(a.shape or ())
         for axis, (old, new) in enumerate(zip(a.shape or (), b.shape or (), strict=False)):
             if old != new:
-                alike = (n for n, size in axes.sizes.items() if (size, then[n]) == (old, new))
-                shape[axis] = next(alike, f"output{at}_{axis}")
+                alike = (n for n, size in axes.sizes.items() if (size, other_sizes[n]) == (old, new))
+                shape[axis] = next(alike, f"output{index}_{axis}")
         named_infos.append(replace(a, shape=tuple(shape)))
     return tuple(named_infos)
 
@@ -177,17 +177,17 @@ def _resize(
 
 def _sizes_to_try(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Sizes to test, likeliest first; dimensions of different size never become equal by chance."""
-    yield {name: size + 1 + at for at, (name, size) in enumerate(sizes.items())}
+    yield {name: size + 1 + index for index, (name, size) in enumerate(sizes.items())}
     yield {name: size + 1 for name, size in sizes.items()}
     for step in (8, 32):
         yield {name: size + step for name, size in sizes.items()}
     yield {name: size * 2 for name, size in sizes.items()}
-    for alone in sizes:
+    for changed_name in sizes:
         for step in (1, 8, 32):
-            yield {name: size + step if name == alone else size for name, size in sizes.items()}
+            yield {name: size + step if name == changed_name else size for name, size in sizes.items()}
 
 
-def _lengths(sizes: Mapping[str, int], least: int) -> Iterator[dict[str, int]]:
-    """Sizes from `least` on: all different, or all equal if two names had the same size."""
-    yield {name: least + 2 * at for at, name in enumerate(sizes)}
-    yield dict.fromkeys(sizes, least)
+def _lengths(sizes: Mapping[str, int], minimum: int) -> Iterator[dict[str, int]]:
+    """Sizes from `minimum` on: all different, or all equal if two names had the same size."""
+    yield {name: minimum + 2 * index for index, name in enumerate(sizes)}
+    yield dict.fromkeys(sizes, minimum)

@@ -60,10 +60,10 @@ class _Case(NamedTuple):
     label: str = ""
 
 
-def _cases(bound_inputs: BoundInputs, others: Sequence[BoundInputs], draws: int) -> list[_Case]:
+def _cases(bound_inputs: BoundInputs, other_inputs: Sequence[BoundInputs], draws: int) -> list[_Case]:
     """The sizes used for the export, and other sizes if dimensions are open."""
     cases = [_Case(bound_inputs, draws)]
-    for resized in others:
+    for resized in other_inputs:
         pairs = zip(bound_inputs.inputs, resized.inputs, strict=True)
         text = ", ".join(f"{b.name} {shape_text(b.shape)}" for a, b in pairs if a.shape != b.shape)
         cases.append(_Case(resized, 1, f" with {text}"))
@@ -74,12 +74,12 @@ def prove(
     job: ConversionJob,
     loaded: LoadedModule,
     bound_inputs: BoundInputs,
-    others: Sequence[BoundInputs],
-    after: Callable[[BoundInputs], Callable[[Feeds], Sequence[Any]]],
+    other_inputs: Sequence[BoundInputs],
+    make_result_runner: Callable[[BoundInputs], Callable[[Feeds], Sequence[Any]]],
     *,
     depth: int,
     names: Sequence[str] = (),
-    planned: Callable[[BoundInputs], Mapping[str, RandomInput]] | None = None,
+    plan_inputs: Callable[[BoundInputs], Mapping[str, RandomInput]] | None = None,
 ) -> Verification:
     """Runs an nn.Module and the model converted from it, and compares the outputs.
 
@@ -87,11 +87,11 @@ def prove(
         job: The conversion.
         loaded: The source.
         bound_inputs: The inputs at the sizes used for the export.
-        others: The inputs at other sizes, if dimensions are open.
-        after: Makes, for some inputs, a function that runs the result on arrays by input name.
+        other_inputs: The inputs at other sizes, if dimensions are open.
+        make_result_runner: Makes, for some inputs, a function that runs the result on arrays by input name.
         depth: Roundings on the way through the model; used if there are no float64 results.
         names: The result's names of the outputs, if it has any.
-        planned: How to draw the inputs, if more is known than the module tells.
+        plan_inputs: How to draw the inputs, if more is known than the module tells.
 
     Raises:
         BadModel: The source or the result cannot be run.
@@ -100,22 +100,22 @@ def prove(
     """
     started = time.perf_counter()
     original = _load_original(job, loaded)
-    exact, why = _in_float64(original)
-    seeds = tuple(job.seed + at for at in range(job.draws))
+    exact, failure = _in_float64(original)
+    seeds = tuple(job.seed + index for index in range(job.draws))
     evidence: list[OutputEvidence] = []
     texts: list[str] = []
-    cases = _cases(bound_inputs, others, job.draws)
+    cases = _cases(bound_inputs, other_inputs, job.draws)
     step = job.counted("comparing with the source", sum(2 * case.draws + 1 for case in cases))
     for case in cases:
-        drawn = _input_plans(loaded, case.bound, planned(case.bound) if planned is not None else {})
-        texts += [plan.text() for plan in drawn]
-        feeds = [_with_user_integers(case.bound, draw(drawn, seed)) for seed in seeds[: case.draws]]
-        old, true, text = _run_source(loaded, original, exact, case.bound, feeds, step)
-        new = run.run_each(after(case.bound), (), feeds, step)
+        input_plans = _input_plans(loaded, case.bound, plan_inputs(case.bound) if plan_inputs is not None else {})
+        texts += [plan.text() for plan in input_plans]
+        feeds = [_with_user_integers(case.bound, draw(input_plans, seed)) for seed in seeds[: case.draws]]
+        old, references, text = _run_source(loaded, original, exact, case.bound, feeds, step)
+        new = run.run_each(make_result_runner(case.bound), (), feeds, step)
         named = tuple(names) if len(names) == len(old.draws[0]) else tuple(_numbered_names(old.draws[0]))
         old, new = replace(old, names=named), replace(new, names=_matching_names(named, new.draws[0]))
-        true_by_name = [dict(zip(named, values, strict=True)) for values in true]
-        noise = run.Noise(why or text, depth)
+        true_by_name = [dict(zip(named, values, strict=True)) for values in references]
+        noise = run.Noise(failure or text, depth)
         compared = run.compare(old, new, true_by_name, noise)
         evidence += [replace(output, name=f"{output.name}{case.label}") for output in compared]
     return _summary(job, seeds, texts, tuple(evidence), started)
@@ -125,7 +125,7 @@ def prove_written(
     job: ConversionJob,
     loaded: LoadedModule,
     bound_inputs: BoundInputs,
-    others: Sequence[BoundInputs],
+    other_inputs: Sequence[BoundInputs],
     format: str,
     depth: int,
 ) -> Verification | None:
@@ -134,17 +134,17 @@ def prove_written(
         return None
     job.tell("reading what was written")
     with loaded.quiet():
-        written = LOADERS[format](job.path)
-    after = partial(module_call, written, source="the file that was written")
-    return prove(job, loaded, bound_inputs, others, after, depth=depth)
+        result_module = LOADERS[format](job.path)
+    make_result_runner = partial(module_call, result_module, source="the file that was written")
+    return prove(job, loaded, bound_inputs, other_inputs, make_result_runner, depth=depth)
 
 
 def compare_runs(
     job: ConversionJob,
     model: Model,
-    before: Callable[[Feeds], Sequence[Any]],
-    after: Callable[[Feeds], Sequence[Any]],
-    drawn: Sequence[RandomInput],
+    run_original: Callable[[Feeds], Sequence[Any]],
+    run_result: Callable[[Feeds], Sequence[Any]],
+    input_plans: Sequence[RandomInput],
     layers: int | None,
 ) -> Verification:
     """As `prove`, for a source that is no nn.Module.
@@ -156,27 +156,27 @@ def compare_runs(
     Args:
         job: The conversion.
         model: The source or result in ONNX, whose float64 results are the reference.
-        before: Runs the source on arrays by input name.
-        after: Runs the result on the same arrays.
-        drawn: How to draw the inputs.
+        run_original: Runs the source on arrays by input name.
+        run_result: Runs the result on the same arrays.
+        input_plans: How to draw the inputs.
         layers: The number of layers that round to 8 bits; None for a model that is not quantized.
     """
     started = time.perf_counter()
-    seeds = tuple(job.seed + at for at in range(job.draws))
-    feeds = [draw(tuple(drawn), seed) for seed in seeds]
+    seeds = tuple(job.seed + index for index in range(job.draws))
+    feeds = [draw(tuple(input_plans), seed) for seed in seeds]
     step = job.counted("comparing with the source", 3 * len(feeds))
     names = [value.name for value in model.graph.outputs]
-    shake = run.by_one_ulp if layers is None else _by_one_step
-    old = run.run_each(before, names, feeds, step, shake=shake)
-    new = run.run_each(after, names, feeds, step)
-    true: list[dict[str, Array]] = []
+    perturb = run.by_one_ulp if layers is None else _by_one_step
+    old = run.run_each(run_original, names, feeds, step, shake=perturb)
+    new = run.run_each(run_result, names, feeds, step)
+    references: list[dict[str, Array]] = []
     text = "none: quantized arithmetic is compared with what one step in the inputs changes"
     if layers is None:
-        true, text = run.reference(model, feeds, job.cancel, step)
+        references, text = run.reference(model, feeds, job.cancel, step)
     growth = math.sqrt(max(layers or 1, 1))
     noise = run.Noise(text, run.depth_of(model), growth, both=True, steps=layers is not None)
-    evidence = run.compare(old, new, true, noise)
-    return _summary(job, seeds, [plan.text() for plan in drawn], evidence, started)
+    evidence = run.compare(old, new, references, noise)
+    return _summary(job, seeds, [plan.text() for plan in input_plans], evidence, started)
 
 
 def _summary(
@@ -204,12 +204,12 @@ UNPROVED = "nothing was written; --no-verify converts without the comparison"
 
 
 def _numbered_names(results: Sequence[Any]) -> list[str]:
-    return ["output"] if len(results) == 1 else [f"output.{at}" for at in range(len(results))]
+    return ["output"] if len(results) == 1 else [f"output.{index}" for index in range(len(results))]
 
 
 def _matching_names(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, ...]:
     """The names for the other run's results; numbers if the counts differ."""
-    return names if len(names) == len(results) else tuple(f"result.{at}" for at in range(len(results)))
+    return names if len(names) == len(results) else tuple(f"result.{index}" for index in range(len(results)))
 
 
 def one_draw(loaded: LoadedModule, bound_inputs: BoundInputs, seed: int) -> dict[str, Array]:
@@ -265,12 +265,12 @@ def _by_one_step(feeds: Feeds) -> Feeds:
     """The inputs moved by one 8-bit quantization step, alternately up and down."""
     moved = {}
     for name, value in feeds.items():
-        up = np.where(np.arange(value.size) % 2, 1, -1).reshape(value.shape)
+        signs = np.where(np.arange(value.size) % 2, 1, -1).reshape(value.shape)
         if value.dtype.type in STEPS:
             limits = np.iinfo(value.dtype)
-            moved[name] = np.clip(value.astype(np.int32) + up, limits.min, limits.max).astype(value.dtype)
+            moved[name] = np.clip(value.astype(np.int32) + signs, limits.min, limits.max).astype(value.dtype)
         elif value.dtype.kind == "f" and value.size:
-            moved[name] = (value + up * (np.ptp(value) / 255)).astype(value.dtype)
+            moved[name] = (value + signs * (np.ptp(value) / 255)).astype(value.dtype)
         else:
             moved[name] = value
     return moved

@@ -84,18 +84,18 @@ class ConversionJob(Struct, frozen=True):
     on_progress: OnProgress = None
     cancel: Cancel = None
 
-    def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
+    def tell(self, phase: str, completed: int = 0, total: int = 0) -> None:
         """Reports progress, and stops if the user has cancelled.
 
         Raises:
             Cancelled: The user has cancelled.
         """
-        report(self.on_progress, self.cancel, phase, done, total)
+        report(self.on_progress, self.cancel, phase, completed, total)
 
     def counted(self, phase: str, total: int) -> Callable[[], None]:
         """A function to call before each of `total` steps; it reports progress as `tell` does."""
-        done = itertools.count()
-        return lambda: self.tell(phase, next(done), total)
+        steps = itertools.count()
+        return lambda: self.tell(phase, next(steps), total)
 
     def write(self, model: Any, save: Callable[[], object]) -> None:
         """Lets torch write `path`.

@@ -36,9 +36,9 @@ def convert(job: ConversionJob) -> ConversionResult:
     options = job.asked
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
     names = _names(options.input_names, [info.name for info in bound_inputs.inputs], "--input-names", "input")
-    open_ = axes.settle(loaded, bound_inputs, options.dynamic, names)
-    bound_inputs = open_.bound
-    output_infos = axes.outputs(loaded, open_)
+    open_axes = axes.settle(loaded, bound_inputs, options.dynamic, names)
+    bound_inputs = open_axes.bound
+    output_infos = axes.outputs(loaded, open_axes)
     outputs = options.output_names
     if output_infos:  # else the outputs are counted in the written file
         outputs = _names(
@@ -53,29 +53,29 @@ def convert(job: ConversionJob) -> ConversionResult:
         opset=options.opset,
         inputs=names,
         outputs=outputs,
-        axes=open_.inputs,
+        axes=open_axes.inputs,
         output_axes=tuple(sizes),
-        shapes=axes.specifications(loaded, open_),
+        shapes=axes.specifications(loaded, open_axes),
     )
     export_result = onnx_export.export(loaded, bound_inputs, job.path, job.on_progress, request)
     job.tell("reading what was written")
     join(job.path)
-    done = fold_file(job)
+    fold_notes = fold_file(job)
     model = validate(reader.read(job.path))
-    _check_file(model, job, dict(zip(names, open_.inputs, strict=True)), loaded.source)
+    _check_file(model, job, dict(zip(names, open_axes.inputs, strict=True)), loaded.source)
     evidence = None
-    ways: dict[str, set[bool]] = {}
+    condition_values: dict[str, set[bool]] = {}
     if job.verify:
-        called = dict(zip((info.name for info in bound_inputs.inputs), names, strict=True))
+        file_names = dict(zip((info.name for info in bound_inputs.inputs), names, strict=True))
         evidence = comparison.prove(
             job,
             loaded,
             bound_inputs,
-            open_.others,
-            _runner(model, called, ways),
+            open_axes.others,
+            _runner(model, file_names, condition_values),
             depth=depth_of(model),
             names=[value.name for value in model.graph.outputs],
-            planned=_input_planner(model, called),
+            planned=_input_planner(model, file_names),
         )
     return ConversionResult(
         how=f"{onnx_export.EXPORTERS[export_result.exporter]}, opset {model.opset}",
@@ -86,16 +86,16 @@ def convert(job: ConversionJob) -> ConversionResult:
         notes=(
             *loaded.notes,
             *bound_inputs.notes,
-            *axes.notes(open_),
+            *axes.notes(open_axes),
             *_dropped_inputs(model, names),
-            *_branch_notes(model, ways),
-            *done,
+            *_branch_notes(model, condition_values),
+            *fold_notes,
         ),
     )
 
 
 def _check_file(
-    model: Model, job: ConversionJob, open_: Mapping[str, Mapping[int, str]], source: str
+    model: Model, job: ConversionJob, open_axes: Mapping[str, Mapping[int, str]], source: str
 ) -> None:
     """Refuses a file that does not match the options."""
     options = job.asked
@@ -104,7 +104,7 @@ def _check_file(
         hint = "leave --opset out, or try the other --exporter"
         raise BadModel(message, where=source, hint=hint, code="drop_option")
     for value in model.graph.feeds:
-        for axis, name in open_.get(value.name, {}).items():
+        for axis, name in open_axes.get(value.name, {}).items():
             size = (value.shape or ())[axis : axis + 1]
             if size and isinstance(size[0], int):
                 message = f"the exporter could not leave '{name}' open, and fixed it at {size[0]}"
@@ -126,16 +126,16 @@ def _names(names: Sequence[str], defaults: Sequence[str], flag: str, kind: str) 
 
 def _check_names(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Refuses a name that two values of the graph would share."""
-    taken: dict[str, str] = dict.fromkeys(loaded.meta().state_dict(), "a weight")
+    owners: dict[str, str] = dict.fromkeys(loaded.meta().state_dict(), "a weight")
     for flag, kind, names in (
         ("--input-names", "an input", inputs),
         ("--output-names", "an output", outputs),
     ):
         for name in names:
-            if name in taken:
-                message = f"'{name}' is already the name of {taken[name]}"
+            if name in owners:
+                message = f"'{name}' is already the name of {owners[name]}"
                 raise Misuse(message, where=flag, hint="choose another")
-            taken[name] = kind
+            owners[name] = kind
 
 
 def _dropped_inputs(model: Model, names: Sequence[str]) -> tuple[str, ...]:
@@ -146,18 +146,18 @@ def _dropped_inputs(model: Model, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _runner(
-    model: Model, names: Mapping[str, str], ways: dict[str, set[bool]]
+    model: Model, names: Mapping[str, str], condition_values: dict[str, set[bool]]
 ) -> Callable[[BoundInputs], Callable[[Mapping[str, Any]], list[Any]]]:
     """A function that runs the file in onnxruntime on arrays by the module's input names.
 
-    It records in `ways` the values of each branch condition of the main graph, by name.
+    It records in `condition_values` the values of each branch condition of the main graph, by name.
     """
     outputs = [value.name for value in model.graph.outputs]
     computed = {name for node in model.graph.nodes for name in node.outputs}
     conditions = {node.inputs[0] for node in model.graph.nodes if node.op == "If"} & computed - {*outputs}
-    ways.update({name: set() for name in conditions})
-    watched = expose(model, [*outputs, *sorted(conditions)]) if conditions else model
-    session = RuntimeSession(watched, what="the file that was written")
+    condition_values.update({name: set() for name in conditions})
+    exposed_model = expose(model, [*outputs, *sorted(conditions)]) if conditions else model
+    session = RuntimeSession(exposed_model, what="the file that was written")
     feed_names = {value.name for value in model.graph.feeds}
 
     def call(feeds: Mapping[str, Any]) -> list[Any]:
@@ -168,36 +168,36 @@ def _runner(
         }
         results = session.run(file_feeds)
         for name in conditions:
-            ways[name].add(bool(results[name].all()))
+            condition_values[name].add(bool(results[name].all()))
         return [results[name] for name in outputs]
 
     return lambda bound_inputs: call
 
 
-def _branch_notes(model: Model, ways: Mapping[str, set[bool]]) -> tuple[str, ...]:
+def _branch_notes(model: Model, condition_values: Mapping[str, set[bool]]) -> tuple[str, ...]:
     """Notes about branches of which the comparison ran only one side, or an unknown side."""
-    if not ways:
+    if not condition_values:
         return ()
     inner = sum(node.op == "If" for graph in graphs(model.graph) for node in graph.nodes)
     inner -= sum(node.op == "If" for node in model.graph.nodes)
-    one_sided = sum(len(values) < 2 for values in ways.values())
-    notes = []
-    if one_sided:
-        went = "each went one way" if one_sided > 1 else "went one way"
-        notes.append(
-            f"{many_text(one_sided, 'condition')} {went} in all runs: the other branch was not compared"
+    one_sided_count = sum(len(values) < 2 for values in condition_values.values())
+    note_texts = []
+    if one_sided_count:
+        outcome = "each went one way" if one_sided_count > 1 else "went one way"
+        note_texts.append(
+            f"{many_text(one_sided_count, 'condition')} {outcome} in all runs: the other branch was not compared"
         )
     if inner:
-        notes.append(
+        note_texts.append(
             f"{many_text(inner, 'condition')} inside other branches: which way each went is not known"
         )
-    return tuple(notes)
+    return tuple(note_texts)
 
 
 def _input_planner(model: Model, names: Mapping[str, str]) -> Callable[[BoundInputs], dict[str, RandomInput]]:
     """How to draw inputs, by the module's names: the graph shows which inputs are indices, and of what."""
     feed_names = {value.name for value in model.graph.feeds}
-    source_names = {written: name for name, written in names.items() if written in feed_names}
+    source_names = {file_name: name for name, file_name in names.items() if file_name in feed_names}
 
     def planned(bound_inputs: BoundInputs) -> dict[str, RandomInput]:
         shapes = {

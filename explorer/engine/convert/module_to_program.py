@@ -23,15 +23,15 @@ def convert(job: ConversionJob) -> ConversionResult:
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
-    open_ = axes.settle(loaded, bound_inputs, job.asked.dynamic, [info.name for info in bound_inputs.inputs])
+    open_axes = axes.settle(loaded, bound_inputs, job.asked.dynamic, [info.name for info in bound_inputs.inputs])
     job.tell("making the weights")
     model = loaded.materialise()
     job.tell("exporting (torch.export)")
-    args, kwargs = open_.bound.arguments(device="cpu")
+    args, kwargs = open_axes.bound.arguments(device="cpu")
     try:
         with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             program = torch.export.export(
-                model, tuple(args), kwargs, dynamic_shapes=axes.specifications(loaded, open_), strict=False
+                model, tuple(args), kwargs, dynamic_shapes=axes.specifications(loaded, open_axes), strict=False
             )
     except Exception as error:
         raise BadModel(f"torch.export cannot write it ({error_line(error)})", where=loaded.source) from error
@@ -40,8 +40,8 @@ def convert(job: ConversionJob) -> ConversionResult:
     depth = comparison.depth_of_module(model)
     return ConversionResult(
         how="torch.export",
-        inputs=axes.inputs(open_),
-        outputs=axes.outputs(loaded, open_),
-        verification=comparison.prove_written(job, loaded, open_.bound, open_.others, "torch.export", depth),
-        notes=(*loaded.notes, *bound_inputs.notes, *axes.notes(open_)),
+        inputs=axes.inputs(open_axes),
+        outputs=axes.outputs(loaded, open_axes),
+        verification=comparison.prove_written(job, loaded, open_axes.bound, open_axes.others, "torch.export", depth),
+        notes=(*loaded.notes, *bound_inputs.notes, *axes.notes(open_axes)),
     )

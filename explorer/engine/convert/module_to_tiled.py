@@ -104,8 +104,8 @@ def to_torch(
             evidence = replace(evidence, before=opened.source, after=output)
             if not evidence.passed:
                 raise output_files.Discard
-    written = output if evidence is None or evidence.passed else ""
-    return tiled, TileResult(plan, written, evidence, time.perf_counter() - started, "")
+    written_path = output if evidence is None or evidence.passed else ""
+    return tiled, TileResult(plan, written_path, evidence, time.perf_counter() - started, "")
 
 
 def _layer_calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:
@@ -128,12 +128,12 @@ def _prove(
     twin: LoadedModule,
     plan: Plan,
     bound_inputs: BoundInputs,
-    reopened: Callable[[], Any] | None = None,
+    reload: Callable[[], Any] | None = None,
 ) -> Verification:
     """Compares each tiled layer with its original, then the whole module, or the module read back."""
     started = time.perf_counter()
     names = [info.name for info in bound_inputs.inputs]
-    open_ = axes.settle(loaded, bound_inputs, job.asked.dynamic, names)
+    open_axes = axes.settle(loaded, bound_inputs, job.asked.dynamic, names)
     tiled = twin.materialise()
     step = job.counted("comparing layers", len(plan.sites))
     feeds = comparison.one_draw(loaded, bound_inputs, job.seed)
@@ -144,13 +144,13 @@ def _prove(
     with silence():
         sites = site_evidence(loaded.materialise(), tiled, plan, run, job.seed, step)
     result = tiled
-    if reopened is not None:
+    if reload is not None:
         job.tell("reading what was written")
         with silence():
-            result = reopened()
-    after = partial(comparison.module_call, result, source="the tiled module")
+            result = reload()
+    make_result_runner = partial(comparison.module_call, result, source="the tiled module")
     depth = comparison.depth_of_module(tiled)
-    evidence = comparison.prove(job, loaded, open_.bound, open_.others, after, depth=depth)
+    evidence = comparison.prove(job, loaded, open_axes.bound, open_axes.others, make_result_runner, depth=depth)
     return replace(
         evidence,
         **verdict_of(Grounds(sites=sites, whole=evidence.outputs, draws=job.draws)),

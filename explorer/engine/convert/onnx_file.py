@@ -20,10 +20,10 @@ def join(path: str) -> None:
     Among a user's own files they could get lost, or overwrite one.
     """
     folder, name = os.path.split(path)
-    others = set(os.listdir(folder)) - {name, f"{name}.data"}
-    if not others:
+    other_names = set(os.listdir(folder)) - {name, f"{name}.data"}
+    if not other_names:
         return
-    _rewrite(path, reader.read(path), others)
+    _rewrite(path, reader.read(path), other_names)
 
 
 def fold_file(job: ConversionJob) -> tuple[str, ...]:
@@ -41,14 +41,14 @@ def fold_file(job: ConversionJob) -> tuple[str, ...]:
     return tuple(changes) or ("nothing to fold",)
 
 
-def _rewrite(path: str, model: Model, others: Collection[str]) -> None:
+def _rewrite(path: str, model: Model, other_names: Collection[str]) -> None:
     """Replaces the file that a model was read from, and other files beside it."""
     folder, name = os.path.split(path)
-    inner = os.path.join(folder, "joined.part")
-    os.mkdir(inner)
-    writer.write(model, os.path.join(inner, name))
-    for old in others:
-        os.unlink(os.path.join(folder, old))
-    for new in os.listdir(inner):
-        os.replace(os.path.join(inner, new), os.path.join(folder, new))
-    os.rmdir(inner)
+    temporary_folder = os.path.join(folder, "joined.part")
+    os.mkdir(temporary_folder)
+    writer.write(model, os.path.join(temporary_folder, name))
+    for name_to_remove in other_names:
+        os.unlink(os.path.join(folder, name_to_remove))
+    for new_name in os.listdir(temporary_folder):
+        os.replace(os.path.join(temporary_folder, new_name), os.path.join(folder, new_name))
+    os.rmdir(temporary_folder)

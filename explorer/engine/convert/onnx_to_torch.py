@@ -30,12 +30,12 @@ def torchscript(job: ConversionJob) -> ConversionResult:
         Cancelled: `job.cancel` said so.
     """
     model, module = _load(job)
-    drawn = plan_inputs(model, job.dims, job.input_shapes)
+    input_plans = plan_inputs(model, job.dims, job.input_shapes)
     job.tell("writing TorchScript (traced)")
     jit: Any = torch.jit  # its functions have no types
     try:
         with silence(), torch.no_grad():
-            traced = jit.trace(module, _draw_tensors(drawn, job.seed), check_trace=False, strict=False)
+            traced = jit.trace(module, _draw_tensors(input_plans, job.seed), check_trace=False, strict=False)
     except ExplorerError:
         raise
     except Exception as error:
@@ -43,8 +43,8 @@ def torchscript(job: ConversionJob) -> ConversionResult:
     job.write(traced, lambda: jit.save(traced, job.path))
     evidence = None
     if job.verify:
-        evidence = _compare(job, model, "torchscript", [drawn])
-    return _result("torch.jit.trace of our own interpreter", model, drawn, {}, evidence, (_TRACED,))
+        evidence = _compare(job, model, "torchscript", [input_plans])
+    return _result("torch.jit.trace of our own interpreter", model, input_plans, {}, evidence, (_TRACED,))
 
 
 def program(job: ConversionJob) -> ConversionResult:
@@ -58,11 +58,11 @@ def program(job: ConversionJob) -> ConversionResult:
     symbols = _symbols(model, job)
     job.tell("exporting (torch.export)")
     notes: tuple[str, ...] = ()
-    exported, failed = None, ""
+    exported, failure = None, ""
     if symbols:
-        sizes = {name: LEAST + at for at, name in enumerate(symbols)}
-        drawn = plan_inputs(model, {**sizes, **job.dims}, job.input_shapes)
-        exported, failed = _export(module, drawn, _specification(model, symbols), job.seed)
+        sizes = {name: LEAST + index for index, name in enumerate(symbols)}
+        input_plans = plan_inputs(model, {**sizes, **job.dims}, job.input_shapes)
+        exported, failure = _export(module, input_plans, _specification(model, symbols), job.seed)
         if exported is not None and set(_still_open(model, exported, symbols)) != set(symbols):
             exported = None
         if exported is not None:
@@ -72,23 +72,23 @@ def program(job: ConversionJob) -> ConversionResult:
             notes = (f"torch.export could not leave {', '.join(symbols)} open, and fixed {fixed}",)
             symbols = ()
     if exported is None:
-        drawn = plan_inputs(model, job.dims, job.input_shapes)
-        exported, failed = _export(module, drawn, None, job.seed)
+        input_plans = plan_inputs(model, job.dims, job.input_shapes)
+        exported, failure = _export(module, input_plans, None, job.seed)
     if exported is None:
-        raise BadModel(f"torch.export cannot write it ({failed})", where=job.source)
+        raise BadModel(f"torch.export cannot write it ({failure})", where=job.source)
 
     with silence():
         job.write(exported, lambda: torch.export.save(exported, job.path))
     evidence = None
     if job.verify:
-        cases = [drawn]
+        cases = [input_plans]
         if symbols:
-            for least in (LEAST + 5, 3, 17):
-                sizes_to_try = {name: least + 2 * at for at, name in enumerate(symbols)}
+            for first_size in (LEAST + 5, 3, 17):
+                sizes_to_try = {name: first_size + 2 * index for index, name in enumerate(symbols)}
                 cases.append(plan_inputs(model, {**sizes_to_try, **job.dims}, job.input_shapes))
         evidence = _compare(job, model, "torch.export", cases)
     names = {name: name for name in symbols}
-    return _result("torch.export of our own interpreter", model, drawn, names, evidence, notes)
+    return _result("torch.export of our own interpreter", model, input_plans, names, evidence, notes)
 
 
 _TRACED = "a trace holds what ran with these inputs: turns of loops and decisions are fixed"
@@ -101,8 +101,8 @@ def _load(job: ConversionJob) -> tuple[Model, OnnxModule]:
     return model, load_onnx(model)
 
 
-def _draw_tensors(drawn: Sequence[RandomInput], seed: int) -> tuple[torch.Tensor, ...]:
-    return tuple(as_tensor(value) for value in draw(tuple(drawn), seed).values())
+def _draw_tensors(input_plans: Sequence[RandomInput], seed: int) -> tuple[torch.Tensor, ...]:
+    return tuple(as_tensor(value) for value in draw(tuple(input_plans), seed).values())
 
 
 def _symbols(model: Model, job: ConversionJob) -> tuple[str, ...]:
@@ -131,14 +131,14 @@ def _still_open(model: Model, exported: Any, symbols: Sequence[str]) -> list[str
         for name, size in zip(value.shape or (), tensor.shape, strict=True):
             if name in is_open and isinstance(size, int):
                 is_open[str(name)] = False
-    return [name for name, still in is_open.items() if still]
+    return [name for name, is_kept in is_open.items() if is_kept]
 
 
-def _export(module: OnnxModule, drawn: Sequence[RandomInput], shapes: Any, seed: int) -> tuple[Any, str]:
+def _export(module: OnnxModule, input_plans: Sequence[RandomInput], shapes: Any, seed: int) -> tuple[Any, str]:
     """The exported program; or None and the reason."""
     try:
         with silence(), torch.no_grad():
-            tensors = _draw_tensors(drawn, seed)
+            tensors = _draw_tensors(input_plans, seed)
             return torch.export.export(module, tensors, dynamic_shapes=shapes, strict=False), ""
     except ExplorerError as error:
         return None, error.what
@@ -151,19 +151,19 @@ def _compare(
 ) -> Verification:
     job.tell("reading what was written")
     with silence():
-        written = comparison.LOADERS[format](job.path)
-    return prove(job, model, written, cases, "the file that was written")
+        result_module = comparison.LOADERS[format](job.path)
+    return prove(job, model, result_module, cases, "the file that was written")
 
 
 def _result(
     method: str,
     model: Model,
-    drawn: Sequence[RandomInput],
+    input_plans: Sequence[RandomInput],
     open_: Mapping[str, str],
     evidence: Verification | None,
     notes: tuple[str, ...],
 ) -> ConversionResult:
-    sizes = {drawn_input.name: drawn_input.shape for drawn_input in drawn}
+    sizes = {plan.name: plan.shape for plan in input_plans}
 
     def info(value: Value) -> TensorInfo:
         shape = value.shape

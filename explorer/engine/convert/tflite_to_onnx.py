@@ -62,9 +62,9 @@ def convert(job: ConversionJob) -> ConversionResult:
     evidence = None
     if job.verify:
         with silence():
-            before = _interpreter(tensorflow, job)
-        quantized = any(map(_is_quantized, before.get_tensor_details()))
-        evidence = _compare(job, before, model, quantized)
+            interpreter = _interpreter(tensorflow, job)
+        quantized = any(map(_is_quantized, interpreter.get_tensor_details()))
+        evidence = _compare(job, interpreter, model, quantized)
         notes += (comparison.QUANTIZED,) if quantized else ()
     version = importlib.import_module("tf2onnx").__version__
     return ConversionResult(
@@ -100,7 +100,7 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
 
     Quantized outputs are compared as the real numbers that they stand for.
     """
-    drawn = plan_inputs(model, job.dims, job.input_shapes)
+    input_plans = plan_inputs(model, job.dims, job.input_shapes)
     session = RuntimeSession(model, what="the file that was written")
     names = [value.name for value in model.graph.outputs]
     results = _ordered_outputs(interpreter, names)
@@ -113,7 +113,7 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
         outputs = session.run(feeds)
         return _real_numbers([outputs[name] for name in names], results)
 
-    return comparison.compare_runs(job, model, before, after, drawn, layers)
+    return comparison.compare_runs(job, model, before, after, input_plans, layers)
 
 
 def _is_quantized(detail: Mapping[str, Any]) -> bool:
@@ -124,25 +124,25 @@ def _real_numbers(values: Sequence[Array], details: Sequence[Mapping[str, Any]])
     """Quantized outputs as real numbers."""
     numbers = []
     for value, detail in zip(values, details, strict=True):
-        scale, zero = detail["quantization"]
-        whole = value.dtype.type in comparison.STEPS and scale
-        numbers.append(((value.astype(np.float64) - zero) * scale).astype(np.float32) if whole else value)
+        scale, zero_point = detail["quantization"]
+        is_quantized_value = value.dtype.type in comparison.STEPS and scale
+        numbers.append(((value.astype(np.float64) - zero_point) * scale).astype(np.float32) if is_quantized_value else value)
     return numbers
 
 
 def _ordered_outputs(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
     """The source's outputs in the order of the ONNX file, by name or else by position."""
     results = list(interpreter.get_output_details())
-    places = {detail["name"]: detail for detail in results}
-    return [places[name] for name in names] if set(places) == set(names) else results
+    detail_by_name = {detail["name"]: detail for detail in results}
+    return [detail_by_name[name] for name in names] if set(detail_by_name) == set(names) else results
 
 
 def _run(
     interpreter: Any, model: Model, results: Sequence[Mapping[str, Any]], feeds: Feeds, job: ConversionJob
 ) -> list[Array]:
     inputs = interpreter.get_input_details()
-    named = {detail["name"] for detail in inputs} == {value.name for value in model.graph.feeds}
-    values = [feeds[d["name"]] for d in inputs] if named else list(feeds.values())
+    has_same_names = {detail["name"] for detail in inputs} == {value.name for value in model.graph.feeds}
+    values = [feeds[d["name"]] for d in inputs] if has_same_names else list(feeds.values())
     try:
         for detail, value in zip(inputs, values, strict=True):
             if tuple(detail["shape"]) != value.shape:
