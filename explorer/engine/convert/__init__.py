@@ -1,8 +1,8 @@
 """Conversion between file formats, with evidence that the result is the same model.
 
-One table lists all possible conversions; no other code knows of pairs of formats. Each converter is a
-function in its own module, which is imported when it is needed: turning a checkpoint into safetensors does
-not wait for torch.
+`CONVERTERS` lists every supported pair of source and target format. Each converter is a function in its own
+module, which is imported on first use. Converting a checkpoint to safetensors therefore does not import
+torch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened_model import OpenedModel
 
-_MADE: Mapping[str, tuple[str, tuple[str, ...]]] = {
+_TARGET_FORMATS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "onnx": ("ONNX", (".onnx",)),
     "torchscript": ("TorchScript", (".pt", ".pth", ".ts", ".torchscript")),
     "torch.export": ("a torch.export program", (".pt2",)),
     "safetensors": ("safetensors", (".safetensors",)),
     "checkpoint": ("a state_dict", (".pt", ".pth", ".bin", ".ckpt")),
 }
-"""Target formats: a description, and the file endings, the usual one first."""
+"""Target formats: a description, and the file endings. The usual ending comes first."""
 
 
 class Converter(Struct, frozen=True):
@@ -42,10 +42,10 @@ class Converter(Struct, frozen=True):
 
     Attributes:
         sources: Source formats, as `explorer formats` names them.
-        format: The target format.
-        function: The function that converts: 'module:name' in this package.
-        options: Names of the fields of `ConversionOptions` that it accepts.
-        module: Whether the source must open as an nn.Module, which needs torch, and `--trust` for a pickled
+        format: Target format.
+        function: Function that converts: 'module:name' in this package.
+        options: Names of the fields of `ConversionOptions` that the function accepts.
+        module: Whether the source must open as an nn.Module. This needs torch, and `--trust` for a pickled
             module.
     """
 
@@ -57,17 +57,17 @@ class Converter(Struct, frozen=True):
 
     @property
     def about(self) -> str:
-        """A description of the target format."""
-        return _MADE[self.format][0]
+        """Description of the target format."""
+        return _TARGET_FORMATS[self.format][0]
 
     @property
     def endings(self) -> tuple[str, ...]:
         """File endings of the target format."""
-        return _MADE[self.format][1]
+        return _TARGET_FORMATS[self.format][1]
 
 
 _MODULES = ("torch", "torchscript", "torch.export", "checkpoint")
-"""Formats that may open as an nn.Module."""
+"""Formats that can open as an nn.Module."""
 
 _TENSORS = ("checkpoint", "safetensors", "huggingface")
 """Formats that contain only tensors."""
@@ -93,18 +93,18 @@ _FLAGS = {name: f"--{name.replace('_', '-')}" for name in ConversionOptions.__st
 def find(
     format: str, source: str, target: str, options: ConversionOptions, *, module: bool | None
 ) -> Converter:
-    """Finds the converter from a format to the format that a file name implies.
+    """Finds the converter from a source format to the format that the target's file name implies.
 
     Args:
-        format: The source format.
-        source: The name of the source, for messages.
-        target: The file to write; its ending selects the target format.
+        format: Source format.
+        source: Name of the source, for messages.
+        target: File to write; its ending selects the target format.
         options: Options for the converter.
-        module: Whether the source is open as an nn.Module; None if that is not known yet.
+        module: Whether the source is open as an nn.Module, or None if the source is not open yet.
 
     Raises:
-        Misuse: There is no such converter, or it does not accept an option; the message lists what is
-            possible.
+        Misuse: No converter exists, or the converter does not accept an option; the message lists the
+            alternatives.
         MissingExtra: The conversion needs torch.
     """
     readers = [c for c in CONVERTERS if format in c.sources]
@@ -125,7 +125,7 @@ def find(
             f"{format} cannot be converted to {ending_text}", where=target, hint=f"it can become {listed}"
         )
     if module is None and len({c.function for c in can if target.lower().endswith(c.endings)}) > 1:
-        return converter  # the opened source decides among several
+        return converter  # several converters match: the opened source decides
     for option, flag in _FLAGS.items():
         if getattr(options, option) and option not in converter.options:
             possible = ", ".join(_FLAGS[name] for name in converter.options)
@@ -135,33 +135,33 @@ def find(
 
 
 def check_name(path: str, *formats: str, also: str = "") -> None:
-    """Refuses a file name whose ending does not match the format to write.
+    """Raises an error if the ending of a file name does not match the format to write.
 
     Args:
-        path: The target path.
-        formats: The allowed formats, as `Converter.format` names them.
+        path: Target path.
+        formats: Allowed formats, as `Converter.format` names them.
         also: Another possible target and how to request it, for the hint.
 
     Raises:
         Misuse: The ending belongs to none of the formats; the message lists the endings.
     """
-    if path.lower().endswith(tuple(ending for name in formats for ending in _MADE[name][1])):
+    if path.lower().endswith(tuple(ending for name in formats for ending in _TARGET_FORMATS[name][1])):
         return
     ending = os.path.splitext(path)[1]
     message = f"no such model is written as '{ending}'" if ending else "its name has no ending"
-    possible = [f"{_MADE[name][0]} ({', '.join(_MADE[name][1])})" for name in formats]
+    possible = [f"{_TARGET_FORMATS[name][0]} ({', '.join(_TARGET_FORMATS[name][1])})" for name in formats]
     raise Misuse(message, where=path, hint=f"it can be {'; '.join(filter(None, (*possible, also)))}")
 
 
 def _by_ending(converters: Sequence[Converter], target: str) -> Converter | None:
-    """The converter for a file name; longer endings come first, because .pt2 is not .pt."""
+    """Finds the converter with the longest matching file ending: .pt2 is not read as .pt."""
     name = os.path.basename(target).lower()
     matches = [(len(ending), c) for c in converters for ending in c.endings if name.endswith(ending)]
     return max(matches, key=lambda match: match[0])[1] if matches else None
 
 
 def _refuse_module(format: str, source: str) -> None:
-    """Raises the reason why a source is no nn.Module: no torch, or a checkpoint whose code did not run."""
+    """Raises an error that explains why the source did not open as an nn.Module."""
     if format != "checkpoint":
         require("torch", source)
     hint = "a pickled module runs with --trust; for a state_dict name the code: package.module:callable"
@@ -169,7 +169,7 @@ def _refuse_module(format: str, source: str) -> None:
 
 
 def kinds(opened: OpenedModel) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The formats that a model can be converted to: for each a description and its file endings."""
+    """Lists the formats that a model can be converted to: a description and the file endings of each."""
     module = hasattr(opened, "loaded")
     return tuple(
         (c.about, c.endings) for c in CONVERTERS if opened.format in c.sources and (module or not c.module)
@@ -177,7 +177,7 @@ def kinds(opened: OpenedModel) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def words(options: ConversionOptions) -> list[str]:
-    """Options as command-line words."""
+    """Options as command-line arguments."""
     typed = []
     for option, flag in _FLAGS.items():
         value = getattr(options, option)
@@ -195,11 +195,11 @@ def words(options: ConversionOptions) -> list[str]:
 def write(
     opening: Callable[[], OpenedModel], path: str | None, job: ConversionJob, *, overwrite: bool = False
 ) -> Conversion:
-    """Converts a model to another format and compares the two; writes nothing unless all succeeds.
+    """Converts a model to another format and compares the two. Keeps the file only if both steps succeed.
 
     Args:
-        opening: Opens the model.
-        path: The path of the model; None for an nn.Module object.
+        opening: Function that opens the model.
+        path: Path of the model, or None for an nn.Module object.
         job: The conversion, without the model and the temporary path.
         overwrite: Whether an existing file may be replaced.
 
@@ -212,7 +212,7 @@ def write(
     started = time.perf_counter()
     if job.draws < 1:
         raise Misuse(f"{job.draws} draws prove nothing", where="--draws", hint="give 1 or more")
-    opened, converter = _open(opening, path, job.target, job.asked, overwrite=overwrite)
+    opened, converter = _open(opening, path, job.target, job.options, overwrite=overwrite)
     job = replace(job, opened=opened, source=opened.source)
 
     def convert(job: ConversionJob) -> ConversionResult:
@@ -226,19 +226,19 @@ def write(
 def rebatch(
     model: Model, batch: int | str, job: ConversionJob, *, axes: Mapping[str, int], overwrite: bool = False
 ) -> Conversion:
-    """Writes an ONNX model for another batch size, as `write` does.
+    """Writes an ONNX model for another batch size, and compares it with the original as `write` does.
 
     Args:
-        model: The original.
-        batch: The new size, or a name for an open one.
-        job: The target, the number of comparisons, and the progress callback.
-        axes: The batch axis of each input; empty for the first axis of every input.
+        model: Original model.
+        batch: New batch size, or a name for an open batch dimension.
+        job: Target, number of comparisons, and progress callback.
+        axes: Batch axis of each input, or empty for the first axis of every input.
         overwrite: Whether an existing file may be replaced.
 
     Raises:
         Misuse: The batch cannot be rewritten safely.
         BadModel: The original or the result cannot be run.
-        Cancelled: `job.cancel` said so.
+        Cancelled: The user canceled (`job.cancel`).
     """
     started = time.perf_counter()
     convert = require(f"{__name__}.rebatching", job.target).rebatching(model, batch, job, axes)
@@ -253,7 +253,7 @@ def _write(
     *,
     overwrite: bool,
 ) -> Conversion:
-    """Runs a conversion; a result that differs from the source is not kept."""
+    """Runs a conversion into a temporary file, and keeps the file if the result equals the source."""
     result, size = None, None
     target_file = output_files.atomic_write(job.target, overwrite=overwrite)
     with target_file as temporary:
@@ -280,10 +280,13 @@ def _open(
     *,
     overwrite: bool,
 ) -> tuple[OpenedModel, Converter]:
-    """Opens the model and finds its converter; everything that can be refused early is checked before."""
+    """Opens the model and finds its converter.
+
+    Checks the target and the options first, because opening is slow.
+    """
     if path is not None and os.path.exists(path):
         format = recognise(path).name
-        if any(format in c.sources for c in CONVERTERS):  # a folder's format shows when it is opened
+        if any(format in c.sources for c in CONVERTERS):  # a folder's format is known only after opening
             find(format, path, target, options, module=None)
     output_files.check_target(target, overwrite=overwrite, models=[path] if path else [], weights=())
     opened = opening()

@@ -1,9 +1,8 @@
-"""Dynamic axes: the dimensions that a converted model leaves open, their sizes during export, and other sizes
-at which the result is tested.
+"""Dynamic axes: open dimensions of a converted model, their sizes during export, and further sizes to test.
 
-torch.export treats a size of 0 or 1 as a constant in any case, so an open dimension has at least size 2
-during export. If an exporter writes that size into the graph nevertheless, running the result at another size
-reveals it.
+torch.export always treats a size of 0 or 1 as a constant. An open dimension therefore has at least size 2
+during export. Some exporters still write that size into the graph as a constant. Running the result at
+another size detects this.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.arguments import BoundInputs
     from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 
-LEAST = 2
-"""The smallest size that torch.export does not treat as a constant."""
+MIN_OPEN_SIZE = 2
+"""Smallest size that torch.export does not treat as a constant."""
 
 
-class Axes(Struct, frozen=True):
-    """The open dimensions.
+class OpenAxes(Struct, frozen=True):
+    """Open dimensions of a model's inputs.
 
     Attributes:
         inputs: For each input, its open axes and the names of their dimensions.
-        sizes: The size of each dimension during export.
-        bound: The inputs at those sizes.
-        others: The inputs at other sizes at which the model runs; empty if no dimension is open.
+        sizes: Size of each dimension during export.
+        export_inputs: Inputs at those sizes.
+        other_inputs: Inputs at further sizes at which the model runs; empty if no dimension is open.
     """
 
     inputs: tuple[Mapping[int, str], ...]
     sizes: Mapping[str, int]
-    bound: BoundInputs
-    others: tuple[BoundInputs, ...] = ()
+    export_inputs: BoundInputs
+    other_inputs: tuple[BoundInputs, ...] = ()
 
     @property
     def open(self) -> bool:
@@ -49,22 +48,22 @@ class Axes(Struct, frozen=True):
         return bool(self.sizes)
 
 
-def settle(
+def resolve(
     loaded: LoadedModule,
     bound_inputs: BoundInputs,
     dynamic: Mapping[str, Mapping[int, str]],
     names: Sequence[str],
-) -> Axes:
-    """Decides which dimensions stay open, their sizes during export, and the other sizes to test.
+) -> OpenAxes:
+    """Selects the dimensions that stay open, their sizes during export, and the further sizes to test.
 
     Args:
-        loaded: The model.
-        bound_inputs: Its inputs.
-        dynamic: The requested dimensions: input to axis to name of the dimension.
-        names: The names of the inputs in the result, which the user may use as well.
+        loaded: Source model.
+        bound_inputs: Inputs of the model.
+        dynamic: Requested dimensions: input name to axis to dimension name.
+        names: Names of the inputs in the result. The user may use them in `dynamic`.
 
     Raises:
-        Misuse: There is no such input or axis, or one dimension has two sizes.
+        Misuse: An input or axis does not exist, or two axes with one dimension name differ in size.
     """
     input_names = [info.name for info in bound_inputs.inputs]
     axes_by_input: dict[str, Mapping[int, str]] = {}
@@ -74,7 +73,7 @@ def settle(
             raise Misuse(f"no input is called '{name}'", where="--dynamic", hint=nearest(name, input_names))
         axes_by_input[input_names[candidates.index(name)]] = axes
     inputs = tuple(
-        {_checked_axis(info, axis): name for axis, name in axes_by_input.get(info.name, {}).items()}
+        {_normalize_axis(info, axis): name for axis, name in axes_by_input.get(info.name, {}).items()}
         for info in bound_inputs.inputs
     )
     example = bound_inputs.example
@@ -82,58 +81,65 @@ def settle(
     if axes_by_input and (bound_inputs.images or packed):
         raise Misuse("this model takes its inputs packed in lists", where="--dynamic", hint="leave it out")
     sizes = _sizes(bound_inputs.inputs, inputs)
-    export_inputs = _resize(bound_inputs, inputs, {name: max(size, LEAST) for name, size in sizes.items()})
+    export_inputs = _resize(
+        bound_inputs, inputs, {name: max(size, MIN_OPEN_SIZE) for name, size in sizes.items()}
+    )
     export_sizes = _sizes(export_inputs.inputs, inputs)
     other_inputs: dict[tuple[int, ...], BoundInputs] = {}
     for candidate_sizes in (
-        (_sizes_to_try(export_sizes), _lengths(export_sizes, 3), _lengths(export_sizes, 17)) if sizes else ()
+        (_sizes_to_try(export_sizes), _sizes_from(export_sizes, 3), _sizes_from(export_sizes, 17))
+        if sizes
+        else ()
     ):
-        resized = ((tuple(sizes_to_test.values()), _resize(export_inputs, inputs, sizes_to_test)) for sizes_to_test in candidate_sizes)
+        resized = (
+            (tuple(sizes_to_test.values()), _resize(export_inputs, inputs, sizes_to_test))
+            for sizes_to_test in candidate_sizes
+        )
         first_runnable = next((pair for pair in resized if outputs_of(loaded, pair[1]) is not None), None)
         if first_runnable is not None and first_runnable[0] != tuple(export_sizes.values()):
             other_inputs.setdefault(*first_runnable)
     loaded.bound = export_inputs
-    return Axes(inputs, export_sizes, export_inputs, tuple(other_inputs.values()))
+    return OpenAxes(inputs, export_sizes, export_inputs, tuple(other_inputs.values()))
 
 
-def specifications(loaded: LoadedModule, axes: Axes) -> Any:
-    """`dynamic_shapes` for torch.export, by argument name; None if no dimension is open."""
+def specifications(loaded: LoadedModule, axes: OpenAxes) -> Any:
+    """`dynamic_shapes` for torch.export, by argument name, or None if no dimension is open."""
     if not axes.open:
         return None
     from torch.export import Dim
 
     dims = {name: Dim(name) for name in axes.sizes}
     dims_by_input = [{axis: dims[name] for axis, name in open_axes.items()} for open_axes in axes.inputs]
-    args, kwargs = axes.bound.call(dims_by_input)  # type: ignore[arg-type]
+    args, kwargs = axes.export_inputs.call(dims_by_input)  # type: ignore[arg-type]
     return dict(inspect.signature(loaded.meta().forward).bind(*args, **kwargs).arguments)
 
 
-def inputs(axes: Axes) -> tuple[TensorInfo, ...]:
-    """The inputs, with names of open dimensions instead of sizes."""
+def input_infos(axes: OpenAxes) -> tuple[TensorInfo, ...]:
+    """Facts of the inputs; names replace the sizes of open dimensions."""
     infos = []
-    for info, axis_names in zip(axes.bound.inputs, axes.inputs, strict=True):
+    for info, axis_names in zip(axes.export_inputs.inputs, axes.inputs, strict=True):
         shape = tuple(axis_names.get(axis, size) for axis, size in enumerate(info.shape or ()))
         infos.append(replace(info, shape=shape))
     return tuple(infos)
 
 
-def notes(axes: Axes) -> tuple[str, ...]:
+def notes(axes: OpenAxes) -> tuple[str, ...]:
     """Notes about the open dimensions, for the report."""
     if not axes.open:
         return ()
     sizes = ", ".join(f"{name}={size}" for name, size in axes.sizes.items())
-    if not axes.others:
+    if not axes.other_inputs:
         return (f"exported with {sizes}; no other size was found at which the module itself runs",)
     return (f"exported with {sizes}",)
 
 
-def outputs(loaded: LoadedModule, axes: Axes) -> tuple[TensorInfo, ...]:
-    """The outputs, with names for the sizes that depend on open dimensions; empty if unknown."""
-    infos = outputs_of(loaded, axes.bound) or ()
-    other_infos = outputs_of(loaded, axes.others[0]) if axes.others else None
+def output_infos(loaded: LoadedModule, axes: OpenAxes) -> tuple[TensorInfo, ...]:
+    """Facts of the outputs; names replace the sizes that depend on open dimensions. Empty if unknown."""
+    infos = outputs_of(loaded, axes.export_inputs) or ()
+    other_infos = outputs_of(loaded, axes.other_inputs[0]) if axes.other_inputs else None
     if other_infos is None or len(infos) != len(other_infos):
         return infos
-    other_sizes = _sizes(axes.others[0].inputs, axes.inputs)
+    other_sizes = _sizes(axes.other_inputs[0].inputs, axes.inputs)
     named_infos = []
     for index, (a, b) in enumerate(zip(infos, other_infos, strict=True)):
         shape = list(a.shape or ())
@@ -145,7 +151,7 @@ def outputs(loaded: LoadedModule, axes: Axes) -> tuple[TensorInfo, ...]:
     return tuple(named_infos)
 
 
-def _checked_axis(info: TensorInfo, axis: int) -> int:
+def _normalize_axis(info: TensorInfo, axis: int) -> int:
     rank = len(info.shape or ())
     if not -rank <= axis < rank:
         hint = f"its shape is {shape_text(info.shape)}"
@@ -176,7 +182,10 @@ def _resize(
 
 
 def _sizes_to_try(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Sizes to test, likeliest first; dimensions of different size never become equal by chance."""
+    """Yields candidate sizes to test, likeliest first.
+
+    Dimensions that differ in size still differ in the first one.
+    """
     yield {name: size + 1 + index for index, (name, size) in enumerate(sizes.items())}
     yield {name: size + 1 for name, size in sizes.items()}
     for step in (8, 32):
@@ -187,7 +196,7 @@ def _sizes_to_try(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
             yield {name: size + step if name == changed_name else size for name, size in sizes.items()}
 
 
-def _lengths(sizes: Mapping[str, int], minimum: int) -> Iterator[dict[str, int]]:
-    """Sizes from `minimum` on: all different, or all equal if two names had the same size."""
+def _sizes_from(sizes: Mapping[str, int], minimum: int) -> Iterator[dict[str, int]]:
+    """Yields sizes from `minimum` on: first all different, then all equal for models that require it."""
     yield {name: minimum + 2 * index for index, name in enumerate(sizes)}
     yield dict.fromkeys(sizes, minimum)

@@ -1,9 +1,8 @@
-"""Numerical comparison of a conversion: source and result run on the same random inputs in their frameworks.
-framework.
+"""Numerical comparison of a conversion: source and result run on the same random inputs.
 
-The source also runs in float64. Its own error against that run is the noise floor, and the result must be at
-least as accurate (`verify.compare`). If dimensions are open, both also run at other sizes than the one used
-for the export.
+Each model runs in its own framework. The source also runs in float64: the error of its normal run against the
+float64 run is the noise floor. The result must be at least as accurate (`proof.outputs.run.compare`). If dimensions are
+open, both models also run at sizes that the export did not use.
 """
 
 from __future__ import annotations
@@ -40,28 +39,28 @@ QUANTIZED = (
     "quantized: the two may be as far apart as rounding to 8 bits at every layer explains, measured by what"
     " one step of quantization in the inputs changes"
 )
-"""The note about a comparison of quantized models."""
+"""Note about a comparison of quantized models."""
 
-STEPS = (np.int8, np.uint8, np.int16)
+QUANTIZED_TYPES = (np.int8, np.uint8, np.int16)
 """Types of quantized numbers."""
 
-ROUNDING = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm"})
-"""Operators where a quantized model rounds: to 8 bits after each layer, or before each product."""
+ROUNDING_OPERATORS = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm"})
+"""Operators at which a quantized model rounds to 8 bits: after each layer, or before each product."""
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
 
 
 class _Case(NamedTuple):
-    """The inputs at one set of sizes, the number of draws, and a suffix for the names of the outputs."""
+    """Inputs at one set of sizes, the number of draws, and a suffix for the names of the outputs."""
 
-    bound: BoundInputs
+    inputs: BoundInputs
     draws: int
     label: str = ""
 
 
 def _cases(bound_inputs: BoundInputs, other_inputs: Sequence[BoundInputs], draws: int) -> list[_Case]:
-    """The sizes used for the export, and other sizes if dimensions are open."""
+    """Cases to compare: the sizes used for the export, and further sizes if dimensions are open."""
     cases = [_Case(bound_inputs, draws)]
     for resized in other_inputs:
         pairs = zip(bound_inputs.inputs, resized.inputs, strict=True)
@@ -85,33 +84,37 @@ def prove(
 
     Args:
         job: The conversion.
-        loaded: The source.
-        bound_inputs: The inputs at the sizes used for the export.
-        other_inputs: The inputs at other sizes, if dimensions are open.
-        make_result_runner: Makes, for some inputs, a function that runs the result on arrays by input name.
-        depth: Roundings on the way through the model; used if there are no float64 results.
-        names: The result's names of the outputs, if it has any.
-        plan_inputs: How to draw the inputs, if more is known than the module tells.
+        loaded: Source model.
+        bound_inputs: Inputs at the sizes used for the export.
+        other_inputs: Inputs at further sizes, if dimensions are open.
+        make_result_runner: Function that returns, for some inputs, a function that runs the result on arrays
+            by input name.
+        depth: Number of successive roundings in the model; sets the tolerance if no float64 results exist.
+        names: Output names of the result, or empty if it has none.
+        plan_inputs: Function that returns random-input plans by input name, or None to derive them from the
+            module.
 
     Raises:
         BadModel: The source or the result cannot be run.
         Misuse: No input can be drawn.
-        Cancelled: `job.cancel` said so.
+        Cancelled: The user canceled (`job.cancel`).
     """
     started = time.perf_counter()
     original = _load_original(job, loaded)
-    exact, failure = _in_float64(original)
+    exact, failure = _float64_copy(original)
     seeds = tuple(job.seed + index for index in range(job.draws))
     evidence: list[OutputEvidence] = []
     texts: list[str] = []
     cases = _cases(bound_inputs, other_inputs, job.draws)
-    step = job.counted("comparing with the source", sum(2 * case.draws + 1 for case in cases))
+    step = job.step_counter("comparing with the source", sum(2 * case.draws + 1 for case in cases))
     for case in cases:
-        input_plans = _input_plans(loaded, case.bound, plan_inputs(case.bound) if plan_inputs is not None else {})
+        input_plans = _input_plans(
+            loaded, case.inputs, plan_inputs(case.inputs) if plan_inputs is not None else {}
+        )
         texts += [plan.text() for plan in input_plans]
-        feeds = [_with_user_integers(case.bound, draw(input_plans, seed)) for seed in seeds[: case.draws]]
-        old, references, text = _run_source(loaded, original, exact, case.bound, feeds, step)
-        new = run.run_each(make_result_runner(case.bound), (), feeds, step)
+        feeds = [_keep_user_integers(case.inputs, draw(input_plans, seed)) for seed in seeds[: case.draws]]
+        old, references, text = _run_source(loaded, original, exact, case.inputs, feeds, step)
+        new = run.run_each(make_result_runner(case.inputs), (), feeds, step)
         named = tuple(names) if len(names) == len(old.draws[0]) else tuple(_numbered_names(old.draws[0]))
         old, new = replace(old, names=named), replace(new, names=_matching_names(named, new.draws[0]))
         true_by_name = [dict(zip(named, values, strict=True)) for values in references]
@@ -129,7 +132,10 @@ def prove_written(
     format: str,
     depth: int,
 ) -> Verification | None:
-    """As `prove`, for a file that torch wrote in a format of `LOADERS`; None without `job.verify`."""
+    """Compares a module with the file that torch wrote from it, or returns None without `job.verify`.
+
+    The arguments are those of `prove`; `format` is a key of `LOADERS`.
+    """
     if not job.verify:
         return None
     job.tell("reading what was written")
@@ -147,26 +153,26 @@ def compare_runs(
     input_plans: Sequence[RandomInput],
     layers: int | None,
 ) -> Verification:
-    """As `prove`, for a source that is no nn.Module.
+    """Compares two models that run as functions, for a source that is not an nn.Module.
 
-    A quantized model rounds to 8 bits at every layer, and no two runtimes round alike. For such a model the
-    noise of one layer is the effect of one quantization step in the inputs. It grows with the square root of
-    the number of layers, as roundings do.
+    A quantized model rounds to 8 bits at every layer, and two runtimes rarely round alike. For such a model
+    the noise of one layer is the effect of one quantization step in the inputs. The noise grows with the
+    square root of the number of layers, as rounding errors do.
 
     Args:
         job: The conversion.
-        model: The source or result in ONNX, whose float64 results are the reference.
-        run_original: Runs the source on arrays by input name.
-        run_result: Runs the result on the same arrays.
-        input_plans: How to draw the inputs.
-        layers: The number of layers that round to 8 bits; None for a model that is not quantized.
+        model: Source or result in ONNX, whose float64 results are the reference.
+        run_original: Function that runs the source on arrays by input name.
+        run_result: Function that runs the result on the same arrays.
+        input_plans: Random-input plan of each input.
+        layers: Number of layers that round to 8 bits, or None for a model that is not quantized.
     """
     started = time.perf_counter()
     seeds = tuple(job.seed + index for index in range(job.draws))
     feeds = [draw(tuple(input_plans), seed) for seed in seeds]
-    step = job.counted("comparing with the source", 3 * len(feeds))
+    step = job.step_counter("comparing with the source", 3 * len(feeds))
     names = [value.name for value in model.graph.outputs]
-    perturb = run.by_one_ulp if layers is None else _by_one_step
+    perturb = run.by_one_ulp if layers is None else _shift_by_one_step
     old = run.run_each(run_original, names, feeds, step, shake=perturb)
     new = run.run_each(run_result, names, feeds, step)
     references: list[dict[str, Array]] = []
@@ -208,19 +214,22 @@ def _numbered_names(results: Sequence[Any]) -> list[str]:
 
 
 def _matching_names(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, ...]:
-    """The names for the other run's results; numbers if the counts differ."""
+    """Output names of the source if the result has as many outputs, else numbered names."""
     return names if len(names) == len(results) else tuple(f"result.{index}" for index in range(len(results)))
 
 
 def one_draw(loaded: LoadedModule, bound_inputs: BoundInputs, seed: int) -> dict[str, Array]:
-    """One set of random inputs of a module by name, as `prove` draws them."""
-    return _with_user_integers(bound_inputs, draw(_input_plans(loaded, bound_inputs, {}), seed))
+    """Draws one set of random inputs of a module, by input name, as `prove` does."""
+    return _keep_user_integers(bound_inputs, draw(_input_plans(loaded, bound_inputs, {}), seed))
 
 
 def _input_plans(
     loaded: LoadedModule, bound_inputs: BoundInputs, plans: Mapping[str, RandomInput]
 ) -> tuple[RandomInput, ...]:
-    """How to draw each input: as in `plans`, else below the number of rows of the smallest embedding."""
+    """Random-input plan of each input.
+
+    Integers without a plan stay below the row count of the smallest embedding.
+    """
     height = 0 if len(plans) == len(bound_inputs.inputs) else _smallest_table(loaded)
     input_plans = []
     for info in bound_inputs.inputs:
@@ -244,15 +253,18 @@ def _plan_input(name: str, dtype: str, shape: tuple[int, ...], height: int) -> R
 
 
 def _smallest_table(loaded: LoadedModule) -> int:
-    """The rows of the smallest embedding, below which every index is valid; 0 if there is none."""
+    """Row count of the smallest embedding, or 0 if the model has none. Every index below it is valid."""
     from torch import nn
 
     tables = [m for m in loaded.meta().modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
     return min((int(m.weight.shape[0]) for m in tables if m.weight is not None), default=0)
 
 
-def _with_user_integers(bound_inputs: BoundInputs, drawn: dict[str, Array]) -> dict[str, Array]:
-    """The drawn inputs with the user's own integers: lengths and positions must keep their meaning."""
+def _keep_user_integers(bound_inputs: BoundInputs, drawn: dict[str, Array]) -> dict[str, Array]:
+    """Replaces drawn integers by those of the user's example.
+
+    Lengths and positions must keep their meaning.
+    """
     if bound_inputs.example is None:
         return drawn
     for info, tensor in zip(bound_inputs.inputs, bound_inputs.example.tensors(), strict=True):
@@ -261,12 +273,12 @@ def _with_user_integers(bound_inputs: BoundInputs, drawn: dict[str, Array]) -> d
     return drawn
 
 
-def _by_one_step(feeds: Feeds) -> Feeds:
-    """The inputs moved by one 8-bit quantization step, alternately up and down."""
+def _shift_by_one_step(feeds: Feeds) -> Feeds:
+    """Shifts the inputs by one 8-bit quantization step, alternately up and down."""
     moved = {}
     for name, value in feeds.items():
         signs = np.where(np.arange(value.size) % 2, 1, -1).reshape(value.shape)
-        if value.dtype.type in STEPS:
+        if value.dtype.type in QUANTIZED_TYPES:
             limits = np.iinfo(value.dtype)
             moved[name] = np.clip(value.astype(np.int32) + signs, limits.min, limits.max).astype(value.dtype)
         elif value.dtype.kind == "f" and value.size:
@@ -277,7 +289,7 @@ def _by_one_step(feeds: Feeds) -> Feeds:
 
 
 class _FailedRun(BadModel):
-    """A module that raised an error when it was called."""
+    """Error of a module that raised an exception when it was called."""
 
     def __init__(self, cause: str, source: str) -> None:
         super().__init__(f"cannot be run {cause}", where=source, hint=UNPROVED)
@@ -285,8 +297,8 @@ class _FailedRun(BadModel):
 
 
 def module_call(module: Any, bound_inputs: BoundInputs, source: str) -> Callable[[Feeds], list[Array]]:
-    """A function that runs a module, or a program loaded from a torch file, on arrays by input name."""
-    import torch  # takes 2 s, may be missing, and a comparison of ONNX files does not need it
+    """Returns a function that runs a module, or a loaded program, on arrays by input name."""
+    import torch  # takes 2 s and can be missing; comparing ONNX files works without torch
 
     from explorer.engine.formats.torch_module.modules import tensors
 
@@ -327,7 +339,7 @@ LOADERS: Mapping[str, Callable[[str], Any]] = {"torchscript": _torchscript, "tor
 
 
 def _load_original(job: ConversionJob, loaded: LoadedModule) -> nn.Module:
-    """The source as read here, or, if its code may run, as torch itself loads it."""
+    """Loads the source: by torch if its code may run (`job.trust`), else by Explorer's reader."""
     load = LOADERS.get(job.opened.format) if job.trust else None
     if load is None:
         return loaded.materialise()
@@ -347,7 +359,7 @@ def _run_source(
     feeds: Sequence[Feeds],
     step: Callable[[], None],
 ) -> tuple[run.ModelOutputs, list[list[Array]], str]:
-    """The source's outputs, its float64 outputs, and a description of the latter."""
+    """Runs the source; returns its outputs, its float64 outputs, and a description of the float64 run."""
     with loaded.quiet():
         old = run.run_each(
             module_call(original, bound_inputs, loaded.source), (), feeds, step, shake=run.by_one_ulp
@@ -365,8 +377,8 @@ def _run_source(
         return old, [], f"none: the module does not run in float64 {why}"
 
 
-def _in_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
-    """A copy in double precision; or None and the reason if there is not enough memory."""
+def _float64_copy(model: nn.Module) -> tuple[nn.Module | None, str]:
+    """Returns a float64 copy of a module, or None and the reason, such as too little memory."""
     needed = 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
     free = processor.free_bytes()
     if free is not None and needed > free // 2:
@@ -383,6 +395,9 @@ def _as_float64(value: Array) -> Array:
 
 
 def depth_of_module(module: nn.Module) -> int:
-    """Roundings on the way through a module: one for each module, and the depth of every weight."""
+    """Estimates the number of successive roundings in a module.
+
+    The estimate is one for each module, plus the largest dimension of each weight.
+    """
     depths = (max(p.shape, default=1) for p in module.parameters() if p.is_floating_point())
     return sum(1 for _ in module.modules()) + sum(depths)

@@ -1,4 +1,4 @@
-"""Conversion job: the input and the result of a converter."""
+"""Input and result of a converter."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ ExporterName = Literal["torchscript", "dynamo"]
 """Torch's exporters to ONNX."""
 
 ScriptMethod = Literal["trace", "script"]
-"""The ways to make TorchScript."""
+"""Methods that create TorchScript."""
 
 
 class ConversionOptions(Spec, frozen=True):
-    """Options for the result; the converter decides what is not set.
+    """Options for the result. The converter chooses a value for each option that is not set.
 
     Attributes:
         exporter: Torch's exporter: 'torchscript' or 'dynamo'.
-        opset: The ONNX operator set.
-        input_names: A name for each input.
-        output_names: A name for each output.
-        dynamic: Open dimensions: input to axis to name of the dimension.
-        method: 'trace' or 'script'.
+        opset: Version of the ONNX operator set.
+        input_names: Name of each input.
+        output_names: Name of each output.
+        dynamic: Open dimensions: input name to axis to dimension name.
+        method: TorchScript method: 'trace' or 'script'.
         fold: Whether to fold batch normalization, constants and no-ops.
     """
 
@@ -52,22 +52,22 @@ class ConversionOptions(Spec, frozen=True):
 
 
 class ConversionJob(Struct, frozen=True):
-    """One conversion.
+    """Input of a converter: the model, the target, and the options.
 
     Attributes:
-        target: The user's path for the result; its ending selects the format.
-        source: The user's name of the model.
-        opened: The opened model (an `OpenedModel`, or a format's own type with more).
+        target: User's path for the result; its ending selects the format.
+        source: User's name of the model.
+        opened: Opened model (an `OpenedModel` or a subclass for its format).
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of inputs, which override the model's.
-        asked: Options for the result.
-        path: The temporary path to write to; the caller renames it after success.
+        options: Options for the result.
+        path: Temporary path to write to; the caller renames the file after success.
         trust: Whether code in the source may run.
         verify: Whether to compare the result with the source.
-        draws: The number of random inputs for the comparison.
-        seed: The seed of the first one.
-        on_progress: Receives the progress.
-        cancel: Polled now and then.
+        draws: Number of random inputs for the comparison.
+        seed: Seed of the first random input.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that tells whether the user canceled; polled between steps.
     """
 
     target: str
@@ -75,7 +75,7 @@ class ConversionJob(Struct, frozen=True):
     opened: Any = None
     dims: Mapping[str, int] = {}
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] = {}
-    asked: ConversionOptions = ConversionOptions()
+    options: ConversionOptions = ConversionOptions()
     path: str = ""
     trust: bool = False
     verify: bool = True
@@ -85,28 +85,28 @@ class ConversionJob(Struct, frozen=True):
     cancel: Cancel = None
 
     def tell(self, phase: str, completed: int = 0, total: int = 0) -> None:
-        """Reports progress, and stops if the user has cancelled.
+        """Reports progress, and stops the conversion if the user canceled.
 
         Raises:
-            Cancelled: The user has cancelled.
+            Cancelled: The user canceled.
         """
         report(self.on_progress, self.cancel, phase, completed, total)
 
-    def counted(self, phase: str, total: int) -> Callable[[], None]:
-        """A function to call before each of `total` steps; it reports progress as `tell` does."""
+    def step_counter(self, phase: str, total: int) -> Callable[[], None]:
+        """Returns a function that reports one more of `total` steps; call it before each step."""
         steps = itertools.count()
         return lambda: self.tell(phase, next(steps), total)
 
     def write(self, model: Any, save: Callable[[], object]) -> None:
-        """Lets torch write `path`.
+        """Checks the free disk space, then calls torch's function that writes `path`.
 
         Args:
             model: A module, or an exported program.
-            save: Writes the file.
+            save: Function that writes the file.
 
         Raises:
             OSError: The disk is full.
-            ExplorerError: torch cannot write it.
+            ExplorerError: torch cannot write the model.
         """
         tensors = (*model.parameters(), *model.buffers(), *getattr(model, "constants", {}).values())
         nbytes = sum(getattr(tensor, "nbytes", 0) for tensor in tensors)
@@ -120,7 +120,7 @@ class ConversionJob(Struct, frozen=True):
 
 
 class ConversionResult(Struct, frozen=True):
-    """The file written to `ConversionJob.path`, and its comparison; see `facts.conversion.Conversion`."""
+    """File written to `ConversionJob.path`, and its comparison; see `facts.conversion.Conversion`."""
 
     how: str
     opset: int | None = None
@@ -133,15 +133,15 @@ class ConversionResult(Struct, frozen=True):
 
 
 def tensor_infos(values: Iterable[Value]) -> tuple[TensorInfo, ...]:
-    """A graph's declared inputs or outputs as facts."""
+    """Facts of a graph's declared inputs or outputs."""
     return tuple(TensorInfo(value.name, value.dtype, value.shape, "declared") for value in values)
 
 
 def module_of(opened: OpenedModel) -> LoadedModule:
-    """The nn.Module of a model.
+    """nn.Module of an opened model.
 
     Raises:
-        Misuse: The model is no nn.Module.
+        Misuse: The model has no nn.Module.
         MissingExtra: torch is not installed.
     """
     loaded: LoadedModule | None = getattr(opened, "loaded", None)

@@ -1,4 +1,4 @@
-"""ONNX from an nn.Module, by either of torch's exporters."""
+"""Conversion of an nn.Module to ONNX by one of torch's exporters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import many_text, printable
 from explorer.engine.convert import axes, comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult, tensor_infos
-from explorer.engine.convert.onnx_file import fold_file, join
+from explorer.engine.convert.onnx_file import fold_file, join_external_data
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
@@ -28,20 +28,23 @@ def convert(job: ConversionJob) -> ConversionResult:
     """Writes an ONNX file, and a file with external data if the weights are large.
 
     Raises:
-        BadModel, Misuse: The exporter cannot write this model, or not with these options.
-        Cancelled: `job.cancel` said so.
+        BadModel: The exporter cannot write this model, or ignored an option.
+        Misuse: An option does not fit the model.
+        Cancelled: The user canceled (`job.cancel`).
     """
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
-    options = job.asked
+    options = job.options
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
-    names = _names(options.input_names, [info.name for info in bound_inputs.inputs], "--input-names", "input")
-    open_axes = axes.settle(loaded, bound_inputs, options.dynamic, names)
-    bound_inputs = open_axes.bound
-    output_infos = axes.outputs(loaded, open_axes)
+    names = _choose_names(
+        options.input_names, [info.name for info in bound_inputs.inputs], "--input-names", "input"
+    )
+    open_axes = axes.resolve(loaded, bound_inputs, options.dynamic, names)
+    bound_inputs = open_axes.export_inputs
+    output_infos = axes.output_infos(loaded, open_axes)
     outputs = options.output_names
-    if output_infos:  # else the outputs are counted in the written file
-        outputs = _names(
+    if output_infos:  # if empty, the written file tells how many outputs exist
+        outputs = _choose_names(
             options.output_names, [info.name for info in output_infos], "--output-names", "output"
         )
     _check_names(loaded, names, outputs)
@@ -59,7 +62,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     )
     export_result = onnx_export.export(loaded, bound_inputs, job.path, job.on_progress, request)
     job.tell("reading what was written")
-    join(job.path)
+    join_external_data(job.path)
     fold_notes = fold_file(job)
     model = validate(reader.read(job.path))
     _check_file(model, job, dict(zip(names, open_axes.inputs, strict=True)), loaded.source)
@@ -71,11 +74,11 @@ def convert(job: ConversionJob) -> ConversionResult:
             job,
             loaded,
             bound_inputs,
-            open_axes.others,
-            _runner(model, file_names, condition_values),
+            open_axes.other_inputs,
+            _make_runner(model, file_names, condition_values),
             depth=depth_of(model),
             names=[value.name for value in model.graph.outputs],
-            planned=_input_planner(model, file_names),
+            plan_inputs=_make_input_planner(model, file_names),
         )
     return ConversionResult(
         how=f"{onnx_export.EXPORTERS[export_result.exporter]}, opset {model.opset}",
@@ -97,8 +100,8 @@ def convert(job: ConversionJob) -> ConversionResult:
 def _check_file(
     model: Model, job: ConversionJob, open_axes: Mapping[str, Mapping[int, str]], source: str
 ) -> None:
-    """Refuses a file that does not match the options."""
-    options = job.asked
+    """Raises an error if the written file does not match the options."""
+    options = job.options
     if options.opset is not None and model.opset != options.opset:
         message = f"the exporter wrote opset {model.opset} instead of {options.opset}"
         hint = "leave --opset out, or try the other --exporter"
@@ -115,7 +118,7 @@ def _check_file(
         raise Misuse(f"the model has {count} outputs", where="--output-names", hint=f"give {count} names")
 
 
-def _names(names: Sequence[str], defaults: Sequence[str], flag: str, kind: str) -> tuple[str, ...]:
+def _choose_names(names: Sequence[str], defaults: Sequence[str], flag: str, kind: str) -> tuple[str, ...]:
     if not names:
         return tuple(defaults)
     if len(names) != len(defaults):
@@ -125,7 +128,7 @@ def _names(names: Sequence[str], defaults: Sequence[str], flag: str, kind: str) 
 
 
 def _check_names(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Refuses a name that two values of the graph would share."""
+    """Raises an error if two values of the graph would share a name."""
     owners: dict[str, str] = dict.fromkeys(loaded.meta().state_dict(), "a weight")
     for flag, kind, names in (
         ("--input-names", "an input", inputs),
@@ -139,18 +142,18 @@ def _check_names(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[
 
 
 def _dropped_inputs(model: Model, names: Sequence[str]) -> tuple[str, ...]:
-    """A note about inputs that the exporter dropped because nothing uses them."""
+    """Returns a note about inputs that the exporter dropped because no operator uses them."""
     feed_names = {value.name for value in model.graph.feeds}
     lost = [printable(name) for name in names if name not in feed_names]
     return (f"no operator uses {', '.join(lost)}: not in the file",) if lost else ()
 
 
-def _runner(
+def _make_runner(
     model: Model, names: Mapping[str, str], condition_values: dict[str, set[bool]]
 ) -> Callable[[BoundInputs], Callable[[Mapping[str, Any]], list[Any]]]:
-    """A function that runs the file in onnxruntime on arrays by the module's input names.
+    """Returns a function that runs the file in onnxruntime on arrays by the module's input names.
 
-    It records in `condition_values` the values of each branch condition of the main graph, by name.
+    The function records in `condition_values` the values of each branch condition of the main graph, by name.
     """
     outputs = [value.name for value in model.graph.outputs]
     computed = {name for node in model.graph.nodes for name in node.outputs}
@@ -175,27 +178,33 @@ def _runner(
 
 
 def _branch_notes(model: Model, condition_values: Mapping[str, set[bool]]) -> tuple[str, ...]:
-    """Notes about branches of which the comparison ran only one side, or an unknown side."""
+    """Notes about conditions of which the comparison ran only one branch, or an unknown branch."""
     if not condition_values:
         return ()
     inner = sum(node.op == "If" for graph in graphs(model.graph) for node in graph.nodes)
     inner -= sum(node.op == "If" for node in model.graph.nodes)
     one_sided_count = sum(len(values) < 2 for values in condition_values.values())
-    note_texts = []
+    texts = []
     if one_sided_count:
         outcome = "each went one way" if one_sided_count > 1 else "went one way"
-        note_texts.append(
-            f"{many_text(one_sided_count, 'condition')} {outcome} in all runs: the other branch was not compared"
+        texts.append(
+            f"{many_text(one_sided_count, 'condition')} {outcome} in all runs:"
+            " the other branch was not compared"
         )
     if inner:
-        note_texts.append(
+        texts.append(
             f"{many_text(inner, 'condition')} inside other branches: which way each went is not known"
         )
-    return tuple(note_texts)
+    return tuple(texts)
 
 
-def _input_planner(model: Model, names: Mapping[str, str]) -> Callable[[BoundInputs], dict[str, RandomInput]]:
-    """How to draw inputs, by the module's names: the graph shows which inputs are indices, and of what."""
+def _make_input_planner(
+    model: Model, names: Mapping[str, str]
+) -> Callable[[BoundInputs], dict[str, RandomInput]]:
+    """Returns a function that plans the random inputs from the graph, by the module's input names.
+
+    The graph shows which inputs are indices, and the size of the tables that they index.
+    """
     feed_names = {value.name for value in model.graph.feeds}
     source_names = {file_name: name for name, file_name in names.items() if file_name in feed_names}
 

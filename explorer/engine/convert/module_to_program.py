@@ -1,4 +1,4 @@
-"""torch.export program from an nn.Module."""
+"""Conversion of an nn.Module to a torch.export program."""
 
 from __future__ import annotations
 
@@ -17,21 +17,27 @@ def convert(job: ConversionJob) -> ConversionResult:
 
     Raises:
         BadModel: torch.export cannot write this model.
-        Misuse: The inputs are not known, or there is no such axis.
-        Cancelled: `job.cancel` said so.
+        Misuse: The input shapes are unknown, or an axis does not exist.
+        Cancelled: The user canceled (`job.cancel`).
     """
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
-    open_axes = axes.settle(loaded, bound_inputs, job.asked.dynamic, [info.name for info in bound_inputs.inputs])
+    open_axes = axes.resolve(
+        loaded, bound_inputs, job.options.dynamic, [info.name for info in bound_inputs.inputs]
+    )
     job.tell("making the weights")
     model = loaded.materialise()
     job.tell("exporting (torch.export)")
-    args, kwargs = open_axes.bound.arguments(device="cpu")
+    args, kwargs = open_axes.export_inputs.arguments(device="cpu")
     try:
         with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             program = torch.export.export(
-                model, tuple(args), kwargs, dynamic_shapes=axes.specifications(loaded, open_axes), strict=False
+                model,
+                tuple(args),
+                kwargs,
+                dynamic_shapes=axes.specifications(loaded, open_axes),
+                strict=False,
             )
     except Exception as error:
         raise BadModel(f"torch.export cannot write it ({error_line(error)})", where=loaded.source) from error
@@ -40,8 +46,10 @@ def convert(job: ConversionJob) -> ConversionResult:
     depth = comparison.depth_of_module(model)
     return ConversionResult(
         how="torch.export",
-        inputs=axes.inputs(open_axes),
-        outputs=axes.outputs(loaded, open_axes),
-        verification=comparison.prove_written(job, loaded, open_axes.bound, open_axes.others, "torch.export", depth),
+        inputs=axes.input_infos(open_axes),
+        outputs=axes.output_infos(loaded, open_axes),
+        verification=comparison.prove_written(
+            job, loaded, open_axes.export_inputs, open_axes.other_inputs, "torch.export", depth
+        ),
         notes=(*loaded.notes, *bound_inputs.notes, *axes.notes(open_axes)),
     )

@@ -1,4 +1,4 @@
-"""Quantized layers in an nn.Module: choice, calibration, measurement, and writing (`-o FILE.pt2`)."""
+"""Quantization of an nn.Module's layers: choice of formats, calibration, measurement, and writing a file."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class QuantizedModule(Struct, frozen=True):
     """A quantized module and its figures.
 
     Attributes:
-        module: The quantized copy.
-        opened: The copy as an opened model.
-        fact: The figures.
-        ranges: Ranges of the layers' inputs, by value name, for `quantized_again`.
+        module: Quantized copy of the module.
+        opened: Quantized copy as an opened model.
+        fact: Figures of the quantization.
+        ranges: Ranges of the layers' inputs, by value name, for `requantize`.
     """
 
     module: nn.Module
@@ -60,14 +60,14 @@ class QuantizedModule(Struct, frozen=True):
 
 
 class ModuleChoice(Struct, frozen=True):
-    """The number formats that a specification chooses for the layers of a module.
+    """Number formats that a specification chooses for the layers of a module.
 
     Attributes:
         module: The module.
-        layers: Its layers.
-        choices: The choice for each layer.
-        rows: Rows of the analysis, with outputs named after the layers.
-        dtype: The module's own type if only the shapes of its layers are known; else ''.
+        layers: Layers of the module.
+        choices: Choice for each layer, in the same order.
+        rows: Layer rows of the analysis, with outputs named after the layers.
+        dtype: Type of the module's weights if only their shapes are known, else ''.
     """
 
     module: nn.Module
@@ -77,7 +77,7 @@ class ModuleChoice(Struct, frozen=True):
     dtype: str = ""
 
     def answer(self, weight_bytes: int, spec: QuantizeSpec) -> Quantization:
-        """The figures of the choice (formats, bits, BitOPs and bytes), without calibration."""
+        """Figures of the choice (formats, bits, BitOPs and bytes), without calibration."""
         if self.dtype:
             bits = 8 * getattr(torch, self.dtype).itemsize
             quantization = answer(
@@ -97,12 +97,15 @@ class ModuleChoice(Struct, frozen=True):
 
 
 def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice | None:
-    """The choice for a module whose weights are narrower than float32; no weight is read.
+    """Chooses formats from shapes alone for a module whose weights are narrower than float32.
 
-    Returns None for a module of float32.
+    Reads no weight.
+
+    Returns:
+        The choice, or None if the module has float32 weights.
 
     Raises:
-        Misuse: The model is no nn.Module with layers, or no layer takes a format.
+        Misuse: The model is not an nn.Module with layers, or no layer takes a format.
     """
     loaded = _module(opened, spec)
     kinds = _weight_types(loaded)
@@ -115,11 +118,11 @@ def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis)
 
 
 def module_choice(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice:
-    """The choice for every layer of a module, which runs once on random inputs.
+    """Chooses a format for every layer of a module, and runs the module once on random inputs.
 
     Raises:
-        Misuse: The model is no nn.Module with layers, or no layer takes a format.
-        BadModel: It does not run.
+        Misuse: The model is not an nn.Module with layers, or no layer takes a format.
+        BadModel: The module cannot be run.
     """
     loaded = _float32_module(opened, spec)
     bound_inputs = bind(loaded, opened.options.input_shapes, opened.options.dims)
@@ -137,13 +140,13 @@ def _choice_on_samples(
     return ModuleChoice(module, layers, choose([layer.layer for layer in layers], spec, lambda: rows), rows)
 
 
-def quantized_again(
+def requantize(
     opened: TorchModel, spec: QuantizeSpec, ranges: Mapping[str, Range], analysis: Analysis
 ) -> TorchModel:
-    """Repeats a quantization with the same ranges, so that it gives the same numbers.
+    """Repeats a quantization with known ranges, so that it gives the same numbers.
 
     Raises:
-        Misuse: See `module_choice`; or ranges are missing.
+        Misuse: See `module_choice`; or a range is missing.
     """
     choice = module_choice(opened, spec, analysis)
     uses = range_uses(choice.choices)
@@ -170,19 +173,20 @@ def to_quantized(
     """Quantizes the layers of a module: weights are stored rounded, and inputs are rounded at run time.
 
     Args:
-        opened: The model.
-        module: The object that it was opened from, if the result is to have tensors of its own.
-        request: The formats, the layers, and the samples for calibration.
-        job: Inputs, open axes of the file, and the progress callback; its `path` is ignored.
-        analysis: The analysis of the model, for MACs and bytes.
-        output: The file to write: .pt2, or TorchScript for any other ending.
+        opened: Source model.
+        module: Object that `opened` was opened from, to give the result its own tensors; None to share
+            tensors.
+        request: Formats, layers, and samples for calibration.
+        job: Inputs, open axes of the file, and progress callback; its `path` is ignored.
+        analysis: Analysis of the model, for MACs and bytes.
+        output: File to write: .pt2, or TorchScript for any other ending. None writes no file.
         overwrite: Whether an existing file may be replaced.
         measured: Whether to measure the errors of weights, layers and outputs.
 
     Raises:
-        Misuse: As `module_choice`; or the samples do not fit, or `output` cannot be written.
+        Misuse: See `module_choice`; or the samples do not fit, or `output` cannot be written.
         BadModel: The module cannot be run or written.
-        Cancelled: `job.cancel` said so.
+        Cancelled: The user canceled (`job.cancel`).
     """
     started = time.perf_counter()
     spec = request.spec
@@ -221,17 +225,17 @@ def to_quantized(
 def _module_figures(
     fact: Quantization, spec: QuantizeSpec, choices: Sequence[LayerChoice], grids: Grids
 ) -> Quantization:
-    """The figures for a module, with a note for each layer whether torchao has its weight, if requested."""
+    """Marks the figures as those of a module. With `--form torchao`, adds the torchao type of each weight."""
     fact = replace(fact, modules=True)
     if spec.form != "torchao":
         return fact
 
-    def held(choice: LayerChoice) -> str:
+    def stored_type(choice: LayerChoice) -> str:
         weights = choice.layer.of("weight") if not choice.reason and choice.weight is not None else ()
         return next((held_as(choice, weight, grids.of(choice, weight)) for weight in weights), "")
 
     pairs = zip(fact.layers, choices, strict=True)
-    return replace(fact, layers=tuple(replace(layer, held=held(choice)) for layer, choice in pairs))
+    return replace(fact, layers=tuple(replace(layer, held=stored_type(choice)) for layer, choice in pairs))
 
 
 def _module(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
@@ -245,10 +249,10 @@ def _weight_types(loaded: LoadedModule) -> list[str]:
 
 
 def _float32_module(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
-    """The module, if it can be quantized as one."""
+    """Returns the module, or raises an error if its weights are not float32."""
     loaded = _module(opened, spec)
     kinds = _weight_types(loaded)
-    if kinds and "float32" not in kinds:  # checked before all weights are read
+    if kinds and "float32" not in kinds:  # reading all weights is slow, so check first
         message = f"its weights are {' and '.join(kinds)}, and number formats are given to float32"
         hint = "without -o explorer quantize tells bytes and BitOPs of the choice"
         raise Misuse(message, where=opened.source, hint=hint)
@@ -258,7 +262,7 @@ def _float32_module(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
 def _check_request(
     opened: TorchModel, spec: QuantizeSpec, job: ConversionJob, output: str | None, overwrite: bool
 ) -> LoadedModule:
-    """The module, after all checks that are possible before it runs."""
+    """Returns the module after all checks that are possible before it runs."""
     loaded = _float32_module(opened, spec)
     if spec.form == "torchao":
         if output is not None:
@@ -268,22 +272,22 @@ def _check_request(
     if output is not None:
         files = getattr(opened, "files", ())
         output_files.check_target(output, overwrite=overwrite, models=[opened.source, *files], weights=files)
-        writer_of(output, job.asked)
+        writer_of(output, job.options)
     return loaded
 
 
 def _rows_by_path(rows: Sequence[Layer]) -> tuple[Layer, ...]:
-    """Rows whose output is named after the layer, as a choice refers to it."""
+    """Names the output of each leaf row after its layer, because a choice refers to outputs by that name."""
     return tuple(
         row if row.group else replace(row, outputs=(TensorInfo(row.path, None, None),)) for row in rows
     )
 
 
 def check_samples(opened: TorchModel, request: QuantizeRequest) -> None:
-    """Checks the samples of a request against the inputs of a module, without a run.
+    """Checks the samples of a request against the inputs of a module, without running the module.
 
     Raises:
-        Misuse: They cannot be read, do not fit, or hold NaN or Inf.
+        Misuse: The samples cannot be read, do not fit, or contain NaN or Inf.
     """
     loaded = _module(opened, request.spec)
     _samples(loaded, bind(loaded, opened.options.input_shapes, opened.options.dims), request).check()

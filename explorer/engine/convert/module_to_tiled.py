@@ -1,7 +1,7 @@
-"""Tiled layers in an nn.Module (`explorer tile --to torch`), written and proved.
+"""Tiled layers in an nn.Module (`explorer tile --to torch`): tiling, proof, and writing a file.
 
-The converters for any module write it (`engine.convert`), and it is compared with its original as a converted
-model is: both run on the same inputs, and the original also in float64.
+The converters for modules write the file (`engine.convert`). The proof compares the tiled module with its
+original as for any conversion: both run on the same inputs, and the original also runs in float64.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _AS_ONNX = "tile it as ONNX, without --to torch"
 def plan_module(
     opened: OpenedModel, spec: TileSpec, job: ConversionJob, macs_total: int | None = None
 ) -> Plan:
-    """The plan that `to_torch` would carry out.
+    """Returns the plan that `to_torch` would carry out.
 
     Raises:
-        Misuse: See `replace.tile_module`; or the model is no nn.Module.
+        Misuse: See `replace.tile_module`; or the model is not an nn.Module.
     """
     loaded = replaceable(opened, _AS_ONNX)
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
@@ -63,29 +63,29 @@ def to_torch(
     """Replaces the layers of a module by tiled layers.
 
     Args:
-        opened: The model.
-        module: The object that it was opened from, if any; then the result gets copies of the weights.
+        opened: Source model.
+        module: Object that `opened` was opened from, so that the result copies its weights; None to share
+            weights.
         spec: Tile size, layers, edges.
-        job: Inputs, open axes of the file, the proof's draws, and the progress callback; its `path` is
-            ignored.
-        output: The file to write: .pt2, or TorchScript for any other ending.
+        job: Inputs, open axes of the file, draws of the proof, and progress callback; its `path` is ignored.
+        output: File to write: .pt2, or TorchScript for any other ending. None writes no file.
         overwrite: Whether an existing file may be replaced.
         macs_total: MACs of the whole model.
 
     Returns:
-        The module and the result. If the proof fails, `output` is empty and no file is left.
+        The module and the result. If the proof fails, `output` is empty and no file is kept.
 
     Raises:
-        Misuse: The model is no nn.Module, nothing can be tiled, or `output` cannot be written.
+        Misuse: The model is not an nn.Module, no layer can be tiled, or `output` cannot be written.
         BadModel: The module cannot be run or written.
-        Cancelled: `job.cancel` said so.
+        Cancelled: The user canceled (`job.cancel`).
     """
     started = time.perf_counter()
     loaded = replaceable(opened, _AS_ONNX)
     if output is not None:
         files = getattr(opened, "files", ())
         output_files.check_target(output, overwrite=overwrite, models=[opened.source, *files], weights=files)
-        writer_of(output, job.asked)
+        writer_of(output, job.options)
     job.tell("settling the inputs")
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
     calls = _layer_calls(loaded, bound_inputs)
@@ -109,7 +109,7 @@ def to_torch(
 
 
 def _layer_calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:
-    """The number of rows of each call of a layer, from a run on the meta device, or else on the CPU."""
+    """Row counts of each call of a layer, from a run on the meta device, or on the CPU if that fails."""
     failed: Exception | None = None
     for device, model in (("meta", loaded.meta), ("cpu", loaded.materialise)):
         try:
@@ -130,12 +130,12 @@ def _prove(
     bound_inputs: BoundInputs,
     reload: Callable[[], Any] | None = None,
 ) -> Verification:
-    """Compares each tiled layer with its original, then the whole module, or the module read back."""
+    """Compares each tiled layer with its original, then the whole module or the module read back."""
     started = time.perf_counter()
     names = [info.name for info in bound_inputs.inputs]
-    open_axes = axes.settle(loaded, bound_inputs, job.asked.dynamic, names)
+    open_axes = axes.resolve(loaded, bound_inputs, job.options.dynamic, names)
     tiled = twin.materialise()
-    step = job.counted("comparing layers", len(plan.sites))
+    step = job.step_counter("comparing layers", len(plan.sites))
     feeds = comparison.one_draw(loaded, bound_inputs, job.seed)
 
     def run(model: Any) -> None:
@@ -150,7 +150,9 @@ def _prove(
             result = reload()
     make_result_runner = partial(comparison.module_call, result, source="the tiled module")
     depth = comparison.depth_of_module(tiled)
-    evidence = comparison.prove(job, loaded, open_axes.bound, open_axes.others, make_result_runner, depth=depth)
+    evidence = comparison.prove(
+        job, loaded, open_axes.export_inputs, open_axes.other_inputs, make_result_runner, depth=depth
+    )
     return replace(
         evidence,
         **verdict_of(Grounds(sites=sites, whole=evidence.outputs, draws=job.draws)),

@@ -1,4 +1,4 @@
-"""TorchScript from an nn.Module: traced with its inputs, or compiled from its source."""
+"""Conversion of an nn.Module to TorchScript: traced with its inputs, or compiled from its source code."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def convert(job: ConversionJob) -> ConversionResult:
 
     Raises:
         BadModel: torch cannot trace or compile this model.
-        Misuse: The inputs are not known.
-        Cancelled: `job.cancel` said so.
+        Misuse: The input shapes are unknown.
+        Cancelled: The user canceled (`job.cancel`).
     """
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
-    method = job.asked.method or "trace"
+    method = job.options.method or "trace"
     job.tell("making the weights")
     model = loaded.materialise()
     job.tell(f"writing TorchScript ({METHODS[method]})")
@@ -60,7 +60,7 @@ _TRACED = "a trace holds what ran with these inputs: decisions that depend on va
 
 
 _JIT: Any = torch.jit
-"""Its functions have no types."""
+"""`torch.jit` as Any, because its functions have no type annotations."""
 
 
 def _trace(model: nn.Module, bound_inputs: BoundInputs) -> Any:

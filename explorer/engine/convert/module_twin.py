@@ -1,4 +1,4 @@
-"""Copy of a module with replaced layers: which models allow it, and how to write the copy."""
+"""Twin of a module: a copy with replaced layers. Tells which models allow one, and writes it to a file."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from explorer.engine.models.opened_model import OpenedModel
 
 
 class _ModuleSource(Struct, frozen=True):
-    """The parts of an opened model that a converter of modules uses."""
+    """Parts of an opened model that a converter of modules uses."""
 
     loaded: LoadedModule
     format: str
 
 
 def replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
-    """The model as an nn.Module with layers.
+    """Returns the model as an nn.Module with layers.
 
     Args:
-        opened: The model.
-        hint: The hint for the error message.
+        opened: Source model.
+        hint: Alternative that the error message offers.
 
     Raises:
-        Misuse: The model is no nn.Module with layers.
+        Misuse: The model is not an nn.Module with layers.
     """
     loaded = module_of(opened)
     if _is_replay(loaded):
@@ -45,7 +45,7 @@ def replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
 
 
 def has_layers(opened: object) -> bool:
-    """Whether a model is an nn.Module with layers, not one that replays the operators of a file."""
+    """Whether a model is an nn.Module with layers. A module that replays a file's operators has none."""
     loaded: LoadedModule | None = getattr(opened, "loaded", None)
     return loaded is not None and not _is_replay(loaded)
 
@@ -55,7 +55,7 @@ def _is_replay(loaded: LoadedModule) -> bool:
 
 
 def twin_of(loaded: LoadedModule, module: nn.Module) -> LoadedModule:
-    """A copy of a module as a loaded module."""
+    """Wraps a copy of a module as a loaded module."""
     return replace(
         loaded,
         build=CopyOf(module),
@@ -69,10 +69,10 @@ def twin_of(loaded: LoadedModule, module: nn.Module) -> LoadedModule:
 
 
 def writer_of(output: str, options: ConversionOptions) -> convert.Converter:
-    """The converter that writes a module to a file of this name.
+    """Returns the converter that writes a module to a file with this name.
 
     Raises:
-        Misuse: No converter writes such a file.
+        Misuse: No converter writes a file with this ending.
     """
     if output.lower().endswith(".onnx"):
         raise Misuse("a module is no ONNX file", where=output, hint="give a .pt2 or .pt file")
@@ -85,7 +85,7 @@ def write_twin(twin: LoadedModule, format: str, job: ConversionJob) -> Callable[
     Raises:
         BadModel: The module cannot be written.
     """
-    writer = writer_of(os.fspath(job.target), job.asked)
+    writer = writer_of(os.fspath(job.target), job.options)
     name, _, function = writer.function.partition(":")
     convert_module = getattr(import_module(f"explorer.engine.convert.{name}"), function)
     convert_module(replace(job, opened=_ModuleSource(twin, format), verify=False))

@@ -1,4 +1,4 @@
-"""Clean-up of an ONNX file that an exporter wrote: external data in one file, and folding."""
+"""Clean-up of an ONNX file that an exporter wrote: one file for external data, and a folded graph."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from explorer.engine.graph.model import Model
 from explorer.facts.split.fold import FOLDS
 
 
-def join(path: str) -> None:
+def join_external_data(path: str) -> None:
     """Moves external data of a model into one file, named after the model.
 
-    For a model above 2 GiB the TorchScript exporter writes a file for every tensor, named after the tensor.
-    Among a user's own files they could get lost, or overwrite one.
+    For a model above 2 GiB the TorchScript exporter writes one file for every tensor, named after the tensor.
+    Such a file could be overlooked in the user's folder, or overwrite a file of the user.
     """
     folder, name = os.path.split(path)
     other_names = set(os.listdir(folder)) - {name, f"{name}.data"}
@@ -28,7 +28,7 @@ def join(path: str) -> None:
 
 def fold_file(job: ConversionJob) -> tuple[str, ...]:
     """Folds the written file if requested; returns notes. The comparison uses the folded file."""
-    if not job.asked.fold:
+    if not job.options.fold:
         return ()
     job.tell("folding")
     model = validate(reader.read(job.path))
@@ -42,7 +42,7 @@ def fold_file(job: ConversionJob) -> tuple[str, ...]:
 
 
 def _rewrite(path: str, model: Model, other_names: Collection[str]) -> None:
-    """Replaces the file that a model was read from, and other files beside it."""
+    """Rewrites a model file, and deletes the given files from its folder."""
     folder, name = os.path.split(path)
     temporary_folder = os.path.join(folder, "joined.part")
     os.mkdir(temporary_folder)

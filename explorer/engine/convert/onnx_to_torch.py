@@ -1,4 +1,7 @@
-"""ONNX to TorchScript and torch.export, by our own interpreter (`onnx_to_torch_interpreter`)."""
+"""Conversion of ONNX to TorchScript and torch.export by Explorer's own interpreter.
+
+`onnx_to_torch_interpreter` runs the model in torch; torch traces or exports that run.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.convert import comparison
-from explorer.engine.convert.axes import LEAST
+from explorer.engine.convert.axes import MIN_OPEN_SIZE
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.onnx_to_torch_interpreter.evidence import is_quantized, prove
 from explorer.engine.convert.onnx_to_torch_interpreter.module import OnnxModule, load_onnx
@@ -26,8 +29,8 @@ def torchscript(job: ConversionJob) -> ConversionResult:
     """Writes a TorchScript file by tracing a run of the interpreter.
 
     Raises:
-        BadModel: torch cannot run or trace it.
-        Cancelled: `job.cancel` said so.
+        BadModel: torch cannot run or trace the model.
+        Cancelled: The user canceled (`job.cancel`).
     """
     model, module = _load(job)
     input_plans = plan_inputs(model, job.dims, job.input_shapes)
@@ -51,8 +54,8 @@ def program(job: ConversionJob) -> ConversionResult:
     """Writes a .pt2 file; open dimensions stay open if torch.export supports it.
 
     Raises:
-        BadModel: torch cannot run or export it.
-        Cancelled: `job.cancel` said so.
+        BadModel: torch cannot run or export the model.
+        Cancelled: The user canceled (`job.cancel`).
     """
     model, module = _load(job)
     symbols = _symbols(model, job)
@@ -60,7 +63,7 @@ def program(job: ConversionJob) -> ConversionResult:
     notes: tuple[str, ...] = ()
     exported, failure = None, ""
     if symbols:
-        sizes = {name: LEAST + index for index, name in enumerate(symbols)}
+        sizes = {name: MIN_OPEN_SIZE + index for index, name in enumerate(symbols)}
         input_plans = plan_inputs(model, {**sizes, **job.dims}, job.input_shapes)
         exported, failure = _export(module, input_plans, _specification(model, symbols), job.seed)
         if exported is not None and set(_still_open(model, exported, symbols)) != set(symbols):
@@ -83,7 +86,7 @@ def program(job: ConversionJob) -> ConversionResult:
     if job.verify:
         cases = [input_plans]
         if symbols:
-            for first_size in (LEAST + 5, 3, 17):
+            for first_size in (MIN_OPEN_SIZE + 5, 3, 17):
                 sizes_to_try = {name: first_size + 2 * index for index, name in enumerate(symbols)}
                 cases.append(plan_inputs(model, {**sizes_to_try, **job.dims}, job.input_shapes))
         evidence = _compare(job, model, "torch.export", cases)
@@ -106,16 +109,16 @@ def _draw_tensors(input_plans: Sequence[RandomInput], seed: int) -> tuple[torch.
 
 
 def _symbols(model: Model, job: ConversionJob) -> tuple[str, ...]:
-    """Names of the open dimensions."""
+    """Names of the open dimensions without a size in the job."""
     feeds = (v for v in model.graph.feeds if v.name not in job.input_shapes)
     symbols = dict.fromkeys(d for v in feeds for d in v.shape or () if isinstance(d, str))
     return tuple(name for name in symbols if name not in job.dims)
 
 
 def _specification(model: Model, symbols: Sequence[str]) -> Any:
-    """`dynamic_shapes` for a forward that takes `*inputs`.
+    """`dynamic_shapes` for a forward method that takes `*inputs`.
 
-    Torch finds the limits of a dimension itself: a table of 64 positions allows no longer sequence.
+    Torch infers the limits of each dimension: for example, a table of 64 positions allows no longer sequence.
     """
     auto = torch.export.Dim.AUTO
     open_ = [{axis: auto for axis, d in enumerate(v.shape or ()) if d in symbols} for v in model.graph.feeds]
@@ -123,7 +126,7 @@ def _specification(model: Model, symbols: Sequence[str]) -> Any:
 
 
 def _still_open(model: Model, exported: Any, symbols: Sequence[str]) -> list[str]:
-    """The dimensions that torch did not turn into constants."""
+    """Lists the dimensions that torch did not turn into constants."""
     kinds = {s.arg.name for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"}
     tensors = [n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder" and n.name in kinds]
     is_open = dict.fromkeys(symbols, True)
@@ -134,8 +137,10 @@ def _still_open(model: Model, exported: Any, symbols: Sequence[str]) -> list[str
     return [name for name, is_kept in is_open.items() if is_kept]
 
 
-def _export(module: OnnxModule, input_plans: Sequence[RandomInput], shapes: Any, seed: int) -> tuple[Any, str]:
-    """The exported program; or None and the reason."""
+def _export(
+    module: OnnxModule, input_plans: Sequence[RandomInput], shapes: Any, seed: int
+) -> tuple[Any, str]:
+    """Exports the module; returns the program, or None and the reason."""
     try:
         with silence(), torch.no_grad():
             tensors = _draw_tensors(input_plans, seed)

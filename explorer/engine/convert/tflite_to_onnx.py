@@ -1,7 +1,7 @@
-"""TFLite to ONNX by tf2onnx, if TensorFlow is installed.
+"""Conversion of TFLite to ONNX by tf2onnx and TensorFlow.
 
-tf2onnx is the common tool and knows the operators and their quantization. TensorFlow weighs 600 MB, so both
-are an extra. For the comparison the source runs in TensorFlow's own interpreter.
+tf2onnx is the usual converter and supports TFLite's operators and quantization. TensorFlow needs 600 MB of
+disk space, so both packages are an extra. For the comparison, TensorFlow's interpreter runs the source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _OPSET = 17
-"""An operator set that tf2onnx writes and every current runtime supports."""
+"""Operator set that tf2onnx writes and every current runtime supports."""
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -44,14 +44,14 @@ def convert(job: ConversionJob) -> ConversionResult:
         Cancelled: `job.cancel` said so.
     """
     job.tell("loading TensorFlow")
-    # only this silences TensorFlow's C++ code
+    # this variable is the only way to silence TensorFlow's C++ code
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with silence():
         tf2onnx = require("tf2onnx.convert", job.source)
         tensorflow = require("tensorflow", job.source)
         job.tell("converting (tf2onnx)")
         try:
-            tf2onnx.from_tflite(job.source, opset=job.asked.opset or _OPSET, output_path=job.path)
+            tf2onnx.from_tflite(job.source, opset=job.options.opset or _OPSET, output_path=job.path)
         except Exception as error:
             raise BadModel(f"tf2onnx cannot convert it ({error_line(error)})", where=job.source) from error
     job.tell("reading what was written")
@@ -78,9 +78,9 @@ def convert(job: ConversionJob) -> ConversionResult:
 
 
 def _interpreter(tensorflow: Any, job: ConversionJob) -> Any:
-    """TensorFlow's interpreter with the source.
+    """Loads the source in TensorFlow's interpreter.
 
-    It uses the reference kernels, which compute exactly as the format defines.
+    The interpreter uses the reference kernels, which compute exactly as the format defines.
     """
     try:
         interpreter = tensorflow.lite.Interpreter(
@@ -96,42 +96,50 @@ def _interpreter(tensorflow: Any, job: ConversionJob) -> Any:
 
 
 def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool) -> Verification:
-    """Runs the source and the ONNX file, and compares.
+    """Runs the source and the ONNX file, and compares the outputs.
 
-    Quantized outputs are compared as the real numbers that they stand for.
+    Quantized outputs are compared as real numbers.
     """
     input_plans = plan_inputs(model, job.dims, job.input_shapes)
     session = RuntimeSession(model, what="the file that was written")
     names = [value.name for value in model.graph.outputs]
-    results = _ordered_outputs(interpreter, names)
-    layers = sum(node.op in comparison.ROUNDING for node in model.graph.nodes) if quantized else None
+    results = _outputs_in_order(interpreter, names)
+    layers = (
+        sum(node.op in comparison.ROUNDING_OPERATORS for node in model.graph.nodes) if quantized else None
+    )
 
-    def before(feeds: Feeds) -> list[Array]:
-        return _real_numbers(_run(interpreter, model, results, feeds, job), results)
+    def run_source(feeds: Feeds) -> list[Array]:
+        return _dequantize(_run(interpreter, model, results, feeds, job), results)
 
-    def after(feeds: Feeds) -> list[Array]:
+    def run_result(feeds: Feeds) -> list[Array]:
         outputs = session.run(feeds)
-        return _real_numbers([outputs[name] for name in names], results)
+        return _dequantize([outputs[name] for name in names], results)
 
-    return comparison.compare_runs(job, model, before, after, input_plans, layers)
+    return comparison.compare_runs(job, model, run_source, run_result, input_plans, layers)
 
 
 def _is_quantized(detail: Mapping[str, Any]) -> bool:
-    return detail["dtype"] in comparison.STEPS and len(detail["quantization_parameters"]["scales"]) > 0
+    return (
+        detail["dtype"] in comparison.QUANTIZED_TYPES and len(detail["quantization_parameters"]["scales"]) > 0
+    )
 
 
-def _real_numbers(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -> list[Array]:
-    """Quantized outputs as real numbers."""
+def _dequantize(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -> list[Array]:
+    """Converts quantized outputs to real numbers."""
     numbers = []
     for value, detail in zip(values, details, strict=True):
         scale, zero_point = detail["quantization"]
-        is_quantized_value = value.dtype.type in comparison.STEPS and scale
-        numbers.append(((value.astype(np.float64) - zero_point) * scale).astype(np.float32) if is_quantized_value else value)
+        is_quantized_value = value.dtype.type in comparison.QUANTIZED_TYPES and scale
+        numbers.append(
+            ((value.astype(np.float64) - zero_point) * scale).astype(np.float32)
+            if is_quantized_value
+            else value
+        )
     return numbers
 
 
-def _ordered_outputs(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
-    """The source's outputs in the order of the ONNX file, by name or else by position."""
+def _outputs_in_order(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Outputs of the source in the order of the ONNX file: by name, or by position if the names differ."""
     results = list(interpreter.get_output_details())
     detail_by_name = {detail["name"]: detail for detail in results}
     return [detail_by_name[name] for name in names] if set(detail_by_name) == set(names) else results

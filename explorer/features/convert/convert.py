@@ -91,7 +91,7 @@ def convert(
         target=output,
         dims=models.options["dims"],
         input_shapes=models.options["input_shapes"],
-        asked=options,
+        options=options,
         trust=bool(models.options["trust"]),
         verify=verify,
         draws=draws,

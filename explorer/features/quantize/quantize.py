@@ -476,9 +476,9 @@ def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
 
 
 def _requantize(entry: HistoryEntry, original: Any, analysis: Analysis) -> Any:
-    from explorer.engine.convert.module_to_quantized import quantized_again  # imports torch
+    from explorer.engine.convert.module_to_quantized import requantize  # imports torch
 
-    return quantized_again(original, entry.record.quantize.spec, entry.record.ranges or {}, analysis)
+    return requantize(original, entry.record.quantize.spec, entry.record.ranges or {}, analysis)
 
 
 def _reads(request: QuantizeRequest) -> tuple[str | None, ...]:

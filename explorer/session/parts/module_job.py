@@ -44,7 +44,7 @@ def module_job(
         source=models.source,
         dims=models.options["dims"],
         input_shapes=models.options["input_shapes"],
-        asked=ConversionOptions(dynamic={name: dict(axes) for name, axes in (dynamic or {}).items()}),
+        options=ConversionOptions(dynamic={name: dict(axes) for name, axes in (dynamic or {}).items()}),
         target=target,
         trust=bool(models.options["trust"]),
         on_progress=on_progress,

@@ -250,7 +250,7 @@ def test_large_weights_lie_in_a_file_beside_the_model_and_move_with_it(
 
 def test_a_file_for_every_weight_becomes_one_file_beside_the_model(convert: Convert, tmp_path: Path) -> None:
     """What the TorchScript exporter writes above 2 GiB."""
-    from explorer.engine.convert.onnx_file import join
+    from explorer.engine.convert.onnx_file import join_external_data
 
     path = tmp_path / "small.onnx"
     convert(small(), "small.onnx", inputs=torch.rand(1, 1, 8, 8), verify=False)
@@ -265,7 +265,7 @@ def test_a_file_for_every_weight_becomes_one_file_beside_the_model(convert: Conv
         convert_attribute=False,
     )
     assert len(list(tmp_path.iterdir())) > 3
-    join(str(path))
+    join_external_data(str(path))
     assert {entry.name for entry in tmp_path.iterdir()} <= {"small.onnx", "small.onnx.data"}
     after = onnxruntime.InferenceSession(path).run(None, feeds)
     assert np.array_equal(before[0], after[0])

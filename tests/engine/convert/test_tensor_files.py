@@ -275,8 +275,8 @@ def test_a_byte_that_went_wrong_on_the_way_is_found_and_nothing_is_kept(
             file.write(b"\xff")
         return of(path)
 
-    of = to_safetensors.of_safetensors
-    monkeypatch.setattr(to_safetensors, "of_safetensors", spoilt)
+    of = to_safetensors.read_safetensors
+    monkeypatch.setattr(to_safetensors, "read_safetensors", spoilt)
     torch.save({"a": torch.rand(3), "b": torch.zeros(5)}, tmp_path / "a.pt")
     fact = convert("a.pt", "a.safetensors")
     assert not fact.passed

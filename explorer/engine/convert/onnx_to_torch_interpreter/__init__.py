@@ -1,7 +1,7 @@
-"""Interpreter of ONNX in torch: a model as an nn.Module that torch runs operator by operator.
+"""Interpreter of ONNX in torch: an nn.Module that runs an ONNX graph operator by operator.
 
-onnx2torch is the usual tool, but it supports neither local functions nor Scan. Of our tiled files it reads
-only the batched form, and an unrolled AlexNet takes it 38 s, because every node becomes a module. Here the
-walk over nodes, functions, branches and loops is the one that the proof uses (`verify.interpret`), and each
-operator is a line in a table.
+The usual converter, onnx2torch, supports neither local functions nor Scan. Of Explorer's tiled files it reads
+only the batched form. It needs 38 s for an unrolled AlexNet, because every node becomes a module. This
+interpreter uses the same traversal of nodes, functions, branches and loops as the proof
+(`graph.interpreter`). Tables map each operator to its torch function.
 """

@@ -13,7 +13,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.graph.model import DTYPES, Node
 
 Rule = Callable[..., Any]
-"""Runs an operator: `rule(call, *inputs)`."""
+"""Function that runs an operator: `rule(call, *inputs)`."""
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -31,25 +31,25 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 class OperatorCall(Struct):
-    """One call of an operator, with the helpers that its rule may use.
+    """One call of an operator, with helper methods for its rule.
 
     Attributes:
-        node: The node.
-        attributes: Its attributes, with references to a function call's attributes resolved.
-        opset: Version of its operator set.
-        device: The device for new tensors.
-        asked: Names of the attributes that the rule has read.
+        node: Called node.
+        attributes: Attributes of the node; references to a function call's attributes are resolved.
+        opset: Version of the operator set.
+        device: Device for new tensors.
+        read_attributes: Names of the attributes that the rule has read.
     """
 
     node: Node
     attributes: Mapping[str, Any]
     opset: int
     device: torch.device
-    asked: set[str] = field(default_factory=set)
+    read_attributes: set[str] = field(default_factory=set)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An attribute."""
-        self.asked.add(name)
+        """Returns an attribute, and records that the rule read it."""
+        self.read_attributes.add(name)
         return self.attributes.get(name, default)
 
     def dtype(self, code: int) -> torch.dtype:
@@ -57,41 +57,44 @@ class OperatorCall(Struct):
         return torch_dtype(DTYPES[code].name)
 
     def tensor(self, value: Any) -> torch.Tensor:
-        """A value as a tensor."""
+        """Converts a value to a tensor."""
         result: torch.Tensor = as_tensor(value, self.device)
         return result
 
     def ints(self, value: Any) -> list[Any]:
-        """The numbers of a value, as Python numbers or torch symbols."""
+        """Numbers of a value, as Python numbers or torch symbols."""
         if isinstance(value, torch.Tensor):
             return list(value.reshape(-1).tolist())
         return [v.item() if isinstance(v, np.generic) else v for v in np.asarray(value).reshape(-1)]
 
     def number(self, value: Any) -> Any:
-        """The only number of a value."""
+        """First number of a value."""
         return self.ints(value)[0]
 
     @property
     def outputs(self) -> int:
-        """The number of outputs that the node names."""
+        """Number of outputs that the node names."""
         return len(self.node.outputs)
 
 
 def as_tensor(value: Any, device: torch.device) -> Any:
-    """A value as a tensor; a list of tensors or None stays as it is."""
+    """Converts an array to a tensor.
+
+    Returns any other value (a tensor, a list of tensors, None) unchanged.
+    """
     if not isinstance(value, (np.ndarray, np.generic)):
         return value
     array = np.asarray(value)
     if array.dtype != object:
         return torch.from_numpy(np.array(array)).to(device)
     flat = list(array.reshape(-1))
-    if any(isinstance(v, torch.Tensor) for v in flat):  # sizes while torch.jit.trace runs
+    if any(isinstance(v, torch.Tensor) for v in flat):  # while torch.jit.trace runs, sizes are tensors
         parts = [v if isinstance(v, torch.Tensor) else torch.tensor(v) for v in flat]
         return torch.stack([p.to(device) for p in parts]).reshape(array.shape)
     if any(isinstance(v, torch.SymInt) for v in flat):
         parts = [torch.scalar_tensor(v, dtype=torch.int64, device=device) for v in flat]
         return torch.stack(parts).reshape(array.shape)
-    kind = torch.bool if flat and all(isinstance(v, (bool, np.bool_)) for v in flat) else torch.int64
+    dtype = torch.bool if flat and all(isinstance(v, (bool, np.bool_)) for v in flat) else torch.int64
     if any(isinstance(v, (float, np.floating)) for v in flat):
-        kind = torch.float32
-    return torch.tensor(flat, dtype=kind, device=device).reshape(array.shape)
+        dtype = torch.float32
+    return torch.tensor(flat, dtype=dtype, device=device).reshape(array.shape)

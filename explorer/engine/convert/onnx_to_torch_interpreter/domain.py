@@ -1,4 +1,4 @@
-"""Dispatch of ONNX operators to torch functions, with torch tensors as the values of a graph."""
+"""Dispatch of ONNX operators to torch functions, for a graph whose values are torch tensors."""
 
 from __future__ import annotations
 
@@ -37,39 +37,45 @@ OPERATORS: Mapping[tuple[str, str], Callable[..., Any]] = {
         for op, rule in m.MICROSOFT.items()
     },
 }
-"""Maps (domain, operator) to its rule: `rule(call, *inputs)`, where `call` is an `OperatorCall`."""
+"""Rule of each (domain, operator): `rule(call, *inputs)`, where `call` is an `OperatorCall`."""
 
 
 def can_run(domain: str, op: str) -> bool:
-    """Whether an operator can be run."""
+    """Whether the interpreter supports an operator."""
     return (domain, op) in OPERATORS or (not domain and op in ("Constant", "If", "Loop", "Scan"))
 
 
 class TorchDomain(Struct):
-    """The domain of tensors for `graph.interpreter.Interpreter`; sizes are arrays of `shape_arithmetic`.
+    """Operations on torch tensors for `graph.interpreter.Interpreter`.
+
+    Sizes are arrays of `shape_arithmetic`.
 
     Attributes:
-        constants: Values of initializers and Constants, by the id of their record.
-        opsets: The model's operator sets.
-        device: The device that it runs on.
-        seen: Ids of nodes whose attributes were checked.
+        constants: Function that returns the value of an initializer or a Constant.
+        opsets: Version of each operator set, by domain.
+        device: Device that the model runs on.
+        checked_nodes: Ids of nodes whose attributes were checked.
     """
 
     constants: Callable[[Tensor], Any]
     opsets: Mapping[str, int]
     device: torch.device
-    seen: set[int]
+    checked_nodes: set[int]
 
     def constant(self, tensor: Tensor) -> Any:
-        """The value of an initializer or a Constant."""
+        """Value of an initializer or a Constant."""
         return self.constants(tensor)
 
     def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
-        """The outputs of one operator."""
+        """Runs one operator, and returns its outputs.
+
+        Raises:
+            BadModel: The operator has no rule, torch fails, or the rule ignores an attribute.
+        """
         if node.op == "Constant" and not node.domain:
             return [self._literal(attributes)]
         if not node.domain:
-            host_result = self._on_sizes(node, attributes, args)
+            host_result = self._compute_on_host(node, attributes, args)
             if host_result is not None:
                 return [host_result]
         rule = OPERATORS.get((node.domain, node.op))
@@ -77,8 +83,8 @@ class TorchDomain(Struct):
             name = f"{node.domain}.{node.op}" if node.domain else node.op
             raise BadModel(f"operator {printable(name)} has no counterpart in torch here")
         call = OperatorCall(node, attributes, self.opsets.get(node.domain, 0), self.device)
-        host_places = _SIZES.get(node.op, ()) if not node.domain else ()
-        inputs = [a if at in host_places else as_tensor(a, self.device) for at, a in enumerate(args)]
+        host_places = _HOST_INPUTS.get(node.op, ()) if not node.domain else ()
+        inputs = [a if index in host_places else as_tensor(a, self.device) for index, a in enumerate(args)]
         while inputs and inputs[-1] is None:
             inputs.pop()
         try:
@@ -88,19 +94,25 @@ class TorchDomain(Struct):
         except Exception as error:
             name = f"{node.op} '{printable(node.label)}'"
             raise BadModel(f"torch cannot run {name} ({error_line(error)})") from error
-        if attributes and id(node) not in self.seen:
-            self._check(call)
-        return list(result) if isinstance(result, (tuple, list)) and node.op not in _LISTS else [result]
+        if attributes and id(node) not in self.checked_nodes:
+            self._check_attributes(call)
+        return (
+            list(result) if isinstance(result, (tuple, list)) and node.op not in _LIST_OPERATORS else [result]
+        )
 
-    def _check(self, call: OperatorCall) -> None:
-        """Refuses an attribute that the rule did not read: ignoring it would give wrong results."""
-        strange = [name for name in call.attributes if name not in call.asked and name not in _WITHOUT_EFFECT]
-        if strange:
+    def _check_attributes(self, call: OperatorCall) -> None:
+        """Raises an error for an attribute that the rule ignored, because the result can be wrong."""
+        unread_names = [
+            name
+            for name in call.attributes
+            if name not in call.read_attributes and name not in _WITHOUT_EFFECT
+        ]
+        if unread_names:
             name = f"{call.node.op} '{printable(call.node.label)}'"
-            raise BadModel(f"torch cannot run {name} with the attribute '{printable(strange[0])}' here")
-        self.seen.add(id(call.node))
+            raise BadModel(f"torch cannot run {name} with the attribute '{printable(unread_names[0])}' here")
+        self.checked_nodes.add(id(call.node))
 
-    def _on_sizes(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    def _compute_on_host(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
         if node.op in ("Shape", "Size") and isinstance(args[0], torch.Tensor):
             sizes = list(args[0].shape)
             if node.op == "Shape":
@@ -125,20 +137,20 @@ class TorchDomain(Struct):
         raise BadModel("a Constant without a number in it cannot be run by torch")
 
     def take(self, value: Any, axis: int, index: int) -> Any:
-        """value[index] along an axis."""
+        """`value[index]` along an axis."""
         if isinstance(value, torch.Tensor):
             return value.select(axis, index)
         return np.take(value, index, axis)
 
     def stack(self, values: Sequence[Any], axis: int) -> Any:
-        """Values stacked along a new axis."""
+        """Stacks values along a new axis."""
         tensors = [as_tensor(value, self.device) for value in values]
         if not tensors:
             raise BadModel("torch cannot run a loop without turns, whose result has no shape")
         return torch.stack(tensors, axis)
 
     def number(self, value: Any) -> Any:
-        """The Python number of a scalar.
+        """Python number of a scalar.
 
         Raises:
             BadModel: The number depends on data while torch.export traces.
@@ -153,19 +165,19 @@ class TorchDomain(Struct):
         return np.asarray(value).reshape(-1)[0]
 
 
-_FOLDS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
-_SIZES: Mapping[str, tuple[int, ...]] = {
+_HOST_INPUTS: Mapping[str, tuple[int, ...]] = {
     "ConstantOfShape": (0,),
     **dict.fromkeys(("CumSum", "Expand", "OneHot", "Reshape", "Split", "Squeeze"), (1,)),
     **dict.fromkeys(("Tile", "TopK", "Trilu", "Unsqueeze", "Upsample"), (1,)),
-    **{f"Reduce{fold}": (1,) for fold in _FOLDS},
+    **{f"Reduce{fold}": (1,) for fold in _REDUCTIONS},
     "Pad": (1, 3),
     "Range": (0, 1, 2),
     "Resize": (1, 2, 3),
     "Slice": (1, 2, 3, 4),
 }
-"""Inputs that a rule needs as numbers, not as tensors."""
+"""Positions of the inputs that a rule needs as numbers instead of tensors, by operator."""
 
 _WITHOUT_EFFECT = frozenset(
     (
@@ -173,9 +185,9 @@ _WITHOUT_EFFECT = frozenset(
         *("is_test", "kernel_shape", "saturate", "seed", "sorted", "spatial", "stash_type", "storage_order"),
     )
 )
-"""Attributes that repeat the inputs, or that have no effect on what is run here."""
+"""Attributes that repeat the inputs, or that do not change the result in this interpreter."""
 
-_LISTS = frozenset(
+_LIST_OPERATORS = frozenset(
     {"SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SplitToSequence"}
 )
-"""Operators whose only output is a list."""
+"""Operators that return one output, which is a list. The list must not be read as several outputs."""

@@ -1,4 +1,4 @@
-"""Elementwise operators, and reductions along an axis."""
+"""Rules for elementwise operators, and for reductions along an axis."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch.nn import functional
 from explorer.base.errors import BadModel
 from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, Rule
 
-_NARROWEST = 17
-"""Type codes from this one on are float8 and types of 4 and 2 bits."""
+_FIRST_NARROW_CODE = 17
+"""First ONNX type code of float8; all codes from it on are treated as types of 8 bits or less."""
 
 
-def _plain(function: Callable[..., Any]) -> Rule:
-    """A rule from a function that needs only the inputs."""
+def _inputs_only_rule(function: Callable[..., Any]) -> Rule:
+    """Makes a rule from a function that needs only the inputs."""
     return lambda call, *args: function(*args)
 
 
-def _divided(a: Tensor, b: Tensor) -> Tensor:
-    # ONNX rounds integer division towards zero
+def _divide(a: Tensor, b: Tensor) -> Tensor:
+    # ONNX rounds integer division toward zero
     return torch.div(a, b) if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
 
 
@@ -32,10 +32,10 @@ def _is_infinite(call: OperatorCall, x: Tensor) -> Tensor:
     return (torch.isposinf(x) & bool(above)) | (torch.isneginf(x) & bool(below))
 
 
-def _clipped(call: OperatorCall, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
+def _clip(call: OperatorCall, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
     if call.opset < 11:
         return x.clamp(call.get("min", -3.4028234663852886e38), call.get("max", 3.4028234663852886e38))
-    # min last: if the limits cross, ONNX returns the upper one
+    # apply the upper limit last: ONNX returns it if the limits cross
     x = x if low is None else torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
 
@@ -45,32 +45,32 @@ def _selu(call: OperatorCall, x: Tensor) -> Tensor:
     return torch.where(x > 0, gamma * x, gamma * (alpha * torch.exp(x) - alpha))
 
 
-def _shrunk(call: OperatorCall, x: Tensor) -> Tensor:
+def _shrink(call: OperatorCall, x: Tensor) -> Tensor:
     bias, limit = call.get("bias", 0.0), call.get("lambd", 0.5)
     zero = torch.zeros_like(x)
     return torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, zero)).to(x.dtype)
 
 
-def _shifted(call: OperatorCall, x: Tensor, by: Tensor) -> Tensor:
-    wide, count = x.to(torch.int64), by.to(torch.int64)
-    shifted = wide << count if call.get("direction") == "LEFT" else wide >> count
+def _bit_shift(call: OperatorCall, x: Tensor, shift: Tensor) -> Tensor:
+    integers, count = x.to(torch.int64), shift.to(torch.int64)
+    shifted = integers << count if call.get("direction") == "LEFT" else integers >> count
     return shifted.to(x.dtype)
 
 
 def _cast(call: OperatorCall, x: Tensor) -> Tensor:
     code = call.get("to")
-    if code >= _NARROWEST:
+    if code >= _FIRST_NARROW_CODE:
         raise BadModel("torch does not round to types of 8 bits or less as onnx does")
-    return _as(x, call.dtype(code))
+    return _cast_to(x, call.dtype(code))
 
 
-def _cast_like(call: OperatorCall, x: Tensor, like: Tensor) -> Tensor:
-    if "float8" in str(like.dtype):
+def _cast_like(call: OperatorCall, x: Tensor, target: Tensor) -> Tensor:
+    if "float8" in str(target.dtype):
         raise BadModel("torch does not round to types of 8 bits or less as onnx does")
-    return _as(x, like.dtype)
+    return _cast_to(x, target.dtype)
 
 
-def _as(x: Tensor, kind: torch.dtype) -> Tensor:
+def _cast_to(x: Tensor, kind: torch.dtype) -> Tensor:
     return x != 0 if kind == torch.bool else x.to(kind)
 
 
@@ -81,9 +81,9 @@ def _axes(call: OperatorCall, args: tuple[Any, ...]) -> list[int] | None:
     return None if axes is None else list(axes)
 
 
-def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Rule:
-    def rule(call: OperatorCall, x: Tensor, *rest: Any) -> Tensor:
-        axes, keep = _axes(call, rest), bool(call.get("keepdims", 1))
+def _reduction_rule(function: Callable[[Tensor, list[int], bool], Tensor]) -> Rule:
+    def rule(call: OperatorCall, x: Tensor, *axes_input: Any) -> Tensor:
+        axes, keep = _axes(call, axes_input), bool(call.get("keepdims", 1))
         if call.get("noop_with_empty_axes", 0) and not axes:
             return function(x.unsqueeze(0), [0], False)
         return function(x, axes or list(range(x.dim())), keep)
@@ -107,7 +107,7 @@ def _mean(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     return x.mean(axes, keepdim=keep) if axes else x
 
 
-def _extreme(function: Callable[..., Tensor]) -> Callable[[Tensor, list[int], bool], Tensor]:
+def _extremum(function: Callable[..., Tensor]) -> Callable[[Tensor, list[int], bool], Tensor]:
     def fold(x: Tensor, axes: list[int], keep: bool) -> Tensor:
         if x.dtype == torch.bool:
             return function(x.to(torch.uint8), axes, keepdim=keep).bool() if axes else x
@@ -116,12 +116,12 @@ def _extreme(function: Callable[..., Tensor]) -> Callable[[Tensor, list[int], bo
     return fold
 
 
-def _root(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+def _l2_norm(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     wide = x if x.is_floating_point() else x.to(torch.float64)
     return torch.sqrt((wide * wide).sum(axes, keepdim=keep)).to(x.dtype)
 
 
-def _arg(function: Callable[..., Tensor]) -> Rule:
+def _arg_rule(function: Callable[..., Tensor]) -> Rule:
     def rule(call: OperatorCall, x: Tensor) -> Tensor:
         axis, keep = call.get("axis", 0), bool(call.get("keepdims", 1))
         if not call.get("select_last_index", 0):
@@ -132,8 +132,11 @@ def _arg(function: Callable[..., Tensor]) -> Rule:
     return rule
 
 
-def _along(function: Callable[..., Tensor]) -> Rule:
-    """A rule for Softmax and similar operators: before opset 13 over all axes from one on."""
+def _softmax_rule(function: Callable[..., Tensor]) -> Rule:
+    """Makes a rule for Softmax and similar operators.
+
+    Before opset 13 they run over `axis` and all later axes.
+    """
 
     def rule(call: OperatorCall, x: Tensor) -> Tensor:
         axis = call.get("axis", -1 if call.opset >= 13 or call.opset == 0 else 1)
@@ -145,35 +148,35 @@ def _along(function: Callable[..., Tensor]) -> Rule:
     return rule
 
 
-def _running_sum(call: OperatorCall, x: Tensor, axis: Any) -> Tensor:
-    at = call.number(axis)
-    back, exclusive = call.get("reverse", 0), call.get("exclusive", 0)
-    x = x.flip(at) if back else x
-    total = torch.cumsum(x, at, dtype=x.dtype)
+def _cumulative_sum(call: OperatorCall, x: Tensor, axis: Any) -> Tensor:
+    axis_number = call.number(axis)
+    is_reversed, exclusive = call.get("reverse", 0), call.get("exclusive", 0)
+    x = x.flip(axis_number) if is_reversed else x
+    total = torch.cumsum(x, axis_number, dtype=x.dtype)
     total = total - x if exclusive else total
-    return total.flip(at) if back else total
+    return total.flip(axis_number) if is_reversed else total
 
 
-def _dropped(call: OperatorCall, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
+def _dropout(call: OperatorCall, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
     call.get("ratio")
     if training is not None and call.number(training) and (ratio is None or call.number(ratio)):
         raise BadModel("torch cannot drop the elements that another runtime drops: Dropout in training")
     return (x, torch.ones_like(x, dtype=torch.bool))[: call.outputs]
 
 
-def _folded(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
+def _fold_rule(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     return lambda call, *args: reduce(function, args)
 
 
-_NAMESAKES = (
+_SAME_NAMES = (
     *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor"),
     *("IsNaN", "Log", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Sqrt", "Tan"),
     "Tanh",
 )
-"""Functions of one value whose torch name is the ONNX name in lower case."""
+"""Operators with one input whose torch name is the ONNX name in lower case."""
 
 _UNARY: Mapping[str, Callable[..., Any]] = {
-    **{op: getattr(torch, op.lower()) for op in _NAMESAKES},
+    **{op: getattr(torch, op.lower()) for op in _SAME_NAMES},
     "BitwiseNot": torch.bitwise_not,
     "HardSwish": functional.hardswish,
     "Identity": lambda x: x,
@@ -189,7 +192,7 @@ _BINARY: Mapping[str, Callable[..., Any]] = {
     "BitwiseAnd": torch.bitwise_and,
     "BitwiseOr": torch.bitwise_or,
     "BitwiseXor": torch.bitwise_xor,
-    "Div": _divided,
+    "Div": _divide,
     "Equal": torch.eq,
     "Greater": torch.gt,
     "GreaterOrEqual": torch.ge,
@@ -202,43 +205,47 @@ _BINARY: Mapping[str, Callable[..., Any]] = {
     "Xor": torch.logical_xor,
 }
 
-_OTHERS: Mapping[str, Rule] = {
-    "ArgMax": _arg(torch.argmax),
-    "ArgMin": _arg(torch.argmin),
-    "BitShift": _shifted,
+_SPECIAL: Mapping[str, Rule] = {
+    "ArgMax": _arg_rule(torch.argmax),
+    "ArgMin": _arg_rule(torch.argmin),
+    "BitShift": _bit_shift,
     "Cast": _cast,
     "CastLike": _cast_like,
     "Celu": lambda call, x: functional.celu(x, call.get("alpha", 1.0)),
-    "Clip": _clipped,
-    "CumSum": _running_sum,
-    "Dropout": _dropped,
+    "Clip": _clip,
+    "CumSum": _cumulative_sum,
+    "Dropout": _dropout,
     "Elu": lambda call, x: functional.elu(x, call.get("alpha", 1.0)),
     "Gelu": lambda call, x: functional.gelu(x, approximate=call.get("approximate", "none")),
     "HardSigmoid": lambda call, x: (call.get("alpha", 0.2) * x + call.get("beta", 0.5)).clamp(0, 1),
-    "Hardmax": _along(lambda x, at: torch.zeros_like(x).scatter(at, x.argmax(at, keepdim=True), 1)),
+    "Hardmax": _softmax_rule(
+        lambda x, axis_number: torch.zeros_like(x).scatter(
+            axis_number, x.argmax(axis_number, keepdim=True), 1
+        )
+    ),
     "IsInf": _is_infinite,
     "LeakyRelu": lambda call, x: functional.leaky_relu(x, call.get("alpha", 0.01)),
-    "LogSoftmax": _along(torch.log_softmax),
-    "Max": _folded(torch.maximum),
+    "LogSoftmax": _softmax_rule(torch.log_softmax),
+    "Max": _fold_rule(torch.maximum),
     "Mean": lambda call, *args: reduce(torch.add, args) / len(args),
-    "Min": _folded(torch.minimum),
+    "Min": _fold_rule(torch.minimum),
     "Mod": lambda call, a, b: torch.fmod(a, b) if call.get("fmod", 0) else torch.remainder(a, b),
     "PRelu": lambda call, x, slope: torch.where(x < 0, x * slope, x),
     "Pow": lambda call, a, b: torch.pow(a, b).to(a.dtype),
-    "ReduceL1": _reduction(lambda x, axes, keep: _sum(x.abs(), axes, keep)),
-    "ReduceL2": _reduction(_root),
-    "ReduceLogSum": _reduction(lambda x, axes, keep: torch.log(_sum(x, axes, keep))),
-    "ReduceLogSumExp": _reduction(lambda x, axes, keep: torch.logsumexp(x, axes, keepdim=keep)),
-    "ReduceMax": _reduction(_extreme(torch.amax)),
-    "ReduceMean": _reduction(_mean),
-    "ReduceMin": _reduction(_extreme(torch.amin)),
-    "ReduceProd": _reduction(_product),
-    "ReduceSum": _reduction(_sum),
-    "ReduceSumSquare": _reduction(lambda x, axes, keep: _sum(x * x, axes, keep)),
+    "ReduceL1": _reduction_rule(lambda x, axes, keep: _sum(x.abs(), axes, keep)),
+    "ReduceL2": _reduction_rule(_l2_norm),
+    "ReduceLogSum": _reduction_rule(lambda x, axes, keep: torch.log(_sum(x, axes, keep))),
+    "ReduceLogSumExp": _reduction_rule(lambda x, axes, keep: torch.logsumexp(x, axes, keepdim=keep)),
+    "ReduceMax": _reduction_rule(_extremum(torch.amax)),
+    "ReduceMean": _reduction_rule(_mean),
+    "ReduceMin": _reduction_rule(_extremum(torch.amin)),
+    "ReduceProd": _reduction_rule(_product),
+    "ReduceSum": _reduction_rule(_sum),
+    "ReduceSumSquare": _reduction_rule(lambda x, axes, keep: _sum(x * x, axes, keep)),
     "Selu": _selu,
-    "Shrink": _shrunk,
-    "Softmax": _along(torch.softmax),
-    "Sum": _folded(torch.add),
+    "Shrink": _shrink,
+    "Softmax": _softmax_rule(torch.softmax),
+    "Sum": _fold_rule(torch.add),
     "Swish": lambda call, x: x * torch.sigmoid(call.get("alpha", 1.0) * x),
     "ThresholdedRelu": lambda call, x: torch.where(x > call.get("alpha", 1.0), x, torch.zeros_like(x)),
 }
@@ -251,6 +258,6 @@ MICROSOFT: Mapping[str, Rule] = {
 }
 
 TABLE: Mapping[str, Rule] = {
-    **{op: _plain(function) for op, function in (*_UNARY.items(), *_BINARY.items())},
-    **_OTHERS,
+    **{op: _inputs_only_rule(function) for op, function in (*_UNARY.items(), *_BINARY.items())},
+    **_SPECIAL,
 }

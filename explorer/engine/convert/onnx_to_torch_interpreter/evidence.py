@@ -23,17 +23,17 @@ from explorer.host.optional_packages import error_line, silence
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
 
-_ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"})
+_ROUNDING_OPERATORS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"})
 
 
 def is_quantized(model: Model) -> bool:
     """Whether the model rounds intermediate values to 8 bits."""
     nodes = (*model.graph.nodes, *(n for f in model.functions.values() for n in f.nodes))
-    return any(node.op in _ROUNDS or node.op.startswith("QLinear") for node in nodes)
+    return any(node.op in _ROUNDING_OPERATORS or node.op.startswith("QLinear") for node in nodes)
 
 
-def call_of(module: Any, names: Sequence[str], source: str) -> Callable[[Feeds], list[Array]]:
-    """A function that runs a module on arrays by input name; `names` gives the order."""
+def torch_runner(module: Any, names: Sequence[str], source: str) -> Callable[[Feeds], list[Array]]:
+    """Returns a function that runs a module on arrays by input name; `names` gives their order."""
     import torch
 
     def call(feeds: Feeds) -> list[Array]:
@@ -52,10 +52,10 @@ def call_of(module: Any, names: Sequence[str], source: str) -> Callable[[Feeds],
     return call
 
 
-def _can_run(session: RuntimeSession, drawn: Sequence[RandomInput]) -> bool:
-    """Whether the original runs at these sizes."""
+def _can_run(session: RuntimeSession, input_plans: Sequence[RandomInput]) -> bool:
+    """Whether the ONNX model runs at these sizes."""
     try:
-        session.run(draw(tuple(drawn), 0))
+        session.run(draw(tuple(input_plans), 0))
     except BadModel:
         return False
     return True
@@ -68,43 +68,49 @@ def prove(
     cases: Sequence[Sequence[RandomInput]],
     source: str = "the torch model",
 ) -> Verification:
-    """Runs the model in onnxruntime and in torch on the same random inputs, and compares.
+    """Runs the model in onnxruntime and in torch on the same random inputs, and compares the outputs.
 
     Args:
-        job: Draws, seed, names for the report, and the progress callback.
-        model: The ONNX model.
-        module: Runs the model in torch; it takes the inputs in the model's order.
-        cases: How to draw the inputs, for each set of sizes. All but the first get one draw, and sizes at
-            which the model does not run are skipped.
-        source: The name of `module` in messages.
+        job: Draws, seed, names for the report, and progress callback.
+        model: ONNX model.
+        module: Module that runs the model in torch; it takes the inputs in the model's order.
+        cases: Random-input plans for each set of sizes. All but the first set get one draw, and are skipped
+            if the model does not run at their sizes.
+        source: Name of `module` in messages.
 
     Raises:
-        BadModel: The model cannot be run in one of the two.
-        Cancelled: `job.cancel` said so.
+        BadModel: onnxruntime or torch cannot run the model.
+        Cancelled: The user canceled (`job.cancel`).
     """
     session = RuntimeSession(model, what="the ONNX file")
     names = [value.name for value in model.graph.outputs]
-    after = call_of(module, [v.name for v in model.graph.feeds], source)
-    layers = sum(node.op in _ROUNDS for node in model.graph.nodes) if is_quantized(model) else None
+    run_torch = torch_runner(module, [v.name for v in model.graph.feeds], source)
+    layers = (
+        sum(node.op in _ROUNDING_OPERATORS for node in model.graph.nodes) if is_quantized(model) else None
+    )
 
-    def before(feeds: Feeds) -> list[Array]:
+    def run_onnxruntime(feeds: Feeds) -> list[Array]:
         results = session.run(feeds)
         return [results[name] for name in names]
 
     proofs: list[Verification] = []
-    tried = [drawn for at, drawn in enumerate(cases) if not at or _can_run(session, drawn)]
-    for at, drawn in enumerate(tried):
-        few = replace(job, draws=1 if at else job.draws)
-        proof = comparison.compare_runs(few, model, before, after, drawn, layers)
-        sizes = "" if at == 0 else f" with {', '.join(f'{d.name} {list(d.shape)}' for d in drawn)}"
-        named = tuple(replace(o, name=f"{o.name}{sizes}") for o in proof.outputs)
-        proofs.append(replace(proof, outputs=named))
-    evidence = tuple(o for proof in proofs for o in proof.outputs)
+    runnable_cases = [
+        input_plans for index, input_plans in enumerate(cases) if not index or _can_run(session, input_plans)
+    ]
+    for index, input_plans in enumerate(runnable_cases):
+        case_job = replace(job, draws=1 if index else job.draws)
+        proof = comparison.compare_runs(case_job, model, run_onnxruntime, run_torch, input_plans, layers)
+        sizes = "" if index == 0 else f" with {', '.join(f'{d.name} {list(d.shape)}' for d in input_plans)}"
+        outputs = tuple(replace(output, name=f"{output.name}{sizes}") for output in proof.outputs)
+        proofs.append(replace(proof, outputs=outputs))
+    output_evidence = tuple(output for proof in proofs for output in proof.outputs)
     return replace(
         proofs[0],
-        **verdict_of(Grounds(whole=evidence, draws=job.draws)),
+        **verdict_of(Grounds(whole=output_evidence, draws=job.draws)),
         inputs=tuple(text for proof in proofs for text in proof.inputs),
-        outputs=evidence,
-        sizes=tuple(sizes_of(model, tuple(drawn)) for drawn in tried) if len(tried) > 1 else (),
+        outputs=output_evidence,
+        sizes=tuple(sizes_of(model, tuple(input_plans)) for input_plans in runnable_cases)
+        if len(runnable_cases) > 1
+        else (),
         seconds=sum(proof.seconds for proof in proofs),
     )

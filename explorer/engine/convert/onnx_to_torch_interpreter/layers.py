@@ -1,4 +1,4 @@
-"""Layers of a network: products, convolutions, pooling, normalization."""
+"""Rules for matrix products, convolution, pooling, normalization, resizing and attention."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from explorer.base.errors import BadModel
 from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, Rule
 
 _CONV: Sequence[Callable[..., Tensor]] = (functional.conv1d, functional.conv2d, functional.conv3d)
-_TURNED: Sequence[Callable[..., Tensor]] = (
+_CONV_TRANSPOSE: Sequence[Callable[..., Tensor]] = (
     functional.conv_transpose1d,
     functional.conv_transpose2d,
     functional.conv_transpose3d,
 )
-_MAX: Sequence[Callable[..., Any]] = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)
+_MAX_POOL: Sequence[Callable[..., Any]] = (
+    functional.max_pool1d,
+    functional.max_pool2d,
+    functional.max_pool3d,
+)
 
 
 def gemm(call: OperatorCall, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
-    """Alpha A B + beta C."""
+    """Computes alpha A B + beta C."""
     a = a.t() if call.get("transA", 0) else a
     b = b.t() if call.get("transB", 0) else b
     alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)
@@ -49,48 +53,48 @@ def _einsum(call: OperatorCall, *args: Tensor) -> Tensor:
     return torch.einsum(equation, *args)
 
 
-# windows
+# -- windows: convolution and pooling
 
 
 def _window_parameters(
     call: OperatorCall, x: Tensor, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Strides, dilations, and the padding before and after each axis."""
+    """Strides, dilations, and the padding before and after each spatial axis."""
     dims = len(kernel)
     strides = list(call.get("strides", (1,) * dims))
     dilations = list(call.get("dilations", (1,) * dims))
     auto, pads = call.get("auto_pad", "NOTSET"), list(call.get("pads", (0,) * (2 * dims)))
     if auto in ("SAME_UPPER", "SAME_LOWER"):
-        before, behind = [], []
+        pad_before, pad_after = [], []
         for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True):
             total = max((-(-size // s) - 1) * s + d * (k - 1) + 1 - size, 0)
-            less, more = total // 2, total - total // 2
-            before.append(less if auto == "SAME_UPPER" else more)
-            behind.append(more if auto == "SAME_UPPER" else less)
-        return strides, dilations, before, behind
+            smaller, larger = total // 2, total - total // 2
+            pad_before.append(smaller if auto == "SAME_UPPER" else larger)
+            pad_after.append(larger if auto == "SAME_UPPER" else smaller)
+        return strides, dilations, pad_before, pad_after
     pads = pads if auto != "VALID" else [0] * (2 * dims)
     return strides, dilations, pads[:dims], pads[dims:]
 
 
-def _pad(x: Tensor, before: Sequence[int], behind: Sequence[int], value: float = 0.0) -> Tensor:
-    if not any((*before, *behind)):
+def _pad(x: Tensor, pad_before: Sequence[int], pad_after: Sequence[int], value: float = 0.0) -> Tensor:
+    if not any((*pad_before, *pad_after)):
         return x
-    flat = [size for pair in zip(reversed(before), reversed(behind), strict=True) for size in pair]
+    flat = [size for pair in zip(reversed(pad_before), reversed(pad_after), strict=True) for size in pair]
     return functional.pad(x, flat, value=value)
 
 
 def convolution(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Conv, in any of torch's three dimensions."""
+    """Conv with one, two or three spatial axes."""
     kernel = list(weight.shape[2:])
-    strides, dilations, before, behind = _window_parameters(call, x, kernel)
-    padding = before
-    if before != behind:
-        x, padding = _pad(x, before, behind), [0] * len(kernel)
-    function = _CONV[_rank(x) - 1]
+    strides, dilations, pad_before, pad_after = _window_parameters(call, x, kernel)
+    padding = pad_before
+    if pad_before != pad_after:
+        x, padding = _pad(x, pad_before, pad_after), [0] * len(kernel)
+    function = _CONV[_spatial_rank(x) - 1]
     return function(x, weight, bias, strides, padding, dilations, call.get("group", 1))
 
 
-def _rank(x: Tensor) -> int:
+def _spatial_rank(x: Tensor) -> int:
     rank = x.dim() - 2
     if not 1 <= rank <= 3:
         raise BadModel(f"torch has no windows of {rank} dimensions")
@@ -98,79 +102,84 @@ def _rank(x: Tensor) -> int:
 
 
 def _conv_transpose(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    dims, kernel = _rank(x), list(weight.shape[2:])
+    dims, kernel = _spatial_rank(x), list(weight.shape[2:])
     strides = list(call.get("strides", (1,) * dims))
     dilations = list(call.get("dilations", (1,) * dims))
-    extra = list(call.get("output_padding", (0,) * dims))
-    whole = [
+    output_padding = list(call.get("output_padding", (0,) * dims))
+    full_sizes = [
         s * (n - 1) + o + d * (k - 1) + 1
-        for s, n, o, d, k in zip(strides, x.shape[2:], extra, dilations, kernel, strict=True)
+        for s, n, o, d, k in zip(strides, x.shape[2:], output_padding, dilations, kernel, strict=True)
     ]
     auto, shape = call.get("auto_pad", "NOTSET"), call.get("output_shape")
     pads = list(call.get("pads", (0,) * (2 * dims)))
     if shape is None and auto in ("SAME_UPPER", "SAME_LOWER"):
         shape = [n * s for n, s in zip(x.shape[2:], strides, strict=True)]
     if shape is not None:
-        total = [w - s for w, s in zip(whole, list(shape)[-dims:], strict=True)]
-        less = [t // 2 for t in total]
-        more = [t - half for t, half in zip(total, less, strict=True)]
-        before, behind = (less, more) if auto == "SAME_UPPER" else (more, less)
+        full_padding = [w - s for w, s in zip(full_sizes, list(shape)[-dims:], strict=True)]
+        smaller = [t // 2 for t in full_padding]
+        larger = [t - half for t, half in zip(full_padding, smaller, strict=True)]
+        pad_before, pad_after = (smaller, larger) if auto == "SAME_UPPER" else (larger, smaller)
     else:
         pads = pads if auto != "VALID" else [0] * (2 * dims)
-        before, behind = pads[:dims], pads[dims:]
-    # torch returns the full result; rows beyond it are zero except for the bias
-    full = _TURNED[dims - 1](x, weight, None, strides, 0, 0, call.get("group", 1), dilations)
-    full = _pad(full, [0] * dims, extra)
-    full = _pad(full, [max(-b, 0) for b in before], [max(-b, 0) for b in behind])
-    for axis, (first, last) in enumerate(zip(before, behind, strict=True), start=2):
+        pad_before, pad_after = pads[:dims], pads[dims:]
+    # without padding torch returns the full result; elements outside it are only the bias
+    result = _CONV_TRANSPOSE[dims - 1](x, weight, None, strides, 0, 0, call.get("group", 1), dilations)
+    result = _pad(result, [0] * dims, output_padding)
+    result = _pad(result, [max(-b, 0) for b in pad_before], [max(-b, 0) for b in pad_after])
+    for axis, (first, last) in enumerate(zip(pad_before, pad_after, strict=True), start=2):
         first, last = max(first, 0), max(last, 0)
-        full = full.narrow(axis, first, full.shape[axis] - first - last)
-    return full if bias is None else full + bias.reshape(-1, *(1,) * dims)
+        result = result.narrow(axis, first, result.shape[axis] - first - last)
+    return result if bias is None else result + bias.reshape(-1, *(1,) * dims)
 
 
 def _ceil_parameters(
     call: OperatorCall, x: Tensor, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """As `_window_parameters`; with `ceil_mode`, padding is added for windows that reach beyond the end."""
-    strides, dilations, before, behind = _window_parameters(call, x, kernel)
+    """Window parameters that respect `ceil_mode`.
+
+    The mode pads the end of an axis for windows that reach beyond it.
+    """
+    strides, dilations, pad_before, pad_after = _window_parameters(call, x, kernel)
     if not call.get("ceil_mode", 0):
-        return strides, dilations, before, behind
+        return strides, dilations, pad_before, pad_after
     ends = []
-    for size, k, s, d, b, e in zip(x.shape[2:], kernel, strides, dilations, before, behind, strict=True):
+    for size, k, s, d, b, e in zip(
+        x.shape[2:], kernel, strides, dilations, pad_before, pad_after, strict=True
+    ):
         reach = d * (k - 1) + 1
-        count = -(-(size + b + e - reach) // s) + 1
-        if (count - 1) * s >= size + b:  # a window must not start in the padding after the end
-            count -= 1
-        ends.append(max((count - 1) * s + reach - size - b, e))
-    return strides, dilations, before, ends
+        window_count = -(-(size + b + e - reach) // s) + 1
+        if (window_count - 1) * s >= size + b:  # a window must not start in the padding at the end
+            window_count -= 1
+        ends.append(max((window_count - 1) * s + reach - size - b, e))
+    return strides, dilations, pad_before, ends
 
 
 def _max_pool(call: OperatorCall, x: Tensor) -> Any:
     kernel = list(call.get("kernel_shape"))
-    strides, dilations, before, behind = _ceil_parameters(call, x, kernel)
+    strides, dilations, pad_before, pad_after = _ceil_parameters(call, x, kernel)
     low: Any = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     floats = x if x.is_floating_point() else x.to(torch.float64)
-    filled = _pad(floats, before, behind, float(low))
-    pool = _MAX[_rank(x) - 1]
+    filled = _pad(floats, pad_before, pad_after, float(low))
+    pool = _MAX_POOL[_spatial_rank(x) - 1]
     if call.outputs < 2 or not call.node.outputs[1]:
         return pool(filled, kernel, strides, 0, dilations).to(x.dtype)
-    values, places = pool(filled, kernel, strides, 0, dilations, return_indices=True)
-    return values.to(x.dtype), _indices_without_padding(call, places, filled, x, before)
+    values, indices = pool(filled, kernel, strides, 0, dilations, return_indices=True)
+    return values.to(x.dtype), _indices_without_padding(call, indices, filled, x, pad_before)
 
 
 def _indices_without_padding(
-    call: OperatorCall, places: Tensor, filled: Tensor, x: Tensor, before: Sequence[int]
+    call: OperatorCall, indices: Tensor, filled: Tensor, x: Tensor, pad_before: Sequence[int]
 ) -> Tensor:
-    """Indices into the padded input as ONNX's indices into the whole tensor."""
-    coordinates, rest = [], places
-    for size, first in zip(reversed(filled.shape[2:]), reversed(before), strict=True):
-        coordinates.append(rest % size - first)
-        rest = rest // size
+    """Converts indices into the padded input to ONNX's indices into the whole input tensor."""
+    coordinates, remaining = [], indices
+    for size, start in zip(reversed(filled.shape[2:]), reversed(pad_before), strict=True):
+        coordinates.append(remaining % size - start)
+        remaining = remaining // size
     sizes = list(x.shape[2:])
     order = list(enumerate(reversed(coordinates)))
     if call.get("storage_order", 0):
         order = order[::-1]
-    flat = torch.zeros_like(places)
+    flat = torch.zeros_like(indices)
     for axis, coordinate in order:
         flat = flat * sizes[axis] + coordinate
     count = math.prod(sizes)
@@ -180,15 +189,17 @@ def _indices_without_padding(
 
 def _average_pool(call: OperatorCall, x: Tensor) -> Tensor:
     kernel = list(call.get("kernel_shape"))
-    strides, dilations, before, behind = _ceil_parameters(call, x, kernel)
-    _, _, _, real = _window_parameters(call, x, kernel)
+    strides, dilations, pad_before, pad_after = _ceil_parameters(call, x, kernel)
+    _, _, _, pad_after_exact = _window_parameters(call, x, kernel)
     ones = torch.ones_like(x[:1, :1])
     if call.get("count_include_pad", 0):
-        ones = _pad(ones, before, real, 1.0)
-        ones = _pad(ones, [0] * len(before), [a - b for a, b in zip(behind, real, strict=True)])
+        ones = _pad(ones, pad_before, pad_after_exact, 1.0)
+        ones = _pad(
+            ones, [0] * len(pad_before), [a - b for a, b in zip(pad_after, pad_after_exact, strict=True)]
+        )
     else:
-        ones = _pad(ones, before, behind)
-    total = _window_sum(_pad(x, before, behind), kernel, strides, dilations)
+        ones = _pad(ones, pad_before, pad_after)
+    total = _window_sum(_pad(x, pad_before, pad_after), kernel, strides, dilations)
     return total / _window_sum(ones, kernel, strides, dilations)
 
 
@@ -199,25 +210,25 @@ def _window_sum(x: Tensor, kernel: Sequence[int], strides: Sequence[int], dilati
 
 
 def _average_pool_torch(call: OperatorCall, x: Tensor) -> Tensor:
-    """AveragePool by torch's own operator, if that is equivalent."""
+    """AveragePool by torch's own operator if its result is the same, else by `_average_pool`."""
     kernel = list(call.get("kernel_shape"))
-    strides, dilations, before, behind = _window_parameters(call, x, kernel)
-    simple = before == behind and set(dilations) <= {1} and not call.get("ceil_mode", 0)
-    if not simple or any(p > k // 2 for p, k in zip(before, kernel, strict=True)):
+    strides, dilations, pad_before, pad_after = _window_parameters(call, x, kernel)
+    is_supported = pad_before == pad_after and set(dilations) <= {1} and not call.get("ceil_mode", 0)
+    if not is_supported or any(p > k // 2 for p, k in zip(pad_before, kernel, strict=True)):
         return _average_pool(call, x)
-    counted = bool(call.get("count_include_pad", 0))
-    dims = _rank(x)
+    counts_padding = bool(call.get("count_include_pad", 0))
+    dims = _spatial_rank(x)
     if dims == 1:
-        return functional.avg_pool1d(x, kernel, strides, before, False, counted)
+        return functional.avg_pool1d(x, kernel, strides, pad_before, False, counts_padding)
     pool: Any = functional.avg_pool2d if dims == 2 else functional.avg_pool3d
-    average: Tensor = pool(x, kernel, strides, before, False, counted)
+    average: Tensor = pool(x, kernel, strides, pad_before, False, counts_padding)
     return average
 
 
 def _lp_pool(call: OperatorCall, x: Tensor) -> Tensor:
     kernel, p = list(call.get("kernel_shape")), call.get("p", 2)
-    strides, dilations, before, behind = _ceil_parameters(call, x, kernel)
-    powers = _pad(x.abs() ** p, before, behind)
+    strides, dilations, pad_before, pad_after = _ceil_parameters(call, x, kernel)
+    powers = _pad(x.abs() ** p, pad_before, pad_after)
     result: Tensor = _window_sum(powers, kernel, strides, dilations) ** (1 / p)
     return result
 
@@ -226,7 +237,7 @@ def _spatial_axes(x: Tensor) -> list[int]:
     return list(range(2, x.dim()))
 
 
-# normalisation
+# -- normalization
 
 
 def _batch_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor) -> Any:
@@ -234,9 +245,13 @@ def _batch_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor, mean
     if not call.get("training_mode", 0):
         return functional.batch_norm(x, mean.detach(), var.detach(), scale, bias, False, 0.0, epsilon)
     axes = [a for a in range(x.dim()) if a != 1]
-    now, spread = x.mean(axes), x.var(axes, unbiased=False)
-    normalized = functional.batch_norm(x, now, spread, scale, bias, False, 0.0, epsilon)
-    return normalized, mean * momentum + now * (1 - momentum), var * momentum + spread * (1 - momentum)
+    batch_mean, batch_variance = x.mean(axes), x.var(axes, unbiased=False)
+    normalized = functional.batch_norm(x, batch_mean, batch_variance, scale, bias, False, 0.0, epsilon)
+    return (
+        normalized,
+        mean * momentum + batch_mean * (1 - momentum),
+        var * momentum + batch_variance * (1 - momentum),
+    )
 
 
 def _layer_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Any:
@@ -261,7 +276,7 @@ def _rms_norm(call: OperatorCall, x: Tensor, scale: Tensor) -> Tensor:
 def _group_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     groups = call.get("num_groups")
     if call.opset and call.opset < 21:
-        # then there was a scale for each group
+        # before opset 21 each group had one scale
         scale, bias = (v.repeat_interleave(x.shape[1] // groups) for v in (scale, bias))
     return functional.group_norm(x, groups, scale, bias, call.get("epsilon", 1e-5))
 
@@ -269,8 +284,8 @@ def _group_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor) -> T
 def _lrn(call: OperatorCall, x: Tensor) -> Tensor:
     size = call.get("size")
     square = (x * x).unsqueeze(1).flatten(3) if x.dim() > 3 else (x * x).unsqueeze(1)
-    before, behind = (size - 1) // 2, size - 1 - (size - 1) // 2
-    square = functional.pad(square, (0, 0, before, behind))
+    pad_before, pad_after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    square = functional.pad(square, (0, 0, pad_before, pad_after))
     total = square.unfold(2, size, 1).sum(-1).reshape(x.shape)
     result: Tensor = x / (call.get("bias", 1.0) + call.get("alpha", 1e-4) / size * total) ** call.get(
         "beta", 0.75
@@ -287,15 +302,15 @@ def _lp_norm(call: OperatorCall, x: Tensor) -> Tensor:
 def _mean_variance(call: OperatorCall, x: Tensor) -> Tensor:
     axes = list(call.get("axes", (0, 2, 3)))
     mean = x.mean(axes, keepdim=True)
-    spread = torch.sqrt((x * x).mean(axes, keepdim=True) - mean * mean)
-    return (x - mean) / (spread + 1e-9)
+    deviation = torch.sqrt((x * x).mean(axes, keepdim=True) - mean * mean)
+    return (x - mean) / (deviation + 1e-9)
 
 
-# images
+# -- images and attention
 
 
 def _resize(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
-    """Resize by nearest or linear interpolation, one axis after the other."""
+    """Resizes by nearest or linear interpolation, one axis after another."""
     scales = inputs[-1] if call.node.op == "Upsample" or len(inputs) < 2 else inputs[1]
     sizes = inputs[2] if len(inputs) > 2 and call.node.op == "Resize" else None
     if call.node.op == "Upsample" and not inputs:
@@ -327,45 +342,49 @@ def _resize(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
     for axis, target, factor in zip(axes, targets, factors, strict=True):
         if target == x.shape[axis] and factor == 1:
             continue
-        places = _resize_coordinates(transformation, target, factor, x.shape[axis], x.device)
-        x = _nearest(x, axis, places, rounding) if mode == "nearest" else _linear(x, axis, places)
+        indices = _resize_coordinates(transformation, target, factor, x.shape[axis], x.device)
+        x = (
+            _resize_nearest(x, axis, indices, rounding)
+            if mode == "nearest"
+            else _resize_linear(x, axis, indices)
+        )
     return x
 
 
 def _resize_coordinates(
     transformation: str, target: int, factor: float, size: int, device: torch.device
 ) -> Tensor:
-    """The input coordinates of the result's elements."""
-    at = torch.arange(target, dtype=torch.float64, device=device)
+    """Input coordinate of each element of the result along one axis."""
+    indices = torch.arange(target, dtype=torch.float64, device=device)
     if transformation == "asymmetric":
-        return at / factor
+        return indices / factor
     if transformation == "align_corners":
-        return at * ((size - 1) / (size * factor - 1)) if size * factor > 1 else at * 0
+        return indices * ((size - 1) / (size * factor - 1)) if size * factor > 1 else indices * 0
     if transformation == "pytorch_half_pixel" and target <= 1:
-        return at * 0
+        return indices * 0
     if transformation == "half_pixel_symmetric":
         adjusted = target / (size * factor)
-        return size / 2 * (1 - adjusted) + (at + 0.5) / factor - 0.5
-    return (at + 0.5) / factor - 0.5
+        return size / 2 * (1 - adjusted) + (indices + 0.5) / factor - 0.5
+    return (indices + 0.5) / factor - 0.5
 
 
-def _nearest(x: Tensor, axis: int, places: Tensor, rounding: str) -> Tensor:
+def _resize_nearest(x: Tensor, axis: int, indices: Tensor, rounding: str) -> Tensor:
     rules: Mapping[str, Callable[[Tensor], Tensor]] = {
         "round_prefer_floor": lambda at: torch.ceil(at - 0.5),
         "round_prefer_ceil": lambda at: torch.floor(at + 0.5),
         "floor": torch.floor,
         "ceil": torch.ceil,
     }
-    return x.index_select(axis, rules[rounding](places).long().clamp(0, x.shape[axis] - 1))
+    return x.index_select(axis, rules[rounding](indices).long().clamp(0, x.shape[axis] - 1))
 
 
-def _linear(x: Tensor, axis: int, places: Tensor) -> Tensor:
-    places = places.clamp(0, x.shape[axis] - 1)
-    low = torch.floor(places)
+def _resize_linear(x: Tensor, axis: int, indices: Tensor) -> Tensor:
+    indices = indices.clamp(0, x.shape[axis] - 1)
+    low = torch.floor(indices)
     high = (low + 1).clamp(max=x.shape[axis] - 1)
-    share = (places - low).to(x.dtype).reshape(-1, *(1,) * (x.dim() - 1 - axis % x.dim()))
+    weight = (indices - low).to(x.dtype).reshape(-1, *(1,) * (x.dim() - 1 - axis % x.dim()))
     low_values, high_values = x.index_select(axis, low.long()), x.index_select(axis, high.long())
-    return low_values * (1 - share) + high_values * share
+    return low_values * (1 - weight) + high_values * weight
 
 
 def _skip_layer_norm(
@@ -380,17 +399,17 @@ def _skip_layer_norm(
 
 
 def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
-    """Attention of opset 23, without soft cap, lengths, or output of the scores."""
+    """Attention of opset 23, without soft cap, lengths, or an output of the scores."""
     mask, past_k, past_v, lengths = (*rest, *(None,) * 4)[:4]
-    inner = call.get("qk_matmul_output_mode", 0) or call.outputs > 3
-    if call.get("softcap", 0.0) or inner or lengths is not None:
+    has_score_output = call.get("qk_matmul_output_mode", 0) or call.outputs > 3
+    if call.get("softcap", 0.0) or has_score_output or lengths is not None:
         raise BadModel("torch cannot run Attention with a soft cap, lengths, or its inner scores here")
     call.get("softmax_precision")
-    flat = q.dim() == 3
-    heads, shared = call.get("q_num_heads"), call.get("kv_num_heads")
-    if flat:
+    is_flat = q.dim() == 3
+    heads, kv_heads = call.get("q_num_heads"), call.get("kv_num_heads")
+    if is_flat:
         q = q.reshape(*q.shape[:2], heads, -1).transpose(1, 2)
-        k, v = (t.reshape(*t.shape[:2], shared, -1).transpose(1, 2) for t in (k, v))
+        k, v = (t.reshape(*t.shape[:2], kv_heads, -1).transpose(1, 2) for t in (k, v))
     if past_k is not None:
         k, v = torch.cat((past_k, k), 2), torch.cat((past_v, v), 2)
     present = k, v
@@ -411,7 +430,7 @@ def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) 
     y = functional.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, scale=call.get("scale")
     )
-    if flat:
+    if is_flat:
         y = y.transpose(1, 2).flatten(2)
     return (y, *present)[: call.outputs] if call.outputs > 1 else y
 

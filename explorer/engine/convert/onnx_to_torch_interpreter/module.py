@@ -1,4 +1,4 @@
-"""ONNX model as an nn.Module: the weights are parameters, and `forward` walks the graph."""
+"""ONNX model as an nn.Module: the weights are parameters, and `forward` runs the graph."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import FileSpan, Model, Node, Tensor, subgraphs
 from explorer.host import input_files
 
-_SIZES = 1024
-"""The most elements of an int64 list that is treated as sizes, axes or indices, not as data."""
+_MAX_HOST_ELEMENTS = 1024
+"""Most elements of an int64 list that is treated as sizes, axes or indices instead of data."""
 
-_SMALL = 64
-"""The most elements of a float constant (not an initializer) that is not made a parameter."""
+_MAX_BUFFER_ELEMENTS = 64
+"""Most elements of a float constant (not an initializer) that is stored as a buffer, not as a parameter."""
 
 
 class OnnxModule(nn.Module):
     """Runs an ONNX model in torch.
 
-    Weights are parameters (integers are buffers) under their names in the file. Dots in names make
-    submodules, so that the state_dict of a file exported from an nn.Module matches that module's.
+    Weights are parameters (integers are buffers) under their names in the file. Each dot in a name becomes a
+    submodule, so that the state_dict of a file exported from an nn.Module has the keys of that module's
+    state_dict.
 
     Args:
-        model: The model; it must not be changed afterwards.
+        model: ONNX model; it must not change afterwards.
     """
 
     def __init__(self, model: Model) -> None:
@@ -42,44 +43,49 @@ class OnnxModule(nn.Module):
         self._model = model
         self._inputs = tuple(v.name for v in model.graph.feeds)
         self._outputs = tuple(v.name for v in model.graph.outputs)
-        self._places: dict[int, tuple[nn.Module, str]] = {}
+        self._tensor_places: dict[int, tuple[nn.Module, str]] = {}
         self._sizes: dict[int, Any] = {}
-        self._seen: set[int] = set()
+        self._checked_nodes: set[int] = set()
         self._opset = dict(model.opsets)
         maps: dict[int, mmap.mmap] = {}
         initializer_ids = {id(t) for t in model.graph.initializers.values()}
         statistics = {
             n for node in _all_nodes(model) if node.op == "BatchNormalization" for n in node.inputs[3:5]
         }
-        for at, tensor in enumerate(_all_constants(model)):
-            if id(tensor) in self._places or id(tensor) in self._sizes:
+        for index, tensor in enumerate(_all_constants(model)):
+            if id(tensor) in self._tensor_places or id(tensor) in self._sizes:
                 continue
-            # inputs of size computations, and conditions of branches and loops
-            flag = tensor.dtype == "bool" and tensor.elements == 1
-            host = flag or (tensor.dtype == "int64" and tensor.elements <= _SIZES)
-            if host and len(tensor.shape) <= 1:
+            # values that the host needs: inputs of size computations, and conditions of branches and loops
+            is_condition = tensor.dtype == "bool" and tensor.elements == 1
+            is_host_value = is_condition or (
+                tensor.dtype == "int64" and tensor.elements <= _MAX_HOST_ELEMENTS
+            )
+            if is_host_value and len(tensor.shape) <= 1:
                 self._sizes[id(tensor)] = tensor.array().reshape(tensor.shape).copy()
                 continue
             value = _load_tensor(tensor, maps)
-            named = tensor.name if id(tensor) in initializer_ids else ""
-            self._places[id(tensor)] = self._register(
-                named or f"constant_{at}", value, bool(named), trained=tensor.name not in statistics
+            weight_name = tensor.name if id(tensor) in initializer_ids else ""
+            self._tensor_places[id(tensor)] = self._register(
+                weight_name or f"constant_{index}",
+                value,
+                bool(weight_name),
+                is_trained=tensor.name not in statistics,
             )
 
     def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
-        """Runs the model; returns its output, or a tuple of several in the model's order.
+        """Runs the model; returns its output, or a tuple of several outputs in the model's order.
 
         Args:
             *inputs: Inputs in the model's order.
             **named: Inputs by name.
 
         Raises:
-            Misuse: An input is missing, or there is no input of a name.
+            Misuse: An input is missing, or a name is not an input of the model.
             BadModel: An operator cannot be run.
         """
-        feeds = self._feeds(inputs, named)
+        feeds = self._bind_inputs(inputs, named)
         device = next((t.device for t in feeds.values() if isinstance(t, torch.Tensor)), torch.device("cpu"))
-        domain = TorchDomain(self._constant, self._opset, device, self._seen)
+        domain = TorchDomain(self._constant, self._opset, device, self._checked_nodes)
         interpreter = Interpreter(domain, self._model.functions)
         graph = self._model.graph
         scope = interpreter.scope(graph.initializers, feeds)
@@ -88,12 +94,12 @@ class OnnxModule(nn.Module):
         return results[0] if len(results) == 1 else results
 
     def extra_repr(self) -> str:
-        """The inputs and outputs, and the size of the graph."""
+        """Inputs, outputs, and the size of the graph."""
         graph = self._model.graph
         names = f"{', '.join(self._inputs)} -> {', '.join(self._outputs)}"
         return printable(f"{names}; {len(graph.nodes):,} nodes, {len(self._model.functions):,} functions")
 
-    def _feeds(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    def _bind_inputs(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         if len(inputs) > len(self._inputs):
             raise Misuse(f"{len(inputs)} inputs where the model takes {len(self._inputs)}", where="forward")
         feeds = dict(zip(self._inputs, inputs, strict=False))
@@ -111,33 +117,40 @@ class OnnxModule(nn.Module):
         sizes = self._sizes.get(id(tensor))
         if sizes is not None:
             return sizes
-        holder, name = self._places[id(tensor)]
+        holder, name = self._tensor_places[id(tensor)]
         return getattr(holder, name)
 
     def _register(
-        self, name: str, value: torch.Tensor, persistent: bool, *, trained: bool
+        self, name: str, value: torch.Tensor, is_persistent: bool, *, is_trained: bool
     ) -> tuple[nn.Module, str]:
         """Registers a tensor: as a parameter if it is a trained weight, else as a buffer."""
-        holder, last = self._holder(name)
-        if trained and value.is_floating_point() and (persistent or value.numel() > _SMALL):
+        holder, last = self._find_holder(name)
+        if (
+            is_trained
+            and value.is_floating_point()
+            and (is_persistent or value.numel() > _MAX_BUFFER_ELEMENTS)
+        ):
             holder.register_parameter(last, nn.Parameter(value))
         else:
-            holder.register_buffer(last, value, persistent=persistent)
+            holder.register_buffer(last, value, persistent=is_persistent)
         return holder, last
 
-    def _holder(self, name: str) -> tuple[nn.Module, str]:
-        """The submodule for a tensor of this name, and the tensor's name in it."""
+    def _find_holder(self, name: str) -> tuple[nn.Module, str]:
+        """Finds or creates the submodule for a tensor of this name.
+
+        Returns it and the tensor's name in it.
+        """
         *path, last = name.split(".")
         holder: nn.Module = self
         if all((*path, last)):
-            for piece in path:
-                inner = children_of(holder).get(piece)
-                if inner is None and not hasattr(holder, piece):
-                    inner = nn.Module()
-                    holder.add_module(piece, inner)
-                if inner is None:
+            for part in path:
+                submodule = children_of(holder).get(part)
+                if submodule is None and not hasattr(holder, part):
+                    submodule = nn.Module()
+                    holder.add_module(part, submodule)
+                if submodule is None:
                     break
-                holder = inner
+                holder = submodule
             else:
                 if not hasattr(holder, last):
                     return holder, last
@@ -147,7 +160,7 @@ class OnnxModule(nn.Module):
         return self, flat
 
     def _check_operators(self, model: Model) -> None:
-        """Refuses unknown operators before anything is loaded."""
+        """Raises an error for unsupported operators before any weight is loaded."""
         if 0 < model.opset < 9 and any(n.op == "Scan" and not n.domain for n in _all_nodes(model)):
             raise BadModel(f"torch cannot run the Scan of opset {model.opset} here", where=model.path)
         missing: dict[str, int] = {}
@@ -165,27 +178,27 @@ def load_onnx(model: Model) -> OnnxModule:
     """Loads an ONNX model as an nn.Module in evaluation mode.
 
     Raises:
-        BadModel: It has an operator or a type that torch does not support.
+        BadModel: The model has an operator or a type that torch does not support.
     """
     return OnnxModule(model).eval()
 
 
 def _all_nodes(model: Model) -> Iterator[Node]:
-    """All nodes of the model, its functions and inner graphs."""
+    """Yields all nodes of the model, of its functions, and of inner graphs."""
 
-    def inside(nodes: Sequence[Node]) -> Iterator[Node]:
+    def walk(nodes: Sequence[Node]) -> Iterator[Node]:
         for node in nodes:
             yield node
             for _, graph in subgraphs(node):
-                yield from inside(graph.nodes)
+                yield from walk(graph.nodes)
 
-    yield from inside(model.graph.nodes)
+    yield from walk(model.graph.nodes)
     for function in model.functions.values():
-        yield from inside(function.nodes)
+        yield from walk(function.nodes)
 
 
 def _all_constants(model: Model) -> Iterator[Tensor]:
-    """All tensors that the model stores."""
+    """Yields all tensors that the model stores."""
     yield from model.graph.initializers.values()
     for node in _all_nodes(model):
         if node.op == "Constant" and not node.domain:
@@ -195,9 +208,9 @@ def _all_constants(model: Model) -> Iterator[Tensor]:
 
 
 def _load_tensor(tensor: Tensor, maps: dict[int, mmap.mmap]) -> torch.Tensor:
-    """A tensor's values, mapped from the file if possible; a page is copied at the first write.
+    """Loads a tensor's values, mapped from the file if possible; a page is copied at the first write.
 
-    Unaligned or packed tensors are copied.
+    Tensors that are unaligned or packed are copied.
     """
     kind = torch_dtype(tensor.dtype)
     payload = tensor.payload

@@ -1,4 +1,4 @@
-"""Data movement: operators that move elements without computing."""
+"""Rules for operators that move, select or create elements without arithmetic on them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall,
 def _reshape(call: OperatorCall, x: Tensor, shape: Any = None) -> Tensor:
     sizes = call.ints(shape) if shape is not None else list(call.get("shape"))
     if not call.get("allowzero", 0):
-        sizes = [x.shape[at] if _is_number(s, 0) else s for at, s in enumerate(sizes)]
+        sizes = [x.shape[index] if _is_number(s, 0) else s for index, s in enumerate(sizes)]
     return x.reshape(sizes)
 
 
 def _is_number(size: Any, number: int) -> bool:
-    """Whether a size is this number; False for an open size, without adding a guard."""
+    """Whether a size is this number. Comparing an open size is avoided, because that would add a guard."""
     return isinstance(size, int) and size == number
 
 
@@ -55,27 +55,27 @@ def _slice(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = axis % x.dim()
         if step < 0:
-            # torch slices have no negative steps: select the elements by index
+            # torch slices do not support negative steps, so select the elements by index
             size = x.shape[axis]
             first = min(start + size if start < 0 else start, size - 1)
             last = -1 if end < -size else end + size if end < 0 else end
-            visited = torch.arange(first, last, step, device=x.device)
-            x = x.index_select(axis, visited)
+            selected_indices = torch.arange(first, last, step, device=x.device)
+            x = x.index_select(axis, selected_indices)
         else:
-            cut = [slice(None)] * axis + [slice(start, end, step)]
-            x = x[tuple(cut)]
+            slices = [slice(None)] * axis + [slice(start, end, step)]
+            x = x[tuple(slices)]
     return x
 
 
 def _squeeze(call: OperatorCall, x: Tensor, axes: Any = None) -> Tensor:
-    dropped = call.ints(axes) if axes is not None else call.get("axes")
-    return x.squeeze() if dropped is None else x.squeeze(tuple(dropped))
+    axes_to_remove = call.ints(axes) if axes is not None else call.get("axes")
+    return x.squeeze() if axes_to_remove is None else x.squeeze(tuple(axes_to_remove))
 
 
 def _unsqueeze(call: OperatorCall, x: Tensor, axes: Any = None) -> Tensor:
-    added = list(call.ints(axes) if axes is not None else call.get("axes"))
-    rank = x.dim() + len(added)
-    for axis in sorted(a % rank for a in added):
+    axes_to_add = list(call.ints(axes) if axes is not None else call.get("axes"))
+    rank = x.dim() + len(axes_to_add)
+    for axis in sorted(a % rank for a in axes_to_add):
         x = x.unsqueeze(axis)
     return x
 
@@ -88,10 +88,10 @@ def _flatten(call: OperatorCall, x: Tensor) -> Tensor:
 
 def _expand(call: OperatorCall, x: Tensor, shape: Any) -> Tensor:
     sizes = call.ints(shape)
-    full = [1] * (len(sizes) - x.dim()) + list(x.shape)
-    sizes = [1] * (len(full) - len(sizes)) + sizes
-    # a 1 in the shape keeps the axis
-    return x.expand([a if _is_number(b, 1) else b for a, b in zip(full, sizes, strict=True)])
+    full_shape = [1] * (len(sizes) - x.dim()) + list(x.shape)
+    sizes = [1] * (len(full_shape) - len(sizes)) + sizes
+    # a 1 in the target shape keeps the size of the axis
+    return x.expand([a if _is_number(b, 1) else b for a, b in zip(full_shape, sizes, strict=True)])
 
 
 def _gather(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
@@ -113,16 +113,16 @@ def _gather_elements(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
 def _gather_nd(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
     batch, depth = call.get("batch_dims", 0), index.shape[-1]
     index = index.long()
-    places: list[Tensor] = []
+    indices: list[Tensor] = []
     for axis in range(batch):
         sizes = [1] * (index.dim() - 1)
         sizes[axis] = x.shape[axis]
-        places.append(torch.arange(x.shape[axis], device=x.device).reshape(sizes))
-    places += [_positive_index(index[..., at], x.shape[batch + at]) for at in range(depth)]
-    return x[tuple(places)]
+        indices.append(torch.arange(x.shape[axis], device=x.device).reshape(sizes))
+    indices += [_positive_index(index[..., offset], x.shape[batch + offset]) for offset in range(depth)]
+    return x[tuple(indices)]
 
 
-_SCATTERED = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+_TORCH_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
 def _scatter_elements(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
@@ -131,23 +131,27 @@ def _scatter_elements(call: OperatorCall, x: Tensor, index: Tensor, updates: Ten
     reduction = call.get("reduction", "none")
     if reduction == "none":
         return x.scatter(axis, index, updates)
-    return x.scatter_reduce(axis, index, updates, _SCATTERED[reduction], include_self=True)
+    return x.scatter_reduce(axis, index, updates, _TORCH_REDUCTIONS[reduction], include_self=True)
 
 
 def _scatter_nd(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
-    places = tuple(_positive_index(index[..., at].long(), x.shape[at]) for at in range(index.shape[-1]))
+    indices = tuple(
+        _positive_index(index[..., axis].long(), x.shape[axis]) for axis in range(index.shape[-1])
+    )
     reduction = call.get("reduction", "none")
     if reduction == "none":
-        return x.index_put(places, updates)
+        return x.index_put(indices, updates)
     if reduction == "add":
-        return x.index_put(places, updates, accumulate=True)
-    flat_index = torch.zeros_like(places[0])
-    rest = math.prod(x.shape[len(places) :])
-    for place, size in zip(places, x.shape, strict=False):
+        return x.index_put(indices, updates, accumulate=True)
+    flat_index = torch.zeros_like(indices[0])
+    row_size = math.prod(x.shape[len(indices) :])
+    for place, size in zip(indices, x.shape, strict=False):
         flat_index = flat_index * size + place
-    each = (flat_index.reshape(-1, 1) * rest + torch.arange(rest, device=x.device)).reshape(-1)
+    element_indices = (
+        flat_index.reshape(-1, 1) * row_size + torch.arange(row_size, device=x.device)
+    ).reshape(-1)
     flat = x.reshape(-1).scatter_reduce(
-        0, each, updates.reshape(-1), _SCATTERED[reduction], include_self=True
+        0, element_indices, updates.reshape(-1), _TORCH_REDUCTIONS[reduction], include_self=True
     )
     return flat.reshape(x.shape)
 
@@ -158,24 +162,24 @@ def _pad(call: OperatorCall, x: Tensor, pads: Any = None, value: Any = None, axe
     padded_axes = [a % x.dim() for a in (call.ints(axes) if axes is not None else range(count))]
     fill = call.number(value) if value is not None else call.get("value", 0.0)
     mode = call.get("mode", "constant")
-    around = {axis: (sizes[at], sizes[at + count]) for at, axis in enumerate(padded_axes)}
+    padding_by_axis = {axis: (sizes[index], sizes[index + count]) for index, axis in enumerate(padded_axes)}
     if mode == "constant":
-        flat = [size for axis in reversed(range(x.dim())) for size in around.get(axis, (0, 0))]
+        flat = [size for axis in reversed(range(x.dim())) for size in padding_by_axis.get(axis, (0, 0))]
         if x.dtype == torch.bool:
             return functional.pad(x.to(torch.uint8), flat, value=float(fill)).bool()
         return functional.pad(x, flat, value=fill)
-    for axis, (before, after) in around.items():
+    for axis, (pad_before, pad_after) in padding_by_axis.items():
         size = x.shape[axis]
-        places = torch.arange(-before, size + after, device=x.device)
+        indices = torch.arange(-pad_before, size + pad_after, device=x.device)
         if mode == "edge":
-            places = places.clamp(0, size - 1)
+            indices = indices.clamp(0, size - 1)
         elif mode == "wrap":
-            places = places % size
+            indices = indices % size
         else:
-            turn = max(2 * (size - 1), 1)
-            places = places % turn
-            places = torch.where(places >= size, turn - places, places)
-        x = x.index_select(axis, places)
+            period = max(2 * (size - 1), 1)
+            indices = indices % period
+            indices = torch.where(indices >= size, period - indices, indices)
+        x = x.index_select(axis, indices)
     return x
 
 
@@ -197,10 +201,10 @@ def _range(call: OperatorCall, start: Any, end: Any, step: Any) -> Tensor:
 
 def _one_hot(call: OperatorCall, index: Tensor, depth: Any, values: Tensor) -> Tensor:
     count, axis = int(call.number(depth)), call.get("axis", -1)
-    places = _positive_index(index.long(), count)
+    indices = _positive_index(index.long(), count)
     classes = torch.arange(count, device=index.device)
-    hot = (places.unsqueeze(-1) == classes).movedim(-1, axis)
-    return torch.where(hot, values[1], values[0])
+    is_hot = (indices.unsqueeze(-1) == classes).movedim(-1, axis)
+    return torch.where(is_hot, values[1], values[0])
 
 
 def _trilu(call: OperatorCall, x: Tensor, k: Any = None) -> Tensor:
@@ -219,9 +223,9 @@ def _eye_like(call: OperatorCall, x: Tensor) -> Tensor:
 def _top_k(call: OperatorCall, x: Tensor, k: Any = None) -> tuple[Tensor, Tensor]:
     count = int(call.number(k)) if k is not None else call.get("k")
     largest, axis = bool(call.get("largest", 1)), call.get("axis", -1)
-    # ONNX returns the first of equal elements; a stable sort does so, torch's topk need not
-    values, places = torch.sort(x, dim=axis, descending=largest, stable=True)
-    return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
+    # ONNX returns equal elements in their order; a stable sort does too, but torch's topk may not
+    values, indices = torch.sort(x, dim=axis, descending=largest, stable=True)
+    return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)
 
 
 def _depth_to_space(call: OperatorCall, x: Tensor) -> Tensor:
@@ -246,16 +250,16 @@ def _space_to_depth(call: OperatorCall, x: Tensor) -> Tensor:
 def _compress(call: OperatorCall, x: Tensor, condition: Tensor) -> Tensor:
     axis = call.get("axis")
     x = x.reshape(-1) if axis is None else x
-    places = torch.nonzero(condition).reshape(-1)
-    return x.index_select(0 if axis is None else axis, places)
+    indices = torch.nonzero(condition).reshape(-1)
+    return x.index_select(0 if axis is None else axis, indices)
 
 
 def _reverse_sequence(call: OperatorCall, x: Tensor, lengths: Tensor) -> Tensor:
     batch, time = call.get("batch_axis", 1), call.get("time_axis", 0)
     moved = x.movedim((time, batch), (0, 1))
     steps = torch.arange(moved.shape[0], device=x.device).unsqueeze(1)
-    places = torch.where(steps < lengths, lengths - 1 - steps, steps)
-    index = places.reshape(*places.shape, *(1,) * (moved.dim() - 2)).expand(moved.shape)
+    indices = torch.where(steps < lengths, lengths - 1 - steps, steps)
+    index = indices.reshape(*indices.shape, *(1,) * (moved.dim() - 2)).expand(moved.shape)
     return moved.gather(0, index).movedim((0, 1), (time, batch))
 
 
@@ -263,8 +267,8 @@ def _sequence_insert(
     call: OperatorCall, sequence: list[Tensor], x: Tensor, index: Any = None
 ) -> list[Tensor]:
     extended = list(sequence)
-    at = len(extended) if index is None else int(call.number(index))
-    extended.insert(at + len(extended) if at < 0 else at, x)
+    position = len(extended) if index is None else int(call.number(index))
+    extended.insert(position + len(extended) if position < 0 else position, x)
     return extended
 
 
@@ -274,7 +278,7 @@ def _sequence_erase(call: OperatorCall, sequence: list[Tensor], index: Any = Non
     return shortened
 
 
-def _to_sequence(call: OperatorCall, x: Tensor, sizes: Any = None) -> list[Tensor]:
+def _split_to_sequence(call: OperatorCall, x: Tensor, sizes: Any = None) -> list[Tensor]:
     axis = call.get("axis", 0)
     if sizes is None:
         parts = _split_axis(x, 1, axis)
@@ -288,13 +292,13 @@ def _unique(call: OperatorCall, x: Tensor) -> tuple[Tensor, ...]:
     axis = call.get("axis")
     values, inverse, counts = torch.unique(x, sorted=True, return_inverse=True, return_counts=True, dim=axis)
     inverse = inverse.reshape(-1)
-    places = torch.arange(inverse.numel(), device=x.device)
-    none = inverse.new_full((counts.numel(),), inverse.numel())
-    first = none.scatter_reduce(0, inverse, places, "amin")
+    indices = torch.arange(inverse.numel(), device=x.device)
+    missing_index = inverse.new_full((counts.numel(),), inverse.numel())
+    first = missing_index.scatter_reduce(0, inverse, indices, "amin")
     if not call.get("sorted", 1):
         order = torch.argsort(first)
-        back = torch.argsort(order)
-        return values.index_select(axis or 0, order), first[order], back[inverse], counts[order]
+        inverse_order = torch.argsort(order)
+        return values.index_select(axis or 0, order), first[order], inverse_order[inverse], counts[order]
     return values, first, inverse, counts
 
 
@@ -331,7 +335,7 @@ TABLE: Mapping[str, Rule] = {
     "Slice": _slice,
     "SpaceToDepth": _space_to_depth,
     "Split": _split,
-    "SplitToSequence": _to_sequence,
+    "SplitToSequence": _split_to_sequence,
     "Squeeze": _squeeze,
     "Tile": lambda call, x, repeats: x.repeat(*call.ints(repeats)) if x.dim() else x,
     "TopK": _top_k,

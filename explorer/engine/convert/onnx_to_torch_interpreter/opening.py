@@ -1,4 +1,4 @@
-"""`explorer.to_torch`: an ONNX file as an nn.Module."""
+"""`explorer.to_torch`: loads an ONNX file as an nn.Module."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def to_torch(
     is copied at the first write.
 
     Args:
-        path: The file.
+        path: Path of the ONNX file.
         verify: Whether to run the model in torch and onnxruntime and compare; symbolic dimensions are 1.
-        draws: The number of random inputs for the comparison.
-        seed: The seed of the first one.
+        draws: Number of random inputs for the comparison.
+        seed: Seed of the first random input.
 
     Raises:
-        BadModel: It is no ONNX model, or has an operator or a type that torch does not support.
-        Misuse: It is another kind of model.
+        BadModel: The file is not an ONNX model, or has an operator or a type that torch does not support.
+        Misuse: The file has another format.
         MissingExtra: torch is not installed.
         ExplorerError: The results in torch and onnxruntime differ.
     """

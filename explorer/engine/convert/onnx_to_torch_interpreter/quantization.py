@@ -1,6 +1,6 @@
-"""Quantized operators: exact integers in, exact integers out.
+"""Rules for quantized operators, with exact integer sums.
 
-Integer products use int32 where torch supports it (dense matrices), else float64, which holds sums of int8
+Integer products use int32 where torch supports it (dense matrices), else float64. float64 holds sums of int8
 products up to 2^53 without rounding.
 """
 
@@ -16,13 +16,16 @@ from explorer.base.errors import BadModel
 from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, Rule
 from explorer.engine.convert.onnx_to_torch_interpreter.layers import convolution
 
-_NARROW = {2: (0, 255), 3: (-128, 127), 4: (0, 65535), 5: (-32768, 32767), 21: (0, 15), 22: (-8, 7)}
-"""The smallest and largest number of a quantized type, by onnx's code."""
+_LIMITS = {2: (0, 255), 3: (-128, 127), 4: (0, 65535), 5: (-32768, 32767), 21: (0, 15), 22: (-8, 7)}
+"""Smallest and largest number of a quantized type, by ONNX's type code."""
 _CODES = {torch.uint8: 2, torch.int8: 3, torch.uint16: 4, torch.int16: 5}
 
 
 def _broadcast(scale: Tensor, x: Tensor, axis: int, block: int = 0) -> Tensor:
-    """Scales or zero points, broadcast to `x`: one number, one for each index of an axis, or blocks."""
+    """Scales or zero points in a shape that broadcasts to `x`.
+
+    A scale is one number, one number for each index of an axis, or one number for each block of an axis.
+    """
     if scale.dim() == 0 or (scale.numel() == 1 and scale.dim() <= 1):
         return scale.reshape(())
     if block:
@@ -35,7 +38,7 @@ def _broadcast(scale: Tensor, x: Tensor, axis: int, block: int = 0) -> Tensor:
 def _quantize(call: OperatorCall, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     code = call.get("output_dtype", 0) or (2 if zero is None else 0)
     kind = call.dtype(code) if code or zero is None else zero.dtype
-    limits = _NARROW.get(code or _CODES.get(kind, 0))
+    limits = _LIMITS.get(code or _CODES.get(kind, 0))
     if limits is None:
         raise BadModel(f"torch cannot quantize to {str(kind).removeprefix('torch.')} here")
     axis, block = call.get("axis", 1), call.get("block_size", 0)
@@ -47,13 +50,13 @@ def _quantize(call: OperatorCall, x: Tensor, scale: Tensor, zero: Tensor | None 
 
 def _dequantize(call: OperatorCall, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     axis, block = call.get("axis", 1), call.get("block_size", 0)
-    whole = x.to(torch.int32) if not x.is_floating_point() else x.to(scale.dtype)
+    integers = x.to(torch.int32) if not x.is_floating_point() else x.to(scale.dtype)
     if zero is not None:
-        whole = whole - _broadcast(zero, x, axis, block).to(whole.dtype)
-    return whole.to(scale.dtype) * _broadcast(scale, x, axis, block)
+        integers = integers - _broadcast(zero, x, axis, block).to(integers.dtype)
+    return integers.to(scale.dtype) * _broadcast(scale, x, axis, block)
 
 
-def _dynamic(call: OperatorCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _dynamic_quantize(call: OperatorCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     low, high = x.min().clamp(max=0), x.max().clamp(min=0)
     scale = (high - low) / 255
     zero = torch.round((0 - low) / scale).clamp(0, 255)
@@ -62,17 +65,17 @@ def _dynamic(call: OperatorCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return steps.clamp(0, 255).to(torch.uint8), scale, zero.to(torch.uint8)
 
 
-def _without_zero(x: Tensor, zero: Tensor | None, axis: int) -> Tensor:
-    """X minus its zero point, in int32."""
-    wide = x.to(torch.int32)
+def _subtract_zero_point(x: Tensor, zero: Tensor | None, axis: int) -> Tensor:
+    """Subtracts the zero point from `x`, in int32."""
+    integers = x.to(torch.int32)
     if zero is None:
-        return wide
+        return integers
     flat = zero.to(torch.int32)
     if flat.numel() == 1:
-        return wide - flat.reshape(())
+        return integers - flat.reshape(())
     if flat.dim() > 1 or x.dim() < 2:
-        return wide - flat
-    return wide - flat.reshape(-1, 1) if axis == 0 else wide - flat
+        return integers - flat
+    return integers - flat.reshape(-1, 1) if axis == 0 else integers - flat
 
 
 def _integer_product(a: Tensor, b: Tensor) -> Tensor:
@@ -84,20 +87,20 @@ def _integer_product(a: Tensor, b: Tensor) -> Tensor:
 def _matmul_integer(
     call: OperatorCall, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
 ) -> Tensor:
-    # a's zero point may be one for each row, b's one for each column
-    return _integer_product(_without_zero(a, a_zero, 0), _without_zero(b, b_zero, 1))
+    # a can have one zero point for each row, and b one for each column
+    return _integer_product(_subtract_zero_point(a, a_zero, 0), _subtract_zero_point(b, b_zero, 1))
 
 
 def _requantize(total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
-    """Sums converted to the result's type: scaled, rounded half to even, saturated."""
-    limits = _NARROW[_CODES[zero.dtype]]
+    """Converts integer sums to the result's type: scaled, rounded half to even, saturated."""
+    limits = _LIMITS[_CODES[zero.dtype]]
     steps = torch.round(total.to(torch.float32) * factor) + zero.to(torch.float32).reshape(())
     return steps.clamp(*limits).to(zero.dtype)
 
 
 def _qlinear_matmul(call: OperatorCall, *inputs: Tensor) -> Tensor:
     a, sa, za, b, sb, zb, sy, zy = inputs
-    total = _integer_product(_without_zero(a, za, 0), _without_zero(b, zb, 1))
+    total = _integer_product(_subtract_zero_point(a, za, 0), _subtract_zero_point(b, zb, 1))
     if sa.numel() > 1 and sa.dim() == 1:
         sa = sa.reshape(-1, 1)
     factor = _scalar(sa).to(torch.float32) * _scalar(sb).to(torch.float32) / _scalar(sy).to(torch.float32)
@@ -112,7 +115,7 @@ def _integer_convolution(call: OperatorCall, x: Tensor, w: Tensor, bias: Tensor 
     return convolution(call, x.to(torch.float64), w.to(torch.float64), bias)
 
 
-def _channel_zeros(zero: Tensor | None, w: Tensor) -> Tensor | None:
+def _zero_point_by_channel(zero: Tensor | None, w: Tensor) -> Tensor | None:
     if zero is None or zero.numel() == 1:
         return zero
     return zero.reshape(-1, *(1,) * (w.dim() - 1))
@@ -121,13 +124,18 @@ def _channel_zeros(zero: Tensor | None, w: Tensor) -> Tensor | None:
 def _conv_integer(
     call: OperatorCall, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None
 ) -> Tensor:
-    moved = _without_zero(x, x_zero, 1), _without_zero(w, _channel_zeros(w_zero, w), 0)
-    return _integer_convolution(call, *moved).to(torch.int32)
+    operands = (
+        _subtract_zero_point(x, x_zero, 1),
+        _subtract_zero_point(w, _zero_point_by_channel(w_zero, w), 0),
+    )
+    return _integer_convolution(call, *operands).to(torch.int32)
 
 
 def _qlinear_conv(call: OperatorCall, *inputs: Any) -> Tensor:
     x, sx, zx, w, sw, zw, sy, zy, bias = (*inputs, None)[:9]
-    total = _integer_convolution(call, _without_zero(x, zx, 1), _without_zero(w, _channel_zeros(zw, w), 0))
+    total = _integer_convolution(
+        call, _subtract_zero_point(x, zx, 1), _subtract_zero_point(w, _zero_point_by_channel(zw, w), 0)
+    )
     if bias is not None:
         total = total + bias.to(torch.float64).reshape(-1, *(1,) * (x.dim() - 2))
     factor = _scalar(sx).to(torch.float32) * _scalar(sw).to(torch.float32) / _scalar(sy).to(torch.float32)
@@ -136,28 +144,30 @@ def _qlinear_conv(call: OperatorCall, *inputs: Any) -> Tensor:
     return _requantize(total, factor, zy)
 
 
-def _dequantized(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
-    whole = x.to(torch.int32)
-    return (whole if zero is None else whole - zero.to(torch.int32)).to(torch.float32) * scale
+def _dequantize_per_tensor(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    integers = x.to(torch.int32)
+    return (integers if zero is None else integers - zero.to(torch.int32)).to(torch.float32) * scale
 
 
-def _quantized(x: Tensor, scale: Tensor, zero: Tensor | None, kind: torch.dtype) -> Tensor:
+def _quantize_per_tensor(x: Tensor, scale: Tensor, zero: Tensor | None, kind: torch.dtype) -> Tensor:
     steps = torch.round(x / scale)
     steps = steps if zero is None else steps + zero.to(torch.float32)
-    return steps.clamp(*_NARROW[_CODES[kind]]).to(kind)
+    return steps.clamp(*_LIMITS[_CODES[kind]]).to(kind)
 
 
 def _binary_rule(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     def rule(call: OperatorCall, *inputs: Any) -> Tensor:
         a, sa, za, b, sb, zb, sy, zy = (*inputs, None)[:8]
-        return _quantized(function(_dequantized(a, sa, za), _dequantized(b, sb, zb)), sy, zy, a.dtype)
+        return _quantize_per_tensor(
+            function(_dequantize_per_tensor(a, sa, za), _dequantize_per_tensor(b, sb, zb)), sy, zy, a.dtype
+        )
 
     return rule
 
 
 def _unary_rule(function: Callable[[OperatorCall, Tensor], Tensor]) -> Rule:
     def rule(call: OperatorCall, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None) -> Tensor:
-        return _quantized(function(call, _dequantized(x, sx, zx)), sy, zy, x.dtype)
+        return _quantize_per_tensor(function(call, _dequantize_per_tensor(x, sx, zx)), sy, zy, x.dtype)
 
     return rule
 
@@ -168,13 +178,16 @@ def _mean(call: OperatorCall, x: Tensor) -> Tensor:
 
 
 def _qlinear_concat(call: OperatorCall, sy: Tensor, zy: Tensor, *inputs: Tensor) -> Tensor:
-    parts = [_dequantized(*inputs[at : at + 3]) for at in range(0, len(inputs), 3)]
-    return _quantized(torch.cat(parts, call.get("axis")), sy, zy, zy.dtype)
+    parts = [_dequantize_per_tensor(*inputs[index : index + 3]) for index in range(0, len(inputs), 3)]
+    return _quantize_per_tensor(torch.cat(parts, call.get("axis")), sy, zy, zy.dtype)
 
 
 def _qgemm(call: OperatorCall, *inputs: Any) -> Tensor:
     a, sa, za, b, sb, zb, c, sy, zy = (*inputs, *(None,) * 3)[:9]
-    a_offsets, b_offsets = _without_zero(a, za, 1), _without_zero(b, zb, 0 if call.get("transB", 0) else 1)
+    a_offsets, b_offsets = (
+        _subtract_zero_point(a, za, 1),
+        _subtract_zero_point(b, zb, 0 if call.get("transB", 0) else 1),
+    )
     a_offsets = a_offsets.t() if call.get("transA", 0) else a_offsets
     b_offsets = b_offsets.t() if call.get("transB", 0) else b_offsets
     total = _integer_product(a_offsets.contiguous(), b_offsets.contiguous())
@@ -186,9 +199,9 @@ def _qgemm(call: OperatorCall, *inputs: Any) -> Tensor:
     return _requantize(total, factor / _scalar(sy), zy)
 
 
-def _to_float(call: OperatorCall, *inputs: Any) -> Tensor:
+def _matmul_integer_to_float(call: OperatorCall, *inputs: Any) -> Tensor:
     a, b, sa, sb, za, zb, bias = (*inputs, *(None,) * 3)[:7]
-    total = _integer_product(_without_zero(a, za, 0), _without_zero(b, zb, 1)).to(torch.float32)
+    total = _integer_product(_subtract_zero_point(a, za, 0), _subtract_zero_point(b, zb, 1)).to(torch.float32)
     y = total * _scalar(sa) * _scalar(sb)
     return y if bias is None else y + bias
 
@@ -196,27 +209,30 @@ def _to_float(call: OperatorCall, *inputs: Any) -> Tensor:
 def _dynamic_matmul(
     call: OperatorCall, a: Tensor, b: Tensor, sb: Tensor, zb: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
-    whole, scale, zero = _dynamic(call, a)
-    return _to_float(call, whole, b, scale, sb, zero, zb, bias)
+    integers, scale, zero = _dynamic_quantize(call, a)
+    return _matmul_integer_to_float(call, integers, b, scale, sb, zero, zb, bias)
 
 
 def _matmul_nbits(
     call: OperatorCall, a: Tensor, b: Tensor, scales: Tensor, zeros: Tensor | None = None, *rest: Any
 ) -> Tensor:
-    """MatMulNBits: b is (N, blocks, bytes), each byte holding two numbers of 4 bits, or one of 8."""
+    """MatMulNBits: `b` has shape (N, blocks, bytes).
+
+    Each byte holds two 4-bit numbers or one 8-bit number.
+    """
     bits, size = call.get("bits", 4), call.get("block_size")
     depth, columns = call.get("K"), call.get("N")
     if bits not in (4, 8) or (len(rest) > 0 and rest[0] is not None):
         raise BadModel("torch cannot run MatMulNBits with this width, or with an order of groups, here")
     blocks = -(-depth // size)
-    whole = _unpack(b.reshape(columns, blocks, -1), bits).to(scales.dtype)
+    integers = _unpack(b.reshape(columns, blocks, -1), bits).to(scales.dtype)
     if zeros is None:
         zero = torch.full((columns, blocks, 1), float(1 << (bits - 1)), device=a.device, dtype=scales.dtype)
     elif zeros.is_floating_point():
         zero = zeros.reshape(columns, blocks, 1)
     else:
         zero = _unpack(zeros.reshape(columns, -1), bits)[:, :blocks].reshape(columns, blocks, 1)
-    weight = (whole - zero.to(scales.dtype)) * scales.reshape(columns, blocks, 1)
+    weight = (integers - zero.to(scales.dtype)) * scales.reshape(columns, blocks, 1)
     y = torch.matmul(a, weight.reshape(columns, -1)[:, :depth].t().to(a.dtype))
     return y + rest[1] if len(rest) > 1 and rest[1] is not None else y
 
@@ -230,7 +246,7 @@ def _unpack(b: Tensor, bits: int) -> Tensor:
 TABLE: Mapping[str, Rule] = {
     "ConvInteger": _conv_integer,
     "DequantizeLinear": _dequantize,
-    "DynamicQuantizeLinear": _dynamic,
+    "DynamicQuantizeLinear": _dynamic_quantize,
     "MatMulInteger": _matmul_integer,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
@@ -240,7 +256,7 @@ TABLE: Mapping[str, Rule] = {
 MICROSOFT: Mapping[str, Rule] = {
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeMatMul": _dynamic_matmul,
-    "MatMulIntegerToFloat": _to_float,
+    "MatMulIntegerToFloat": _matmul_integer_to_float,
     "MatMulNBits": _matmul_nbits,
     "QGemm": _qgemm,
     "QLinearAdd": _binary_rule(torch.add),

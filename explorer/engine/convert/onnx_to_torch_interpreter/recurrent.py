@@ -1,6 +1,6 @@
-"""LSTM, GRU and RNN, step by step, with ONNX's gates, directions, lengths and peepholes.
+"""Rules for LSTM, GRU and RNN, step by step, with ONNX's gates, directions, lengths and peepholes.
 
-Torch's own layers support only a part of them.
+Torch's own layers support only some of these features.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _ACTIVATIONS: Mapping[str, Callable[[float, float], Activation]] = {
     "tanh": lambda a, b: torch.tanh,
     "thresholdedrelu": lambda a, b: lambda x: torch.where(x > a, x, torch.zeros_like(x)),
 }
-_DEFAULTS = {"hardsigmoid": (0.2, 0.5), "leakyrelu": (0.01, 0.0), "elu": (1.0, 0.0)}
-_USUAL = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+_DEFAULT_PARAMETERS = {"hardsigmoid": (0.2, 0.5), "leakyrelu": (0.01, 0.0), "elu": (1.0, 0.0)}
+_DEFAULT_ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
 
 def _activations(call: OperatorCall, direction: int) -> list[Activation]:
-    usual = _USUAL[call.node.op]
-    names = call.get("activations") or usual * 2
+    default_names = _DEFAULT_ACTIVATIONS[call.node.op]
+    names = call.get("activations") or default_names * 2
     alphas, betas = list(call.get("activation_alpha", ())), list(call.get("activation_beta", ()))
     activations = []
-    for at in range(len(usual)):
-        place = direction * len(usual) + at
-        name = str(names[place]).lower()
-        a, b = _DEFAULTS.get(name, (1.0, 1.0))
-        a = alphas[place] if place < len(alphas) else a
-        b = betas[place] if place < len(betas) else b
+    for index in range(len(default_names)):
+        position = direction * len(default_names) + index
+        name = str(names[position]).lower()
+        a, b = _DEFAULT_PARAMETERS.get(name, (1.0, 1.0))
+        a = alphas[position] if position < len(alphas) else a
+        b = betas[position] if position < len(betas) else b
         activations.append(_ACTIVATIONS[name](a, b))
     return activations
 
@@ -73,10 +73,10 @@ def _gru_step(
     z = acts[0](_clip(call, xz + h @ rz.t() + bz))
     reset = acts[0](_clip(call, xr + h @ rr.t() + br))
     if call.get("linear_before_reset", 0):
-        new = acts[1](_clip(call, xh + reset * (h @ rh.t() + bh)))
+        candidate = acts[1](_clip(call, xh + reset * (h @ rh.t() + bh)))
     else:
-        new = acts[1](_clip(call, xh + (reset * h) @ rh.t() + bh))
-    return ((1 - z) * new + z * h,)
+        candidate = acts[1](_clip(call, xh + (reset * h) @ rh.t() + bh))
+    return ((1 - z) * candidate + z * h,)
 
 
 def _rnn_step(
@@ -94,7 +94,7 @@ _STEPS = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN": _rnn_step}
 
 
 def _recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """(Y, Y_h[, Y_c]) of all directions."""
+    """Outputs of all directions: (Y, Y_h), or (Y, Y_h, Y_c) for an LSTM."""
     op = call.node.op
     b, lengths, h0, c0, peep = (*rest, *(None,) * 5)[:5]
     size = int(r.shape[-1])
@@ -105,31 +105,37 @@ def _recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: Any) 
     if not isinstance(count, int):
         raise BadModel(f"torch cannot leave the length of a sequence open in {op}")
     starts = [h0, c0] if op == "LSTM" else [h0]
-    every: list[Tensor] = []
+    outputs_by_direction: list[Tensor] = []
     finals: list[list[Tensor]] = []
     direction = str(call.get("direction", "forward"))
-    for at in range(w.shape[0]):
-        backwards = direction == "reverse" or at == 1
-        half = w.shape[1]
-        bias = b[at] if b is not None else w.new_zeros(2 * half)
-        state: State = tuple(w.new_zeros(batch, size) if s is None else s[at] for s in starts)
-        acts = _activations(call, at)
-        projected = x @ w[at].t() + bias[:half]
+    for direction_index in range(w.shape[0]):
+        backwards = direction == "reverse" or direction_index == 1
+        gate_rows = w.shape[1]
+        bias = b[direction_index] if b is not None else w.new_zeros(2 * gate_rows)
+        state: State = tuple(w.new_zeros(batch, size) if s is None else s[direction_index] for s in starts)
+        activations = _activations(call, direction_index)
+        projected = x @ w[direction_index].t() + bias[:gate_rows]
         steps = reversed(range(count)) if backwards else range(count)
         outputs: list[Tensor] = [x] * count
         for step in steps:
-            after = _STEPS[op](
-                call, projected[step], state, r[at], bias[half:], acts, None if peep is None else peep[at]
+            next_state = _STEPS[op](
+                call,
+                projected[step],
+                state,
+                r[direction_index],
+                bias[gate_rows:],
+                activations,
+                None if peep is None else peep[direction_index],
             )
             if lengths is None:
-                state, outputs[step] = after, after[0]
+                state, outputs[step] = next_state, next_state[0]
             else:
-                going = (step < lengths).unsqueeze(-1)
-                outputs[step] = torch.where(going, after[0], torch.zeros_like(after[0]))
-                state = tuple(torch.where(going, n, o) for n, o in zip(after, state, strict=True))
-        every.append(torch.stack(outputs))
+                is_active = (step < lengths).unsqueeze(-1)
+                outputs[step] = torch.where(is_active, next_state[0], torch.zeros_like(next_state[0]))
+                state = tuple(torch.where(is_active, n, o) for n, o in zip(next_state, state, strict=True))
+        outputs_by_direction.append(torch.stack(outputs))
         finals.append(list(state))
-    y = torch.stack(every, 1)
+    y = torch.stack(outputs_by_direction, 1)
     last = [torch.stack(states) for states in zip(*finals, strict=True)]
     if call.get("layout", 0):
         y = y.permute(2, 0, 1, 3)

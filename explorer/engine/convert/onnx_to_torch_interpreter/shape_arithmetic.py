@@ -1,9 +1,9 @@
-"""Shape arithmetic on small integers, held as Python numbers instead of tensors.
+"""Shape arithmetic on small integers, as Python numbers instead of tensors.
 
-Shapes, indices and axes pass through the same operators as data. If they were tensors, their values would be
-read back during the run, which stops torch.export from leaving a dimension open. As Python numbers they may
-be torch symbols, which pass through this arithmetic unchanged. Object arrays hold them: numpy computes the
-shapes, and the symbols do the sums.
+In ONNX, shapes, indices and axes pass through the same operators as data. If they were tensors, the
+interpreter would have to read their values during the run, and torch.export could not leave a dimension open.
+Python numbers can also be torch symbols, which this arithmetic keeps. The numbers are in numpy object arrays:
+numpy does the indexing and broadcasting, and Python operators do the arithmetic.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 
 
 def as_host(values: Any) -> Host:
-    """Numbers or torch symbols as an object array."""
+    """Converts numbers or torch symbols to an object array."""
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, (list, tuple)):
         host = np.empty(len(values), object)
-        for at, value in enumerate(values):
-            host[at] = value
+        for index, value in enumerate(values):
+            host[index] = value
         return host
     host = np.empty((), object)
     host[()] = values
@@ -37,27 +37,27 @@ def _as_objects(value: Any) -> Host:
     return objects
 
 
-def _elementwise(function: Callable[..., Any]) -> Rule:
-    """A rule that applies a function to each element, with numpy's broadcasting."""
+def _elementwise_rule(function: Callable[..., Any]) -> Rule:
+    """Makes a rule that applies a function to each element, with numpy's broadcasting."""
 
     def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
-        spread = np.broadcast_arrays(*(_as_objects(a) for a in args))
-        result = np.empty(spread[0].shape, object)
-        for at in np.ndindex(result.shape):
-            result[at] = function(*(a[at] for a in spread))
+        arrays = np.broadcast_arrays(*(_as_objects(a) for a in args))
+        result = np.empty(arrays[0].shape, object)
+        for index in np.ndindex(result.shape):
+            result[index] = function(*(a[index] for a in arrays))
         return result
 
     return rule
 
 
-def _fold(function: Callable[[Any, Any], Any]) -> Rule:
-    return lambda attributes, args: reduce(lambda a, b: _elementwise(function)({}, (a, b)), args)
+def _fold_rule(function: Callable[[Any, Any], Any]) -> Rule:
+    return lambda attributes, args: reduce(lambda a, b: _elementwise_rule(function)({}, (a, b)), args)
 
 
 def _divide(a: Any, b: Any) -> Any:
     if isinstance(a, float) or isinstance(b, float):
         return a / b
-    # ONNX rounds towards zero; a symbol is a size and not negative
+    # ONNX rounds toward zero; a symbol is a size and thus not negative
     return -(-a // b) if isinstance(a, int) and isinstance(b, int) and (a < 0) != (b < 0) else a // b
 
 
@@ -69,8 +69,8 @@ def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]
 
 
 def _gather(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
-    taken: Any = np.take(args[0], args[1].astype(np.int64), axis=attributes.get("axis", 0))
-    return as_host(taken)
+    elements: Any = np.take(args[0], args[1].astype(np.int64), axis=attributes.get("axis", 0))
+    return as_host(elements)
 
 
 def _slice(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
@@ -82,12 +82,12 @@ def _slice(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
         starts, ends, axes, steps = ([*args[1:], None, None])[:4]
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
-    cut: list[Any] = [slice(None)] * array.ndim
+    slices: list[Any] = [slice(None)] * array.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         start, end, step = int(start), int(end), int(step)
         stop = None if step < 0 and end < -array.shape[int(axis)] else end
-        cut[int(axis)] = slice(start, stop, step)
-    return np.asarray(array[tuple(cut)])
+        slices[int(axis)] = slice(start, stop, step)
+    return np.asarray(array[tuple(slices)])
 
 
 def _reshape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
@@ -96,7 +96,7 @@ def _reshape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
     return array.reshape([array.shape[i] if s == 0 else s for i, s in enumerate(shape)])
 
 
-def _reduction(function: Callable[[Any, Any], Any], first: Any) -> Rule:
+def _reduction_rule(function: Callable[[Any, Any], Any], first: Any) -> Rule:
     def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
         axes = _axes(attributes, args)
         if args[0].ndim != 1 or (axes is not None and axes not in ((0,), (-1,))):
@@ -112,15 +112,15 @@ def _reduction(function: Callable[[Any, Any], Any], first: Any) -> Rule:
 def _range(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
     values = [a.reshape(-1)[0] for a in args]
     if not all(isinstance(v, (int, np.integer)) for v in values):
-        return None  # as long as a symbol says
+        return None  # the length depends on a symbol
     return np.arange(*(int(v) for v in values))
 
 
 def _constant_of_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
     value = attributes.get("value")
     sizes = list(args[0].reshape(-1))
-    small = len(sizes) <= 1 and all(isinstance(s, (int, np.integer)) and s <= 64 for s in sizes)
-    if value is None or not small or value.dtype not in ("int64", "int32", "bool"):
+    is_small = len(sizes) <= 1 and all(isinstance(s, (int, np.integer)) and s <= 64 for s in sizes)
+    if value is None or not is_small or value.dtype not in ("int64", "int32", "bool"):
         return None
     return np.full([int(s) for s in sizes], value.array().reshape(-1)[0], object)
 
@@ -132,40 +132,40 @@ def _where(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
 
 
 RULES: Mapping[str, Rule] = {
-    "Add": _elementwise(lambda a, b: a + b),
-    "And": _elementwise(lambda a, b: bool(a) and bool(b)),
+    "Add": _elementwise_rule(lambda a, b: a + b),
+    "And": _elementwise_rule(lambda a, b: bool(a) and bool(b)),
     "Cast": lambda attributes, args: (
         args[0] if attributes.get("to") in (6, 7) and args[0].dtype != bool else None
     ),
     "Concat": lambda attributes, args: np.concatenate([_as_objects(a) for a in args], attributes["axis"]),
     "ConstantOfShape": _constant_of_shape,
-    "Div": _elementwise(_divide),
-    "Equal": _elementwise(lambda a, b: a == b),
+    "Div": _elementwise_rule(_divide),
+    "Equal": _elementwise_rule(lambda a, b: a == b),
     "Gather": _gather,
-    "Greater": _elementwise(lambda a, b: a > b),
-    "GreaterOrEqual": _elementwise(lambda a, b: a >= b),
+    "Greater": _elementwise_rule(lambda a, b: a > b),
+    "GreaterOrEqual": _elementwise_rule(lambda a, b: a >= b),
     "Identity": lambda attributes, args: args[0],
-    "Less": _elementwise(lambda a, b: a < b),
-    "LessOrEqual": _elementwise(lambda a, b: a <= b),
-    "Max": _fold(lambda a, b: a if a >= b else b),
-    "Min": _fold(lambda a, b: a if a <= b else b),
-    "Mod": _elementwise(lambda a, b: a % b),
-    "Mul": _elementwise(lambda a, b: a * b),
-    "Neg": _elementwise(lambda a: -a),
-    "Not": _elementwise(lambda a: not a),
-    "Or": _elementwise(lambda a, b: bool(a) or bool(b)),
+    "Less": _elementwise_rule(lambda a, b: a < b),
+    "LessOrEqual": _elementwise_rule(lambda a, b: a <= b),
+    "Max": _fold_rule(lambda a, b: a if a >= b else b),
+    "Min": _fold_rule(lambda a, b: a if a <= b else b),
+    "Mod": _elementwise_rule(lambda a, b: a % b),
+    "Mul": _elementwise_rule(lambda a, b: a * b),
+    "Neg": _elementwise_rule(lambda a: -a),
+    "Not": _elementwise_rule(lambda a: not a),
+    "Or": _elementwise_rule(lambda a, b: bool(a) or bool(b)),
     "Range": _range,
-    "ReduceMax": _reduction(max, None),
-    "ReduceMin": _reduction(min, None),
-    "ReduceProd": _reduction(lambda a, b: a * b, 1),
-    "ReduceSum": _reduction(lambda a, b: a + b, 0),
+    "ReduceMax": _reduction_rule(max, None),
+    "ReduceMin": _reduction_rule(min, None),
+    "ReduceProd": _reduction_rule(lambda a, b: a * b, 1),
+    "ReduceSum": _reduction_rule(lambda a, b: a + b, 0),
     "Reshape": _reshape,
     "Shape": lambda attributes, args: as_host(list(args[0].shape)),
     "Size": lambda attributes, args: as_host(args[0].size),
     "Slice": _slice,
     "Squeeze": lambda attributes, args: np.asarray(np.squeeze(args[0], _axes(attributes, args))),
-    "Sub": _elementwise(lambda a, b: a - b),
+    "Sub": _elementwise_rule(lambda a, b: a - b),
     "Unsqueeze": lambda attributes, args: np.asarray(np.expand_dims(args[0], _axes(attributes, args) or ())),
     "Where": _where,
 }
-"""Rules for operators on sizes; a rule that returns None leaves the node to torch."""
+"""Rules for operators on sizes. If a rule returns None, torch runs the node."""

@@ -1,7 +1,7 @@
-"""Rebatching: writes a model with a fixed batch for another batch, and compares the rows of both.
+"""Rebatching: rewrites a model with a fixed batch for another batch, and compares the rows of both.
 
-The original runs on slices of the inputs of its own batch size; the result runs once on all inputs. A model
-that mixes examples (by batch statistics, for example) then gives different rows, and is not kept.
+The original runs on slices of the inputs, each as large as its own batch. The result runs once on all inputs.
+If a model mixes examples (for example by batch statistics), the rows differ, and the result is not kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.verdicts import weakest
-from explorer.engine.convert.comparison import ROUNDING, Feeds, compare_runs
+from explorer.engine.convert.comparison import ROUNDING_OPERATORS, Feeds, compare_runs
 from explorer.engine.convert.job import ConversionJob, ConversionResult, tensor_infos
 from explorer.engine.convert.rebatching.batch_axis import Array, BatchAxis
 from explorer.engine.convert.rebatching.rewrite import RebatchedModel, rebatched
@@ -29,14 +29,14 @@ from explorer.engine.shapes import infer
 from explorer.engine.tiling.tile import bind_dims
 from explorer.facts import Verification
 
-_OPEN = 8, 1, 3
+_OPEN_BATCH_SIZES = 8, 1, 3
 """Batch sizes at which an open batch is tested."""
 
 
 def rebatching(
     model: Model, batch: int | str, job: ConversionJob, axes: Mapping[str, int]
 ) -> Callable[[ConversionJob], ConversionResult]:
-    """A function that writes the model for another batch and compares it; see `engine.convert.rebatch`."""
+    """Returns a function that writes the rewritten model and compares it; see `engine.convert.rebatch`."""
     job.tell("rewriting the batch")
     if isinstance(batch, int) and batch < 1:
         raise Misuse(f"a batch cannot be {batch}", where="rebatch")
@@ -44,9 +44,9 @@ def rebatching(
         raise Misuse(f"{job.draws} draws prove nothing", where="--draws", hint="give 1 or more")
     if job.dims:
         model = bind_dims(model, infer(model, job.dims).values)
-    # the batch is traced node by node, into functions as well
-    plain = calls.inline_calls(model, ())
-    rewritten = rebatched(plain, batch, axes)
+    # the batch is traced node by node, and functions are inlined for it
+    inlined_model = calls.inline_calls(model, ())
+    rewritten = rebatched(inlined_model, batch, axes)
 
     def convert(job: ConversionJob) -> ConversionResult:
         writer.write(rewritten.model, job.path, on_progress=job.on_progress, cancel=job.cancel)
@@ -59,34 +59,34 @@ def rebatching(
             inputs=tensor_infos(rewritten.model.graph.feeds),
             outputs=tensor_infos(rewritten.model.graph.outputs),
             verification=evidence,
-            notes=tuple(_notes(rewritten.changed, plain is not model)),
+            notes=tuple(_notes(rewritten.changed, inlined_model is not model)),
         )
 
     return convert
 
 
-def _notes(changed: Sequence[str], opened: bool) -> Iterator[str]:
-    """Notes: what else was rewritten, and whether function calls were inlined."""
+def _notes(changed: Sequence[str], inlined: bool) -> Iterator[str]:
+    """Yields notes about other rewritten nodes and about inlined function calls."""
     if changed:
-        more = f" and {len(changed) - _NAMED:,} more" if len(changed) > _NAMED else ""
-        yield f"rewritten: {', '.join(changed[:_NAMED])}{more}"
-    if opened:
+        hidden_count = f" and {len(changed) - _MAX_LISTED:,} more" if len(changed) > _MAX_LISTED else ""
+        yield f"rewritten: {', '.join(changed[:_MAX_LISTED])}{hidden_count}"
+    if inlined:
         yield "calls of functions were opened into their nodes"
 
 
-_NAMED = 4
-"""Rewritten nodes that a note lists."""
+_MAX_LISTED = 4
+"""Most rewritten nodes that a note lists."""
 
 
 def _prove(
-    model: Model, rewritten: RebatchedModel, written: Model, batch: int | str, job: ConversionJob
+    model: Model, rewritten: RebatchedModel, rewritten_file: Model, batch: int | str, job: ConversionJob
 ) -> Verification:
-    """Compares the rows of the result with those of the original, at every tested size."""
-    sizes = (batch,) if isinstance(batch, int) else _OPEN
+    """Compares the rows of the result with those of the original at every tested batch size."""
+    sizes = (batch,) if isinstance(batch, int) else _OPEN_BATCH_SIZES
     proofs = []
     for size in sizes:
         dims = {} if isinstance(batch, int) else {batch: size}
-        proofs.append(_prove_at_size(model, rewritten, written, size, dims, job))
+        proofs.append(_prove_at_size(model, rewritten, rewritten_file, size, dims, job))
     if len(proofs) == 1:
         return proofs[0]
     outputs = [
@@ -102,34 +102,37 @@ def _prove(
 def _prove_at_size(
     model: Model,
     rewritten: RebatchedModel,
-    written: Model,
+    rewritten_file: Model,
     size: int,
     dims: Mapping[str, int],
     job: ConversionJob,
 ) -> Verification:
-    whole = RuntimeSession(written, what="the file that was written")
-    single = RuntimeSession(model, what="the original")
+    new_session = RuntimeSession(rewritten_file, what="the file that was written")
+    original_session = RuntimeSession(model, what="the original")
     names = [value.name for value in model.graph.outputs]
 
-    def after(feeds: Feeds) -> list[Array]:
-        results = whole.run(feeds)
+    def run_rewritten(feeds: Feeds) -> list[Array]:
+        results = new_session.run(feeds)
         return [results[name] for name in names]
 
-    def before(feeds: Feeds) -> list[Array]:
-        parts = [single.run(part) for part in _slices(feeds, others, rewritten, size)]
+    def run_original(feeds: Feeds) -> list[Array]:
+        parts = [original_session.run(part) for part in _slices(feeds, filler_inputs, rewritten, size)]
         return [
             _stack([part[name] for part in parts], rewritten.batched.get(name), rewritten.old, size)
             for name in names
         ]
 
-    layers = sum(n.op in ROUNDING for n in model.graph.nodes) if run.quantises(model) else None
-    drawn = plan_inputs(written, dims)
-    others = draw(drawn, job.seed + job.draws)
-    evidence = compare_runs(job, written, before, after, drawn, layers)
-    again = draw(drawn, job.seed)
-    if all(run.identical(a, b) for a, b in zip(before(again), before(again), strict=True)):
+    layers = sum(n.op in ROUNDING_OPERATORS for n in model.graph.nodes) if run.quantises(model) else None
+    input_plans = plan_inputs(rewritten_file, dims)
+    filler_inputs = draw(input_plans, job.seed + job.draws)
+    evidence = compare_runs(job, rewritten_file, run_original, run_rewritten, input_plans, layers)
+    repeated_inputs = draw(input_plans, job.seed)
+    if all(
+        run.identical(a, b)
+        for a, b in zip(run_original(repeated_inputs), run_original(repeated_inputs), strict=True)
+    ):
         return evidence
-    # a model that draws random numbers, or keeps state between runs, has no comparable rows
+    # rows cannot be compared if a model draws random numbers or keeps state between runs
     kind = weakest(["unproven", evidence.verdict_kind])
     if kind == evidence.verdict_kind:
         return evidence
@@ -137,32 +140,38 @@ def _prove_at_size(
     return replace(evidence, passed=False, verdict_kind=kind, verdict=verdict)
 
 
-def _slices(feeds: Feeds, others: Feeds, rewritten: RebatchedModel, size: int) -> Sequence[Feeds]:
-    """The inputs in slices of the original's batch; the last slice is filled up with rows of `others`.
+def _slices(feeds: Feeds, filler_inputs: Feeds, rewritten: RebatchedModel, size: int) -> Sequence[Feeds]:
+    """Cuts the inputs into slices of the original's batch size.
 
-    Repeating its own rows would hide a mean over the batch, which does not change if rows are repeated.
+    Fills the last slice with rows of `filler_inputs`.
+
+    Repeating rows of the slice itself would hide a mean over the batch, which repeated rows do not change.
     """
-    places = [np.arange(at, at + rewritten.old) % (2 * size) for at in range(0, size, rewritten.old)]
-    lanes = {name: rewritten.batched[name].axis for name in feeds if name in rewritten.batched}
-    more = {name: np.concatenate((feeds[name], others[name]), axis) for name, axis in lanes.items()}
+    row_indices = [
+        np.arange(start, start + rewritten.old) % (2 * size) for start in range(0, size, rewritten.old)
+    ]
+    axes = {name: rewritten.batched[name].axis for name in feeds if name in rewritten.batched}
+    padded_inputs = {
+        name: np.concatenate((feeds[name], filler_inputs[name]), axis) for name, axis in axes.items()
+    }
     return [
         {
-            name: np.ascontiguousarray(more[name].take(rows, lanes[name])) if name in lanes else value
+            name: np.ascontiguousarray(padded_inputs[name].take(rows, axes[name])) if name in axes else value
             for name, value in feeds.items()
         }
-        for rows in places
+        for rows in row_indices
     ]
 
 
-def _stack(parts: Sequence[Any], lane: BatchAxis | None, old: int, size: int) -> Any:
-    """The original's outputs joined to one with the whole batch."""
-    if lane is None:
+def _stack(parts: Sequence[Any], axis: BatchAxis | None, old: int, size: int) -> Any:
+    """Joins the original's outputs for all slices into one output with the full batch."""
+    if axis is None:
         return parts[0]
     if any(
-        part.ndim <= lane.axis or part.shape[lane.axis] != lane.outer * old * lane.inner for part in parts
+        part.ndim <= axis.axis or part.shape[axis.axis] != axis.outer * old * axis.inner for part in parts
     ):
         raise BadModel("an output of the original has not the shape that was inferred", where="rebatch")
-    front, behind = parts[0].shape[: lane.axis], parts[0].shape[lane.axis + 1 :]
-    apart = [part.reshape(*front, lane.outer, old, lane.inner, *behind) for part in parts]
-    rows = np.concatenate(apart, axis=lane.axis + 1).take(np.arange(size), lane.axis + 1)
-    return rows.reshape(*front, lane.outer * size * lane.inner, *behind)
+    leading, trailing = parts[0].shape[: axis.axis], parts[0].shape[axis.axis + 1 :]
+    split_parts = [part.reshape(*leading, axis.outer, old, axis.inner, *trailing) for part in parts]
+    rows = np.concatenate(split_parts, axis=axis.axis + 1).take(np.arange(size), axis.axis + 1)
+    return rows.reshape(*leading, axis.outer * size * axis.inner, *trailing)

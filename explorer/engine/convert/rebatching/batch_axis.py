@@ -1,7 +1,7 @@
-"""Batch axis: which axis of a tensor holds the examples of a batch, and the state while tracing it.
+"""Batch axis: the axis of a tensor that indexes the examples of a batch, and the state while tracing it.
 
-An axis may hold the batch merged with others, with size `outer` x batch x `inner` (the last changes fastest).
-So a Reshape can be traced into (batch x heads) and back without guessing its meaning.
+An axis can merge the batch with other axes. It then has size `outer` x batch x `inner`, where `inner` changes
+fastest. With these two factors, a Reshape into (batch x heads) and back can be traced without guessing.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ Array = np.ndarray[Any, Any]
 
 
 class BatchAxis(NamedTuple):
-    """The position of the batch: axis `axis` has size `outer` x batch x `inner`."""
+    """Position of the batch: axis `axis` has size `outer` x batch x `inner`."""
 
     axis: int
     outer: int = 1
     inner: int = 1
 
     @property
-    def whole(self) -> bool:
-        """Whether the axis is the batch and nothing else."""
+    def is_unmerged(self) -> bool:
+        """Whether the axis contains only the batch."""
         return self.outer == 1 == self.inner
 
-    def at(self, axis: int) -> BatchAxis:
-        """The same batch on another axis."""
+    def moved_to(self, axis: int) -> BatchAxis:
+        """Returns the same batch on another axis."""
         return BatchAxis(axis, self.outer, self.inner)
 
 
 class RewriteError(Exception):
-    """The reason why a graph cannot be rewritten; `place` is the place of the node."""
+    """The reason why a graph cannot be rewritten, and the index of the node."""
 
-    def __init__(self, why: str, place: int = 0) -> None:
+    def __init__(self, why: str, node_index: int = 0) -> None:
         super().__init__(why)
         self.why = why
-        self.place = place
+        self.node_index = node_index
 
 
 class Rewriting(Struct):
-    """The state of a graph while its batch is traced through its nodes.
+    """State of a graph while its batch is traced through its nodes.
 
     Attributes:
-        old: The batch size in the file.
-        new: The new batch size, or the name of an open one.
+        old: Batch size in the file.
+        new: New batch size, or the name of an open batch dimension.
         shapes: Shapes in the original model.
-        batched: The batch axis of each value that has one.
+        batched: Batch axis of each value that has one.
         initializers: Stored tensors, including new ones.
-        nodes: The nodes written so far.
-        ambiguous: The option to take at each ambiguous Reshape, in order; the first option beyond the end
-            of the list.
-        ways: The number of options at each ambiguous Reshape so far.
+        used_names: Names of values and nodes that a new value must not take.
+        choices: Index of the chosen option at each ambiguous Reshape, in order; 0 beyond the end of the list.
+        nodes: Nodes written so far.
+        option_counts: Number of options at each ambiguous Reshape so far.
         changed: Names of the nodes and values that were rewritten.
-        sized: Values computed from the batch size.
-        source: An input with the batch, from whose shape an open batch is read.
-        opset: The model's operator set.
+        size_values: Names of values computed from the batch size.
+        source: Name of an input with a batch. An open batch size is read from its shape.
+        opset: Operator set version of the model.
     """
 
     old: int
@@ -73,12 +73,12 @@ class Rewriting(Struct):
     shapes: Shapes
     batched: dict[str, BatchAxis]
     initializers: dict[str, Tensor]
-    taken: set[str]
-    ambiguous: Sequence[int] = ()
+    used_names: set[str]
+    choices: Sequence[int] = ()
     nodes: list[Node] = field(default_factory=list)
-    ways: list[int] = field(default_factory=list)
+    option_counts: list[int] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
-    sized: set[str] = field(default_factory=set)
+    size_values: set[str] = field(default_factory=set)
     source: str = ""
     opset: int = 0
 
@@ -87,7 +87,11 @@ class Rewriting(Struct):
         raise RewriteError(why)
 
     def shape(self, name: str) -> Shape:
-        """The shape of a value in the original model."""
+        """Shape of a value in the original model.
+
+        Raises:
+            RewriteError: The shape is unknown.
+        """
         if name in self.initializers:
             return self.initializers[name].shape
         inferred = self.shapes.values.get(name)
@@ -96,13 +100,17 @@ class Rewriting(Struct):
         return inferred.shape
 
     def product(self, sizes: Sequence[Dim]) -> int:
-        """The product of sizes, which must be numbers."""
+        """Product of sizes, all of which must be integers.
+
+        Raises:
+            RewriteError: A size is open.
+        """
         if not all(isinstance(size, int) for size in sizes):
             self.refuse("a size beside the batch is open (--dim binds it)")
         return math.prod(size for size in sizes if isinstance(size, int))
 
     def contents(self, name: str) -> Array | None:
-        """The contents of a small value; None if unknown."""
+        """Contents of a small value, or None if unknown."""
         array = self.shapes.constants.get(name) if name else None
         if array is None and name in self.initializers:
             tensor = self.initializers[name]
@@ -110,7 +118,7 @@ class Rewriting(Struct):
         return array
 
     def numbers(self, name: str) -> list[int] | None:
-        """The integers in a value; None for an omitted input.
+        """Integers in a value, or None for an omitted input.
 
         Raises:
             RewriteError: The value is computed at run time.
@@ -123,61 +131,74 @@ class Rewriting(Struct):
         return [int(v) for v in array.reshape(-1).tolist()]
 
     def fresh(self, base: str) -> str:
-        """An unused name."""
-        return free_name(f"{base}_rebatched", self.taken)
+        """Returns an unused name that begins with `base`."""
+        return free_name(f"{base}_rebatched", self.used_names)
 
-    def store(self, values: Sequence[int], beside: str) -> str:
-        """A new stored list of numbers."""
-        name = self.fresh(beside)
+    def store(self, values: Sequence[int], base_name: str) -> str:
+        """Stores a list of integers as a new initializer, and returns its name."""
+        name = self.fresh(base_name)
         self.initializers[name] = int64_tensor(name, values)
         return name
 
-    def sizes(self, values: Sequence[int | None], times: int, beside: str) -> str:
-        """Stores a list of sizes, where None is `times` the batch; computed at run time if that is open."""
+    def sizes(self, values: Sequence[int | None], multiple: int, base_name: str) -> str:
+        """Stores a list of sizes in which None is the batch times `multiple`; returns the name.
+
+        For an open batch, the list is computed at run time.
+        """
         if isinstance(self.new, int):
-            return self.store([self.new * times if v is None else v for v in values], beside)
-        batch = self._open_size(times, beside)
-        at = list(values).index(None)
-        sides = ([v for v in side if v is not None] for side in (values[:at], values[at + 1 :]))
-        before, behind = ([self.store(side, beside)] if side else [] for side in sides)
-        parts = [*before, batch, *behind]
+            return self.store([self.new * multiple if v is None else v for v in values], base_name)
+        batch = self._open_size(multiple, base_name)
+        open_position = list(values).index(None)
+        halves = (
+            [v for v in half if v is not None]
+            for half in (values[:open_position], values[open_position + 1 :])
+        )
+        leading, trailing = ([self.store(half, base_name)] if half else [] for half in halves)
+        parts = [*leading, batch, *trailing]
         if len(parts) == 1:
             return batch
-        name = self.fresh(beside)
+        name = self.fresh(base_name)
         self.nodes.append(Node("Concat", parts, [name], name=name, attributes={"axis": 0}))
         return name
 
-    def _open_size(self, times: int, beside: str) -> str:
-        """The open batch, as a list of one number read from the shape of an input."""
-        source = self.batched[self.source]
+    def _open_size(self, multiple: int, base_name: str) -> str:
+        """Adds nodes that compute the open batch size from the shape of an input.
+
+        Returns the name of the list.
+        """
+        input_axis = self.batched[self.source]
         shape, size = self.fresh(f"{self.source}_shape"), self.fresh(f"{self.source}_batch")
         self.nodes.append(Node("Shape", [self.source], [shape], name=shape))
-        at = self.store([source.axis], beside)
-        self.nodes.append(Node("Gather", [shape, at], [size], name=size, attributes={"axis": 0}))
-        if times == 1:
+        axis_index = self.store([input_axis.axis], base_name)
+        self.nodes.append(Node("Gather", [shape, axis_index], [size], name=size, attributes={"axis": 0}))
+        if multiple == 1:
             return size
-        more, factor = self.fresh(beside), self.store([times], beside)
-        self.nodes.append(Node("Mul", [size, factor], [more], name=more))
-        return more
+        scaled, factor = self.fresh(base_name), self.store([multiple], base_name)
+        self.nodes.append(Node("Mul", [size, factor], [scaled], name=scaled))
+        return scaled
 
     def spread(self, name: str, axis: int) -> str:
-        """Gives a value without a batch one on an axis: its first row, repeated for every example.
+        """Adds a batch to a value without one: repeats its first row along an axis for every example.
 
         Raises:
-            RewriteError: The value is stored, and its rows differ.
+            RewriteError: The rows of the value differ, or the axis does not have the batch size.
         """
         shape = self.shape(name)
         if axis >= len(shape) or shape[axis] != self.old:
             self.refuse(f"'{name}' has no axis {axis} of {self.old}")
-        row = self.one_row(name, axis)
+        row = self.first_row(name, axis)
         expanded = self.fresh(name)
-        target = self.sizes([None if at == axis else 1 for at in range(len(shape))], 1, name)
+        target = self.sizes([None if position == axis else 1 for position in range(len(shape))], 1, name)
         self.nodes.append(Node("Expand", [row, target], [expanded], name=expanded))
         self.changed.append(name)
         return expanded
 
-    def one_row(self, name: str, axis: int) -> str:
-        """The first row of a value without a batch, for use with a batched value by broadcasting."""
+    def first_row(self, name: str, axis: int) -> str:
+        """Returns the first row of a value without a batch, to be broadcast to a batched value.
+
+        Raises:
+            RewriteError: The rows of the value differ.
+        """
         if self.old == 1:
             return name
         self._check_rows(name, axis)
@@ -191,33 +212,34 @@ class Rewriting(Struct):
         tensor = self.initializers.get(name)
         array = tensor.array() if tensor is not None and tensor.payload is not None else self.contents(name)
         if array is None:
-            return  # a computed value: the proof shows whether its rows are equal
+            return  # the value is computed at run time: the proof shows whether its rows are equal
         rows = np.moveaxis(array, axis, 0)
         if rows.tobytes() != np.ascontiguousarray(np.broadcast_to(rows[:1], rows.shape)).tobytes():
             self.refuse(f"the rows of '{name}' differ: they may or may not be the examples of the batch")
 
     def declared(self, name: str, shape: Shape) -> Shape:
-        """The shape of a value in the new model."""
+        """Shape of a value in the new model."""
         batch_axis = self.batched.get(name)
         if batch_axis is None or batch_axis.axis >= len(shape):
             return shape
         size: Dim = dims.multiply(batch_axis.outer * batch_axis.inner, self.new)
-        return tuple(size if at == batch_axis.axis else d for at, d in enumerate(shape))
+        return tuple(size if position == batch_axis.axis else d for position, d in enumerate(shape))
 
 
-def first_axes(
-    feeds: Mapping[str, Shape | None], named: Mapping[str, int]
+def input_batches(
+    feeds: Mapping[str, Shape | None], user_axes: Mapping[str, int]
 ) -> tuple[dict[str, BatchAxis], int]:
-    """The batch axis of each input that has one, and the common batch size.
+    """Batch axis of each input that has one, and the common batch size.
 
     Args:
         feeds: Shapes of the inputs by name.
-        named: Batch axes from the user; other inputs then have no batch. Empty for the first axis of all.
+        user_axes: Batch axes from the user; inputs without an entry have no batch. Empty for the first axis
+            of all.
 
     Raises:
-        Misuse: There is no such axis, its size is open or 0, or the inputs disagree.
+        Misuse: An axis does not exist, has an open size or size 0, or the inputs disagree.
     """
-    axes = dict(named) or {name: 0 for name, shape in feeds.items() if shape}
+    axes = dict(user_axes) or {name: 0 for name, shape in feeds.items() if shape}
     sizes: dict[str, Dim] = {}
     for name, axis in axes.items():
         shape = feeds.get(name) or ()
@@ -229,10 +251,12 @@ def first_axes(
             raise Misuse(f"the input has no axis {axis}", where=f"--axis {name}", hint=f"it is {list(shape)}")
         axes[name] = axis % len(shape)
         sizes[name] = shape[axis]
-    open_ = next((name for name, size in sizes.items() if not isinstance(size, int)), None)
-    if open_ is not None:
+    open_name = next((name for name, size in sizes.items() if not isinstance(size, int)), None)
+    if open_name is not None:
         hint = "it takes any batch as it is"
-        raise Misuse(f"the batch of '{open_}' is open already ({sizes[open_]})", where="rebatch", hint=hint)
+        raise Misuse(
+            f"the batch of '{open_name}' is open already ({sizes[open_name]})", where="rebatch", hint=hint
+        )
     batches = {size for size in sizes.values() if isinstance(size, int)}
     if len(batches) != 1:
         sizes_text = ", ".join(f"{name} {size}" for name, size in sizes.items())

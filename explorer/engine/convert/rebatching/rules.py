@@ -1,7 +1,7 @@
-"""Rules by operator: the batch axis of a node's outputs, and which parts of the node depend on the batch.
+"""Rules by operator: where the batch is in a node's outputs, and which parts contain its size.
 
-Operators without a rule are refused. A rule says where the batch goes; whether the operator mixes examples
-shows in the proof, which runs both models.
+An operator without a rule is refused. A rule only locates the batch. The proof, which runs both models, shows
+whether the operator mixes examples.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from explorer.facts import Dim
 Rule = Callable[[Rewriting, Node], Node]
 
 
-def _lane_of(r: Rewriting, node: Node, at: int) -> BatchAxis | None:
-    return r.batched.get(node.inputs[at]) if at < len(node.inputs) else None
+def _batch_of(r: Rewriting, node: Node, index: int) -> BatchAxis | None:
+    return r.batched.get(node.inputs[index]) if index < len(node.inputs) else None
 
 
-def _whole_lane(r: Rewriting, node: Node, at: int, axis: int) -> BatchAxis:
-    """The batch of an input, which must be exactly the axis `axis`."""
-    lane = _lane_of(r, node, at)
-    if lane is None or lane.axis != axis or not lane.whole:
-        r.refuse(f"the batch of '{node.inputs[at]}' would have to be axis {axis}, alone")
-    return lane
+def _require_batch_axis(r: Rewriting, node: Node, index: int, axis: int) -> BatchAxis:
+    """Returns the batch of an input, which must be exactly the axis `axis`."""
+    batch = _batch_of(r, node, index)
+    if batch is None or batch.axis != axis or not batch.is_unmerged:
+        r.refuse(f"the batch of '{node.inputs[index]}' would have to be axis {axis}, alone")
+    return batch
 
 
 def _check_others(r: Rewriting, node: Node, *allowed: int) -> None:
-    """Refuses a batch in inputs other than these."""
-    for at, name in enumerate(node.inputs):
-        if name in r.batched and at not in allowed:
-            r.refuse(f"input {at} ('{name}') must not depend on the batch")
+    """Refuses a node if an input outside `allowed` has a batch."""
+    for index, name in enumerate(node.inputs):
+        if name in r.batched and index not in allowed:
+            r.refuse(f"input {index} ('{name}') must not depend on the batch")
 
 
-def _first_lane(r: Rewriting, node: Node) -> BatchAxis:
-    """The batch of the first input, the only one that may have a batch."""
+def _first_input_batch(r: Rewriting, node: Node) -> BatchAxis:
+    """Returns the batch of the first input, and refuses a batch in any other input."""
     _check_others(r, node, 0)
     return r.batched[node.inputs[0]]
 
 
-def _broadcast_input(r: Rewriting, node: Node, at: int, axis: int, lane: BatchAxis) -> Node:
-    """A node whose input `at` has no batch: where it meets the batch axis, its first row is used."""
-    name = node.inputs[at]
+def _broadcast_input(r: Rewriting, node: Node, index: int, axis: int, batch: BatchAxis) -> Node:
+    """Makes an input without a batch fit a batched input: keeps only its first row along the batch axis."""
+    name = node.inputs[index]
     shape = r.shape(name)
     if axis < 0 or shape[axis] == 1:
         return node
-    if not lane.whole or shape[axis] != r.old:
+    if not batch.is_unmerged or shape[axis] != r.old:
         r.refuse(f"'{name}' meets the batch with an axis of {shape[axis]}")
-    return _with_input(node, at, r.one_row(name, axis))
+    return _with_input(node, index, r.first_row(name, axis))
 
 
-def _set_outputs(r: Rewriting, node: Node, *states: BatchAxis | None) -> Node:
-    for name, state in zip(node.outputs, states, strict=False):
-        if name and state is not None:
-            r.batched[name] = state
+def _set_outputs(r: Rewriting, node: Node, *batches: BatchAxis | None) -> Node:
+    for name, batch in zip(node.outputs, batches, strict=False):
+        if name and batch is not None:
+            r.batched[name] = batch
     return node
 
 
@@ -64,190 +64,205 @@ def _axis(node: Node, rank: int, default: int, name: str = "axis") -> int:
     return axis % max(rank, 1)
 
 
-def _with_input(node: Node, at: int, name: str) -> Node:
-    inputs = [name if i == at else old for i, old in enumerate(node.inputs)]
+def _with_input(node: Node, index: int, name: str) -> Node:
+    inputs = [name if i == index else old_name for i, old_name in enumerate(node.inputs)]
     return node.with_values(inputs, node.outputs)
 
 
 def _elementwise(r: Rewriting, node: Node) -> Node:
-    """Elementwise operators: all batches must lie on the same axis, counted from the end."""
+    """Elementwise operators: all batches must be on the same axis, counted from the last."""
     rank = max(len(r.shape(name)) for name in node.inputs if name)
-    lanes = {
-        state.at(state.axis + rank - len(r.shape(n)))
+    batches = {
+        batch.moved_to(batch.axis + rank - len(r.shape(n)))
         for n in node.inputs
-        if n and (state := r.batched.get(n))
+        if n and (batch := r.batched.get(n))
     }
-    if len(lanes) != 1:
+    if len(batches) != 1:
         r.refuse("two batches meet on different axes")
-    lane = lanes.pop()
-    for at, name in enumerate(node.inputs):
+    batch = batches.pop()
+    for index, name in enumerate(node.inputs):
         if name and name not in r.batched:
-            node = _broadcast_input(r, node, at, lane.axis - rank + len(r.shape(name)), lane)
-    return _set_outputs(r, node, *(lane for _ in node.outputs))
+            node = _broadcast_input(r, node, index, batch.axis - rank + len(r.shape(name)), batch)
+    return _set_outputs(r, node, *(batch for _ in node.outputs))
 
 
 def _first_axis(r: Rewriting, node: Node) -> Node:
-    """Operators on images and similar: the batch is the first axis of the first input and the outputs."""
-    lane = _first_lane(r, node)
-    if lane.axis != 0:
+    """Operators on images and similar: the batch is the first axis of the first input and of the output."""
+    batch = _first_input_batch(r, node)
+    if batch.axis != 0:
         r.refuse(f"the batch of '{node.inputs[0]}' would have to be its first axis")
-    return _set_outputs(r, node, lane)
+    return _set_outputs(r, node, batch)
 
 
 def _fused(r: Rewriting, node: Node) -> Node:
-    """Fused operators: the batch is the first axis of every value that has one."""
-    for at, name in enumerate(node.inputs):
+    """Fused operators: the batch is the first axis of every value that has a batch."""
+    for index, name in enumerate(node.inputs):
         if name in r.batched:
-            _whole_lane(r, node, at, 0)
+            _require_batch_axis(r, node, index, 0)
     return _set_outputs(r, node, *(BatchAxis(0) for _ in node.outputs))
 
 
 def _over_axis(default: int, *, coerced: int = 0) -> Rule:
-    """Operators over one axis (before opset `coerced`, also over later ones), which must not be the batch."""
+    """Rule for operators along one axis, which must not be the batch.
+
+    Before opset `coerced`, such an operator also runs over all later axes.
+    """
 
     def rule(r: Rewriting, node: Node) -> Node:
-        lane = _first_lane(r, node)
+        batch = _first_input_batch(r, node)
         rank = len(r.shape(node.inputs[0]))
-        old = r.opset < coerced
-        axis = _axis(node, rank, 1 if old else default)
-        behind = node.op in _NORMALISE or old
-        if lane.axis == axis or (behind and lane.axis > axis):
+        is_old_opset = r.opset < coerced
+        axis = _axis(node, rank, 1 if is_old_opset else default)
+        covers_later_axes = node.op in _NORMALISE or is_old_opset
+        if batch.axis == axis or (covers_later_axes and batch.axis > axis):
             r.refuse("it works along the batch")
-        return _set_outputs(r, node, *(lane for _ in node.outputs))
+        return _set_outputs(r, node, *(batch for _ in node.outputs))
 
     return rule
 
 
 def _reduce(r: Rewriting, node: Node) -> Node:
-    lane = _first_lane(r, node)
+    batch = _first_input_batch(r, node)
     rank = len(r.shape(node.inputs[0]))
     listed_axes = node.attributes.get("axes")
     if listed_axes is None and len(node.inputs) > 1:
         listed_axes = r.numbers(node.inputs[1])
     if not listed_axes and node.attributes.get("noop_with_empty_axes"):
-        return _set_outputs(r, node, lane)
+        return _set_outputs(r, node, batch)
     if node.op in ("ArgMax", "ArgMin"):
         listed_axes = [node.attributes.get("axis", 0)]
     axes = {axis % rank for axis in listed_axes or range(rank)}
-    if lane.axis in axes:
+    if batch.axis in axes:
         r.refuse("it reduces over the batch")
-    removed = 0 if node.attributes.get("keepdims", 1) else sum(axis < lane.axis for axis in axes)
-    return _set_outputs(r, node, lane.at(lane.axis - removed))
+    removed = 0 if node.attributes.get("keepdims", 1) else sum(axis < batch.axis for axis in axes)
+    return _set_outputs(r, node, batch.moved_to(batch.axis - removed))
 
 
 def _matmul(r: Rewriting, node: Node) -> Node:
     second = _SECOND.get(node.op, 1)
     _check_others(r, node, 0, second)
-    ranks = [len(r.shape(node.inputs[at])) for at in (0, second)]
+    ranks = [len(r.shape(node.inputs[index])) for index in (0, second)]
     rank = max(*ranks, 2)
-    lanes: set[BatchAxis] = set()
-    for at, own_rank, depth in ((0, ranks[0], -1), (second, ranks[1], -2)):
-        state = _lane_of(r, node, at)
-        if state is None:
+    batches: set[BatchAxis] = set()
+    for index, own_rank, depth in ((0, ranks[0], -1), (second, ranks[1], -2)):
+        batch = _batch_of(r, node, index)
+        if batch is None:
             continue
-        if own_rank == 1 or state.axis - own_rank == depth:
+        if own_rank == 1 or batch.axis - own_rank == depth:
             r.refuse("it multiplies over the batch")
-        lanes.add(state.at(state.axis + rank - own_rank))
-        other_at, theirs = (second, ranks[1]) if at == 0 else (0, ranks[0])
-        if state.axis - own_rank < -2 and _lane_of(r, node, other_at) is None:
-            node = _broadcast_input(r, node, other_at, state.axis - own_rank + theirs, state)
-    if len(lanes) != 1 or (all(_lane_of(r, node, at) for at in (0, second)) and min(lanes).axis >= rank - 2):
+        batches.add(batch.moved_to(batch.axis + rank - own_rank))
+        other_index, other_rank = (second, ranks[1]) if index == 0 else (0, ranks[0])
+        if batch.axis - own_rank < -2 and _batch_of(r, node, other_index) is None:
+            node = _broadcast_input(r, node, other_index, batch.axis - own_rank + other_rank, batch)
+    if len(batches) != 1 or (
+        all(_batch_of(r, node, index) for index in (0, second)) and min(batches).axis >= rank - 2
+    ):
         r.refuse("two batches meet on different axes")
-    lane = lanes.pop()
+    batch = batches.pop()
     # a vector operand has no axis in the result
     if ranks[1] == 1 and ranks[0] > 1:
-        return _set_outputs(r, node, lane)
-    if ranks[0] == 1 and lane.axis == rank - 1:
-        lane = lane.at(lane.axis - 1)
-    return _set_outputs(r, node, lane)
+        return _set_outputs(r, node, batch)
+    if ranks[0] == 1 and batch.axis == rank - 1:
+        batch = batch.moved_to(batch.axis - 1)
+    return _set_outputs(r, node, batch)
 
 
 def _gemm(r: Rewriting, node: Node) -> Node:
-    lanes = set()
-    for at, depth in (
+    batches = set()
+    for index, depth in (
         (0, 0 if node.attributes.get("transA", 0) else 1),
         (1, 1 if node.attributes.get("transB", 0) else 0),
     ):
-        state = _lane_of(r, node, at)
-        if state is not None and state.axis == depth:
+        batch = _batch_of(r, node, index)
+        if batch is not None and batch.axis == depth:
             r.refuse("it multiplies over the batch")
-        if state is not None:
-            lanes.add(state.at(at))
-    if len(lanes) != 1:
+        if batch is not None:
+            batches.add(batch.moved_to(index))
+    if len(batches) != 1:
         r.refuse("two batches meet on different axes")
-    lane = lanes.pop()
+    batch = batches.pop()
     if len(node.inputs) > 2 and node.inputs[2]:
-        shape, bias = r.shape(node.inputs[2]), _lane_of(r, node, 2)
-        if bias is not None and bias.at(bias.axis + 2 - len(shape)) != lane:
+        shape, bias = r.shape(node.inputs[2]), _batch_of(r, node, 2)
+        if bias is not None and bias.moved_to(bias.axis + 2 - len(shape)) != batch:
             r.refuse("two batches meet on different axes")
         if bias is None:
-            node = _broadcast_input(r, node, 2, lane.axis - 2 + len(shape), lane)
-    return _set_outputs(r, node, lane)
+            node = _broadcast_input(r, node, 2, batch.axis - 2 + len(shape), batch)
+    return _set_outputs(r, node, batch)
 
 
 def _transpose(r: Rewriting, node: Node) -> Node:
-    lane = _first_lane(r, node)
+    batch = _first_input_batch(r, node)
     rank = len(r.shape(node.inputs[0]))
     order = list(node.attributes.get("perm") or range(rank)[::-1])
-    return _set_outputs(r, node, lane.at(order.index(lane.axis)))
+    return _set_outputs(r, node, batch.moved_to(order.index(batch.axis)))
 
 
-def _possible_lanes(
-    r: Rewriting, lane: BatchAxis, source: Sequence[Dim], target: Sequence[Dim]
+def _possible_batches(
+    r: Rewriting, batch: BatchAxis, source: Sequence[Dim], target: Sequence[Dim]
 ) -> list[BatchAxis]:
-    """The possible batch axes in a new shape of the same elements, likeliest first.
+    """Possible batch axes in a new shape of the same elements, likeliest first.
 
-    The number of elements before the batch does not change; for a batch of 1, several axes may match.
+    The number of elements before the batch does not change. For a batch of 1, several axes can match.
     """
-    before = r.product(source[: lane.axis]) * lane.outer
-    candidates, front = [], 1
+    leading_size = r.product(source[: batch.axis]) * batch.outer
+    candidates, leading_product = [], 1
     for axis, size in enumerate(target):
         if not isinstance(size, int):
-            break  # open sizes come after the batch
-        if before % front == 0 and size and size % (before // front * r.old) == 0:
-            outer = before // front
+            break  # the sizes that follow are open
+        if (
+            leading_size % leading_product == 0
+            and size
+            and size % (leading_size // leading_product * r.old) == 0
+        ):
+            outer = leading_size // leading_product
             candidates.append(BatchAxis(axis, outer, size // (outer * r.old)))
-        front *= size
+        leading_product *= size
     return sorted(
         candidates,
-        key=lambda candidate: (
-            not candidate.whole,
-            candidate.axis != lane.axis,
-            candidate.outer != 1,
-            candidate.axis,
+        key=lambda option: (
+            not option.is_unmerged,
+            option.axis != batch.axis,
+            option.outer != 1,
+            option.axis,
         ),
     )
 
 
-def _choose_lane(r: Rewriting, places: Sequence[BatchAxis], shape: Sequence[Dim]) -> BatchAxis:
-    if not places:
+def _choose_batch(r: Rewriting, candidates: Sequence[BatchAxis], shape: Sequence[Dim]) -> BatchAxis:
+    if not candidates:
         r.refuse(f"the batch is mixed with another axis: no axis of {list(shape)} can hold it")
-    if len(places) == 1:
-        return places[0]
-    turn = len(r.ways)
-    r.ways.append(len(places))
-    return places[r.ambiguous[turn] if turn < len(r.ambiguous) else 0]
+    if len(candidates) == 1:
+        return candidates[0]
+    turn = len(r.option_counts)
+    r.option_counts.append(len(candidates))
+    return candidates[r.choices[turn] if turn < len(r.choices) else 0]
 
 
 def _reshape(r: Rewriting, node: Node) -> Node:
-    source_lane = _first_lane(r, node)
+    source_batch = _first_input_batch(r, node)
     source, target = r.shape(node.inputs[0]), r.shape(node.outputs[0])
-    lane = _choose_lane(r, _possible_lanes(r, source_lane, source, target), target)
-    _set_outputs(r, node, lane)
+    batch = _choose_batch(r, _possible_batches(r, source_batch, source, target), target)
+    _set_outputs(r, node, batch)
     requested = list(node.attributes.get("shape") or ()) or r.numbers(node.inputs[1]) or []
-    copied = {
-        at for at, size in enumerate(requested) if size == 0 and not node.attributes.get("allowzero", 0)
+    copied_axes = {
+        index for index, size in enumerate(requested) if size == 0 and not node.attributes.get("allowzero", 0)
     }
-    follows = requested[lane.axis] == -1 or (lane.axis in copied and source_lane == lane)
-    if follows and copied <= {lane.axis, *(at for at in copied if at != source_lane.axis)}:
+    grows_with_batch = requested[batch.axis] == -1 or (batch.axis in copied_axes and source_batch == batch)
+    if grows_with_batch and copied_axes <= {
+        batch.axis,
+        *(index for index in copied_axes if index != source_batch.axis),
+    }:
         return node
     # sizes that were open or copied become numbers where known
     sizes: list[Dim] = [
-        target[at] if size == -1 or at in copied else size for at, size in enumerate(requested)
+        target[index] if size == -1 or index in copied_axes else size for index, size in enumerate(requested)
     ]
-    times = lane.outer * lane.inner
-    sizes[lane.axis] = r.new * times if isinstance(r.new, int) else -1
-    numbers = [size if isinstance(size, int) else 0 if at in copied else -1 for at, size in enumerate(sizes)]
+    multiple = batch.outer * batch.inner
+    sizes[batch.axis] = r.new * multiple if isinstance(r.new, int) else -1
+    numbers = [
+        size if isinstance(size, int) else 0 if index in copied_axes else -1
+        for index, size in enumerate(sizes)
+    ]
     if numbers.count(-1) > 1:
         r.refuse("a size beside the batch is open (--dim binds it)")
     r.changed.append(node.label)
@@ -257,19 +272,19 @@ def _reshape(r: Rewriting, node: Node) -> Node:
 
 
 def _flatten(r: Rewriting, node: Node) -> Node:
-    lane = _first_lane(r, node)
+    batch = _first_input_batch(r, node)
     source = r.shape(node.inputs[0])
     axis = node.attributes.get("axis", 1)
     axis = axis + len(source) if axis < 0 else axis
-    start, stop, to = (0, axis, 0) if lane.axis < axis else (axis, len(source), 1)
-    outer = r.product(source[start : lane.axis]) * lane.outer
-    inner = lane.inner * r.product(source[lane.axis + 1 : stop])
-    return _set_outputs(r, node, BatchAxis(to, outer, inner))
+    start, stop, output_axis = (0, axis, 0) if batch.axis < axis else (axis, len(source), 1)
+    outer = r.product(source[start : batch.axis]) * batch.outer
+    inner = batch.inner * r.product(source[batch.axis + 1 : stop])
+    return _set_outputs(r, node, BatchAxis(output_axis, outer, inner))
 
 
 def _change_rank(r: Rewriting, node: Node) -> Node:
-    """Squeeze, Unsqueeze."""
-    lane = _first_lane(r, node)
+    """Squeeze and Unsqueeze."""
+    batch = _first_input_batch(r, node)
     axes = node.attributes.get("axes")
     if axes is None and len(node.inputs) > 1:
         axes = r.numbers(node.inputs[1])
@@ -278,32 +293,32 @@ def _change_rank(r: Rewriting, node: Node) -> Node:
         rank = len(shape) + len(axes or ())
         new = {axis % rank for axis in axes or ()}
         free = [axis for axis in range(rank) if axis not in new]
-        return _set_outputs(r, node, lane.at(free[lane.axis]))
+        return _set_outputs(r, node, batch.moved_to(free[batch.axis]))
     if not axes:
-        axes = [at for at, size in enumerate(shape) if size == 1]
+        axes = [index for index, size in enumerate(shape) if size == 1]
     removed = {axis % len(shape) for axis in axes}
-    if lane.axis in removed:
+    if batch.axis in removed:
         r.refuse("it drops the axis of the batch")
-    return _set_outputs(r, node, lane.at(lane.axis - sum(axis < lane.axis for axis in removed)))
+    return _set_outputs(r, node, batch.moved_to(batch.axis - sum(axis < batch.axis for axis in removed)))
 
 
 def _concat(r: Rewriting, node: Node) -> Node:
-    lanes = {r.batched[name] for name in node.inputs if name in r.batched}
-    if len(lanes) != 1:
+    batches = {r.batched[name] for name in node.inputs if name in r.batched}
+    if len(batches) != 1:
         r.refuse("two batches meet on different axes")
-    lane = lanes.pop()
-    if lane.axis == _axis(node, len(r.shape(node.outputs[0])), 0):
+    batch = batches.pop()
+    if batch.axis == _axis(node, len(r.shape(node.outputs[0])), 0):
         r.refuse("it puts something behind the batch, along its axis")
-    for at, name in enumerate(node.inputs):
+    for index, name in enumerate(node.inputs):
         if name not in r.batched:
-            if not lane.whole:
+            if not batch.is_unmerged:
                 r.refuse(f"'{name}' has no batch, and stands beside one that is mixed with another axis")
-            node = _with_input(node, at, r.spread(name, lane.axis))
-    return _set_outputs(r, node, lane)
+            node = _with_input(node, index, r.spread(name, batch.axis))
+    return _set_outputs(r, node, batch)
 
 
 def _slice(r: Rewriting, node: Node) -> Node:
-    lane = _first_lane(r, node)
+    batch = _first_input_batch(r, node)
     rank = len(r.shape(node.inputs[0]))
     attributes = node.attributes
     if "starts" in attributes:
@@ -317,126 +332,130 @@ def _slice(r: Rewriting, node: Node) -> Node:
         starts, ends = r.numbers(node.inputs[1]) or [], r.numbers(node.inputs[2]) or []
         axes = (r.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(range(len(starts)))
         steps = (r.numbers(node.inputs[4]) if len(node.inputs) > 4 else None) or [1] * len(starts)
-    at = next((i for i, axis in enumerate(axes) if axis % rank == lane.axis), None)
-    if at is not None:
-        size = r.shape(node.inputs[0])[lane.axis]
-        if starts[at] != 0 or steps[at] != 1 or not isinstance(size, int) or ends[at] < size:
+    index = next((i for i, axis in enumerate(axes) if axis % rank == batch.axis), None)
+    if index is not None:
+        size = r.shape(node.inputs[0])[batch.axis]
+        if starts[index] != 0 or steps[index] != 1 or not isinstance(size, int) or ends[index] < size:
             r.refuse("it takes a part of the batch")
-        if ends[at] < _END:
-            ends[at] = _END
+        if ends[index] < _END:
+            ends[index] = _END
             r.changed.append(node.label)
             if "starts" in attributes:
                 node = node.with_attributes({**attributes, "ends": tuple(ends)})
             else:
                 node = _with_input(node, 2, r.store(ends, node.label))
-    return _set_outputs(r, node, lane)
+    return _set_outputs(r, node, batch)
 
 
 def _split(r: Rewriting, node: Node) -> Node:
-    lane = _first_lane(r, node)
-    if lane.axis == _axis(node, len(r.shape(node.inputs[0])), 0):
+    batch = _first_input_batch(r, node)
+    if batch.axis == _axis(node, len(r.shape(node.inputs[0])), 0):
         r.refuse("it splits the batch")
-    return _set_outputs(r, node, *(lane for _ in node.outputs))
+    return _set_outputs(r, node, *(batch for _ in node.outputs))
 
 
 def _gather(r: Rewriting, node: Node) -> Node:
-    table_lane, index_lane = _lane_of(r, node, 0), _lane_of(r, node, 1)
+    table_batch, index_batch = _batch_of(r, node, 0), _batch_of(r, node, 1)
     axis = _axis(node, len(r.shape(node.inputs[0])), 0)
-    if table_lane is not None and index_lane is not None:
+    if table_batch is not None and index_batch is not None:
         r.refuse("table and indices both hold the batch")
-    if index_lane is not None:
-        return _set_outputs(r, node, index_lane.at(index_lane.axis + axis))
-    assert table_lane is not None
-    if table_lane.axis == axis:
+    if index_batch is not None:
+        return _set_outputs(r, node, index_batch.moved_to(index_batch.axis + axis))
+    assert table_batch is not None
+    if table_batch.axis == axis:
         r.refuse("it takes rows out of the batch")
     rank = len(r.shape(node.inputs[1]))
-    return _set_outputs(r, node, table_lane.at(table_lane.axis + (rank - 1 if table_lane.axis > axis else 0)))
+    return _set_outputs(
+        r, node, table_batch.moved_to(table_batch.axis + (rank - 1 if table_batch.axis > axis else 0))
+    )
 
 
 def _pad(r: Rewriting, node: Node) -> Node:
-    lane = _first_lane(r, node)
+    batch = _first_input_batch(r, node)
     rank = len(r.shape(node.inputs[0]))
     pads = list(node.attributes.get("pads") or ()) or r.numbers(node.inputs[1]) or []
     axes = (r.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(range(rank))
-    for at, axis in enumerate(axes):
-        if axis % rank == lane.axis and (pads[at] or pads[at + len(axes)]):
+    for index, axis in enumerate(axes):
+        if axis % rank == batch.axis and (pads[index] or pads[index + len(axes)]):
             r.refuse("it pads the batch")
-    return _set_outputs(r, node, lane)
+    return _set_outputs(r, node, batch)
 
 
 def _tile(r: Rewriting, node: Node) -> Node:
-    lane = _first_lane(r, node)
-    if (r.numbers(node.inputs[1]) or [])[lane.axis] != 1:
+    batch = _first_input_batch(r, node)
+    if (r.numbers(node.inputs[1]) or [])[batch.axis] != 1:
         r.refuse("it repeats the batch")
-    return _set_outputs(r, node, lane)
+    return _set_outputs(r, node, batch)
 
 
 def _expand(r: Rewriting, node: Node) -> Node:
-    lane = _first_lane(r, node)
+    batch = _first_input_batch(r, node)
     target, rank = r.numbers(node.inputs[1]) or [], len(r.shape(node.inputs[0]))
     shift = max(len(target) - rank, 0)
-    place = lane.axis - rank + len(target)
-    if place >= 0 and target[place] != 1:
-        if target[place] != r.shape(node.inputs[0])[lane.axis]:
+    position = batch.axis - rank + len(target)
+    if position >= 0 and target[position] != 1:
+        if target[position] != r.shape(node.inputs[0])[batch.axis]:
             r.refuse("it repeats the batch")
         r.changed.append(node.label)
         # an axis of 1 stays 1
         node = _with_input(
-            node, 1, r.store([1 if at == place else v for at, v in enumerate(target)], node.label)
+            node, 1, r.store([1 if index == position else v for index, v in enumerate(target)], node.label)
         )
-    return _set_outputs(r, node, lane.at(lane.axis + shift))
+    return _set_outputs(r, node, batch.moved_to(batch.axis + shift))
 
 
 def _resize(r: Rewriting, node: Node) -> Node:
     _check_others(r, node, 0)
-    lane = _whole_lane(r, node, 0, 0)
+    batch = _require_batch_axis(r, node, 0, 0)
     sizes = r.numbers(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else None
     listed_axes = node.attributes.get("axes")
     axes = [axis % len(r.shape(node.inputs[0])) for axis in listed_axes] if listed_axes else None
-    at = 0 if axes is None else axes.index(0) if 0 in axes else None
-    if at is not None and sizes is None:
-        read = node.inputs[1:3][-1:]  # up to opset 10 the second input, then the third
-        scales = r.contents(read[0]) if read else None
-        if scales is None or scales.size <= at or scales.reshape(-1)[at] != 1:
+    index = 0 if axes is None else axes.index(0) if 0 in axes else None
+    if index is not None and sizes is None:
+        scale_inputs = node.inputs[1:3][-1:]  # up to opset 10 the second input, then the third
+        scales = r.contents(scale_inputs[0]) if scale_inputs else None
+        if scales is None or scales.size <= index or scales.reshape(-1)[index] != 1:
             r.refuse("it resizes the batch")
-    elif at is not None and sizes is not None:
-        if sizes[at] != r.old:
+    elif index is not None and sizes is not None:
+        if sizes[index] != r.old:
             r.refuse("it resizes the batch")
         r.changed.append(node.label)
         node = _with_input(
-            node, 3, r.sizes([None if i == at else v for i, v in enumerate(sizes)], 1, node.label)
+            node, 3, r.sizes([None if i == index else v for i, v in enumerate(sizes)], 1, node.label)
         )
-    return _set_outputs(r, node, lane)
+    return _set_outputs(r, node, batch)
 
 
 def _recurrent(r: Rewriting, node: Node) -> Node:
     """RNN, GRU, LSTM: axes are sequence, batch, features; with `layout`, the batch comes first."""
-    first = bool(node.attributes.get("layout", 0))
+    has_batch_first = bool(node.attributes.get("layout", 0))
     _check_others(r, node, 0, 4, 5, 6)
-    _whole_lane(r, node, 0, 0 if first else 1)
-    for at, axis in ((4, 0), (5, 0 if first else 1), (6, 0 if first else 1)):
-        if at < len(node.inputs) and node.inputs[at]:
-            if node.inputs[at] in r.batched:
-                _whole_lane(r, node, at, axis)
+    _require_batch_axis(r, node, 0, 0 if has_batch_first else 1)
+    for index, axis in ((4, 0), (5, 0 if has_batch_first else 1), (6, 0 if has_batch_first else 1)):
+        if index < len(node.inputs) and node.inputs[index]:
+            if node.inputs[index] in r.batched:
+                _require_batch_axis(r, node, index, axis)
             else:
-                node = _with_input(node, at, r.spread(node.inputs[at], axis))
-    state = BatchAxis(0 if first else 1)
-    return _set_outputs(r, node, BatchAxis(0 if first else 2), state, state)
+                node = _with_input(node, index, r.spread(node.inputs[index], axis))
+    batch = BatchAxis(0 if has_batch_first else 1)
+    return _set_outputs(r, node, BatchAxis(0 if has_batch_first else 2), batch, batch)
 
 
 def _einsum(r: Rewriting, node: Node) -> Node:
     equation = node.attributes["equation"].replace(" ", "")
-    operands, _, out = equation.partition("->")
+    operands, _, output_term = equation.partition("->")
     terms = operands.split(",")
     if "..." in equation or "->" not in equation:
         r.refuse("its equation does not name all axes")
-    lanes_by_letter = {terms[at][s.axis]: s for at, n in enumerate(node.inputs) if (s := r.batched.get(n))}
-    if len(lanes_by_letter) != 1 or next(iter(lanes_by_letter)) not in out:
+    batch_by_letter = {
+        terms[index][s.axis]: s for index, n in enumerate(node.inputs) if (s := r.batched.get(n))
+    }
+    if len(batch_by_letter) != 1 or next(iter(batch_by_letter)) not in output_term:
         r.refuse("it sums over the batch, or mixes two")
-    letter, lane = next(iter(lanes_by_letter.items()))
+    letter, batch = next(iter(batch_by_letter.items()))
     if any(letter in term and name not in r.batched for term, name in zip(terms, node.inputs, strict=True)):
         r.refuse("something without a batch stands beside it")
-    return _set_outputs(r, node, lane.at(out.index(letter)))
+    return _set_outputs(r, node, batch.moved_to(output_term.index(letter)))
 
 
 _END = (1 << 63) - 1
@@ -460,7 +479,7 @@ _SHARED: Mapping[Rule, str] = {
 }
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys((op for op, one in BY_NAME.items() if one.position == "each"), _elementwise),
+    **dict.fromkeys((op for op, operator in BY_NAME.items() if operator.position == "each"), _elementwise),
     **{op: rule for rule, ops in _SHARED.items() for op in ops.split()},
     "Gemm": _gemm,
     "Transpose": _transpose,
@@ -476,4 +495,4 @@ RULES: Mapping[str, Rule] = {
     "Resize": _resize,
     "Einsum": _einsum,
 }
-"""By operator."""
+"""Rule of each operator, by name."""

@@ -1,9 +1,9 @@
-"""State dict: the tensors of a model, collected from whatever files store them.
+"""State dict: collects the tensors of a model from the files that store them.
 
-A checkpoint, a safetensors file and a folder of shards all become the same list: a name as in a state_dict,
-and for each tensor a function that reads its bytes from the file, 16 MiB at a time. Other parts of a
-checkpoint (an optimizer, an averaged copy) are left behind, with a note. Values that are no tensors become
-metadata; anything else is reported as not understood.
+A checkpoint, a safetensors file and a folder of shards all become one list. Each entry has a name as in a
+state_dict, and a function that reads the tensor's bytes from the file, 16 MiB at a time. Other parts of a
+checkpoint (an optimizer, an averaged copy) are skipped, with a note. Values other than tensors become
+metadata. A value that can be neither is reported as unknown.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from explorer.engine.models.torch.described_file import DescribedFile
 from explorer.host import input_files
 
 VERSIONS = "torch.state_dict._metadata"
-"""The key in safetensors metadata for the versions that torch notes in a state_dict, as JSON."""
+"""Key in safetensors metadata for the module versions that torch stores in a state_dict, as JSON."""
 
-_SLAB = 1 << 24
+_CHUNK_BYTES = 1 << 24
 
 _DEPTH = 32
-"""The most containers around a tensor's value."""
+"""Most containers around a tensor's value."""
 
 
 class BundledTensor(NamedTuple):
     """One tensor.
 
     Attributes:
-        name: Its name in a state_dict.
-        dtype: Its type, in numpy's (or ml_dtypes') spelling.
-        shape: Its shape, outermost dimension first.
-        nbytes: Bytes of its elements without gaps.
-        read: Yields those bytes in order; a piece is valid until the next one is read.
-        same: A key that is equal for all names of one tensor; None if it has one name.
+        name: Name in the state_dict.
+        dtype: Element type, in numpy's (or ml_dtypes') spelling.
+        shape: Shape, outermost dimension first.
+        nbytes: Bytes of the elements without gaps.
+        read: Function that yields those bytes in order. Each chunk is valid until the next one is read.
+        shared_key: Key that all names of one tensor share, or None if the tensor has one name.
     """
 
     name: str
@@ -55,86 +55,88 @@ class BundledTensor(NamedTuple):
     shape: tuple[int, ...]
     nbytes: int
     read: Callable[[], Iterator[memoryview]]
-    same: Hashable = None
+    shared_key: Hashable = None
 
 
 class StateDict(NamedTuple):
-    """The tensors of a model.
+    """Tensors of a model.
 
     Attributes:
-        pieces: The tensors, in the order of the source.
-        metadata: The file's metadata, by key.
-        versions: Torch's versions of the modules (`_metadata` of a state_dict); None if absent.
+        tensors: Tensors, in the order of the source.
+        metadata: Metadata of the file, by key.
+        versions: Torch's versions of the modules (`_metadata` of a state_dict), or None if absent.
         notes: Notes for the report.
-        unknown: Names of source parts that are neither a tensor that can be copied nor text, with the reason.
-        left: The number of tensors that do not belong to the model and are left behind.
+        unknown: Names of source parts that can become neither a tensor nor text, with the reason.
+        left_count: Number of skipped tensors that do not belong to the model.
     """
 
-    pieces: Sequence[BundledTensor]
+    tensors: Sequence[BundledTensor]
     metadata: Mapping[str, str]
     versions: Any
     notes: Sequence[str]
     unknown: Sequence[tuple[str, str]] = ()
-    left: int = 0
+    left_count: int = 0
 
 
 def _read_bytes(path: str, offset: int, length: int) -> Iterator[memoryview]:
-    """Yields the bytes of a file in order, in one buffer that is reused.
+    """Yields the bytes of a file section in order, in one buffer that is reused.
 
     Raises:
-        BadModel: The file was removed or has become shorter.
+        BadModel: The file was removed or became shorter.
     """
-    buffer = memoryview(bytearray(min(length, _SLAB)))
+    buffer = memoryview(bytearray(min(length, _CHUNK_BYTES)))
     descriptor, _ = open_regular(path)
     with input_files.unbuffered(descriptor) as file:
         file.seek(offset)
-        done = 0
-        while done < length:
-            size = min(length - done, _SLAB)
+        bytes_read = 0
+        while bytes_read < length:
+            size = min(length - bytes_read, _CHUNK_BYTES)
             try:
-                got = file.readinto(buffer[:size])
+                count = file.readinto(buffer[:size])
             except OSError as error:
                 raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
-            if not got:
+            if not count:
                 raise BadModel("has become shorter while it was read", where=path)
-            yield buffer[:got]
-            done += got
+            yield buffer[:count]
+            bytes_read += count
 
 
-def copying(pieces: Sequence[BundledTensor]) -> str:
-    """A description: 'copying 12 tensors, 3.50 MiB'."""
-    return f"copying {many_text(len(pieces), 'tensor')}, {bytes_text(_total_bytes(pieces))}"
+def copy_description(tensors: Sequence[BundledTensor]) -> str:
+    """Description such as 'copying 12 tensors, 3.50 MiB'."""
+    return f"copy_description {many_text(len(tensors), 'tensor')}, {bytes_text(_total_bytes(tensors))}"
 
 
-def _total_bytes(pieces: Sequence[BundledTensor]) -> int:
-    """The total bytes; a tensor with several names counts once."""
-    once: dict[Hashable, int] = {piece.same or ("own", piece.name): piece.nbytes for piece in pieces}
-    return sum(once.values())
+def _total_bytes(tensors: Sequence[BundledTensor]) -> int:
+    """Total bytes; a tensor with several names counts once."""
+    bytes_by_tensor: dict[Hashable, int] = {
+        tensor.shared_key or ("own", tensor.name): tensor.nbytes for tensor in tensors
+    }
+    return sum(bytes_by_tensor.values())
 
 
-def check_room(job: ConversionJob, pieces: Sequence[BundledTensor]) -> None:
-    """Refuses to write more than the disk has room for.
+def check_room(job: ConversionJob, tensors: Sequence[BundledTensor]) -> None:
+    """Raises an error if the tensors need more bytes than the disk has free.
 
-    A few bytes of a checkpoint can stand for any number of elements (an expanded tensor).
+    A few bytes of a checkpoint can describe any number of elements (an expanded tensor).
 
     Raises:
-        Misuse: The disk has too little room.
+        Misuse: The disk has too little free space.
     """
-    size = _total_bytes(pieces)
+    size = _total_bytes(tensors)
     free = shutil.disk_usage(os.path.dirname(job.path)).free
     if size > free:
         message = f"would take {bytes_text(size)}, and {bytes_text(free)} are free there"
         raise Misuse(message, where=job.target, hint="nothing was written")
 
 
-def gather(job: ConversionJob) -> StateDict:
+def collect(job: ConversionJob) -> StateDict:
     """Collects the tensors of a job's model.
 
     Raises:
         BadModel: Tensors are missing or cannot be read.
     """
     if job.opened.format == "checkpoint":
-        return of_checkpoint(job.source)
+        return read_checkpoint(job.source)
     contents = job.opened.contents
     if contents.missing:
         message = f"parts of the model are missing: {named_few(contents.missing)}"
@@ -149,33 +151,33 @@ def gather(job: ConversionJob) -> StateDict:
             for key, text in header.metadata.items():
                 metadata.setdefault(key, text)
             if header.unused:
-                gap = f"{bytes_text(header.unused)} that no tensor is of"
-                unknown.append((os.path.basename(path), gap))
+                description = f"{bytes_text(header.unused)} that no tensor is of"
+                unknown.append((os.path.basename(path), description))
         else:
             saved = checkpoint.read(path)
             saved_tensors = checkpoint_modules.checkpoint(saved, "checkpoint")
             strides |= saved_tensors.strides
-            beside = values_of(saved.root, saved_tensors, "")
-            for key, text in beside.metadata.items():
+            other_values = values_of(saved.root, saved_tensors, "")
+            for key, text in other_values.metadata.items():
                 metadata.setdefault(key, text)
-            notes += [note for note in beside.notes if note not in notes]
-            unknown += beside.unknown
-    bundle = _bundle(contents.tensors, strides, metadata, job.source)
-    return bundle._replace(notes=[*notes, *bundle.notes], unknown=unknown)
+            notes += [note for note in other_values.notes if note not in notes]
+            unknown += other_values.unknown
+    state_dict = _bundle(contents.tensors, strides, metadata, job.source)
+    return state_dict._replace(notes=[*notes, *state_dict.notes], unknown=unknown)
 
 
-def of_safetensors(path: str) -> StateDict:
+def read_safetensors(path: str) -> StateDict:
     """Collects the tensors of one safetensors file.
 
     Raises:
-        BadModel: It is broken.
+        BadModel: The file is broken.
     """
     header = safetensors.read(path)
     return _bundle(header.tensors, {}, header.metadata, path)
 
 
-def of_checkpoint(path: str) -> StateDict:
-    """Collects the model's tensors in a checkpoint; other parts of it are left behind.
+def read_checkpoint(path: str) -> StateDict:
+    """Collects the model's tensors in a checkpoint, and skips other parts such as an optimizer.
 
     Raises:
         BadModel: The checkpoint is broken, or a tensor cannot be copied.
@@ -185,11 +187,11 @@ def of_checkpoint(path: str) -> StateDict:
     tensors = [t for t in saved_tensors.contents.tensors if t.name not in saved_tensors.roles]
     if not tensors:
         raise BadModel("it holds no tensors of a model", where=path)
-    key, state = _state_dict(saved.root, saved_tensors.roles)
+    key, state = _find_state_dict(saved.root, saved_tensors.roles)
     prefix = f"{key}." if key else ""
     if not all(t.name.startswith(prefix) for t in tensors):
         prefix = ""
-    beside = values_of(saved.root, saved_tensors, key if prefix else "")
+    other_values = values_of(saved.root, saved_tensors, key if prefix else "")
     notes = []
     if prefix:
         notes.append(f"the state_dict is what the checkpoint holds under '{printable(key)}'")
@@ -204,16 +206,16 @@ def of_checkpoint(path: str) -> StateDict:
         isinstance(t, str) for pair in saved_metadata.items() for t in pair
     ):
         saved_metadata = {}
-    bundle = _bundle(tensors, saved_tensors.strides, saved_metadata, path, prefix)
-    names = {piece.name for piece in bundle.pieces}
-    # a plain text equal to a tensor's name would be read as an alias of that tensor
-    texts = {key: json.dumps(text) if text in names else text for key, text in beside.metadata.items()}
-    return bundle._replace(
-        metadata={**bundle.metadata, **texts},
-        versions=plain(attributes.get("_metadata")) or bundle.versions,
-        notes=[*notes, *beside.notes, *bundle.notes],
-        unknown=(*saved_tensors.unclaimed, *beside.unknown),
-        left=count,
+    state_dict = _bundle(tensors, saved_tensors.strides, saved_metadata, path, prefix)
+    names = {tensor.name for tensor in state_dict.tensors}
+    # text that equals a tensor's name would be read as an alias of that tensor
+    texts = {key: json.dumps(text) if text in names else text for key, text in other_values.metadata.items()}
+    return state_dict._replace(
+        metadata={**state_dict.metadata, **texts},
+        versions=plain(attributes.get("_metadata")) or state_dict.versions,
+        notes=[*notes, *other_values.notes, *state_dict.notes],
+        unknown=(*saved_tensors.unclaimed, *other_values.unknown),
+        left_count=count,
     )
 
 
@@ -224,26 +226,30 @@ def _bundle(
     source: str,
     prefix: str = "",
 ) -> StateDict:
-    """A state dict from stored tensors.
+    """Builds a state dict from stored tensors.
 
     Removes the prefix of the names, and restores the aliases that the metadata lists.
     """
     unread = [tensor for tensor in tensors if tensor.unread]
     if unread:
-        more = f"; {named_few([t.name for t in unread[1:]])} neither" if unread[1:] else ""
-        message = f"'{printable(unread[0].name)}' cannot be copied: {unread[0].unread}{printable(more)}"
+        others_text = f"; {named_few([t.name for t in unread[1:]])} neither" if unread[1:] else ""
+        message = (
+            f"'{printable(unread[0].name)}' cannot be copied: {unread[0].unread}{printable(others_text)}"
+        )
         raise BadModel(message, where=source)
-    gathered = _gather_strided(tensors, strides)
-    renamed = (_piece(t, t.name[len(prefix) :], strides.get(t.name), gathered) for t in tensors)
-    pieces = {piece.name: piece for piece in renamed}
-    metadata, versions, tied = dict(metadata), None, []
+    strided_readers = _strided_readers(tensors, strides)
+    renamed = (
+        _bundle_tensor(t, t.name[len(prefix) :], strides.get(t.name), strided_readers) for t in tensors
+    )
+    bundled = {bundled_tensor.name: bundled_tensor for bundled_tensor in renamed}
+    metadata, versions, tie_texts = dict(metadata), None, []
     for alias, name in list(metadata.items()):
-        if alias not in pieces and name in pieces:
+        if alias not in bundled and name in bundled:
             del metadata[alias]
-            same = pieces[name].same or ("tied", name)
-            pieces[name] = pieces[name]._replace(same=same)
-            pieces[alias] = pieces[name]._replace(name=alias)
-            tied.append(f"{printable(alias)} is {printable(name)}")
+            shared_key = bundled[name].shared_key or ("tied", name)
+            bundled[name] = bundled[name]._replace(shared_key=shared_key)
+            bundled[alias] = bundled[name]._replace(name=alias)
+            tie_texts.append(f"{printable(alias)} is {printable(name)}")
     text = metadata.get(VERSIONS)
     if text is not None:
         try:
@@ -252,31 +258,31 @@ def _bundle(
             versions = None
         if versions is not None:
             del metadata[VERSIONS]
-    notes = [f"as the metadata says, {named_few(tied)}"] if tied else []
-    return StateDict(list(pieces.values()), metadata, versions, [*notes, *_storage_notes(tensors)])
+    notes = [f"as the metadata says, {named_few(tie_texts)}"] if tie_texts else []
+    return StateDict(list(bundled.values()), metadata, versions, [*notes, *_storage_notes(tensors)])
 
 
-def _piece(
-    tensor: StoredTensor, name: str, stride: Sequence[int] | None, gathered: Mapping[str, Any]
+def _bundle_tensor(
+    tensor: StoredTensor, name: str, stride: Sequence[int] | None, strided_readers: Mapping[str, Any]
 ) -> BundledTensor:
     def strided() -> Iterator[memoryview]:
         import numpy as np
 
-        for slab in gathered[tensor.name].slabs():
+        for slab in strided_readers[tensor.name].slabs():
             yield memoryview(np.ascontiguousarray(slab).view(np.uint8).data)
 
-    same = None if tensor.identity is None else (tensor.path, tensor.identity, tensor.shape, stride)
+    shared_key = None if tensor.identity is None else (tensor.path, tensor.identity, tensor.shape, stride)
     contiguous = partial(_read_bytes, tensor.path, tensor.offset, tensor.nbytes)
     read = contiguous if stride is None else strided
-    return BundledTensor(name, tensor.dtype, tensor.shape, tensor.nbytes, read, same)
+    return BundledTensor(name, tensor.dtype, tensor.shape, tensor.nbytes, read, shared_key)
 
 
-def _gather_strided(tensors: Sequence[StoredTensor], strides: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """Readers for tensors whose elements are not contiguous."""
+def _strided_readers(tensors: Sequence[StoredTensor], strides: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Readers for tensors whose elements are not contiguous, by name."""
     if not strides:
         return {}
-    apart = [t for t in tensors if t.name in strides]
-    contents = TensorIndex("checkpoint", "", apart, (), 0)
+    strided_tensors = [t for t in tensors if t.name in strides]
+    contents = TensorIndex("checkpoint", "", strided_tensors, (), 0)
     file = DescribedFile(
         contents, OpenOptions(), lambda: ([], {}), strides={n: tuple(s) for n, s in strides.items()}
     )
@@ -284,7 +290,7 @@ def _gather_strided(tensors: Sequence[StoredTensor], strides: Mapping[str, Seque
 
 
 def _storage_notes(tensors: Sequence[StoredTensor]) -> list[str]:
-    """A note if different tensors share a storage: each is written separately."""
+    """Returns a note if different tensors share a storage: each tensor is written separately."""
     storages: dict[Hashable, set[Hashable]] = {}
     for tensor in tensors:
         if isinstance(tensor.identity, tuple):
@@ -294,10 +300,13 @@ def _storage_notes(tensors: Sequence[StoredTensor]) -> list[str]:
     return [note] if count else []
 
 
-def _state_dict(root: Any, roles: Mapping[str, str]) -> tuple[str, Any]:
-    """The key of the model's state_dict in a checkpoint, and the state_dict; '' for the whole checkpoint."""
+def _find_state_dict(root: Any, roles: Mapping[str, str]) -> tuple[str, Any]:
+    """Key of the model's state_dict in a checkpoint, and the state_dict.
+
+    The key is '' for the whole checkpoint.
+    """
     if not isinstance(root, dict) or any(isinstance(v, (TensorSpec, WrappedTensor)) for v in root.values()):
         return "", root
-    beside = {name.partition(".")[0] for name in roles}
-    keys = [key for key, value in root.items() if str(key) not in beside and holds_data(value)]
+    other_values = {name.partition(".")[0] for name in roles}
+    keys = [key for key, value in root.items() if str(key) not in other_values and holds_data(value)]
     return (str(keys[0]), root[keys[0]]) if len(keys) == 1 and isinstance(keys[0], str) else ("", root)

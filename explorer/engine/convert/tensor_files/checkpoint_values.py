@@ -1,8 +1,8 @@
-"""Values of a checkpoint that are no tensors, as text for the metadata of a converted file.
+"""Values of a checkpoint other than tensors, as text for the metadata of a converted file.
 
-Every leaf of a checkpoint is one of three. A tensor is copied. A value becomes metadata: text as it is,
-anything else as JSON, an object as its class and contents. Anything that is not understood is reported by
-name; nothing is dropped silently.
+Each leaf of a checkpoint has one of three outcomes. A tensor is copied. A value becomes metadata: a string
+unchanged, an object as its class and contents in JSON, and other values as JSON. A value without a text form
+is reported by name. No value is dropped silently.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, Global,
 from explorer.engine.formats.torch_files.tensors import Device, TensorSpec, WrappedTensor
 
 METADATA = "metadata"
-"""The attribute of a state_dict that keeps safetensors metadata."""
+"""Attribute of a state_dict that stores safetensors metadata."""
 
-_TEXT = 1 << 24
-"""The most characters of one value as text."""
-_VALUES = 1 << 20
-_DEPTH = 32
+_MAX_CHARACTERS = 1 << 24
+"""Most characters of one value as text."""
+_MAX_VALUES = 1 << 20
+_MAX_DEPTH = 32
 
 _PLAIN_CLASSES = ("torch.nn.parameter.Parameter", "torch.Tensor", "torch._tensor.Tensor", "")
 """Classes of tensors without further attributes."""
 
-_NUMBERS: Mapping[str, str] = {
+_STRUCT_CODES: Mapping[str, str] = {
     "float16": "e",
     "float32": "f",
     "float64": "d",
@@ -48,12 +48,12 @@ _NUMBERS: Mapping[str, str] = {
 
 
 class CheckpointValues(NamedTuple):
-    """The values of a checkpoint that are no tensors.
+    """Values of a checkpoint other than tensors.
 
     Attributes:
         metadata: Text by key.
-        notes: Notes about values that are left behind on purpose.
-        unknown: Names of values that are not understood, with the reason.
+        notes: Notes about values that were skipped on purpose.
+        unknown: Names of values without a text form, with the reason.
     """
 
     metadata: dict[str, str]
@@ -62,45 +62,45 @@ class CheckpointValues(NamedTuple):
 
 
 def values_of(root: Any, checkpoint: Checkpoint, prefix: str) -> CheckpointValues:
-    """Collects the values of a checkpoint that are no tensors, as text by path.
+    """Collects the values of a checkpoint other than tensors, as text by path.
 
     Args:
-        root: The saved object.
-        checkpoint: Its tensors.
-        prefix: The key of the model's state_dict, which is removed from names; '' for none.
+        root: Saved object.
+        checkpoint: Tensors of the saved object.
+        prefix: Key of the model's state_dict, which is removed from names; '' removes no key.
     """
     values = CheckpointValues({}, [], [])
-    skipped = {name.partition(".")[0] for name in checkpoint.roles}
-    for path, value in _walk_values(root, skipped):
+    skipped_keys = {name.partition(".")[0] for name in checkpoint.roles}
+    for path, value in _walk_values(root, skipped_keys):
         name = path.removeprefix(f"{prefix}.") if prefix else path
-        text = _text(value)
+        text = _as_text(value)
         if text is None:
             values.unknown.append((path, _reason(value)))
         elif text:
             values.metadata.setdefault(name, text)
-    bare: dict[str, int] = {}
-    apart: dict[str, list[str]] = {}
+    dropped_attributes: dict[str, int] = {}
+    paths_by_class: dict[str, list[str]] = {}
     for path, tensor in checkpoint.wrapped.items():
-        if path.partition(".")[0] in skipped:
+        if path.partition(".")[0] in skipped_keys:
             continue
         attributes = {key: entry for key, entry in tensor.inner.items() if not _is_tensor(entry)}
         if tensor.kind in _PLAIN_CLASSES and len(attributes) + ("" in tensor.inner) == len(tensor.inner):
-            bare |= dict.fromkeys(attributes, 0)
+            dropped_attributes |= dict.fromkeys(attributes, 0)
             continue
-        apart.setdefault(tensor.kind or "an unnamed class", []).append(path)
-        described = _wrapper_text(tensor, attributes)
-        if described is None:
+        paths_by_class.setdefault(tensor.kind or "an unnamed class", []).append(path)
+        description = _describe_wrapper(tensor, attributes)
+        if description is None:
             values.unknown.append((path, f"attributes of {tensor.kind} cannot be written as text"))
         else:
-            values.metadata.setdefault(path.removeprefix(f"{prefix}.") if prefix else path, described)
-    for kind, paths in apart.items():
+            values.metadata.setdefault(path.removeprefix(f"{prefix}.") if prefix else path, description)
+    for kind, paths in paths_by_class.items():
         count = many_text(len(paths), "tensor")
         values.notes.append(
             f"{count} of {kind} written as what the file keeps of it, with its attributes in the metadata:"
             f" {named_few(paths)}; code that loads them has to put them together"
         )
-    if bare:
-        values.notes.append(f"attributes of parameters left behind: {named_few(sorted(bare))}")
+    if dropped_attributes:
+        values.notes.append(f"attributes of parameters left behind: {named_few(sorted(dropped_attributes))}")
     if checkpoint.whole:
         kinds = named_few(sorted({kind for _, kind in checkpoint.whole}))
         values.notes.append(f"left behind: the code and the settings of {kinds}")
@@ -116,13 +116,13 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, (TensorSpec, WrappedTensor)) or is_array(value)
 
 
-def _walk_values(root: Any, skipped: set[str]) -> Iterator[tuple[str, Any]]:
-    """Paths and values of the outermost parts without tensors; modules are skipped."""
+def _walk_values(root: Any, skipped_keys: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yields the path and value of each outermost part without tensors; skips modules."""
     stack: list[tuple[str, Any, int]] = [("", root, 0)]
     first_paths: dict[int, str] = {}
     while stack:
         path, value, depth = stack.pop()
-        if _is_tensor(value) or (path and not depth - 1 and path in skipped and holds_data(value)):
+        if _is_tensor(value) or (path and not depth - 1 and path in skipped_keys and holds_data(value)):
             continue
         if not holds_data(value):
             if path:
@@ -136,12 +136,14 @@ def _walk_values(root: Any, skipped: set[str]) -> Iterator[tuple[str, Any]]:
             for key, entry in value.state.items():
                 if key != METADATA and not (depth == 1 and key == "_metadata"):
                     yield f"{path}.{key}", entry
-        inner = list(_children(value))
+        children = list(_children(value))
         if isinstance(value, ReducedObject):
             if _is_module(value):
                 continue
             yield path or "class", {"class": value.qualname}
-        stack.extend((f"{path}.{key}" if path else key, entry, depth + 1) for key, entry in reversed(inner))
+        stack.extend(
+            (f"{path}.{key}" if path else key, entry, depth + 1) for key, entry in reversed(children)
+        )
 
 
 def _is_module(value: ReducedObject) -> bool:
@@ -152,7 +154,7 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         yield from ((str(key), entry) for key, entry in value.items())
     elif isinstance(value, (list, tuple)):
-        yield from ((str(at), entry) for at, entry in enumerate(value))
+        yield from ((str(index), entry) for index, entry in enumerate(value))
     elif isinstance(value, ReducedObject):
         for group in (value.state, value.args, value.items):
             yield from _children(group)
@@ -164,12 +166,12 @@ def _reason(value: Any) -> str:
     return f"{kind or 'an object'} cannot be written as text"
 
 
-def _text(value: Any) -> str | None:
-    """A value as text: text as it is, anything else as JSON; None if that is not possible."""
+def _as_text(value: Any) -> str | None:
+    """Text of a value: a string unchanged, any other value as JSON, or None if JSON has no form for it."""
     if isinstance(value, str):
-        return value if len(value) <= _TEXT else None
-    described = _as_json(value, _json_form)
-    return None if described is _NOTHING else _json(described)
+        return value if len(value) <= _MAX_CHARACTERS else None
+    description = _as_json(value, _json_form)
+    return None if description is _NO_JSON else _json(description)
 
 
 def _json(value: Any) -> str | None:
@@ -177,39 +179,40 @@ def _json(value: Any) -> str | None:
         text = json.dumps(value)
     except (ValueError, TypeError, RecursionError):
         return None
-    return text if len(text) <= _TEXT else None
+    return text if len(text) <= _MAX_CHARACTERS else None
 
 
-def _wrapper_text(tensor: WrappedTensor, attributes: Mapping[str, Any]) -> str | None:
-    """A description of a wrapper tensor: its class, dtype and shape, inner tensors and attributes."""
-    described = _as_json(dict(attributes), _json_form)
-    if described is _NOTHING:
+def _describe_wrapper(tensor: WrappedTensor, attributes: Mapping[str, Any]) -> str | None:
+    """Description of a wrapper tensor: its class, dtype and shape, inner tensors and attributes."""
+    description = _as_json(dict(attributes), _json_form)
+    if description is _NO_JSON:
         return None
     inner = [key for key, entry in tensor.inner.items() if key and _is_tensor(entry)]
     shape = None if tensor.shape is None else list(tensor.shape)
-    about = {"class": tensor.kind, "dtype": tensor.dtype, "shape": shape, "inner": inner}
-    return _json({**about, "attributes": described})
+    facts = {"class": tensor.kind, "dtype": tensor.dtype, "shape": shape, "inner": inner}
+    return _json({**facts, "attributes": description})
 
 
 # -- values as JSON
 
-_NOTHING = object()
+_NO_JSON = object()
 
 
-def _as_json(value: Any, more: Callable[[Any, Callable[[Any], Any]], Any]) -> Any:
-    """A value in JSON types; `_NOTHING` if it has no such form, or is too large.
+def _as_json(value: Any, convert_other: Callable[[Any, Callable[[Any], Any]], Any]) -> Any:
+    """Value in JSON types, or `_NO_JSON` if the value has no JSON form or is too large.
 
     Args:
-        value: A value from a pickle.
-        more: Converts a value that JSON lacks, given a function for the values inside it.
+        value: Value from a pickle.
+        convert_other: Converts a value that JSON lacks. Its second argument is a function that converts inner
+            values.
     """
-    budget, depth = _VALUES, 0
+    budget, depth = _MAX_VALUES, 0
 
     def walk(value: Any) -> Any:
         nonlocal budget, depth
         budget -= 1
         depth += 1
-        if budget < 0 or depth > _DEPTH:
+        if budget < 0 or depth > _MAX_DEPTH:
             raise ValueError("too much")
         try:
             if value is None or isinstance(value, (str, bool, int, float)):
@@ -218,40 +221,40 @@ def _as_json(value: Any, more: Callable[[Any, Callable[[Any], Any]], Any]) -> An
                 return {key: walk(entry) for key, entry in value.items()}
             if isinstance(value, (list, tuple)):
                 return [walk(entry) for entry in value]
-            return more(value, walk)
+            return convert_other(value, walk)
         finally:
             depth -= 1
 
     try:
         return walk(value)
     except ValueError:
-        return _NOTHING
+        return _NO_JSON
 
 
 def plain(value: Any) -> Any:
-    """A value made of numbers, text, lists and dictionaries; None for anything else, or if too large."""
+    """A value made of numbers, text, lists and dictionaries, or None for any other or a too large value."""
 
-    def refuse(value: Any, walk: Callable[[Any], Any]) -> Any:
+    def refuse(value: Any, convert: Callable[[Any], Any]) -> Any:
         raise ValueError("something else")
 
     plain_value = _as_json(value, refuse)
-    return None if plain_value is _NOTHING else plain_value
+    return None if plain_value is _NO_JSON else plain_value
 
 
-def _json_form(value: Any, walk: Callable[[Any], Any]) -> Any:
-    """The JSON form of a value that JSON lacks.
+def _json_form(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """JSON form of a value that JSON lacks.
 
     Raises:
-        ValueError: There is no such form.
+        ValueError: The value has no JSON form.
     """
     if isinstance(value, dict):
-        return {"dict": [[walk(key), walk(entry)] for key, entry in value.items()]}
+        return {"dict": [[convert(key), convert(entry)] for key, entry in value.items()]}
     if isinstance(value, Global):
         return {"name": value.qualname}
     if isinstance(value, Device):
         return value.kind if value.index is None else f"{value.kind}:{value.index}"
     if isinstance(value, ByteSpan):
-        if value.size > _TEXT:
+        if value.size > _MAX_CHARACTERS:
             raise ValueError("too much")
         return {"bytes": bytes(value.read(value.size)).hex()}
     if isinstance(value, bytes):
@@ -259,31 +262,31 @@ def _json_form(value: Any, walk: Callable[[Any], Any]) -> Any:
     if _is_tensor(value):
         return {"tensor": "beside"}
     if isinstance(value, ReducedObject):
-        number = _number(value)
-        return _object(value, walk) if number is None else number
+        number = _numpy_scalar(value)
+        return _object_as_json(value, convert) if number is None else number
     raise ValueError("something else")
 
 
-def _object(value: ReducedObject, walk: Callable[[Any], Any]) -> dict[str, Any]:
-    kind = {"class": value.qualname} if value.qualname else {"class of": walk(value.kind)}
+def _object_as_json(value: ReducedObject, convert: Callable[[Any], Any]) -> dict[str, Any]:
+    kind = {"class": value.qualname} if value.qualname else {"class of": convert(value.kind)}
     parts: Sequence[tuple[str, Any]] = (
         ("args", value.args),
         ("state", value.state),
         ("items", value.items),
         ("pairs", value.pairs),
     )
-    return {**kind, **{key: walk(part) for key, part in parts if part}}
+    return {**kind, **{key: convert(part) for key, part in parts if part}}
 
 
-def _number(value: ReducedObject) -> float | int | bool | None:
-    """The number in a pickled numpy scalar; None if the object is none."""
+def _numpy_scalar(value: ReducedObject) -> float | int | bool | None:
+    """Number in a pickled numpy scalar, or None for any other object."""
     if not value.qualname.endswith("multiarray.scalar") or len(value.args) != 2:
         return None
-    described, raw = value.args
-    if not isinstance(described, ReducedObject) or not isinstance(raw, bytes):
+    description, raw = value.args
+    if not isinstance(description, ReducedObject) or not isinstance(raw, bytes):
         return None
-    dtype, swapped = array_type(described)
-    code = _NUMBERS.get(dtype)
+    dtype, swapped = array_type(description)
+    code = _STRUCT_CODES.get(dtype)
     if code is None or struct.calcsize(code) != len(raw):
         return None
     number: float | int | bool = struct.unpack(f"{'>' if swapped else '<'}{code}", raw)[0]

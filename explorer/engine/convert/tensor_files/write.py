@@ -1,4 +1,4 @@
-"""Tensor conversion for all targets: collect the tensors, check the room, write, and compare the bytes."""
+"""Tensor conversion for all targets: collects the tensors, writes them, and compares the bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from explorer.base.units import bytes_text, many_text, printable, shape_text
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.convert.tensor_files.bundle import StateDict, check_room, copying, gather
+from explorer.engine.convert.tensor_files.bundle import StateDict, check_room, collect, copy_description
 from explorer.facts.conversion import StoredEvidence
 
 
@@ -21,21 +21,21 @@ def convert(
 
     Args:
         job: The conversion.
-        write: Writes them to `job.path`; returns notes.
-        reread: Reads the written file.
+        write: Function that writes the tensors to `job.path` and returns notes.
+        reread: Function that reads the written file.
 
     Raises:
-        BadModel: A tensor is missing or broken, or of a type that the target does not support.
-        Misuse: The disk has too little room.
-        Cancelled: `job.cancel` said so.
+        BadModel: A tensor is missing or broken, or has a type that the target does not support.
+        Misuse: The disk has too little free space.
+        Cancelled: The user canceled (`job.cancel`).
     """
     job.tell("reading the header")
-    bundle = gather(job)
-    check_room(job, bundle.pieces)
+    bundle = collect(job)
+    check_room(job, bundle.tensors)
     notes = write(bundle)
     evidence = compare(job, bundle, reread(job.path)) if job.verify else None
     return ConversionResult(
-        how=copying(bundle.pieces),
+        how=copy_description(bundle.tensors),
         stored=evidence,
         notes=(*bundle.notes, *notes),
         unknown=tuple(bundle.unknown),
@@ -46,55 +46,55 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
     """Compares the tensors and metadata of a source with those of the written file.
 
     Args:
-        job: Receives the progress.
-        source: The state dict that was to be written.
-        result: The state dict read from the written file.
+        job: Conversion that receives the progress.
+        source: State dict of the source.
+        result: State dict read from the written file.
 
     Raises:
-        BadModel: A file became shorter in the meantime.
-        Cancelled: `job.cancel` said so.
+        BadModel: A file became shorter after its header was read.
+        Cancelled: The user canceled (`job.cancel`).
     """
     started = time.perf_counter()
-    before = source.pieces
-    written = {piece.name: piece for piece in result.pieces}
+    source_tensors = source.tensors
+    result_tensors = {tensor.name: tensor for tensor in result.tensors}
     differing: list[tuple[str, str]] = []
     digest, nbytes = hashlib.sha256(), 0
-    tied: dict[Hashable, Hashable] = {}
-    for at, piece in enumerate(sorted(before, key=lambda p: p.name)):
-        counterpart = written.pop(piece.name, None)
+    counterpart_keys: dict[Hashable, Hashable] = {}
+    for index, tensor in enumerate(sorted(source_tensors, key=lambda p: p.name)):
+        counterpart = result_tensors.pop(tensor.name, None)
         if counterpart is None:
-            differing.append((piece.name, "it is not in the result"))
+            differing.append((tensor.name, "it is not in the result"))
             continue
-        if (piece.dtype, piece.shape) != (counterpart.dtype, counterpart.shape):
-            texts = [f"{p.dtype} {shape_text(p.shape)}" for p in (piece, counterpart)]
-            differing.append((piece.name, f"{texts[0]} became {texts[1]}"))
+        if (tensor.dtype, tensor.shape) != (counterpart.dtype, counterpart.shape):
+            texts = [f"{p.dtype} {shape_text(p.shape)}" for p in (tensor, counterpart)]
+            differing.append((tensor.name, f"{texts[0]} became {texts[1]}"))
             continue
-        if piece.same is not None and counterpart.same is not None:
-            if tied.get(piece.same) == counterpart.same:
+        if tensor.shared_key is not None and counterpart.shared_key is not None:
+            if counterpart_keys.get(tensor.shared_key) == counterpart.shared_key:
                 continue
-            tied[piece.same] = counterpart.same
-        job.tell("comparing byte for byte", at, len(before))
-        for old, new in _paired_pieces(piece.read(), counterpart.read()):
+            counterpart_keys[tensor.shared_key] = counterpart.shared_key
+        job.tell("comparing byte for byte", index, len(source_tensors))
+        for old, new in _paired_chunks(tensor.read(), counterpart.read()):
             digest.update(old)
             nbytes += old.nbytes
             if old.nbytes != new.nbytes or not np.array_equal(
                 np.frombuffer(old, "u1"), np.frombuffer(new, "u1")
             ):
-                differing.append((piece.name, "its bytes differ"))
+                differing.append((tensor.name, "its bytes differ"))
                 break
-            job.tell("comparing byte for byte", at, len(before))
-    differing += [(name, "it is not in the source") for name in sorted(written)]
-    differing += [(name, "it is not in the result") for name in _lost_metadata(source, result)]
+            job.tell("comparing byte for byte", index, len(source_tensors))
+    differing += [(name, "it is not in the source") for name in sorted(result_tensors)]
+    differing += [(name, "it is not in the result") for name in _differing_metadata(source, result)]
     differing += [(name, f"it is not understood: {why}") for name, why in source.unknown]
-    count = f"{many_text(len(before), 'tensor')}, {bytes_text(nbytes)}"
+    count = f"{many_text(len(source_tensors), 'tensor')}, {bytes_text(nbytes)}"
     verdict = f"equal byte for byte: {count}"
-    if source.left:
-        verdict += f"; not compared: {many_text(source.left, 'tensor')} beside the model"
+    if source.left_count:
+        verdict += f"; not compared: {many_text(source.left_count, 'tensor')} beside the model"
     if differing:
         name, why = differing[0]
         verdict = f"different: {len(differing):,} of {count}: '{printable(name)}': {why}"
     return StoredEvidence(
-        tensors=len(before),
+        tensors=len(source_tensors),
         nbytes=nbytes,
         differing=tuple(differing),
         sha256="" if differing else digest.hexdigest(),
@@ -104,16 +104,19 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
     )
 
 
-def _lost_metadata(source: StateDict, result: StateDict) -> list[str]:
+def _differing_metadata(source: StateDict, result: StateDict) -> list[str]:
     """Keys of the source's metadata that are missing or different in the written file."""
     lost = [f"metadata {key}" for key, text in source.metadata.items() if result.metadata.get(key) != text]
     return lost if source.versions == result.versions else [*lost, "_metadata"]
 
 
-def _paired_pieces(
+def _paired_chunks(
     a: Iterator[memoryview], b: Iterator[memoryview]
 ) -> Iterator[tuple[memoryview, memoryview]]:
-    """Two byte streams in pieces of equal length; a longer stream's surplus comes with an empty piece."""
+    """Yields two byte streams in chunks of equal length.
+
+    The rest of a longer stream comes with an empty chunk.
+    """
     rest_a, rest_b = memoryview(b""), memoryview(b"")
     while True:
         rest_a = rest_a or next(a, memoryview(b""))
