@@ -1,8 +1,8 @@
 """Numerical comparison of a conversion: source and result run on the same random inputs.
 
 Each model runs in its own framework. The source also runs in float64: the error of its normal run against the
-float64 run is the noise floor. The result must be at least as accurate (`proof.outputs.run.compare`). If dimensions are
-open, both models also run at sizes that the export did not use.
+float64 run is the noise floor. The result must be at least as accurate (`proof.outputs.run.compare`). If
+dimensions are open, both models also run at sizes that the export did not use.
 """
 
 from __future__ import annotations
