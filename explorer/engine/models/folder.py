@@ -150,6 +150,10 @@ def outline(source: str) -> Outline:
     if first is None:
         if os.path.isfile(os.path.join(source, SAVED_MODEL)):
             raise saved_model(source)
+        from explorer.engine.models.unread_formats import unread_folder  # needed only for refused folders
+
+        if error := unread_folder(source):
+            raise error
         searched_text = f"among the first {MOST_FILES:,} files" if search.left_out else "in it"
         reason = unnamed_model(source)
         reason_text = f": {reason}" if reason else ""

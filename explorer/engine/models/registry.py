@@ -59,6 +59,10 @@ def recognise(source: str) -> Format:
         raise BadModel("the file is empty", where=source)
     if os.path.basename(source) == SAVED_MODEL:
         raise saved_model(source)
+    from explorer.engine.models.unread_formats import unread_format  # needed only for refused files
+
+    if error := unread_format(probe, by_ending=format_by_name is None):
+        raise error
     if format_by_name is None:
         raise BadModel(
             "this is no model of a known format",

@@ -20,11 +20,24 @@ def _recognise(probe: SourceProbe) -> bool:
         if offset < 0 or _FIELDS.get(tag >> 3) != wire:
             return False
         value, offset = _varint(head, offset)
+        if offset >= 0 and wire == 2 and _is_message(head, offset, tag):
+            return False
         if offset < 0 or (wire == 2 and offset + value > probe.size):
             break  # the head ends within a field, or the file is truncated, which the reader reports
         offset += value if wire == 2 else 0
         complete_fields += 1
     return complete_fields > 0
+
+
+def _is_message(head: bytes, offset: int, tag: int) -> bool:
+    """Whether field 2 is not the producer's name, which is text, but a message with a message in it.
+
+    A Core ML file begins with the same field numbers: its field 2 describes the inputs.
+    """
+    if tag >> 3 != 2 or head[offset : offset + 1] != b"\n":
+        return False
+    _, start = _varint(head, offset + 1)
+    return start >= 0 and head[start : start + 1] == b"\n"
 
 
 def _varint(head: bytes, start: int) -> tuple[int, int]:

@@ -22,7 +22,8 @@ _TAR_NAMES = (b"sys_info", b"pickle", b"storages", b"tensors")
 def _recognise(probe: SourceProbe) -> bool:
     head = probe.head
     if probe.is_zip:
-        return True
+        # an archive of Keras or with a TensorFlow Lite model, which unread_formats names
+        return not any(name.endswith((".h5", ".tflite")) for name in probe.names)
     if head[257:262] == b"ustar":
         return head.startswith(_TAR_NAMES) or probe.source.endswith((".pt", ".pth", ".ckpt"))
     return _is_pickle(head)

@@ -12,7 +12,7 @@ from explorer.engine.formats.format import Format, SourceProbe, named
 def _recognise(probe: SourceProbe) -> bool:
     inner = probe.inner
     return "serialized_exported_program.json" in inner or any(
-        name.startswith(("models/", "data/aotinductor/")) for name in inner
+        name.startswith(("models/", "data/aotinductor/")) and not name.endswith(".tflite") for name in inner
     )
 
 
