@@ -22,6 +22,7 @@ from explorer.process import saved_sessions
 from explorer.process.client import EngineProcess
 from explorer.process.saved_sessions import Opening, SavedSession
 from explorer.settings.tiling import spec_of
+from tests.documents import schema
 from tests.test_json_contract import SCHEMAS
 
 Sample = Callable[[str], Path]
@@ -308,6 +309,7 @@ def test_what_was_done_in_a_dropped_session_is_told_and_the_session_still_waits(
     assert main.main(["history", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     jsonschema.validate(document, SCHEMAS["history"])
+    jsonschema.validate(document, schema("history"))
     assert [state["name"] for state in document["states"]] == ["", "the first", ""]
     assert (document["current"], document["output"]) == (2, None)
     saved_sessions.find(None, dict(os.environ))[0].release()

@@ -35,7 +35,7 @@ _ORDER = (
     *("pipeline", "train", "make", "history"),
     *("profile", "training", "machines"),
     *("serving", "decode"),
-    *("help", "doctor", "serve", "cache", "completion", "man"),
+    *("help", "schema", "doctor", "serve", "cache", "completion", "man"),
 )
 """Order of the commands in the help, group by group (`Command.group`). Others follow by name."""
 

@@ -1,0 +1,529 @@
+"""Types of the JSON documents: the keys of every answer that `--json` prints, made from the facts in it.
+
+`explorer.report.document` writes the documents. Here each document is a type, from which `document_schema`
+makes a JSON Schema.
+"""
+
+from __future__ import annotations
+
+from types import GenericAlias
+from typing import Any, Literal, get_type_hints
+
+from msgspec import defstruct
+
+from explorer import facts
+from explorer.base.verdicts import VerdictKind
+from explorer.facts import (
+    blame,
+    comparison,
+    conversion,
+    cost,
+    memory,
+    quantize,
+    roofline,
+    settings,
+    sweep,
+    training,
+    values,
+)
+from explorer.facts.evaluate import evaluation, training_run, training_sweep
+from explorer.facts.external import overlay, placement
+from explorer.facts.graph import connections, fx
+from explorer.facts.models import listing
+from explorer.facts.profile import comparison as profile_comparison
+from explorer.facts.profile import profile
+from explorer.facts.serving import serving
+from explorer.facts.serving import sweep as serving_sweep
+from explorer.facts.sizes import curves, decode
+from explorer.facts.split import edit, fold, make, part, run, split
+from explorer.host import doctor
+from explorer.host.cache_folder import CacheUsage
+
+Fields = dict[str, Any]
+
+
+def fields(fact: type, *, leave: tuple[str, ...] = ()) -> Fields:
+    """Return the keys of a fact with their types, without those in `leave` and those that JSON omits."""
+    leave = (*leave, "NOT_IN_JSON", *getattr(fact, "NOT_IN_JSON", ()))
+    return {name: kind for name, kind in get_type_hints(fact).items() if name not in leave}
+
+
+def record(about: type | str, keys: Fields, name: str = "") -> type:
+    """Return the type of a record in a document.
+
+    Args:
+        about: Fact whose docstring describes the record, or the docstring itself.
+        keys: Types by key.
+        name: Name of the type; by default that of the fact.
+    """
+    doc = about if isinstance(about, str) else about.__doc__
+    return defstruct(name or getattr(about, "__name__", ""), list(keys.items()), namespace={"__doc__": doc})
+
+
+def many(kind: type) -> Any:
+    """Return the type of a list of records."""
+    return GenericAlias(list, (kind,))
+
+
+OPTIONAL = {
+    "outside",
+    "quantization",
+    "choices",
+    "mixed",
+    *(
+        "origin",
+        "conflict",
+        "sha256",
+        "opset",
+        "file_bytes",
+        "trainable_params",
+        "activation_bytes_functional",
+    ),
+    *(
+        "kv_cache_bytes",
+        "repeated_params",
+        "tiled",
+        "torchinfo",
+        "differences",
+        "columns",
+        "table",
+        "table_total",
+        "found",
+    ),
+    *("tree_of", "tree_counts", "tree", "values_compared", "overlay", "placement", "figures", "compared"),
+}
+"""Keys that a document omits if they do not apply."""
+
+OPEN = {"StatisticsRow"}
+"""Records with further keys, which the user's options name."""
+
+
+HEAD: Fields = {"schema_version": Literal[1], "tool": str}
+INFO: Fields = {
+    **HEAD,
+    **fields(facts.Info, leave=("schema_version", "tool", "tiled")),
+    "tiled": facts.TiledMacs,
+}
+Children = record(
+    "Number of operators of one type that a tiled or merged row contains.",
+    {"op": str, "count": int},
+    "Children",
+)
+NodeDiff = record(facts.NodeDiff, {**fields(facts.NodeDiff), "children": many(Children)})
+RowPair = record(
+    comparison.RowPair,
+    {**fields(comparison.RowPair, leave=("end",)), "delta": dict[str, int | None]},
+)
+BothTotals = record("Totals of both models.", {"before": facts.Totals, "after": facts.Totals}, "BothTotals")
+Value = record(
+    "A value of an attribute, and the number of nodes that have it.", {"value": Any, "count": int}, "Value"
+)
+Range = record(
+    "Values of an attribute over all nodes of one operator type: the most frequent first, at most 16 of"
+    " `distinct`. The range of lists is elementwise.",
+    {"min": Any, "max": Any, "distinct": int, "values": many(Value)},
+    "Range",
+)
+OpStat = record(facts.OpStat, {**fields(facts.OpStat), "attributes": GenericAlias(dict, (str, Range))})
+TENSOR = fields(facts.TensorInfo)
+Layer = record(facts.Layer, fields(facts.Layer))
+MemoryStep = record(memory.MemoryStep, {"step": int, **fields(memory.MemoryStep)})
+Lifetime = record(memory.Lifetime, {**TENSOR, **fields(memory.Lifetime, leave=("tensor",))})
+Quantile = record("A quantile.", {"q": float, "value": float | None}, "Quantile")
+TensorStatistics = record(
+    values.TensorStats,
+    {**TENSOR, **fields(values.TensorStats, leave=("tensor", "chosen")), "quantiles": many(Quantile)},
+    "TensorStatistics",
+)
+StatisticsRow = record(
+    "Chosen statistics of one tensor, or of one index of an axis, under their own names ('var',"
+    " 'quantile:0.97'), with the fields of the layer.",
+    fields(values.StatisticsRow, leave=("values",)),
+    "StatisticsRow",
+)
+Skipped = record("A layer without values, and the reason.", {"layer": str, "reason": str}, "Skipped")
+SiteCost = record(
+    cost.SiteCost,
+    {**fields(cost.SiteCost, leave=("orders", "systolic", "formulas")), **fields(cost.OrderCost)},
+)
+SitePlan = record(facts.SitePlan, fields(facts.SitePlan, leave=("rows",)))
+SkippedSite = record(facts.SkippedSite, fields(facts.SkippedSite))
+Plan = record(facts.Plan, {**fields(facts.Plan), "sites": many(SitePlan), "skipped": many(SkippedSite)})
+SweepRow = record(
+    sweep.SweepRow,
+    {
+        **dict.fromkeys(("model", "opening", "machine"), str),
+        **dict.fromkeys(("tile_m", "tile_k", "tile_n"), int),
+        **fields(sweep.SweepRow, leave=("model", "opening", "hardware", "tile")),
+        "share": float | None,
+    },
+)
+HistoryEntry = record(
+    facts.HistoryEntry,
+    {
+        **dict.fromkeys(("name", "label", "command"), str),
+        "saved": str | None,
+        "products": int | None,
+        "passed": bool | None,
+        "parent": int | None,
+    },
+)
+Row = record(
+    "A row of an outline. The kind is module, operator, tensor, input, output or function; 'model' in a"
+    " folder; 'more' for omitted rows. The type is that of the elements, the operator or the module.",
+    {
+        **dict.fromkeys(("path", "kind", "type", "note"), str),
+        "shape": list[Any] | None,
+        "bytes": int | None,
+    },
+    "Row",
+)
+Format = record(
+    "A format that Explorer opens. `analysed` tells whether it also computes MACs and memory.",
+    {
+        **dict.fromkeys(("name", "about", "recognised_by", "shows"), str),
+        "endings": list[str],
+        "analysed": bool,
+        "outline": bool,
+        "converts_to": list[str],
+        "needs": str | None,
+    },
+    "Format",
+)
+Unpaired = record(
+    "A value of the first model without a comparison, and the reason.",
+    {"value": str, "reason": str},
+    "Unpaired",
+)
+FIGURE_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("count", "whole", "bytes"), int | None),
+    **dict.fromkeys(("seconds", "share", "number"), float | None),
+    "verdict": VerdictKind | None,
+}
+OperatorCounts = record(
+    "Number of operators of one type in each model.", {"op": str, "counts": list[int]}, "OperatorCounts"
+)
+BESIDE: Fields = {
+    **{name: FIGURE_TYPES[unit] for name, (unit, _) in comparison.TABLE_FIGURES.items()},
+    "best": list[str],
+}
+ModelTotals = record(
+    facts.Totals, {"source": str, "format": str, **BESIDE, **fields(facts.Totals)}, "ModelTotals"
+)
+Compared = record(comparison.FigureTable, {"name": str, **BESIDE}, "Compared")
+COMPARED: Fields = {"figures": comparison.FigureTable, "compared": many(Compared)}
+Torchinfo = record("Table that torchinfo prints.", {"version": str, "text": str}, "Torchinfo")
+OutlineModel = record(
+    "File or folder of the outline.", {"source": str, "format": str, "file_bytes": int | None}, "OutlineModel"
+)
+OutlineFact = record(
+    "Fact in the header of a file, such as its producer.", {"name": str, "text": str}, "OutlineFact"
+)
+Memory = record(memory.Memory, fields(memory.Memory, leave=("steps", "lifetimes")))
+Roofline = record(roofline.Roofline, fields(roofline.Roofline, leave=("machine", "points")))
+PlanCost = record(cost.PlanCost, fields(cost.PlanCost, leave=("hardware", "sites")))
+SizeRange = record(
+    "Open size, and the range over which it varies.",
+    {"name": str, "low": int, "high": int, "at": int | None, "others": dict[str, int]},
+    "SizeRange",
+)
+SizeForm = record(
+    "A curve. Each record in `sizes` has its value under this name.",
+    fields(curves.SizeCurve, leave=("values",)),
+    "SizeForm",
+)
+DecodeFigures = record(decode.Decode, fields(decode.Decode, leave=("rows",)), "DecodeFigures")
+ServingFigures = record(
+    serving.Serving,
+    {**fields(serving.Serving, leave=("times", "layouts", "layers")), "forms": dict[str, str]},
+    "ServingFigures",
+)
+SERVING: Fields = {
+    "serving": ServingFigures,
+    "times": list[serving.ServingTime],
+    "layouts": list[serving.DeviceLayout],
+    "layers": list[serving.ServedLayer],
+}
+ServedModel = record(
+    "A model, and what it costs to run.", {"model": facts.ModelInfo, **SERVING}, "ServedModel"
+)
+Training = record(training.Training, fields(training.Training, leave=("layers",)))
+
+PYTHON_INFO, MACHINE_INFO, TERMINAL_INFO, FOLDER_INFO, PACKAGE_INFO, EXTRA_INFO, PROBLEM = (
+    record(about, fields(about))
+    for about in (
+        *(doctor.PythonInfo, doctor.MachineInfo, doctor.TerminalInfo, doctor.FolderInfo),
+        *(doctor.PackageInfo, doctor.ExtraInfo, doctor.Problem),
+    )
+)
+Overlay = record(overlay.Overlay, fields(overlay.Overlay, leave=("figures",)))
+Placement = record(placement.Placement, fields(placement.Placement, leave=("providers",)))
+
+
+def at_site(fact: type) -> type:
+    """Return the record of one site in a list over all sites."""
+    return record(fact, {"site": str, **fields(fact)}, f"Site{fact.__name__}")
+
+
+CONVERSION: Fields = {
+    **HEAD,
+    "source": str,
+    "from": str,
+    "to": str,
+    "output": str | None,
+    **fields(conversion.Conversion, leave=("source", "source_format", "format", "output")),
+}
+
+DOCUMENTS: dict[str, Fields] = {
+    "info": INFO,
+    "layers": {
+        **INFO,
+        "layers": many(Layer),
+        "torchinfo": Torchinfo,
+        "columns": list[str],
+        "table": list[dict[str, Any]],
+        "table_total": dict[str, Any],
+        "found": int,
+        "overlay": Overlay,
+        "placement": Placement,
+        "differences": list[comparison.TorchinfoDifference],
+    },
+    "ops": {**INFO, "ops": many(OpStat)},
+    "memory": {**INFO, "memory": Memory, "steps": many(MemoryStep), "tensors": many(Lifetime)},
+    "roofline": {
+        **INFO,
+        "machine": roofline.Machine,
+        "roofline": Roofline,
+        "layers": list[roofline.RooflinePoint],
+    },
+    "sizes": {
+        **INFO,
+        **fields(curves.SizeCurves, leave=("name", "low", "high", "at", "others", "sizes", "curves")),
+        "over": SizeRange,
+        "curves": many(SizeForm),
+        "sizes": list[dict[str, Any]],
+    },
+    "decode": {**INFO, "decode": DecodeFigures, "layers": list[decode.DecodeRow]},
+    "serving": {**INFO, **SERVING},
+    "training": {**INFO, "training": Training, "layers": list[training.LayerTraining]},
+    "weights": {
+        **INFO,
+        "tensors": many(TensorStatistics),
+        **dict.fromkeys(("tied", "duplicates"), list[list[str]]),
+        "notes": list[str],
+        "statistics": many(StatisticsRow),
+    },
+    "activations": {
+        **INFO,
+        "inputs": list[str],
+        "tensors": many(TensorStatistics),
+        "skipped": many(Skipped),
+        "output": str | None,
+        "seconds": float,
+        "notes": list[str],
+        "statistics": many(StatisticsRow),
+    },
+    "compare": {
+        **HEAD,
+        "agree": bool,
+        "models": many(ModelTotals),
+        "operators": many(OperatorCounts),
+        "differences": list[comparison.Difference],
+        "figures": comparison.FigureTable,
+    },
+    "graph": {**INFO, "output": str},
+    "plot": {**INFO, "output": str},
+    "report": {**INFO, "output": str},
+    "plan": {
+        **INFO,
+        "machine": cost.Hardware,
+        "cost": PlanCost,
+        "sites": many(SiteCost),
+        "orders": many(at_site(cost.OrderCost)),
+        "systolic": many(at_site(cost.Systolic)),
+        "formulas": many(at_site(cost.Formula)),
+    },
+    "tile": {
+        **HEAD,
+        "model": facts.ModelInfo,
+        "plan": Plan,
+        "output": str | None,
+        "verification": facts.Verification | None,
+        "command": str,
+        "seconds": float,
+        "quantization": quantize.Quantization,
+    },
+    "sweep": {
+        **HEAD,
+        "machine": cost.Hardware,
+        **fields(sweep.Sweep, leave=("rows", "hardware", "layers", "output")),
+        "output": str | None,
+        "rows": many(SweepRow),
+        "choices": list[quantize.FormatRow],
+        "mixed": list[quantize.MixedPrecision],
+        **COMPARED,
+    },
+    "settings": {**INFO, **fields(settings.Settings)},
+    "history": {
+        **HEAD,
+        "source": str,
+        "current": int,
+        "states": many(HistoryEntry),
+        "output": str | None,
+        **COMPARED,
+    },
+    "values": {**HEAD, **fields(values.TensorValues)},
+    "cache": {**HEAD, **fields(CacheUsage)},
+    "doctor": {
+        **HEAD,
+        "explorer": str,
+        "python": PYTHON_INFO,
+        "machine": MACHINE_INFO,
+        "terminal": TERMINAL_INFO,
+        "folders": many(FOLDER_INFO),
+        "packages": many(PACKAGE_INFO),
+        "extras": many(EXTRA_INFO),
+        "problems": many(PROBLEM),
+    },
+    "list": {**HEAD, **fields(listing.ModelListing)},
+    "machines": {**HEAD, **fields(roofline.Machines)},
+    "convert": CONVERSION,
+    "rebatch": CONVERSION,
+    "verify": {**HEAD, **fields(facts.Verification)},
+    "blame": {**HEAD, **fields(blame.Blame), "unpaired": many(Unpaired)},
+    "diff": {
+        **HEAD,
+        **fields(facts.Diff, leave=("nodes", "totals_before", "totals_after")),
+        "nodes": many(NodeDiff),
+        "totals": BothTotals,
+        "tree_of": comparison.TreeForm,
+        "values_compared": bool,
+        "tree_counts": dict[str, int],
+        "tree": many(RowPair),
+    },
+    "outline": {**HEAD, "model": OutlineModel | None, "facts": many(OutlineFact), "rows": many(Row)},
+    "formats": {**HEAD, "formats": many(Format)},
+    "quantize": {**INFO, **fields(quantize.Quantization)},
+    "fold": {**HEAD, **fields(fold.Fold)},
+    "edit": {**HEAD, **fields(edit.Edit)},
+    "make": {**HEAD, **fields(make.MadeModel)},
+    "split": {**HEAD, **fields(split.Split)},
+    "pipeline": {**HEAD, **fields(run.PipelineRun)},
+    "extract": {**HEAD, **fields(part.Extraction)},
+    "train": {**HEAD, **fields(training_run.TrainingRun)},
+    "evaluate": {**HEAD, **fields(evaluation.Evaluation)},
+    "profile": {**INFO, **fields(profile.Profile)},
+}
+"""Keys of each verb's document, in its usual form."""
+
+FORMS: dict[str, dict[str, Fields]] = {
+    "layers": {
+        "with `--layer`": {
+            **INFO,
+            **fields(connections.Connections),
+            "layer": Layer,
+            "overlay": Overlay,
+            "outside": dict[str, Any],
+        }
+    },
+    "ops": {"with `--fx`": {**INFO, **fields(fx.FxGraph), "nodes": list[dict[str, Any]]}},
+    "values": {"with `--map`": {**HEAD, **fields(values.HeatMap)}},
+    "plan": {"with `--steps`": {**INFO, **fields(cost.TileSteps)}},
+    "settings": {"with `--formats`": {**INFO, **fields(settings.QuantizeSettings)}},
+    "serving": {
+        "of several models": {**HEAD, "models": many(ServedModel)},
+        "with `--sweep`": {**HEAD, **fields(serving_sweep.ServingSweep)},
+    },
+    "sweep": {
+        "with `--train`": {**HEAD, **fields(training_sweep.TrainingSweep)},
+        "of a results file of `serving`": {**HEAD, **fields(serving_sweep.ServingSweep)},
+    },
+    "profile": {
+        "of several batch sizes": {**INFO, **fields(profile.ProfileSeries)},
+        "of two models": {**HEAD, **fields(profile_comparison.ProfileComparison)},
+    },
+}
+"""Keys of each verb's other documents, by the circumstance that selects them."""
+
+SOURCES: dict[str, type] = {
+    "quantize": quantize.Quantization,
+    "fold": fold.Fold,
+    "edit": edit.Edit,
+    "make": make.MadeModel,
+    "split": split.Split,
+    "pipeline": run.PipelineRun,
+    "extract": part.Extraction,
+    "train": training_run.TrainingRun,
+    "evaluate": evaluation.Evaluation,
+    "profile": profile.Profile,
+    "verify": facts.Verification,
+    "blame": blame.Blame,
+    "diff": facts.Diff,
+    "compare": comparison.Comparison,
+    "convert": conversion.Conversion,
+    "rebatch": conversion.Conversion,
+    "sweep": sweep.Sweep,
+    "settings": settings.Settings,
+    "weights": values.Weights,
+    "activations": values.Activations,
+    "values": values.TensorValues,
+    "cache": CacheUsage,
+    "doctor": doctor.Checkup,
+    "machines": roofline.Machines,
+    "list": listing.ModelListing,
+    "layers with `--layer`": connections.Connections,
+    "ops with `--fx`": fx.FxGraph,
+    "values with `--map`": values.HeatMap,
+    "plan with `--steps`": cost.TileSteps,
+    "settings with `--formats`": settings.QuantizeSettings,
+    "serving with `--sweep`": serving_sweep.ServingSweep,
+    "sweep with `--train`": training_sweep.TrainingSweep,
+    "sweep of a results file of `serving`": serving_sweep.ServingSweep,
+    "profile of several batch sizes": profile.ProfileSeries,
+    "profile of two models": profile_comparison.ProfileComparison,
+}
+"""Facts whose docstrings describe the keys of a document, by its verb and circumstance."""
+
+ABOUT = {
+    "schema_version": "Version of the JSON contract.",
+    "tool": "Name and version of the program.",
+    "assumptions": "Assumptions behind the numbers, such as the sizes of open dimensions.",
+    "tiled": "Part of a tiled model that runs on tiles; only for tiled models.",
+    "torchinfo": "Table of torchinfo, with `--style torchinfo`.",
+    "columns": "Names of the columns from left to right, with `--columns`, `--filter`, `--sort` and others.",
+    "table": "Rows of the table: the position of each layer, and its value in each column.",
+    "table_total": "Sum of each column.",
+    "found": "Number of layers that `--filter` finds, and of groups without any of their layers.",
+    "overlay": "Sources of the figures from `--overlay`, which are columns of the table.",
+    "outside": "Figures of the layer from `--overlay`, by column.",
+    "placement": "Execution providers, with `--provider`. The provider of each layer is a column.",
+    "differences": "Rows where the numbers of torchinfo differ from Explorer's, with `--compare`.",
+    "summary": "Changes by operator; empty with `--tree`.",
+    "nodes": "Differences; with `--tree` only those outside of all rows: inputs, outputs, operator sets.",
+    "tree_of": "Content of both trees, with `--tree`: ONNX graphs, the ONNX form of a module, or modules.",
+    "values_compared": "Whether the values of weights were compared, with `--tree`.",
+    "tree_counts": "Number of layers in each state, with `--tree`.",
+    "tree": "Both layer trees row by row in the order of `before`, with `--tree`.",
+    "delta": "Growth of each figure, or null if unknown.",
+    "output": "Path of the written file, or null if none was written.",
+    "machine": "Machine of the figures. An unknown rate is null, and so are the figures that depend on it.",
+    "orders": "Figures of all six loop orders of every site.",
+    "systolic": "Figures of a systolic array by dataflow and site.",
+    "formulas": "Formulas of the figures.",
+    "sites": "Matmuls, each with the figures of its loop order.",
+    "verification": "Proof, as in `verify`, or null without one.",
+    "quantization": "Quantization before the tiling, with `--quantize`.",
+    "command": "Command that does the same.",
+    "seconds": "Duration in seconds.",
+    "current": "Position of the current state.",
+    "states": "States of the session; the first is the opened model.",
+    "source": "Name of the model, as the user typed it.",
+    "from": "Format of the source.",
+    "to": "Format of the result.",
+    "inputs": "Inputs with name, type and shape. A named dimension is open.",
+    "stored": "Comparison of the stored tensors, byte by byte, for formats without a graph.",
+    "facts": "Facts in the header: operator set, producer and others.",
+    "rows": "Rows in the order of the file.",
+    "model": "Opened model; null in the outline of a folder.",
+}
+"""Descriptions of the other keys of documents."""

@@ -1,0 +1,163 @@
+"""`explorer schema`: the JSON Schema of each verb matches its answers, and no key changes unnoticed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from explorer.cli.commands import VERBS
+from explorer.cli.main import main
+from explorer.report.document_schema import json_schema
+from explorer.report.document_types import DOCUMENTS, FORMS
+from tests import documents, manual
+from tests.engine.formats.transformers import folders
+
+COMMANDS = [
+    "info lenet.onnx",
+    "layers lenet.onnx",
+    "layers lenet.onnx --columns macs,read --filter op:Conv",
+    "layers lenet.onnx --layer conv1",
+    "ops lenet.onnx",
+    "memory lenet.onnx",
+    "roofline lenet.onnx --machine a100",
+    "sizes bert_tiny.onnx --over sequence=8:16 --dim batch=1",
+    "outline lenet.onnx",
+    "list .",
+    "formats",
+    "weights lenet.onnx --stat var",
+    "activations lenet.onnx",
+    "values lenet.onnx fc1.weight",
+    "values lenet.onnx fc1.weight --map 4x4",
+    "graph lenet.onnx -o lenet.txt",
+    "plot lenet.onnx -o memory.svg",
+    "report lenet.onnx -o lenet.md",
+    "compare lenet.onnx mlp_128.onnx",
+    "diff lenet.onnx mlp_128.onnx",
+    "diff --tree lenet.onnx mlp_128.onnx",
+    "verify mlp_128.onnx mlp_128.onnx",
+    "blame mlp_128.onnx mlp_128.onnx",
+    "evaluate jsc_tiny.onnx --data jets_test.npz",
+    "tile mlp_128.onnx",
+    "tile mlp_128.onnx --quantize int8 -o tiled.onnx",
+    "plan mlp_128.onnx --machine a100",
+    "plan mlp_128.onnx --machine a100 --steps 2",
+    "settings lenet.onnx --tile 32",
+    "settings lenet.onnx --formats --to int8",
+    "sweep mlp_128.onnx --tile 16,32 --machine a100",
+    "sweep mlp_128.onnx --quantize int8 --draws 1",
+    "quantize mlp_128.onnx --to int8",
+    "quantize lenet.onnx --to int8 -o int8.onnx",
+    "fold mobilenet_small.onnx",
+    "fold jsc_tiny.onnx -o folded.onnx",
+    "edit lenet.onnx -o renamed.onnx --rename input=image",
+    "rebatch lenet.onnx 8 -o lenet_8.onnx",
+    "extract lenet.onnx --layer conv1 -o conv1.onnx",
+    "split lenet.onnx -n 2",
+    "split lenet.onnx -n 2 -o stages --machine a100",
+    "make linear:8x8x8 -o product.onnx",
+    "profile mlp_128.onnx --steps 2 --warmup 0",
+    "profile bert_tiny.onnx --dim sequence=8 --batch 1,2 --steps 2 --warmup 0 --machine a100",
+    "profile mlp_128.onnx lenet.onnx --steps 2 --warmup 0",
+    "training lenet.onnx --batch 2",
+    "machines",
+    "doctor",
+    "cache",
+    *(
+        pytest.param(words, marks=pytest.mark.slow)
+        for words in (
+            "pipeline stages --micro-batches 2",
+            "train jsc.py:jsc_tiny --trust --data jets_train.npz --epochs 1",
+            "convert lenet.onnx -o lenet.pt",
+            "ops --fx jsc.py:jsc_tiny --trust",
+            "serving llama",
+            "serving llama llama",
+            "serving llama --sweep",
+            "decode llama --past 8",
+        )
+    ),
+]
+"""Commands that are called on small models, at least one for each verb with `--json`."""
+
+ELSEWHERE = {"history"}
+"""Verbs that need a saved session; tests/session/test_history.py validates their answers."""
+
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+    "max_position_embeddings": 4096,
+    "dtype": "bfloat16",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the sample models, where output files are written."""
+    for path in (manual.ROOT / "sample_models").iterdir():
+        if path.suffix in (".onnx", ".npz", ".py"):
+            shutil.copy(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_each_verb_with_json_has_a_schema_and_a_command_here() -> None:
+    verbs = {verb for verb, command in VERBS.items() if "--json" in command.options}
+    assert set(DOCUMENTS) == verbs
+    assert set(FORMS) < verbs
+    commands = {
+        str(command.values[0] if hasattr(command, "values") else command).split()[0] for command in COMMANDS
+    }
+    assert commands == verbs - ELSEWHERE
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_the_answer_of_each_verb_matches_its_schema(
+    words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "stages" in words.split()[:2]:
+        assert main(["split", "lenet.onnx", "-n", "2", "-o", "stages", "--quiet"]) == 0
+    if "llama" in words:
+        folders.folder(folder / "llama", LLAMA, folders.llama(2, 64, 96, 128, 32))
+    capsys.readouterr()
+    assert main([*words.split(), "--json", "--quiet"]) in (0, 1)
+    answer = json.loads(capsys.readouterr().out)
+    jsonschema.validate(answer, documents.schema(words.split()[0]))
+
+
+def test_schema_prints_a_schema_that_allows_new_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "info"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema == json_schema("info")
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert "additionalProperties" not in schema
+    assert schema["properties"]["totals"]["$ref"] == "#/$defs/Totals"
+    assert {"macs", "params"} <= set(schema["$defs"]["Totals"]["required"])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"schema_version": 1, "tool": "explorer"}, schema)
+
+
+def test_schema_lists_the_verbs_and_refuses_another(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert {line.split()[0] for line in lines} == set(DOCUMENTS)
+    assert main(["schema", "quantise"]) == 2
+    error = capsys.readouterr().err
+    assert "'quantise' is no verb with --json" in error
+    assert "did you mean 'quantize'?" in error
+
+
+def test_no_key_of_the_contract_changes_unnoticed() -> None:
+    golden = documents.GOLDEN.read_text(encoding="utf-8")
+    assert documents.golden() == golden, (
+        "the contract changed: python -m tests.documents writes the golden file"
+    )
