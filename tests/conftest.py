@@ -107,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Each process begins with tests that are neighbours, which share modules, fixtures and imports."""
+    """Each process begins with tests that are neighbors, which share modules, fixtures and imports."""
     from xdist.scheduler import WorkStealingScheduling  # nobody has it who runs one process
 
     return WorkStealingScheduling(config, log)

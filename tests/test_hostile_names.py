@@ -1,7 +1,7 @@
 """Whatever a file calls its things, no escape sequence of it reaches the terminal, and no markup a page.
 
 Every name and text that a format can carry is made of sequences that would retitle the window, clear the
-screen, fill the clipboard, colour what follows or turn the reading direction; then everything that prints
+screen, fill the clipboard, color what follows or turn the reading direction; then everything that prints
 is asked. What is printed may hold nothing but what is printable, on any way: tables, JSON, CSV, pages, the
 screen itself.
 """

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import explorer
+from tests.spelling import misspelled
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {"ml_dtypes", "numpy", "onnx", "onnxruntime", "onnxscript", "torch", "torchinfo", "torchvision"}
@@ -184,3 +185,23 @@ def test_no_path_of_anybodys_machine_is_in_the_project() -> None:
         if name and path.is_file():
             found = spot.search(path.read_bytes())
             assert found is None, f"{name}: {found.group()!r}" if found else ""
+
+
+def test_what_people_read_is_spelled_as_in_american_english() -> None:
+    sources = sorted((ROOT / "explorer").rglob("*.py"))
+    pages = [*(ROOT / "explorer").rglob("*.md"), *(ROOT / ".github").glob("*.md"), ROOT / "README.md"]
+    assert [word for path in (*sources, *pages) for word in misspelled(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.py", 'NOTE = f"{count} layers were analysed"', ["analysed"]),
+        ("a.py", '"""Normalises colours."""\nfield = "utilisation"', ["Normalises", "colours"]),
+        ("a.py", 'NOTE = "read `utilisation`, raise, rise, otherwise and precise"', []),
+        ("a.md", "The neighbouring `colour`\n\n```console\n$ optimise\n```\n", ["neighbouring"]),
+    ],
+)
+def test_a_british_spelling_is_found(name: str, text: str, words: list[str], tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert [line.rpartition(" ")[2] for line in misspelled(tmp_path / name)] == words

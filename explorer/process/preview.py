@@ -1,4 +1,4 @@
-"""Preview: a model's tree before it is analysed, what its header says, as rows of the layer tree.
+"""Preview: a model's tree before it is analyzed, what its header says, as rows of the layer tree.
 
 Opening a model for real takes as long as it takes: torch is imported, shapes are inferred, costs counted.
 Its header is read in a moment (`explorer.session.headers`), so the screen shows that first, in the same
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from explorer.base.outline import Outline, OutlineRow
     from explorer.engine.costs.layer_tree import Scope
 
-PENDING = "not analysed yet"
+PENDING = "not analyzed yet"
 _FIRST = 8 * PAGE
 """Rows before the tree is shown first; then it is shown with `_MORE` times as many, and so on."""
 _MORE = 16

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from explorer.session.headers import KnownFormats
 
-HEADINGS = ("format", "what", "recognised by", "what is known of it", "analysis", "convert to", "needs")
+HEADINGS = ("format", "what", "recognized by", "what is known of it", "analysis", "convert to", "needs")
 
 
 def cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def as_text(formats: KnownFormats) -> Iterator[str]:
         for line in columns(lines, room):
             yield f"{line}\n"
         yield "\n"
-    yield "A file is recognised by its content; its name decides only what is said of one that is broken.\n"
+    yield "A file is recognized by its content; its name decides only what is said of one that is broken.\n"
 
 
 def as_json(formats: KnownFormats, head: dict[str, Any]) -> dict[str, Any]:

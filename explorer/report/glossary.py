@@ -23,68 +23,72 @@ class Term(Struct, frozen=True):
 
 
 GLOSSARY: tuple[Term, ...] = (
-    Term("MACs", "Multiply-accumulates: a multiply and the add that goes with it, counted once; two FLOPs."),
-    Term("FLOPs", "2 x MACs, and nothing else; elementwise operations stand beside them."),
-    Term("elementwise operations", "Bias, activation, normalization, pooling, softmax: one for each"
-         " arithmetic operation on an element; no MACs.", ("elementwise",)),
-    Term("parameters", "Stored parameters, each once: a tied weight counts once.",
+    Term("MACs", "Multiply-accumulates. One MAC is a multiplication and the addition of its result; 1 MAC = 2"
+         " FLOPs."),
+    Term("FLOPs", "Floating-point operations: 2 x MACs. Elementwise operations are counted separately."),
+    Term("elementwise operations", "Arithmetic operations of bias, activation, normalization, pooling and"
+         " softmax, one for each element. They are not part of the MACs.", ("elementwise",)),
+    Term("parameters", "Stored parameters. A parameter that several layers share counts once.",
          ("params", "trainable")),
-    Term("weight bytes", "Parameters at the width in which they are stored, with scales and zero points of"
-         " packed ones.", ("weights",)),
-    Term("activations", "Bytes of what a layer puts out, each output once.", ("activation bytes",)),
-    Term("bytes read", "Each input once, weights too, without reuse on the chip.", ("reads",)),
-    Term("bytes written", "Each output once.", ("writes",)),
-    Term("key-value cache", "Bytes of the keys and values that attention keeps of the text so far.",
+    Term("weight bytes", "Bytes of the parameters in their stored type, with the scales and zero points of"
+         " packed weights.", ("weights",)),
+    Term("activations", "Bytes of the outputs of layers, each output once.", ("activation bytes",)),
+    Term("bytes read", "Bytes of a layer's inputs and weights, each once. Reuse on the chip is not counted.",
+         ("reads",)),
+    Term("bytes written", "Bytes of a layer's outputs, each once.", ("writes",)),
+    Term("key-value cache", "The keys and values that attention keeps of the text so far, in bytes.",
          ("KV cache",)),
-    Term("arithmetic intensity", "FLOPs for each byte read or written; left of a machine's ridge memory"
-         " limits, right of it computing.", ("intensity", "FLOPs/byte")),
+    Term("arithmetic intensity", "FLOPs for each byte read or written. Below a machine's ridge a layer is"
+         " memory-bound, above it compute-bound.", ("intensity", "FLOPs/byte")),
     Term("shared with", "Other layers that use the same stored weights."),
-    Term("inputs", "What a layer reads while the model runs, and who makes it; weights stand under tensors."),
-    Term("outputs", "What a layer makes, and who reads it."),
-    Term("tensors", "What a layer has stored: its weights, constants and statistics."),
-    Term("attributes", "What the operator was told: kernel, strides, padding, as the file has it."),
-    Term("declared", "A shape that the file says."),
-    Term("inferred", "A shape that follows from the shapes before it."),
-    Term("seen", "A shape that a run of the model had.", ("observed",)),
-    Term("upper bound", "A figure that depends on the data: it is at most this.", ("bound",)),
-    Term("coverage", "The share of the nodes of which every figure is known."),
+    Term("inputs", "Values that a layer reads in each run, with the layers that make them. Weights are listed"
+         " under tensors."),
+    Term("outputs", "Values that a layer makes, with the layers that read them."),
+    Term("tensors", "Stored weights, constants and statistics of a layer."),
+    Term("attributes", "Settings of the operator in the file, such as kernel, strides and padding."),
+    Term("declared", "A shape that the file states."),
+    Term("inferred", "A shape that follows from earlier shapes."),
+    Term("seen", "A shape that occurred in a run of the model.", ("observed",)),
+    Term("upper bound", "The largest value that a figure can have when it depends on the data.", ("bound",)),
+    Term("coverage", "The share of nodes whose figures are all known."),
     Term("peak", "The most bytes of activations that are live at one step of the execution."),
-    Term("live", "Made already, and still to be read."),
+    Term("live", "In memory: already computed, and still to be read."),
     Term("site", "A matmul that can be tiled.", ("matmul", "matmuls")),
-    Term("tile", "M x K x N that the hardware multiplies at once.", ("tiles",)),
-    Term("tile matmuls", "Products of one tile with another: m x k x n of the grid, for each of a batch."),
+    Term("tile", "The M x K x N matrices that the hardware multiplies at once.", ("tiles",)),
+    Term("tile matmuls", "Products of one tile with another: the grid's m x k x n, for each batch item."),
     Term("tile utilization", "The share of the tiles' arithmetic that the matmul needs; the rest is idle.",
          ("utilization", "util.")),
-    Term("padding overhead", "The share of the moved bytes that are zeros which fill up tiles."),
-    Term("grid", "How many tiles lie along M, K and N."),
+    Term("padding overhead", "The share of the moved bytes that are padding zeros."),
+    Term("grid", "The number of tiles along M, K and N."),
     Term("edges", "The last tile of an axis: partial, or padded with zeros.", ("partial", "padded")),
-    Term("form", "How a tiled matmul is written as ONNX: lab (nested functions), scan (a loop), unrolled,"
-         " batched."),
-    Term("traffic", "Bytes between memory and the buffer of the tiles, both ways.", ("moved",)),
-    Term("traffic without reuse", "What is moved if every tile matmul fetches all and puts its sum away."),
-    Term("lower bound", "The least traffic that any order and any tile can have with so large a buffer."),
-    Term("loop order", "Which loop over tiles is outside: mnk has M outermost and K innermost.",
+    Term("form", "The way in which a tiled matmul is written as ONNX: lab (nested functions), scan (a loop),"
+         " unrolled (all nodes side by side) or batched (one stacked product)."),
+    Term("traffic", "Bytes between memory and the buffer of the tiles, in both directions.", ("moved",)),
+    Term("traffic without reuse", "The traffic if each tile matmul reads its operands and writes its sum."),
+    Term("lower bound", "The least traffic of any loop order and any tile with a buffer of this size."),
+    Term("loop order", "The order of the loops over tiles: mnk has M outermost and K innermost.",
          ("order", "mnk")),
-    Term("stationary", "Whose tile stays in the buffer while the innermost loop turns: output, weight or"
+    Term("stationary", "The operand whose tile stays in the buffer in the innermost loop: output, weight or"
          " input.", ("output-stationary", "weight-stationary", "input-stationary", "dataflow")),
-    Term("buffer", "Bytes for one tile of each operand and of the sums; twice that where the next tiles"
-         " arrive meanwhile.", ("double-buffered",)),
-    Term("cycles", "Of the matrix unit: the longer of computing and moving; without a double buffer both."),
-    Term("least time", "Layer after layer, each at its limit: no run is faster.", ("time",)),
-    Term("ridge", "The arithmetic intensity from which on a machine computes longer than it moves."),
-    Term("compute-bound", "Computing takes longer than moving.", ("compute",)),
-    Term("memory-bound", "Moving takes longer than computing.", ("memory",)),
-    Term("bit-equal", "The same in every bit.", ("bit for bit",)),
-    Term("u", "Half a unit in the last place at the size of the result: what one rounding may cost.",
+    Term("buffer", "Bytes for one tile of each operand and of the sums. A double buffer also holds the next"
+         " tiles, so it is twice as large.", ("double-buffered",)),
+    Term("cycles", "Clock cycles of the matrix unit: the longer of computing and moving, or without a double"
+         " buffer their sum."),
+    Term("least time", "The sum of the layers' shortest possible times; no run is faster.", ("time",)),
+    Term("ridge", "The arithmetic intensity at which computing and moving take equally long on a machine."),
+    Term("compute-bound", "Limited by arithmetic: computing takes longer than moving.", ("compute",)),
+    Term("memory-bound", "Limited by bandwidth: moving takes longer than computing.", ("memory",)),
+    Term("bit-equal", "The same in each bit.", ("bit for bit",)),
+    Term("u", "The error of one rounding: half a unit in the last place at the size of the result.",
          ("rounding",)),
     Term("max error", "The largest difference of one element."),
-    Term("RMS error", "The root of the mean squared difference, against a float64 run.", ("MSE",)),
-    Term("cosine", "Of the angle between both results: 1 if they point the same way."),
-    Term("to the limit", "The share of the error that is allowed; a full bar is the limit."),
-    Term("backward", "The gradients of the input and of the weight, each as many MACs as forward; the first"
-         " layer has none of its input."),
-    Term("gradients", "Bytes of the derivatives of what is trained."),
-    Term("optimizer state", "What the optimizer keeps for each parameter that is trained.", ("optimizer",)),
+    Term("RMS error", "The root of the mean squared difference from a float64 run.", ("MSE",)),
+    Term("cosine", "The cosine of the angle between two results; 1 means the same direction."),
+    Term("to the limit", "The error as a share of its limit; a full bar is the limit."),
+    Term("backward", "The pass that computes the gradients of inputs and weights, each with the MACs of the"
+         " forward pass. The first layer needs no gradient of its input."),
+    Term("gradients", "Bytes of the derivatives of the trained parameters."),
+    Term("optimizer state", "Numbers that the optimizer keeps for each trained parameter.", ("optimizer",)),
 )  # fmt: skip
 """Terms ordered by subject: figures of layers, shapes, tilings, machines, proofs, training."""
 

@@ -2,7 +2,7 @@
 
 The whole program in a terminal of its own, with its own engine: a key is written, and the clock stops when
 the first byte of the answer comes. Keys are pressed from the moment when rows are there, while the header is
-read and the graph analysed, and again when all is there.
+read and the graph analyzed, and again when all is there.
 """
 
 from __future__ import annotations

@@ -5,5 +5,5 @@
     python -m tests.fuzz onnx --keep          and takes what it found worth keeping into the corpus
 
 Run by hand: atheris is needed (`pip install .[fuzz]`) and ten minutes a target. What earlier runs found is
-kept, minimised, in `corpus/`, and `tests/test_fuzz_corpus.py` replays it in seconds, without atheris.
+kept, minimized, in `corpus/`, and `tests/test_fuzz_corpus.py` replays it in seconds, without atheris.
 """

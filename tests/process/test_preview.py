@@ -1,4 +1,4 @@
-"""What a header says is on show before the model is analysed, and the rows are those that follow."""
+"""What a header says is on show before the model is analyzed, and the rows are those that follow."""
 
 from __future__ import annotations
 

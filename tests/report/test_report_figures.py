@@ -200,7 +200,7 @@ def test_models_side_by_side_mark_what_differs_and_what_stays_open() -> None:
         (INFO, other),
         (("Conv", (3, 0)),),
         (
-            Difference(1, "params", -3, -3, "1 batch normalisation folded"),
+            Difference(1, "params", -3, -3, "1 batch normalization folded"),
             Difference(1, "macs", None, None, "unknown"),
             Difference(1, "nodes", 4, 1, "partly"),
         ),

@@ -75,7 +75,7 @@ async def test_the_header_is_on_show_before_the_model_is_open() -> None:
         # no MACs are known: the column is one of which something is
         assert "15  " in hands.strip(PaneHead, "#tree-head")
         assert hands.strip(PaneHead, "#tree-head").strip().endswith("params")
-        assert "not analysed yet" in hands.text("#layer") or "features" in hands.text("#layer")
+        assert "not analyzed yet" in hands.text("#layer") or "features" in hands.text("#layer")
         await hands.press("down", "2")
         assert "opset" in hands.text("#model")
         await hands.press("1", "tab", "t")
@@ -119,7 +119,7 @@ async def test_a_model_that_fails_to_open_shows_its_outline_and_says_why_there_i
         page = " ".join(hands.text("#layer").split())
         assert "the graph has a cycle: 'one' -> 'two'" in page
         assert "this is what its header says" in page
-        assert "not analysed yet" not in page
+        assert "not analyzed yet" not in page
         await hands.press("2")
         assert "the graph has a cycle" in hands.text("#model")
         assert "on its way" not in hands.text("#model")

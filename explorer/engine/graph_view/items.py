@@ -136,7 +136,7 @@ def by_level(
 ) -> tuple[list[BoxDraft], int]:
     """Opens groups level by level. Returns the drafts and the number of levels, and adds to `notes`."""
     if len(drafts) > MAX_BOXES:
-        notes.append(f"{len(drafts):,} layers stand beside each other: neighbours are drawn as one box")
+        notes.append(f"{len(drafts):,} layers stand beside each other: neighbors are drawn as one box")
         drafts = grouped_items(drafts, ENOUGH)
     level, current = 1, [*drafts]
     while depth is None or level < depth:

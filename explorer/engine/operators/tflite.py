@@ -217,7 +217,7 @@ def _sequence_lstm(call: Call) -> Cost:
     if norms:
         units: Shape = (*_sequence_shape(call), call.shape(2)[0])
         cost = cost_formulas.adding(
-            cost, f"normalise {norms} gates", units, norms * ELEMENTWISE["layer_norm"][0]
+            cost, f"normalize {norms} gates", units, norms * ELEMENTWISE["layer_norm"][0]
         )
     return cost
 
@@ -480,7 +480,7 @@ _COSTS: Mapping[str, Rule] = {
     "LOCAL_RESPONSE_NORMALIZATION": _lrn,
     "L2_NORMALIZATION": from_table("lp_norm"),
     "RESIZE_BILINEAR": _bilinear,
-    "RESIZE_NEAREST_NEIGHBOR": data_movement("nearest neighbour, no arithmetic"),
+    "RESIZE_NEAREST_NEIGHBOR": data_movement("nearest neighbor, no arithmetic"),
     "SOFTMAX": _softmax("softmax"),
     "LOG_SOFTMAX": _softmax("log_softmax"),
     "MEAN": _mean,

@@ -114,7 +114,7 @@ class ValueDistribution:
         return np.arange(-HALF, HALF + 1) * (self.top / HALF)
 
     def _grow(self, largest: float) -> None:
-        """Folds neighbouring intervals until the largest number has its own."""
+        """Folds neighboring intervals until the largest number has its own."""
         mantissa, exponent = math.frexp(largest)
         top_exponent = max(exponent - (mantissa == 0.5), _LEAST_TOP)
         if self._exponent is None or top_exponent <= self._exponent:
@@ -284,7 +284,7 @@ def _entropy(distribution: ValueDistribution, use: RangeUse, percentile: float) 
 
 
 def _divergence(p: Array, q: Array) -> float:
-    """Kullback-Leibler divergence of q from p, both counts that are smoothed and then normalised."""
+    """Kullback-Leibler divergence of q from p, both counts that are smoothed and then normalized."""
     p, q = _smooth(p), _smooth(q)
     if not (p > 0).all() or not (q > 0).all():
         return math.inf

@@ -371,7 +371,7 @@ def less(a: Expression | int, b: Expression | int) -> bool:
 
 
 def truncated(a: Expression | int, b: Expression | int) -> Expression:
-    """Integer division as in ONNX, rounded towards zero.
+    """Integer division as in ONNX, rounded toward zero.
 
     Raises:
         UndecidedSize: The sign of an operand is unknown, or the divisor may be zero.

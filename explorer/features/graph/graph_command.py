@@ -96,11 +96,11 @@ COMMAND = Command(
         Option(
             "--depth",
             "how many levels of groups are opened, 1 for none (default: as many as a picture has room\n"
-            "for); of a layer how many edges away its neighbours may stand (default 2)",
+            "for); of a layer how many edges away its neighbors may stand (default 2)",
             "N",
             least=1,
             manual="how many levels of groups are opened, 1 for none; by default as many as a picture has"
-            " room for. Of a layer: how many edges away its neighbours may stand (2)",
+            " room for. Of a layer: how many edges away its neighbors may stand (2)",
         ),
         Option(
             "--steps",
@@ -118,11 +118,11 @@ COMMAND = Command(
         Option("--to", "... to this one are lit, and counted", "LAYER"),
         Option(
             "--color",
-            "what boxes are coloured by: the family of the layer (default), macs, params, activations,\n"
+            "what boxes are colored by: the family of the layer (default), macs, params, activations,\n"
             "weights, read, written, ops, or a column of --overlay",
             "family|FIGURE",
             "family",
-            manual="what boxes are coloured by: the family of the layer (`family`), `macs`, `params`,"
+            manual="what boxes are colored by: the family of the layer (`family`), `macs`, `params`,"
             " `activations`, `weights`, `read`, `written`, `ops`, or a column of `--overlay`; of `.json` the"
             " figure that it holds (`macs`)",
         ),

@@ -93,7 +93,7 @@ def proof_blocks(fact: Split) -> list[Block]:
             if module and all(output.passed for output in fact.outputs)
             else ("run one after the other: OTHER OUTPUTS than the whole's", "bad")
         )
-        conditions = "one thread" if module else "optimisation off, one thread"
+        conditions = "one thread" if module else "optimization off, one thread"
         blocks.append(Paragraph(f"{text} ({conditions})", tone))  # type: ignore[arg-type]
     if module:
         return [*blocks, *(_step_block(step) for step in fact.steps)]
@@ -115,7 +115,7 @@ def as_optimised(outputs: Sequence[OutputEvidence], subject: str) -> list[Block]
         blocks.append(Paragraph(f"not compared, for random numbers make it: {', '.join(drawn)}", "warning"))
     worst = max((o for o in outputs if not o.drawn), key=lambda output: output.max_abs or 0.0, default=None)
     if worst is not None:
-        text = f"as the runtime optimises {subject}: {worst.reason}"
+        text = f"as the runtime optimizes {subject}: {worst.reason}"
         blocks.append(Paragraph(text, "" if all(output.passed for output in outputs) else "bad"))
     return blocks
 
@@ -392,7 +392,7 @@ def part_blocks(fact: Extraction) -> list[Block]:
         *(Paragraph(note, "warning") for note in fact.notes),
     ]
     if fact.exact:
-        conditions = "in PyTorch" if fact.runtime == "torch" else "optimisation off, one thread"
+        conditions = "in PyTorch" if fact.runtime == "torch" else "optimization off, one thread"
         text = (
             f"on the whole's own values: its own numbers, bit for bit{at_cuts(fact.rounded)} ({conditions})"
         )

@@ -37,7 +37,7 @@ COMMANDS = (
         ("I",),
         "I",
         "Inside a tensor: a map",
-        "The numbers of the chosen layer's weights and of what it puts out, as colours",
+        "The numbers of the chosen layer's weights and of what it puts out, as colors",
         LOOK,
         "values_action.MapCommand",
         menu=True,

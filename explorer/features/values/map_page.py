@@ -53,7 +53,7 @@ def cursor_line(fact: HeatMap, row: int, column: int, largest: float, width: int
     words += _code(fact, row * fact.widths + column)
     if any(b - a > 1 for a, b in spans):
         words.append(("  the largest of them", "dim"))
-    words.append((f"   strongest colour ±{number(largest)}", "dim"))
+    words.append((f"   strongest color ±{number(largest)}", "dim"))
     return cut(words, width)
 
 

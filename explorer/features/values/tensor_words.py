@@ -78,7 +78,7 @@ def _scale(fact: TensorValues) -> list[Block]:
     if fact.scales is None:
         return []
     codes = "codes" if fact.tensor.dtype == fact.dtype else f"{fact.tensor.dtype} codes that are stored"
-    text = f"{fact.dtype} numbers, and in grey the {codes}"
+    text = f"{fact.dtype} numbers, and in gray the {codes}"
     if len(pairs) == 1:
         scale, zero = pairs.pop()
         text += f": scale {scale:.9g}, zero point {zero}"

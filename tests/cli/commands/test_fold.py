@@ -71,7 +71,7 @@ def operators(path: str) -> list[str]:
 
 
 def run(path: str, seed: int = 3) -> list[Any]:
-    """What the runtime computes without any optimisation of its own."""
+    """What the runtime computes without any optimization of its own."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -216,7 +216,7 @@ def test_however_many_layers_stand_in_a_row_the_boxes_are_few(
         drawing = session.graph(depth=depth)
         assert len(drawing.boxes) <= 66
         assert sum(box.layers for box in drawing.boxes) == count
-        assert "neighbours are drawn as one box" in drawing.notes[0]
+        assert "neighbors are drawn as one box" in drawing.notes[0]
         nested = session.graph(nested=True)
     boxes, inside = 0, [nested]
     while inside:

@@ -178,7 +178,7 @@ def test_statistics_of_a_batch_are_found_out_by_running_it(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Rows that depend on their neighbours are other rows in another batch.
+    """Rows that depend on their neighbors are other rows in another batch.
 
     onnxruntime shares stored tensors that are alike and writes the running statistics into them: then the
     model itself gives other rows each time, which shows nothing. The mean of a few rows is also that of

@@ -232,7 +232,7 @@ def test_a_false_label_is_refused(tmp_path: Path) -> None:
         return t.node_like(node, metadata={**node.metadata, "tile_hw.mnk": "0,1,1"})
 
     evidence = t.prove(source, UNROLLED, lambda m: t.with_nodes(m, relabelled))
-    assert "labelled (0,1,1)" in evidence.sites[0].structure
+    assert "labeled (0,1,1)" in evidence.sites[0].structure
 
 
 def test_a_dropped_tile_that_mse_and_allclose_let_pass_is_refused(tmp_path: Path) -> None:

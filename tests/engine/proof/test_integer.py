@@ -71,7 +71,7 @@ def without(label: str) -> Callable[[Model], Model]:
 
 
 def wrapped(made: Model) -> Model:
-    """Rounds and casts, as a requantisation does that forgets to saturate."""
+    """Rounds and casts, as a requantization does that forgets to saturate."""
 
     def changed(node: Node) -> Node:
         if node.op != "QuantizeLinear":
@@ -129,7 +129,7 @@ FAULTS: dict[str, tuple[str, Callable[[Model], Model], str]] = {
         "not those of exact integer arithmetic",
     ),
     "no saturation": ("QLinearConv, padded", wrapped, "not those of exact integer arithmetic"),
-    "not requantised": (
+    "not requantized": (
         "QLinearMatMul, signed, a scale a column",
         with_constant("/quantum", lambda v: v * 2),
         "not those of exact integer arithmetic",

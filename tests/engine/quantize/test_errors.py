@@ -42,7 +42,7 @@ class Case(Struct):
         return next(layer for layer in self.fact.layers if layer.op == op)
 
     def seen(self, path: str, names: list[str]) -> list[dict[str, Any]]:
-        """Inner values of a file on every sample, by onnxruntime without optimisation."""
+        """Inner values of a file on every sample, by onnxruntime without optimization."""
         proto = onnx.load(path)
         own = {v.name for v in proto.graph.output} | {v.name for v in proto.graph.input}
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in own)

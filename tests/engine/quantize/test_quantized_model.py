@@ -1,4 +1,4 @@
-"""A quantized model runs in onnxruntime, at every level of optimisation, to what its formats say."""
+"""A quantized model runs in onnxruntime, at every level of optimization, to what its formats say."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def snr(one: list[Any], other: list[Any]) -> float:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["lenet", "jsc_tiny", "lstm_tiny", "bert_tiny", "mobilenet_small"])
 def test_int8_runs_alike_at_every_level(name: str, tmp_path: Path) -> None:
-    """Optimised or not: the same numbers, near the original's."""
+    """Optimized or not: the same numbers, near the original's."""
     source, target = SAMPLES / f"{name}.onnx", tmp_path / "q.onnx"
     quantize(source, target)
     onnx.checker.check_model(str(target), full_check=True)

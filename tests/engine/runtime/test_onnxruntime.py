@@ -1,4 +1,4 @@
-"""What a runtime makes of a model: the level of optimisation at which it loads."""
+"""What a runtime makes of a model: the level of optimization at which it loads."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def conv_integer(path: Path, *, computed: bool = False, zero: int = 4, **attribu
 
 
 def qlinear_conv(path: Path, kind: Any = np.int8, **attributes: Any) -> str:
-    """The same, requantised, with a scale for every channel and a bias."""
+    """The same, requantized, with a scale for every channel and a bias."""
     groups = attributes.get("group", 1)
     stored = {"w": integers(kind, 8, 6 // groups, 3, 3, seed=1), **_requantisation(kind, kind, 8), "b": _BIAS}
     node = helper.make_node("QLinearConv", [*_Q, "b"], ["y"], name="conv", **attributes)
@@ -117,14 +117,14 @@ def _slid(attributes: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def qlinear_matmul(path: Path, kind: Any = np.uint8, columns: int = 0) -> str:
-    """(40, 13) x (13, 11), requantised."""
+    """(40, 13) x (13, 11), requantized."""
     stored = {"w": integers(kind, 13, 11, seed=1), **_requantisation(kind, kind, columns)}
     node = helper.make_node("QLinearMatMul", _Q, ["y"], name="fc")
     return save_integers(path, node, {"x": (kind, (40, 13))}, stored, (kind, (40, 11)))
 
 
 def qgemm(path: Path, *, floats: bool, turned: int = 0) -> str:
-    """What onnxruntime's quantiser makes of a Gemm; `floats` without the scale of Y."""
+    """What onnxruntime's quantizer makes of a Gemm; `floats` without the scale of Y."""
     stored = {
         "w": integers(np.uint8, *((11, 13) if turned else (13, 11)), seed=1),
         "b": np.random.default_rng(3).integers(-3000, 3000, 11).astype(np.int32),

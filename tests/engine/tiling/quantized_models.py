@@ -1,4 +1,4 @@
-"""An 8-bit ResNet18 as onnxruntime's quantiser makes it of torchvision's, of random weights."""
+"""An 8-bit ResNet18 as onnxruntime's quantizer makes it of torchvision's, of random weights."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def quantized(floats: str, folder: Path, kind: str) -> str:
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
     class Reader(_Random, CalibrationDataReader):  # type: ignore[misc, unused-ignore]
-        """What the quantiser asks for."""
+        """What the quantizer asks for."""
 
     integers = str(folder / f"resnet18_{kind}.onnx")
     logging.disable(logging.WARNING)

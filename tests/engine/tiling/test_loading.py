@@ -36,7 +36,7 @@ print("all")
 
 
 class _Graph:
-    """A graph under construction whose inputs are quantized and dequantized, as a quantiser leaves them."""
+    """A graph under construction whose inputs are quantized and dequantized, as a quantizer leaves them."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []

@@ -1,4 +1,4 @@
-"""A whole quantised network: one call tiles it, proves it and says what changed."""
+"""A whole quantized network: one call tiles it, proves it and says what changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder that was analysed before is told again without torch, while all that it rests on is the same."""
+"""A folder that was analyzed before is told again without torch, while all that it rests on is the same."""
 
 from __future__ import annotations
 

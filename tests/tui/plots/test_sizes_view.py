@@ -121,7 +121,7 @@ def test_no_line_of_the_curves_is_wider_than_the_screen(
             text = "\n".join(line_text(line) for line in lines)
             assert len(lines) <= height
             assert "█ activations" in text
-            assert "━ weights" in text, "curves are told apart without colours"
+            assert "━ weights" in text, "curves are told apart without colors"
 
 
 def test_the_filled_curve_passes_the_line_of_the_weights_where_the_crossing_stands(

@@ -72,7 +72,7 @@ def test_over_ssh_every_key_costs_little_and_idling_nothing(sample: Sample) -> N
 @pytest.mark.parametrize("term", ["linux", "screen"])
 def test_with_16_colours_the_cursor_and_the_bars_can_be_seen(sample: Sample, term: str) -> None:
     with ready(sample("lenet"), "conv1", env={"TERM": term}) as terminal:
-        assert not re.search(rb"\x1b\[[\d;]*[34]8;[25];", bytes(terminal.sent)), "colours it has not"
+        assert not re.search(rb"\x1b\[[\d;]*[34]8;[25];", bytes(terminal.sent)), "colors it has not"
         rows = {y: terminal.screen.buffer[y] for y in range(40)}
         at = next(y for y in rows if "conv1" in terminal.screen.display[y])
         assert rows[at][2].bg == "blue"

@@ -37,7 +37,7 @@ def frame(rng: random.Random) -> str:
 
 
 def shown(screen: pyte.Screen) -> list[list[object]]:
-    """Every cell; the colour of a blank is nobody's business."""
+    """Every cell; the color of a blank is nobody's business."""
     rows = []
     for y in range(HEIGHT):
         row: list[object] = []

@@ -131,7 +131,7 @@ _RULES: Mapping[str, Rule] = {
     "linalg_solve_triangular": _triangular,
     "triangular_solve": _triangular,
     "linalg_cholesky_ex": _cholesky,
-    "linalg_qr": _unknown_iterations("an orthogonalisation", "the way it is done"),
+    "linalg_qr": _unknown_iterations("an orthogonalization", "the way it is done"),
     "linalg_matrix_exp": _unknown_iterations("the exponential of a matrix"),
     "_linalg_svd": _unknown_iterations("a singular value decomposition"),
     **dict.fromkeys(

@@ -225,7 +225,7 @@ def _elementwise_differences(
     return differences
 
 
-_FOLDED = "scale and shift of batch normalisations that are folded into the weights before them"
+_FOLDED = "scale and shift of batch normalizations that are folded into the weights before them"
 _QUANTIZED = "values that are quantized or dequantized: a scale, and a shift"
 _BIASES = "biases of convolutions that come with folding: one addition for every output"
 
@@ -264,8 +264,8 @@ _DROPPED = {
         "dropout and identity kept: they do nothing in evaluation mode",
     ),
     "batch norm": (
-        "batch normalisations folded into the weights of what stands before them",
-        "batch normalisations that are folded into other weights in the first",
+        "batch normalizations folded into the weights of what stands before them",
+        "batch normalizations that are folded into other weights in the first",
     ),
     "constant": (
         "constants that are nodes in the first",

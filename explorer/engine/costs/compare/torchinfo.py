@@ -203,7 +203,7 @@ def _comparable(analysis: Analysis, counts: Mapping[str, _ModuleCount]) -> Itera
 # -- why
 
 _BIAS = "a bias is added, not multiplied"
-_NORM = "scale and shift of a normalisation are elementwise"
+_NORM = "scale and shift of a normalization are elementwise"
 _TABLE = "an embedding only reads rows of its table"
 _ROWS = "only the first dimension of the output is taken as rows of the product"
 _TRANSPOSED = "a transposed convolution multiplies at every input, not at every output"

@@ -400,7 +400,7 @@ def _count_batch_norms(analysis: Analysis) -> int:
     return sum(1 for layer in analysis.layers if not layer.group and family(layer.kind) == "batch norm")
 
 
-_FOLDED = ("batch normalisation folded into other weights", "batch normalisations folded into other weights")
+_FOLDED = ("batch normalization folded into other weights", "batch normalizations folded into other weights")
 _BIAS = ("bias that comes with folding", "biases that come with folding")
 _RUNNING = (
     "running statistic of a batch normalisation: a buffer of the module, a weight of the file",

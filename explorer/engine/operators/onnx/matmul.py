@@ -263,7 +263,7 @@ def _fused_products(widths: Sequence[tuple[str, int]], *, is_gated: bool) -> Rul
         if call.has(1):
             cost = cost_formulas.adding(cost, "skip", source)
         if call.has(2):
-            cost = cost_formulas.adding(cost, "RMS normalise", source, ELEMENTWISE["rms_norm"][0])
+            cost = cost_formulas.adding(cost, "RMS normalize", source, ELEMENTWISE["rms_norm"][0])
         if is_gated:
             cost = cost_formulas.adding(
                 cost, "activate, multiply", (*source[:-1], attributes[widths[0][0]]), 2

@@ -117,7 +117,7 @@ def _group_norm(*added_inputs: int) -> Rule:
 def _branch_norm(call: Call) -> Cost:
     has_scale = call.has(1)
     return cost_formulas.elementwise(
-        "BranchwiseRMSNorm (square, mean, normalise)", call.output(), _RMS[0] - 1 + has_scale
+        "BranchwiseRMSNorm (square, mean, normalize)", call.output(), _RMS[0] - 1 + has_scale
     )
 
 
@@ -125,7 +125,7 @@ def _engram(call: Call) -> Cost:
     """Cost of EngramGate: per row, a dot product of two normalized vectors gates the value."""
     key = call.shape(0)
     cost = cost_formulas.counted([("rows", key[:-1]), ("dot product", key[-1:])])
-    cost = cost_formulas.adding(cost, "normalise key and query", key, 2 * _RMS[0])
+    cost = cost_formulas.adding(cost, "normalize key and query", key, 2 * _RMS[0])
     cost = cost_formulas.adding(cost, "scale, sign, absolute, limit, root, sign, sigmoid", key[:-1], 7)
     cost = cost_formulas.adding(cost, "gate", call.output())
     return cost_formulas.adding(cost, "normalise", call.output(1), _RMS[0]) if len(call.outputs) > 1 else cost
@@ -158,7 +158,7 @@ def _low_rank_mix(call: Call) -> Cost:
     cost = cost_formulas.total([down, up, cost_formulas.linear(streams, branches)])
     if call.has(5):
         cost = cost_formulas.adding(cost, "weigh the branch, add", streams, 2)
-    cost = cost_formulas.adding(cost, "RMS normalise", streams, _RMS[0])
+    cost = cost_formulas.adding(cost, "RMS normalize", streams, _RMS[0])
     cost = cost_formulas.adding(cost, "scale, SiLU", (*rows, rank), 2)
     cost = cost_formulas.adding(cost, "sigmoid, weigh and sum the streams", streams, 3)
     cost = cost_formulas.adding(cost, "scale", call.output())
@@ -182,7 +182,7 @@ OPERATORS = (
     Operator("LpNormalization", from_table("lp_norm"), shape=like_first_input),
     Operator(
         "MeanVarianceNormalization",
-        per_output(5, "mean, subtract, square, mean, normalise"),
+        per_output(5, "mean, subtract, square, mean, normalize"),
         shape=like_first_input,
     ),
     Operator("NegativeLogLikelihoodLoss", lambda call: _loss(Cost(), call)),

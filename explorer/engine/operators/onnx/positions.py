@@ -66,7 +66,7 @@ def _normal_rotary(call: Call) -> Cost:
     width: Dim = call.attributes.get("input_width", 0) or source[3]
     if rotated_width < 0 or (isinstance(width, int) and rotated_width > width):
         raise ValueError("it turns more than there is")
-    cost = cost_formulas.elementwise("RMS normalise", (*source[:3], width), ELEMENTWISE["rms_norm"][0])
+    cost = cost_formulas.elementwise("RMS normalize", (*source[:3], width), ELEMENTWISE["rms_norm"][0])
     return cost_formulas.adding(cost, "two products and their sum", (*source[:3], rotated_width), ROTATION)
 
 

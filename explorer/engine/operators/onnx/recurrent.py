@@ -183,7 +183,7 @@ def _mamba(call: Call) -> Cost:
     output_shape: Shape = (*rows, heads * width)
     cost = cost_formulas.adding(cost, "skip: multiply, add", output_shape, 2)
     return cost_formulas.adding(
-        cost, "activate the gate, multiply, RMS normalise", output_shape, 2 + ELEMENTWISE["rms_norm"][0]
+        cost, "activate the gate, multiply, RMS normalize", output_shape, 2 + ELEMENTWISE["rms_norm"][0]
     )
 
 

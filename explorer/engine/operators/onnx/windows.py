@@ -163,7 +163,7 @@ def _blocked_upsample(call: Call) -> Answer:
     return ((call.dtype(0), tuple(dims.multiply(d, s) for d, s in zip(shape, scales, strict=True))),)
 
 
-_NEAREST = replace(FREE, formula="0 (nearest neighbour, no arithmetic)")
+_NEAREST = replace(FREE, formula="0 (nearest neighbor, no arithmetic)")
 
 
 _TAPS_PER_AXIS = {"linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4}

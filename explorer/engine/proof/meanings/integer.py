@@ -336,7 +336,7 @@ def _dequantized(op: str) -> Meaning:
         is_weight_left = reader.is_weight(node.inputs[0])
         x, w = (producers.get(name) for name in (node.inputs[1::-1] if is_weight_left else node.inputs[:2]))
         if x is None or w is None:
-            raise NotTiled(f"the operands of '{node.label}' were not quantised")
+            raise NotTiled(f"the operands of '{node.label}' were not quantized")
         x_, w_ = _operand(x, reader), _operand(w, reader)
         alpha, beta = (np.float32(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
         scales = np.asarray(x_.scale.reshape(()) * w_.scale.reshape(-1), np.float32)
@@ -399,7 +399,7 @@ def _operand(producer: Node, reader: NodeReader) -> _Operand:
             producer.inputs[0], _stored_input(reader, producer, 1), _input_name(producer, 2), axis
         )
     if producer.op != "IntQuant":
-        raise NotTiled(f"'{producer.label}' quantises nothing")
+        raise NotTiled(f"'{producer.label}' quantizes nothing")
     scale, zeros, bits = (_stored_input(reader, producer, index).astype(np.float32) for index in (1, 2, 3))
     zero, half = float(zeros.reshape(-1)[0]), 2.0 ** (float(bits.reshape(-1)[0]) - 1)
     narrow, signed = int(producer.attributes.get("narrow", 0)), int(producer.attributes.get("signed", 1))

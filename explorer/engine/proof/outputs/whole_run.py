@@ -200,7 +200,7 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
         before, (after, note) = runs.together(partial(runs.original, shake=shake), runs.other)
     noise = replace(_noise(pairing), proved=proved)
     remarks = tuple(
-        f"{label} loads in onnxruntime only with its optimisation at '{run.level}'"
+        f"{label} loads in onnxruntime only with its optimization at '{run.level}'"
         for label, run in (("the original", before), ("the other model", after))
         if run.level
     )

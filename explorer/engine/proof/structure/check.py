@@ -398,7 +398,7 @@ class TileCheck:
             self.labels[label] = [(i, t) for i, t in parts if t not in ("", "*") and (i == 2 or not is_scan)]
         for axis, text in self.labels[label]:
             if text != str(tile_index[axis]):
-                raise NotTiled(f"product {tile_index} is labelled ({printable(label)})")
+                raise NotTiled(f"product {tile_index} is labeled ({printable(label)})")
 
     def _check_tile(
         self,

@@ -77,7 +77,7 @@ def unmark_sums(codes: Array) -> Array:
     if not changed.any():
         return codes
     if not changed.all():
-        raise NotTiled("a part of its output is requantised, and a part is not")
+        raise NotTiled("a part of its output is requantized, and a part is not")
     return _CHANGED_ZERO - codes
 
 

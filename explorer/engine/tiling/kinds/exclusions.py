@@ -10,7 +10,7 @@ from explorer.engine.tiling.sites import Kinds, LeftAsItWas, Site, SiteContext
 NOT_MATRIX: Mapping[str, str] = {
     "DeformConv": "a deformable convolution",
     "MatMulIntegerToFloat": "a product of integers with computed scales",
-    "DynamicQuantizeMatMul": "a product that quantises its input as it goes",
+    "DynamicQuantizeMatMul": "a product that quantizes its input as it goes",
     "QLinearConvTranspose": "a quantized transposed convolution",
     "QAttention": "a quantized attention",
     "FusedConv": "a convolution fused with its activation",

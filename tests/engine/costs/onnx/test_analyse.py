@@ -603,7 +603,7 @@ def test_facts_pickle_and_print(build: Build) -> None:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
-    """torchvision models as the TorchScript exporter writes them, batch norms randomised and folded."""
+    """torchvision models as the TorchScript exporter writes them, batch norms randomized and folded."""
     torch = pytest.importorskip("torch")
     torchvision = pytest.importorskip("torchvision")
     folder = tmp_path_factory.mktemp("exported")
@@ -821,7 +821,7 @@ def test_weights_of_another_type_are_told_apart_from_model_to_model(build: Build
 
 
 def test_nothing_of_a_model_waits_for_the_garbage_collector(sample: Callable[[str], Path]) -> None:
-    """A file that was analysed can be replaced: it is not kept open by objects that know each other."""
+    """A file that was analyzed can be replaced: it is not kept open by objects that know each other."""
     path = str(sample("mobilenet_small"))
     analyse(read(path))
     gc.disable()

@@ -435,7 +435,7 @@ def test_a_module_and_its_export_are_trained_alike(tmp_path: Path) -> None:
 
 
 def test_elementwise_work_backward_is_that_of_forward_for_each_gradient() -> None:
-    """A bias of 4, a ReLU, normalisation of 4 with scale and shift, a frozen bias of 3; a detached branch."""
+    """A bias of 4, a ReLU, normalization of 4 with scale and shift, a frozen bias of 3; a detached branch."""
 
     class Net(nn.Module):
         def __init__(self) -> None:

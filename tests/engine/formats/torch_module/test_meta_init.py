@@ -1,4 +1,4 @@
-"""A model of any size is analysed from nothing without the parts of torch that take longest to import."""
+"""A model of any size is analyzed from nothing without the parts of torch that take longest to import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Python program's own nn.Module: analysed, run and exported without a trace left on it."""
+"""A Python program's own nn.Module: analyzed, run and exported without a trace left on it."""
 
 from __future__ import annotations
 

@@ -529,7 +529,7 @@ def test_what_branches_read_from_around_is_cut_too(tmp_path: Path) -> None:
 
 
 def as_onnxruntime_quantises(before: Model, path: Path) -> Model:
-    """The first Gemm and its Relu as one operator on integers, named as onnxruntime's quantiser does."""
+    """The first Gemm and its Relu as one operator on integers, named as onnxruntime's quantizer does."""
     w, b = (before.graph.initializers[name].array() for name in ("w0", "b0"))
     x_scale, w_scale, y_scale = np.float32(8 / 255), np.float32(np.abs(w).max() / 127), np.float32(8 / 255)
     constants = {

@@ -67,7 +67,7 @@ def test_two_numbers_of_one_layer_do_not_hide_each_other(tmp_path: Path) -> None
 
 
 def normalised(path: Path, spoil: Any = None) -> tuple[Model, Model]:
-    """Two convolutions with normalisations, the first's channel 0 below zero; and both folded by hand."""
+    """Two convolutions with normalizations, the first's channel 0 below zero; and both folded by hand."""
     sizes, weights, folded = ((8, 3, 3, 3), (4, 8, 3, 3)), {}, {}
     before, after, last = [], [], ("x", "x")
     for at, size in enumerate(sizes):
@@ -177,7 +177,7 @@ def test_the_smallest_number_that_a_rewrite_moves_is_seen_to_be_off(rewrite: Any
 
 
 def normalised_gemm(path: Path, factor: float) -> tuple[Model, Model]:
-    """A Gemm with a normalisation, folded into its weight by hand; that is stored turned, and one is off."""
+    """A Gemm with a normalization, folded into its weight by hand; that is stored turned, and one is off."""
     weights = {"w": t.weight(16, 8), "b": t.weight(8, seed=1), "s": t.weight(8, seed=2) + 3}
     weights |= {"t": t.weight(8, seed=3), "m": t.weight(8, seed=4), "v": np.abs(t.weight(8, seed=5)) + 1}
     by = weights["s"] / np.sqrt(weights["v"].astype(np.float64) + 1e-5)
