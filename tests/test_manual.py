@@ -19,7 +19,7 @@ from tests import documents, manual
 from tests.fresh import loaded, tops
 
 TEXTS = {topic: manual.where(topic).read_text(encoding="utf-8") for topic in (*TOPICS, "README")}
-SLOW = dict.fromkeys(("profile", "tutorial"), (pytest.mark.slow,))
+SLOW = dict.fromkeys(("profile", "tutorial", "labs"), (pytest.mark.slow,))
 ANEW = "python -m tests.manual writes it anew"
 
 

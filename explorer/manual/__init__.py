@@ -13,7 +13,8 @@ from explorer.base.errors import Misuse, nearest
 from explorer.host import input_files
 
 TOPICS = (
-    *("tutorial", "tasks", "counting", "filter", "overlay", "profile", "split", "serving", "fold", "edit"),
+    *("tutorial", "labs", "tasks"),
+    *("counting", "filter", "overlay", "profile", "split", "serving", "fold", "edit"),
     *("tiling", "proof", "cost", "quantize"),
     "number_formats",
     *("formats", "python", "ssh", "cluster", "glossary", "verbs", "options", "keys", "json"),
