@@ -1,9 +1,9 @@
-"""Changed regions: the nodes between values that two graphs have in common and differ by construction.
+"""Finds the changed regions of two graphs: the nodes whose outputs are not equal by construction.
 
-Outputs that value numbers (`value_numbers`) show to be equal need no further look. Elsewhere, values that a
-diff matches are assumed to be equal. The nodes that make such a value in either graph, back to values that
-are equal by number or by assumption, are a region: usually one operator. If every region gives the same
-value, the outputs are the same, by induction along the execution order.
+Value numbers (`value_numbers`) show that some outputs are equal, and these need no test. For the other nodes,
+values that a diff matched are assumed to be equal. A region is the set of nodes that compute a matched value
+from other equal values. Usually it is one operator. If every region gives the same value in both graphs, the
+outputs are the same, by induction along the execution order.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Sites = Mapping[str, Original]
 Types = Mapping[str, TensorInfo]
 
 _FED = COMPARABLE | {"bfloat16"}
-"""Types of values that a region can get as inputs."""
+"""Types of values that a region can take as inputs."""
 
 
 class ChangedRegion(Struct, frozen=True):
-    """A region of both graphs.
+    """The nodes in both graphs that compute one matched value.
 
     Attributes:
-        pair: The value that the region makes, and its name in the other graph.
-        before, after: The region's nodes in either graph.
-        twins: Inputs of both: the first graph's names, by the names in the second graph.
+        pair: Names of the value in the two graphs.
+        before, after: Nodes and inputs of the region in either graph.
+        twins: The original's name of each input of `after`.
     """
 
     pair: Pair
@@ -53,11 +53,12 @@ class ChangedRegion(Struct, frozen=True):
 
     @property
     def reads(self) -> list[str]:
-        """The first graph's names of all inputs of the region."""
+        """The original's names of all inputs of the region."""
         return sorted({*self.before.inputs, *self.twins.values()})
 
 
 def _site_before(sites: Sites, path: tuple[str, ...], name: str, node: Node) -> Original | None:
+    """Finds the proved product that computes a value of the original, or None."""
     product = sites.get("/".join((*path, name)))
     # an operator that was decomposed before it was tiled may end in a value of the same name
     if product is None or (product.node.key, product.node.inputs) != (node.key, node.inputs):
@@ -66,22 +67,22 @@ def _site_before(sites: Sites, path: tuple[str, ...], name: str, node: Node) -> 
 
 
 class Correspondence:
-    """Two graphs, numbered, and the regions in which they differ.
+    """The value numbers of two graphs, and the regions in which they differ.
 
     Args:
-        before: The original.
-        after: The other model.
-        inputs: Input of the original to input of the other.
-        outputs: Outputs of both, paired.
-        sites: Products that are proved to be tiled, by path and output.
-        types: Returns the types of the values of both graphs.
-        cancel: Asked between slabs of weights.
+        before: Original model.
+        after: Model to compare with it.
+        inputs: Name of the input of `after` by the name of the original's input.
+        outputs: Pairs of the names of the outputs.
+        sites: Products whose tiling is proved, by path and output name.
+        types: Function that returns the types of the values of both graphs.
+        cancel: Function that returns True to cancel. It is called between slabs of weights.
 
     Attributes:
         unequal: Outputs that are not equal by construction.
-        nodes: Number of nodes behind the original's outputs.
-        met: Keys of the sites on which the equal outputs rest.
-        cut_off: Outputs for which the last call of `regions` found no region whose inputs a run can give.
+        nodes: Number of nodes that the original's outputs depend on.
+        met: Keys of the sites that the equality of outputs relies on.
+        cut_off: Outputs for which the last call of `regions` found no region whose inputs a run can supply.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Correspondence:
         self.nodes = self._first.nodes
 
     def _number(self) -> list[Pair]:
-        """Numbers both graphs; returns the outputs with different numbers."""
+        """Numbers the values of both graphs and returns the outputs whose numbers differ."""
         types = self._ranks[0] if self._ranks is not None else None
         site = partial(_site_before, self._sites)
         self._first = GraphNumbers(self._table, self.before, self._input_numbers, site=site, types=types)
@@ -135,7 +136,7 @@ class Correspondence:
         )
 
     def certain_nodes(self, sites: Collection[str]) -> int:
-        """Number of nodes behind the outputs whose values are equal by construction, without `sites`."""
+        """Counts the nodes that are equal by construction, without the products of `sites`."""
         first = self._first
         aside = self.of_sites(sites)
         return sum(
@@ -146,17 +147,17 @@ class Correspondence:
         )
 
     def of_sites(self, sites: Collection[str]) -> set[int]:
-        """Positions of the main graph's nodes that are products of the sites with these keys."""
+        """Finds the indices of the main graph's nodes that are products of the sites with these keys."""
         nodes = enumerate(self.before.graph.nodes if sites else ())
         return {at for at, node in nodes if any(name in sites for name in node.outputs)}
 
     def regions(self, dropped: set[str], through: Mapping[str, Collection[str]]) -> list[ChangedRegion]:
-        """The regions in the order of the original.
+        """Lists the changed regions in the execution order of the original.
 
         Args:
-            dropped: Values of the original that must not be assumed to be equal. Values whose region would
-                depend on a later value are added.
-            through: By the value that a region makes: values through which the region extends.
+            dropped: Values of the original that must not be assumed to be equal. The method adds values whose
+                region would depend on a later value.
+            through: Values that a region must not stop at, by the value that the region computes.
         """
         first_graph, second_graph = self.wirings
         first, position = self._first.values, first_graph.producer
@@ -173,7 +174,7 @@ class Correspondence:
                 if second.derived.get(pair.after, first[pair.before]) == first[pair.before]:
                     continue
                 past = set(through.get(pair.before, ()))
-                # an Identity of the value has the same number: the value must not count as its own input
+                # an Identity of the value has the same number, and the value must not count as its own input
                 closed = {first[pair.before], *(first[name] for name in past)}
                 before = first_graph.region(pair.before, _Stops(stops, first, closed))
                 after = second_graph.region(pair.after, _Stops(stops_after, second.values, closed))
@@ -184,7 +185,7 @@ class Correspondence:
                 if "" not in twins.values() and not behind:
                     changed.append(ChangedRegion(pair, before, after, twins))
                 elif pair.before not in ends:
-                    crossed.add(pair.before)  # its region would depend on a later value
+                    crossed.add(pair.before)  # the region of this value would depend on a later value
                 else:
                     taken = {p.before for p in pairs} - ends
                     more = behind & taken or {n for n in taken if position[n] > here and behind}
@@ -195,12 +196,12 @@ class Correspondence:
             dropped |= crossed
 
     def follows(self, value: Pair, equal: Collection[str], dropped: Collection[str]) -> bool:
-        """Whether a value of both graphs is equal by construction once other values are.
+        """Whether a value is equal by construction once other values are assumed to be equal.
 
         Args:
-            value: The value.
-            equal: Values of the original that are assumed to be equal for it.
-            dropped: Other values that are not assumed to be equal.
+            value: Names of the value in the two graphs.
+            equal: Values of the original to assume equal.
+            dropped: Other values that must not be assumed to be equal.
         """
         first = self._first.values
         pairs = [p for p in self._pairs if p.before in equal or p.before not in dropped]
@@ -224,7 +225,7 @@ class Correspondence:
 
     @cached_property
     def wirings(self) -> tuple[GraphProducers, GraphProducers]:
-        """The producers of the values of either graph."""
+        """The producers of the values in either graph."""
         return GraphProducers(self.before), GraphProducers(self.after)
 
     @cached_property
@@ -233,7 +234,7 @@ class Correspondence:
 
     @cached_property
     def _pairs(self) -> list[Pair]:
-        """Values that a diff matched, outputs included."""
+        """Values that a diff matched, including the outputs."""
         types, theirs = self._value_types
         ends = {p.before for p in self.outputs}
         return [
@@ -243,7 +244,11 @@ class Correspondence:
         ]
 
     def _common(self, second: GraphNumbers) -> dict[int, str]:
-        """Numbers that both graphs have and that a run can give: by the original's name of the value."""
+        """Finds the value numbers that both graphs contain and whose values a run can supply.
+
+        Returns:
+            The original's name of the value by its number.
+        """
         first_graph, second_graph = self.wirings
         fed, fed_after = (
             {name for name in wiring.live if _fed(types.get(name))}
@@ -260,7 +265,7 @@ class Correspondence:
 
 
 class _Stops(Struct, frozen=True):
-    """The names at which a region stops: all of `names` except those with certain numbers."""
+    """The names at which a region stops: all of `names`, except values whose number is in `closed`."""
 
     names: Collection[str]
     numbers: Mapping[str, int]
@@ -271,6 +276,7 @@ class _Stops(Struct, frozen=True):
 
 
 def _fed(info: TensorInfo | None) -> bool:
+    """Whether a region can take a value of this type as an input."""
     return info is not None and info.dtype in _FED
 
 

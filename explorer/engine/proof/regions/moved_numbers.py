@@ -1,7 +1,7 @@
-"""Numbers that a rewrite changed, in regions with other operators, where no number has a known counterpart.
+"""Finds stored numbers that a rewrite changed in regions whose operators differ.
 
-A rewrite joins, splits or transposes tensors, and keeps the numbers. A number that is missing afterwards, or
-a tensor that is nearly equal to one of the other region, was changed.
+Such a region has no known counterpart for a number. A correct rewrite joins, splits or transposes tensors and
+keeps their numbers. So a missing number, or a tensor that nearly equals one of the other region, was changed.
 """
 
 from __future__ import annotations
@@ -27,32 +27,34 @@ from explorer.engine.proof.regions.stored_numbers import (
 from explorer.engine.runtime.onnxruntime import Array
 
 _NEAR, _NEARBY = 2.0**-12, 2.0**-4
-"""Largest relative change of a number that counts as moved by the rewrite; and the limit where nearly all
-other numbers were kept bit for bit."""
+"""Largest relative change of a number that still counts as a change of the same number.
+
+The second limit applies if nearly all other numbers are kept bit for bit.
+"""
 
 _LIKE = 2.0**-6
-"""Relative difference up to which a tensor of one region may be the counterpart of one of the other."""
+"""Largest relative difference between a tensor of one region and its counterpart in the other region."""
 
 _MANY = 1 << 23
-"""Numbers of a region above which single numbers are not compared."""
+"""Number of stored numbers in a region above which single numbers are not compared."""
 
 
 def moved(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifference]:
-    """Numbers that a rewrite changed while it kept the others.
+    """Yields the numbers that a rewrite changed while it kept the others.
 
     Args:
-        sides: Both regions, with folding applied.
-        sizes: For each folded weight, the size of the terms that it adds up.
-        same: Whether two stored tensors are equal.
+        sides: Models of both regions, with folding applied.
+        sizes: Sum of the absolute values of the terms of each folded weight, for either region.
+        same: Function that returns whether two stored tensors are equal.
     """
     yield from _numbers_gone(sides)
     yield from _tensors(sides, sizes, same)
 
 
 def _numbers_gone(sides: Sides) -> Iterator[StoredDifference]:
-    """Numbers that a rewrite changed slightly while it kept nearly all others bit for bit.
+    """Yields a number that changed slightly while nearly all others were kept bit for bit.
 
-    A rewrite may join, split or transpose tensors: the set of numbers stays the same.
+    Joining, splitting and transposing tensors keep the set of numbers.
     """
     if any(sum(t.elements for t in m.graph.initializers.values()) > _MANY for m in sides):
         return
@@ -80,11 +82,12 @@ def _numbers_gone(sides: Sides) -> Iterator[StoredDifference]:
 
 
 def _nearest(numbers: Array, number: float) -> float:
+    """Finds the element that is closest to a number."""
     return float(numbers[np.argmin(np.abs(numbers - number))])
 
 
 def _numbers(model: Model) -> Array:
-    """All finite floats that a region stores."""
+    """Collects all finite floats that a region stores."""
     tensors = constants_of(model.graph.nodes, model.graph.initializers).values()
     arrays = [np.asarray(t.array(), np.float64).reshape(-1) for t in tensors if "float" in t.dtype]
     attributes = [v for node in model.graph.nodes for v in node.attributes.values() if isinstance(v, float)]
@@ -93,7 +96,7 @@ def _numbers(model: Model) -> Array:
 
 
 def _tensors(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifference]:
-    """Tensors of the first region that nearly equal one of the second, and their difference."""
+    """Yields the differences between tensors of the first region and nearly equal tensors of the second."""
     mine, theirs = (
         {name: t for name, t in constants_of(m.graph.nodes, m.graph.initializers).items() if _weight(t)}
         for m in sides
@@ -125,7 +128,7 @@ def _tensors(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifferenc
 
 
 def _counterpart(tensor: Tensor, candidate: Tensor) -> Tensor | None:
-    """The candidate, transposed if needed, if it nearly equals the tensor."""
+    """Returns the candidate, transposed if needed, or None if it does not nearly equal the tensor."""
     if candidate.dtype != tensor.dtype or candidate.elements != tensor.elements:
         return None
     sizes = [[n for n in t.shape if n != 1] for t in (tensor, candidate)]
@@ -141,7 +144,7 @@ def _counterpart(tensor: Tensor, candidate: Tensor) -> Tensor | None:
 
 
 def _weight(tensor: Tensor) -> bool:
-    """Whether a tensor holds more than a few floats."""
+    """Whether a tensor holds at least two floats, all finite, and is small enough to compare."""
     if "float" not in tensor.dtype or not 1 < tensor.elements <= _MANY:
         return False
     try:

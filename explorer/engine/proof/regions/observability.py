@@ -1,7 +1,7 @@
-"""Observability: parts of a region that its runs may not exercise.
+"""Finds the parts of a region that its runs may not exercise, from the graphs.
 
-A branch not taken, a body that never runs, a limit never reached: the graphs tell which values to vary and
-which numbers to meet.
+Examples are a branch not taken, a body that never runs, and a limit never reached. The results tell the tests
+which values to vary and which numbers to include.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from explorer.engine.graph.random_operators import all_nodes
 from explorer.engine.proof.regions.stored_numbers import constants_of
 
 _FEW = 64
-"""Largest number of elements of a stored tensor that may hold limits."""
+"""Largest number of elements of a stored tensor that is searched for limits."""
 
 Sides = tuple[Sequence[Node], Sequence[Node]]
-"""Nodes of both graphs."""
+"""The nodes of a region in the two graphs."""
 
 
 class NodeContents:
@@ -36,8 +36,8 @@ class NodeContents:
         """Whether the trials left a branch or a trip count undecided.
 
         Args:
-            nodes: Of both graphs.
-            varied: Values of either graph that the trials covered in all ways.
+            nodes: Nodes of the region in the two graphs.
+            varied: Names of the values in either graph for which the trials ran both settings.
         """
         for at, (model, side) in enumerate(zip(self.models, nodes, strict=True)):
             constants = self._stored[at]
@@ -52,7 +52,7 @@ class NodeContents:
         return False
 
     def numbers(self, nodes: Sides) -> list[float]:
-        """The few numbers in nodes: limits, slopes, epsilons under a root."""
+        """Collects the numbers in small constants and attributes, such as limits, slopes and epsilons."""
         numbers: set[float] = set()
         for at, side in enumerate(nodes):
             for node in side:
@@ -64,7 +64,7 @@ class NodeContents:
 
 
 def controls(nodes: Sequence[Node]) -> list[str]:
-    """The values that choose the branches of nodes and the trip counts of loops."""
+    """Finds the values that choose the branches of If nodes and the trip counts of loops."""
     names = dict.fromkeys(
         name
         for node in nodes

@@ -1,10 +1,13 @@
-"""Changed regions, run alone: the original's own values first, then dense random ones.
+"""Tests each changed region alone, on the original's activations and on dense random values.
 
-A whole run gives a region only the values that reach it: zeros behind a dead ReLU, nothing near the limit of
-a Clip. So a region also gets values without zeros, at 0.1, 1 and 10 times the spread of its own, and must be
-as close to float64 on them as the original's region. Indices, masks and ids are never made up. On values that
-a region can never get, a difference may not be real (a Relu behind a Relu). Then the region is run together
-with the nodes that make its inputs, and that result counts.
+A full run gives a region only the values that reach it, such as zeros after a dead ReLU, or no values near
+the limit of a Clip. So a region also runs on values without zeros, at 0.1, 1 and 10 times the spread of its
+own values. On these it must be as close to float64 as the original's region. Indices, masks and ids are never
+made up.
+
+A region may get values that it could never get in the model. A difference on such values may not matter, as
+with a Relu after a Relu. The region is then tested together with the nodes that compute its inputs, and that
+result counts.
 """
 
 from __future__ import annotations
@@ -59,49 +62,51 @@ from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.facts import OutputEvidence, RegionEvidence
 
 _SPREADS = (1.0, 0.1, 10.0)
-"""Spreads of the dense values, relative to the original's own values."""
+"""Spreads of the dense values, relative to the original's values."""
 
 _ENOUGH, _MANY = 4096, 8
 """Number of made-up elements that suffice, and the most sets of them."""
 
 _DRAWS = 3
-"""Inputs on which a region without floats is tried."""
+"""Number of inputs on which a region without float inputs is tried."""
 
 _UPSTREAM = 3
-"""Steps upstream by which a region is widened where only made-up values show a difference."""
+"""Number of times that a region is extended upstream if only made-up values show a difference."""
 
 _DENSE, _MEETING, _STEERED = "dense random", "few different", "steered"
-"""Kinds of sets of values; the original's own values have the kind ''."""
+"""Kinds of sets of values. The original's values have the kind ''."""
 
 _NAMED = 3
-"""Operators of a region that a message names."""
+"""Number of operators of a region that a message names."""
 
 _AHEAD = 1 << 24
-"""Bytes of the original's own values that one run fetches for later regions: one run for each region would
-take time quadratic in the number of regions."""
+"""Bytes of the original's values that one run fetches for later regions.
+
+One run for each region would take time quadratic in the number of regions.
+"""
 
 _SMALL = 1 << 20
-"""Bytes of a region up to which it runs in one thread: threads are created anew for each region."""
+"""Bytes of a region up to which it runs in one thread, because each region creates its threads anew."""
 
 _LIMITS = 48
-"""Limits on one side of a region that are tried."""
+"""Largest number of limits on one side of a region that are tried."""
 
 _INSIDE = 16
-"""Values in a region, from the last, that are checked for a difference that the region hides."""
+"""Number of values in a region, counted from the last, that are checked for a hidden difference."""
 
 
 class RegionResult(Struct, frozen=True):
-    """The result of a tested region.
+    """The result of testing a region.
 
     Attributes:
-        evidence: What the runs showed.
-        positions: Positions of its nodes in the original.
-        lasting: Whether the region differs, or may differ, so that a larger region with an equal result must
-            compensate for it.
+        evidence: Outcome of the runs.
+        positions: Indices of the region's nodes in the original.
+        lasting: Whether the region differs or may differ. Then only a larger region with an equal result,
+            whose later nodes compensate, can clear it.
         rounded: Largest relative difference of stored numbers that were computed in another order.
-        hides: Relative output difference that the runs cannot tell from rounding; 0 where every number has a
-            counterpart.
-        folded: Whether a counterpart was computed from several numbers.
+        hides: Relative output difference that the runs cannot tell from rounding, or 0 if every stored number
+            has a counterpart.
+        folded: Whether a stored number has a counterpart that was computed from several numbers.
     """
 
     evidence: RegionEvidence
@@ -124,21 +129,23 @@ def settle(
     tell: Callable[[int, int], None],
     cancel: Cancel,
 ) -> tuple[RegionResult, ...]:
-    """Tests every changed region; where one fails, tests larger regions around it.
+    """Tests every changed region, and tests larger regions around those that fail.
 
-    A value that a diff matched may have another meaning in the second graph (of a convolution into which a
-    normalization was folded). Later nodes then compensate for it, and the region grows until it is equal or
-    reaches an output. Growth doubles, so a model of a thousand layers takes ten rounds.
+    A diff may match two values with different meanings, such as the outputs of two convolutions of which only
+    one contains a folded normalization. Later nodes then compensate for the difference. So the failed region
+    grows until it is equal or reaches an output. Its size doubles each time, so that a model of a thousand
+    layers takes ten rounds.
 
     Args:
-        correspondence: The two graphs.
-        tries: How the inputs are drawn at each of the sizes; regions are widened at the first.
-        seed: Of the first draw.
-        tell: Receives the number of tested regions and of all regions.
-        cancel: Asked now and then.
+        correspondence: Matched values of the two graphs.
+        tries: Random inputs for each set of sizes. Regions are extended with the first set.
+        seed: Seed of the first draw.
+        tell: Callback for progress, with the number of tested regions and of all regions.
+        cancel: Function that returns True to cancel the tests, or None.
 
     Returns:
-        The result of every region; where one differs, the region that showed it first comes first.
+        The result of every region. If regions differ, the result that showed the difference first comes
+        first.
     """
     runner = _Runner(correspondence, tries, seed, cancel)
     results: dict[tuple[object, ...], RegionResult] = {}
@@ -157,7 +164,7 @@ def settle(
                 failed.setdefault(region.pair.before, results[region.key])
         bad = [r for r in regions if not results[r.key].passed]
         growing = [r.pair.before for r in bad if r.pair.before not in ends]
-        # behind the last region all nodes are equal by construction: nothing compensates
+        # all nodes after the last region are equal by construction, so none compensates
         if not growing or (bad == regions[-1:] and results[bad[0].key].lasting):
             break
         for name in growing:
@@ -180,7 +187,7 @@ def _first_difference(
     failed: Mapping[str, RegionResult],
     dropped: set[str],
 ) -> RegionResult | None:
-    """The first result that shows a difference inside a grown region."""
+    """Finds the first result that shows a difference inside a region that grew."""
     for region in regions:
         producer = runner.before.producer
         within = [n for n in failed if producer[n] in region.before.nodes and n != region.pair.before]
@@ -200,6 +207,7 @@ def _first_difference(
 
 
 def _cut_off(runner: _Runner, pair: Pair) -> RegionResult:
+    """Reports an output as unproven because no run can supply the inputs of its region."""
     op = printable(runner.before.nodes[runner.before.producer[pair.before]].op)
     reason = "it is made of values that it cannot be given alone"
     return RegionResult(RegionEvidence(pair.before, op, op, 0, "unproven", reason))
@@ -208,14 +216,14 @@ def _cut_off(runner: _Runner, pair: Pair) -> RegionResult:
 def _hidden_value(
     runner: _Runner, region: ChangedRegion, within: Sequence[str], dropped: set[str]
 ) -> RegionResult | None:
-    """A value inside a region that differs, although the region neither shows it nor compensates for it.
+    """Finds a value inside a region that differs, although the region's output hides the difference.
 
-    Only another operator can compensate for a difference. With equal operators and equal numbers behind it,
-    the difference is lost: in an ArgMax, behind zero weights, or in a sum with far larger numbers.
+    Only another operator can compensate for a difference. If the later nodes have equal operators and
+    numbers, the difference was lost: in an ArgMax, behind zero weights, or in a sum with far larger numbers.
     """
     differing: set[str] = set()
     for name in within[:_INSIDE]:
-        # inputs of an earlier, smaller region may have been values with another meaning in the other graph
+        # an earlier, smaller region may have had inputs with another meaning in the other graph
         again = runner.graphs.regions(dropped - {name}, {})
         alone = next((r for r in again if r.pair.before == name), None)
         if alone is None:
@@ -231,7 +239,7 @@ def _hidden_value(
 
 
 def _matched_behind(correspondence: Correspondence, name: str, count: int) -> set[str]:
-    """A value and the next matched values behind it, `count` in all."""
+    """Finds a value and the next matched values that depend on it, `count` in all."""
     reached, following = {name}, {name}
     nodes = correspondence.before.graph.nodes
     matched = correspondence.matched
@@ -246,7 +254,15 @@ def _matched_behind(correspondence: Correspondence, name: str, count: int) -> se
 
 
 class _Tries(Struct):
-    """The trials of a region. `varied`: values that control branches and loops, tried in all ways."""
+    """The trials of a region.
+
+    Attributes:
+        results: Evidence of each set of values.
+        first: Output of the original for the first values, as a list of at most one array.
+        draws: Number of input sets that ran.
+        moved: Whether the output changed between input sets.
+        varied: Names of the branch conditions and loop counts for which both settings ran.
+    """
 
     results: list[OutputEvidence] = field(default_factory=list)
     first: list[Array] = field(default_factory=list)
@@ -256,6 +272,7 @@ class _Tries(Struct):
 
 
 class _Runner:
+    """Runs regions, and keeps the sessions and activations that later regions reuse."""
     def __init__(
         self,
         correspondence: Correspondence,
@@ -275,7 +292,7 @@ class _Runner:
         self._varying = Variation(correspondence.before), Variation(correspondence.after)
 
     def expose(self, regions: Sequence[ChangedRegion]) -> None:
-        """Loads the original with the inputs of regions as outputs."""
+        """Loads the original with the inputs of the given regions as extra outputs."""
         names = dict.fromkeys(name for r in regions for name in r.reads if name in self.before.producer)
         if names.keys() - self._exposed:
             self._exposed |= names.keys()
@@ -284,7 +301,7 @@ class _Runner:
             self._session = RuntimeSession(model, what="the original", optimise=False)
 
     def own(self, names: Sequence[str], trial_inputs: tuple[RandomInput, ...], seed: int) -> Feeds:
-        """The original's own values of these names."""
+        """Computes the values that the original gives to these names."""
         feeds = self._fetched.get((id(trial_inputs), seed), {})
         if missing := [name for name in names if name not in feeds]:
             inputs = draw(trial_inputs, seed)
@@ -297,7 +314,7 @@ class _Runner:
         return {name: feeds[name] for name in names}
 
     def _upcoming(self, requested: Sequence[str]) -> Iterator[str]:
-        """Small values that the next regions will need."""
+        """Yields names of values that the next regions need, up to `_AHEAD` bytes."""
         budget, begun = _AHEAD, False
         for name in self._asked:
             begun = begun or name == requested[0]
@@ -309,7 +326,7 @@ class _Runner:
             yield name
 
     def widened(self, region: ChangedRegion, dropped: set[str]) -> RegionResult:
-        """The result of a region, alone or together with the nodes that make its inputs."""
+        """Tests a region alone and, if needed, together with the nodes that compute its inputs."""
         alone = result = self.test(region)
         past: set[str] = set()
         for _ in range(_UPSTREAM):
@@ -330,7 +347,7 @@ class _Runner:
         return result if result.passed else alone
 
     def test(self, region: ChangedRegion) -> RegionResult:
-        """The result of a region, run at all sizes."""
+        """Tests a region at all sizes."""
         nodes = self._nodes(region)
         evidence = RegionEvidence(
             value=region.pair.before,
@@ -384,7 +401,7 @@ class _Runner:
         evidence: RegionEvidence,
         tally: _Tries,
     ) -> RegionResult:
-        """The result of a region that gave the same value in all trials."""
+        """Judges a region that gave equal values in all trials."""
         here = region.before.nodes
 
         def unproven(reason: str, *, lasting: bool = True) -> RegionResult:
@@ -428,18 +445,19 @@ class _Runner:
         worst: OutputEvidence,
         stored_differences: StoredDifferences,
     ) -> tuple[str, float, float]:
-        """Differences of stored numbers that the runs of a region do not show.
+        """Judges the differences of stored numbers that the runs of a region do not show.
 
         Returns:
-            (a difference that no run shows; the largest relative difference of stored numbers that were
-            computed in another order; the relative output difference that the runs may hide)
+            Tuple of three: a difference that no run shows, or ''; the largest relative difference of stored
+            numbers that were computed in another order; the relative output difference that the runs may
+            hide.
         """
         before = self._cut_models(region)[0]
         if not stored_differences.alike:
             return self._moved_differences(region, worst, stored_differences)
         large = [difference for difference in stored_differences.differences if difference.large]
         for difference in large[:_INSIDE]:
-            # two differences may cancel: a factor that moved from one weight into the next
+            # two differences may cancel, as when a factor moves from one weight to the next
             alone = len(stored_differences.differences) == 1 or difference.place is None
             if alone or not self._distinguishes(
                 region, nodes, before, restored(stored_differences.sides[1], difference)
@@ -457,12 +475,12 @@ class _Runner:
     def _undecided_limit(
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], *, tables_alone: bool
     ) -> str:
-        """A remark on a limit that only one side has, and that no run shows to matter.
+        """Describes a limit that only one side has and that no run shows to matter, or returns ''.
 
         Args:
-            region: The region.
-            nodes: Its nodes, of both sides.
-            tables_alone: Whether the region's other numbers have been compared already.
+            region: Region to check.
+            nodes: Nodes of the region in either graph.
+            tables_alone: Whether to check table rows only, because all other numbers have been compared.
         """
         sides = self._cut_models(region)
         for which, model, every in zip(
@@ -487,9 +505,13 @@ class _Runner:
         model: Model,
         number: Deciding,
     ) -> bool:
-        """Whether close numbers show that a number matters, or far numbers show that it does not."""
+        """Whether the runs decide if a number matters.
+
+        They do if numbers slightly below and above it both change the output, or if numbers far from it do
+        not.
+        """
         changes = partial(self._changes_output, region, nodes, model)
-        # below and above: if only one of them changes anything, the runs met one side of the number only
+        # if only the smaller or only the larger number changes the output, the values covered one side of it
         if all(map(changes, moved_number(model, number))):
             return True
         far = scaled_number(model, number)
@@ -498,7 +520,7 @@ class _Runner:
     def _changes_output(
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], model: Model, replacement: Model
     ) -> bool:
-        """Whether another model in place of a side of a region gives another value."""
+        """Whether replacing one side of a region by another model changes the output."""
         input_names = {value.name for value in model.graph.feeds}
         twins = {name: twin or name for name, twin in region.twins.items()}
         as_it_is = RuntimeSession(model, what="a changed region alone", optimise=False, threads=1)
@@ -529,7 +551,7 @@ class _Runner:
     def _moved_differences(
         self, region: ChangedRegion, worst: OutputEvidence, stored_differences: StoredDifferences
     ) -> tuple[str, float, float]:
-        """As `_judge_stored`, where the operators differ."""
+        """Judges stored numbers like `_judge_stored`, for two sides with different operators."""
         if not worst.dtype.startswith("float") or not region.reads:
             return "", 0.0, 0.0
         large = next(
@@ -571,7 +593,7 @@ class _Runner:
                 (*run(values), values) for kind, feeds in sets if kind in ("", _DENSE) for values in feeds
             ]
             return not self._compare(region, pairs, run).passed
-        except BadModel:  # a form that cannot run shows nothing
+        except BadModel:  # a form that cannot run is no evidence
             return False
 
     def _value_sets(
@@ -583,7 +605,7 @@ class _Runner:
         *,
         first: bool,
     ) -> Iterator[tuple[str, list[Feeds]]]:
-        """Sets of values to try, with their kinds."""
+        """Yields the sets of values to try, each with its kind."""
         steering = [name for name in controls(nodes[0]) if name in region.before.inputs]
         floats = [n for n, v in original_values.items() if v.dtype.name in FED_FLOATS and v.size]
         feeds = [original_values]
@@ -611,9 +633,9 @@ class _Runner:
         feeds: Sequence[Feeds],
         tally: _Tries,
     ) -> OutputEvidence | None:
-        """Runs a region on sets of values; returns the evidence of a difference, or None."""
+        """Runs a region on sets of values, and returns the evidence of a difference or None."""
         if kind == _MEETING and not all(r.equal for r in tally.results):
-            return None  # if the region rounds, such a number may fall on its other side
+            return None  # rounding may put a value on the other side of a limit
         pairs = []
         for values in feeds:
             try:
@@ -626,7 +648,7 @@ class _Runner:
         output = self._compare(region, pairs, run)
         tally.draws += len(pairs)
         if not output.passed:
-            # NaN against NaN shows nothing
+            # NaN compared with NaN is no evidence
             return None if output.equal else output
         tally.results.append(output)
         old_outputs = [old for old, _, _ in pairs]
@@ -640,7 +662,7 @@ class _Runner:
         return None
 
     def _differences(self, region: ChangedRegion) -> StoredDifferences:
-        """The differences of the numbers that a region stores in both graphs."""
+        """Compares the numbers that a region stores in the two graphs."""
         if region.key not in self._stored_in:
             self._stored_in = {region.key: differences(*self._cut_models(region), self.graphs.same_content)}
         return self._stored_in[region.key]
@@ -652,7 +674,7 @@ class _Runner:
         )
 
     def _cut_models(self, region: ChangedRegion) -> tuple[Model, Model]:
-        """A region of both graphs, each as a model."""
+        """Builds a model of the region's nodes for either graph."""
         if not self._types.keys() >= set(region.reads):
             self.own(region.reads, self.tries[0], self.seed)
         after_types = {name: self._types[twin or name] for name, twin in region.twins.items()}
@@ -663,7 +685,7 @@ class _Runner:
     def _pair_runner(
         self, region: ChangedRegion, first: Model, second: Model
     ) -> Callable[[Feeds], tuple[Array, Array]]:
-        """A function that runs two models on the inputs of a region."""
+        """Returns a function that runs two models on the inputs of a region."""
         size = sum(map(self.graphs.nbytes, region.reads))
         size += sum(t.nbytes for model in (first, second) for t in model.graph.initializers.values())
         threads = 1 if size < _SMALL else None
@@ -710,17 +732,17 @@ class _Runner:
         noise = replace(noise, independent=dict.fromkeys(name, fewest))
         (output,) = outputs.compare(old, new, truth, noise)
         if not output.passed and eased.passed and self._differences(region).rounded:
-            return eased  # the stored numbers differ by a rounding, and so does the output
+            return eased  # the stored numbers differ by a rounding error, and so may the output
         return output
 
 
 def _random_evidence(
     evidence: RegionEvidence, draws: Sequence[bool], first: Sequence[Array], again: Sequence[Array]
 ) -> RegionEvidence:
-    """Evidence of two runs on the same values, of a region that draws random numbers.
+    """Compares two runs on the same values, for a region that draws random numbers.
 
-    A difference between runs of such a region shows nothing. A region that draws random numbers on one side
-    only, and whose output changes with them, differs.
+    A difference between the graphs shows nothing if both draw random numbers. If only one of them does, and
+    its output changes from run to run, the region differs.
     """
     varies = [
         drawn and not outputs.identical(*runs)
@@ -734,7 +756,7 @@ def _random_evidence(
 
 
 def _hidden_by_rounding(worst: OutputEvidence) -> float:
-    """Relative output difference of a region that its runs would take for rounding."""
+    """Computes the relative output difference that a region's runs would take for rounding."""
     least = unit_roundoff(worst.dtype)
     if worst.relative_rms is None or worst.equal:
         return least
@@ -742,6 +764,6 @@ def _hidden_by_rounding(worst: OutputEvidence) -> float:
 
 
 def _named(ops: Sequence[str]) -> str:
-    """Operators in words: 'Conv, BatchNormalization and 3 more'."""
+    """Lists operators for a message, as in 'Conv, BatchNormalization and 3 more'."""
     head = ", ".join(printable(op) for op in ops[:_NAMED])
     return head if len(ops) <= _NAMED else f"{head} and {len(ops) - _NAMED} more"

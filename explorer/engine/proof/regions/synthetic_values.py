@@ -16,7 +16,7 @@ Feeds = dict[str, Array]
 
 
 def spreads(values: Feeds) -> dict[str, float]:
-    """The spread of each float value: its standard deviation, or its largest number, or 1."""
+    """Computes the spread of each float value: the standard deviation, or the largest magnitude, or 1."""
     deviations = {}
     for name, value in values.items():
         if value.dtype.name in FED_FLOATS:
@@ -41,7 +41,13 @@ def dense(values: Feeds, wide: Mapping[str, float], spread: float, seed: int) ->
 
 
 def meeting(values: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
-    """Values at which decisions turn: zeros, halves, equal values, the region's own numbers."""
+    """Draws values at which comparisons change: zeros, halves, equal values and numbers stored in the region.
+
+    Args:
+        values: Original values by name. Only floats are replaced.
+        numbers: Numbers that the region stores, such as limits.
+        seed: Seed of the random numbers.
+    """
     drawn_values: Feeds = {}
     limits = [v * by for v in numbers for by in (1, 0.5, 1.5)]
     for name, value in values.items():
@@ -60,6 +66,6 @@ def meeting(values: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
 
 
 def steered_values(values: Feeds, names: Sequence[str], way: bool) -> Feeds:
-    """The values with every condition true and every loop run a few times, or false and once."""
+    """Sets every condition to true and every loop count to 3, or to false and 1."""
     ways = {n: way if values[n].dtype.kind == "b" else (3 if way else 1) for n in names}
     return {**values, **{n: np.full_like(values[n], value) for n, value in ways.items()}}

@@ -1,7 +1,8 @@
-"""Trials of a layer: comparisons of two arrays of one value, and the inputs on which a layer is tried.
+"""Compares two arrays of one value, and makes the inputs on which a layer is tried.
 
-Behind a ReLU half of a weight is multiplied by zero, and in a sum of thousands of terms rounding hides a
-weight that is off by a thousandth. So a layer is tried on values without zeros, and on parts of them.
+After a ReLU, half of the weight is multiplied by zero. In a sum of thousands of terms, rounding hides a
+weight that is wrong by a thousandth. So a layer is also tried on values without zeros, and on random parts of
+its input.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ FLOATS = ("float16", "float32", "float64")
 COMPARABLE = frozenset(
     (*FLOATS, "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 )
-"""Types that the runtime accepts and returns."""
+"""Element types that the runtime accepts and returns."""
 
 _PLAIN = 16.0
-"""Multiple of the original's noise that rounding cannot explain."""
+"""Multiple of the original's rounding error that rounding cannot explain."""
 
 _LARGEST_FILL = 10.0
-"""Largest number used to fill zeros: masks hold numbers near the largest float."""
+"""Largest number that replaces zeros. Masks may hold numbers near the largest float."""
 
 
 class Trial(Struct):
-    """The values of one place in both models, compared.
+    """A comparison of one value in both models.
 
     Attributes:
-        figures: The comparison, over all draws.
-        fault: A fault that figures do not show: another shape.
-        not_run: Why the layer could not run; '' if it ran.
-        differing: Number of different elements; counted only for types other than floats.
+        figures: Comparison over all draws.
+        fault: A fault that the figures do not show, such as another shape, or ''.
+        not_run: Reason why the layer could not run, or ''.
+        differing: Number of different elements. Float types are not counted.
+        elements: Number of compared elements.
     """
 
     figures: OutputComparison
@@ -53,15 +55,16 @@ class Trial(Struct):
 
 
 class ComparedValue(Struct):
-    """A value that both models have, and its comparisons.
+    """A value that both models compute, with its comparisons.
 
     Attributes:
-        pair: Its names.
-        before, after: The nodes of either model that compute it from other such values.
-        dtypes: Its type in either model.
-        nbytes: Inferred bytes of one array of it; a guess where unknown.
-        whole: The comparison in whole runs.
-        alone: Comparisons of its layer on the first model's values: unchanged, and with zeros filled.
+        pair: Names of the value in the two models.
+        before, after: Nodes in either model that compute the value from other compared values.
+        dtypes: Element types of the value in the two models.
+        nbytes: Inferred size of the value in bytes, or a guess if unknown.
+        whole: Comparison in runs of the whole models.
+        alone: Comparisons of the layer alone, on unchanged inputs and on inputs with zeros filled.
+        shape: Shape of the value.
     """
 
     pair: Pair
@@ -75,7 +78,7 @@ class ComparedValue(Struct):
 
     @property
     def float(self) -> bool:
-        """Whether its errors have a size."""
+        """Whether the elements are floats, so that a difference has a magnitude."""
         return self.dtypes[0] in FLOATS
 
 
@@ -99,7 +102,7 @@ def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
 
 
 def as_given(value: Array, dtype: str | None) -> Array:
-    """The value rounded to the other model's type, so that both layers get the same input."""
+    """Rounds a value to the other model's type, so that both layers get the same input."""
     if dtype in (None, "string") or value.dtype == dtype or np.can_cast(value.dtype, dtype):
         return value
     with np.errstate(over="ignore"):
@@ -107,12 +110,12 @@ def as_given(value: Array, dtype: str | None) -> Array:
 
 
 def in_type(value: Array, dtype: str) -> Array:
-    """The value in an element type; strings are unchanged."""
+    """Converts a value to an element type. Strings are unchanged."""
     return value if dtype == "string" else value.astype(dtype, copy=False)
 
 
 def seed_of(name: str) -> int:
-    """The seed of a value's random numbers: it depends on the name alone."""
+    """Computes a random seed from the name of a value."""
     return zlib.crc32(name.encode())
 
 
@@ -125,7 +128,7 @@ def undecided(trial: Trial) -> bool:
 
 
 def without_zeros(value: Array, seed: int) -> Array:
-    """The value with random numbers of its own size in place of zeros; unchanged if it has no zeros."""
+    """Replaces zeros by random numbers of the value's own magnitude."""
     zeros = value == 0
     if value.dtype.kind != "f" or not zeros.any():
         return value
@@ -133,7 +136,7 @@ def without_zeros(value: Array, seed: int) -> Array:
     scale = min(float(np.median(present)) if present.size else 1.0, _LARGEST_FILL)
     drawn = np.random.default_rng(seed).standard_normal(int(np.count_nonzero(zeros))) * scale
     filled = value.copy()
-    # a value that is never negative may be the input of a root
+    # a value that is never negative may be the input of a square root
     filled[zeros] = (drawn if (value < 0).any() or not present.size else np.abs(drawn)).astype(value.dtype)
     return filled
 

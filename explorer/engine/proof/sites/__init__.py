@@ -1,1 +1,1 @@
-"""Runs of tiled matmuls alone."""
+"""Runs each tiled matmul alone and compares its output with a reference."""

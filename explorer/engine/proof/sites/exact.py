@@ -1,8 +1,8 @@
-"""Exact proof of integer products, layer 2: bit for bit, without a tolerance.
+"""Proves a tiled integer product by exact integer arithmetic (layer 2 of the proof), without a tolerance.
 
-The reference is exact integer arithmetic, beside the original's own output. Where the processor has no VNNI,
-onnxruntime adds pairs of products of unsigned and signed bytes in 16 bits, and saturates. Where the
-original's output is inexact for that reason, the tiled graph must still be exact.
+Each output element must equal the exact result bit for bit. The original model may itself be inexact: on a
+processor without VNNI, onnxruntime adds pairs of products of unsigned and signed bytes in 16 bits, and these
+sums saturate. The tiled graph must be exact even then.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ SATURATES = "onnxruntime saturates products of unsigned with signed bytes on thi
 
 
 def dense_integers(x: Array, seed: tuple[int, ...]) -> Array:
-    """Random numbers of the whole range of the type."""
+    """Draws random integers from the full range of the type of `x`, in its shape."""
     limits = np.iinfo(x.dtype)
     numbers = np.random.default_rng(seed).integers(limits.min, limits.max, x.shape, np.int64, endpoint=True)
     return np.asarray(numbers).astype(x.dtype)
 
 
 def dense_codes(x: Array, grid: tuple[float, int, int], seed: tuple[int, ...]) -> Array:
-    """Floats that are random codes times the step."""
+    """Draws random quantized values: an integer code times the step, in the shape and type of `x`.
+
+    Args:
+        x: Array that gives the shape and the float type.
+        grid: Step, smallest code, largest code.
+        seed: Seed of the random generator.
+    """
     step, least, largest = grid
     codes = np.random.default_rng(seed).integers(least, largest, x.shape, np.int64, endpoint=True)
     return np.asarray(codes.astype(x.dtype) * x.dtype.type(step))
@@ -38,14 +44,14 @@ def compare_exact(
     """Compares the output of a tiled site with exact integer arithmetic.
 
     Args:
-        meaning: The meaning of the site.
-        draws: The inputs of each run; the original gave `y` for the first.
-        outputs: The site's output for each draw.
-        y: The original's output.
+        meaning: Product that the site computes.
+        draws: Input arrays of each run. The original's output `y` belongs to the first run.
+        outputs: Output of the tiled site for each run.
+        y: Output of the original model.
 
     Returns:
-        (the comparison with the original's own output; '' if every element is exact, else the fault; a remark
-        on the original; whether the remark is that the runtime saturates its sums).
+        Tuple of four: the comparison with the original's output; the fault, or '' if every element is exact;
+        a remark on the original, or ''; whether the remark says that the runtime saturates its sums.
     """
     assert meaning.integers is not None
     floats = np.issubdtype(y.dtype, np.floating)
@@ -80,7 +86,11 @@ def _of_original(
     visible: Array,
     floats: bool,
 ) -> tuple[str, bool]:
-    """How the original's own output differs from the exact one, if it does; and whether by saturation."""
+    """Describes how the original's output differs from the exact result.
+
+    Returns:
+        The remark, or '' if they agree; whether saturated sums explain the difference.
+    """
     assert meaning.integers is not None
     if floats and meaning.integers.scale is not None and bound is not None:
         allowed = (

@@ -1,7 +1,8 @@
-"""Parts of a graph in sessions of their own; weights stay where they are stored.
+"""Runs parts of a graph in separate sessions, with the weights left where they are stored.
 
-A run that returns every activation of a large network needs gigabytes, and one run for each portion of them
-repeats the work. Instead each portion is a model that begins where the previous portions ended.
+One run that returns every activation of a large network needs gigabytes. One full run for each portion of the
+activations repeats the work. Here each portion becomes a small model that starts where the previous portions
+ended.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 def run_part(
     model: Model, outputs: Sequence[str], feeds: Mapping[str, Array], label: str, threads: int
 ) -> dict[str, Array]:
-    """Runs the nodes between some values of a graph and others.
+    """Runs the nodes that compute `outputs` from the values in `feeds`.
 
     Args:
-        model: The model.
-        outputs: Value names.
-        feeds: The values at the start.
-        label: The part's name in messages.
-        threads: For its operators.
+        model: Model that contains the nodes.
+        outputs: Names of the values to compute.
+        feeds: Arrays of the values to start from, by name.
+        label: Name of the part in error messages.
+        threads: Number of threads for the operators.
 
     Raises:
-        BadModel: onnxruntime cannot load or run it.
+        BadModel: onnxruntime cannot load or run the part.
     """
     nodes, _ = Wiring.of(model.graph).needed(outputs, stop=feeds)
     return run_nodes(model, nodes, feeds, outputs, label, threads)
@@ -39,19 +40,19 @@ def run_part(
 def run_in_pieces(
     model: Model, feeds: Mapping[str, Array], portions: Sequence[Sequence[str]], label: str
 ) -> Iterator[dict[str, Array]]:
-    """Values of a model, portion by portion.
+    """Computes values of a model, portion by portion.
 
     Args:
-        model: The model.
-        feeds: Its inputs.
-        portions: Names of values, for each portion.
-        label: The model's name in messages.
+        model: Model to run.
+        feeds: Arrays of the model inputs, by name.
+        portions: Names of the values of each portion.
+        label: Name of the model in error messages.
 
     Yields:
         The values of each portion, by name.
 
     Raises:
-        BadModel: onnxruntime cannot load or run it.
+        BadModel: onnxruntime cannot load or run the model.
     """
     wiring = Wiring.of(model.graph)
     if any(name not in feeds and wiring.maker(name) is None for names in portions for name in names):
@@ -83,7 +84,7 @@ def run_in_pieces(
 def _run_whole(
     model: Model, feeds: Mapping[str, Array], portions: Sequence[Sequence[str]], label: str
 ) -> Iterator[dict[str, Array]]:
-    """The values of each portion, each by a run of the whole model."""
+    """Computes each portion by a run of the full model."""
     for names in portions:
         outputs = [name for name in dict.fromkeys(names) if name not in feeds]
         values = (
@@ -100,7 +101,7 @@ def run_nodes(
     label: str,
     threads: int | None = None,
 ) -> dict[str, Array]:
-    """Runs some nodes of a model alone: see `run_part`."""
+    """Runs some nodes of a model alone, with the arguments of `run_part`."""
     inputs = tuple(Value(n, element_type(v), v.shape) for n, v in feeds.items())
     return part_session(model, nodes, inputs, outputs, label, threads).run(dict(feeds))
 
@@ -113,7 +114,7 @@ def part_session(
     label: str,
     threads: int | None,
 ) -> RuntimeSession:
-    """A session of some nodes of a model, with the weights that they read."""
+    """Creates a session of some nodes of a model, with the weights that they read."""
     read = {name for node in nodes for name in reads(node)} - {value.name for value in inputs}
     initializers = model.graph.initializers
     graph = Graph(
@@ -128,7 +129,10 @@ def part_session(
 
 
 def functions_called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:
-    """The functions that nodes call, directly or not: a session checks every function that it gets."""
+    """Finds the functions that nodes call directly or through other functions.
+
+    A session checks every function that it receives, so it gets no other functions.
+    """
     called: set[tuple[str, str, str]] = set()
     pending = list(nodes) if model.functions else []
     while pending:

@@ -1,8 +1,8 @@
-"""Proof of planned sites: every product of a plan is walked, and run alone (layers 1 and 2 of the proof).
+"""Proves the sites of a tile plan: layers 1 and 2 of the proof. A site is one planned matmul.
 
-The walk (`structure`) is exact and sees everything except a wrong operator body. The run (`sites`) sees the
-bodies, on the original's own activations and on dense random ones. Open sizes are tested at several
-sizes.
+Layer 1 walks the graph of the site (`structure`). The walk is exact, but it does not look into operator
+bodies. Layer 2 runs the site alone on the original's activations and on dense random inputs, and so detects a
+wrong body. Sites with open sizes are proved at several sizes.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
 from explorer.host.heaps import give_back
 
 _EXPOSED = 1 << 25
-"""Bytes of activations that one run of the original returns."""
+"""Bytes of activations that one run of the original may return."""
 
 _TOGETHER = 5 << 27
-"""Bytes of activations of the sites that run and are walked in parallel."""
+"""Bytes of activations of the sites that are proved in parallel."""
 
 _HELD = 3 << 28
-"""Bytes of freed memory from which on it is given back to the system."""
+"""Bytes of freed memory above which the process returns memory to the operating system."""
 
 LARGE = 1 << 26
-"""Bytes of matrices of sites up to which they are proved while the whole model runs."""
+"""Bytes of a site's matrices above which the site is not proved at the same time as the whole model runs."""
 
 
 class SiteProof:
-    """The sites of one plan.
+    """Proves the sites of one plan.
 
     Args:
-        before: The original, with the operators decomposed that the plan names.
-        after: The tiled model.
-        tried: How the inputs are drawn, for each set of sizes. Sizes that the original does not accept are
-            removed.
-        seed: Of the draws.
-        tell: Receives the progress: phase, done, total.
-        cancel: Asked now and then.
+        before: Original model, in which the operators named by the plan are decomposed.
+        after: Tiled model.
+        tried: Random inputs, one tuple for each set of sizes. `sites` removes sizes that the original
+            rejects.
+        seed: Seed of the random inputs.
+        tell: Callback for progress, with the phase, the completed count and the total count.
+        cancel: Function that returns True to cancel the proof, or None.
 
     Attributes:
-        unresolved: Planned products whose weight the original does not have, and why.
-        outputs: The original's outputs on the first draw; None if the main graph has no site.
-        seen: Shapes of the inputs and outputs of the main graph's sites.
+        unresolved: Reason why no operand of a planned product depends on data, by site key.
+        outputs: Outputs of the original for the first input, or None if the main graph has no site.
+        seen: Shapes and types of the inputs and outputs of the sites in the main graph.
     """
 
     def __init__(
@@ -85,19 +85,19 @@ class SiteProof:
         self._wirings: dict[tuple[str, ...], Wiring | None] = {}
         self._known_places: dict[int, list[SubgraphView]] = {}
         self._sessions: dict[str, Sessions] = {}
-        """Sessions of sites with open sizes, which run at several sizes."""
+        """Sessions of each site with open sizes, by site key: such a site runs at several sizes."""
         self._files = sources((*before.graph.initializers.values(), *after.graph.initializers.values()))
 
     def forget(self) -> None:
-        """Lets the system take back the memory of mapped weights; later runs map them again."""
+        """Lets the operating system reclaim the memory of mapped weights. Later runs map them again."""
         for file in self._files:
             file.forget()
 
     def originals(self, plan: Plan | None) -> dict[str, Original]:
-        """The planned products as the original has them, by output name.
+        """Finds the original's product for each site of a plan, by site key.
 
-        Layers 1 and 2 skip a site that the original does not have as a product: the plan was made for
-        another model, such as the model before an earlier tiling.
+        A plan may come from another model, such as the model before an earlier tiling. Layers 1 and 2 skip a
+        site whose product the original does not contain.
         """
         if plan is None:
             return {}
@@ -120,9 +120,10 @@ class SiteProof:
         return originals
 
     def _has_site(self, site: SitePlan, original: Original) -> bool:
-        """Whether the other model has the site with the original's inputs.
+        """Whether the tiled model computes the site's output from the same inputs as the original.
 
-        Another tool may have renamed them, or joined the site with nodes before it, such as sizes of a value.
+        Another tool may have renamed the inputs, or merged the site with nodes before it, such as a Shape
+        node.
         """
         if site.place not in self._wirings:
             body_model = view(self.after, site.place)
@@ -138,7 +139,16 @@ class SiteProof:
     def sites(
         self, plan: Plan, originals: Mapping[str, Original], ahead: Future[Any] | None = None
     ) -> tuple[SiteEvidence, ...]:
-        """Layers 1 and 2 for the plan's sites that the original has; no large site runs beside `ahead`."""
+        """Proves the plan's sites that the original contains (layers 1 and 2).
+
+        Args:
+            plan: Plan of the tiled model.
+            originals: The original's product for each site, by site key.
+            ahead: Work that runs at the same time. Large sites wait until it ends, to save memory.
+
+        Returns:
+            The evidence for each site.
+        """
         planned = [s for s in plan.sites if key_of(s) in originals]
         evidence_by_site: dict[str, SiteEvidence] = {}
         done, total = 0, len(planned) * len(self.tried)
@@ -172,9 +182,10 @@ class SiteProof:
         begun: list[SiteTask],
         ahead: Future[Any] | None,
     ) -> Iterator[tuple[Callable[[ThreadShare], None], int]]:
-        """Runs and walks of sites at one set of sizes, with the bytes of each; adds the sites to `begun`.
+        """Yields the run and the walk of each site at one set of sizes, with their memory in bytes.
 
-        The original runs as far as each group needs. The values of a group are freed before the next group.
+        The original runs only as far as each group of sites needs. The values of a group are freed before the
+        next group starts. Each site's task is added to `begun`.
         """
         wiring = self._wirings.get(()) or Wiring.of(self.after.graph)
         sizes = {key_of(s): _activations(s, originals[key_of(s)]) for s in moved}
@@ -198,12 +209,12 @@ class SiteProof:
                 for name, value in values.items():
                     self.seen[name] = TensorInfo(name, element_type(value), tuple(value.shape), "observed")
             if any(site.place for site in group):
-                self._places(drawn)  # once for all sites of the group
+                self._places(drawn)  # computed here once for all sites of the group
             if any(key_of(site) in large for site in group):
                 if ahead is not None:
                     wait_until_done(ahead, self.cancel)
                 give_back()
-            # the longest site first: the last one to end would keep the others waiting
+            # the longest site starts first, so that no long site runs alone at the end
             for site in sorted(group, key=lambda s: -s.products):
                 key = key_of(site)
                 prepare = partial(self._make_subject, site, originals[key], values, drawn, wiring)
@@ -220,14 +231,14 @@ class SiteProof:
             self.outputs = {v.name: last[v.name] for v in self.before.graph.outputs}
 
     def _done(self, work: Callable[[ThreadShare], None], share: ThreadShare) -> None:
-        """Does a piece of work, then frees the memory that it read."""
+        """Does one piece of work, then frees the memory that it read."""
         work(share)
         self.forget()
 
     def _run_original(
         self, groups: Sequence[Sequence[Original]], drawn: tuple[RandomInput, ...]
     ) -> Iterator[dict[str, Array]]:
-        """The inputs and outputs of the sites in one run of the original, portion by portion."""
+        """Runs the original and yields the inputs and outputs of each group of sites."""
         portions = [list(dict.fromkeys(n for o in some for n in (*o.inputs, o.output))) for some in groups]
         if drawn is self.drawn and any(portions):
             portions.append([v.name for v in self.before.graph.outputs])
@@ -242,7 +253,7 @@ class SiteProof:
         wiring: Wiring,
         threads: int,
     ) -> SiteSubject:
-        """A site with its values; for a site in a body or a function, random values."""
+        """Collects the values of a site. A site in a body or a function gets random values."""
         after: Model | None = self.after
         if site.place:
             after = view(self.after, site.place)
@@ -266,7 +277,7 @@ class SiteProof:
             info = examples.get(name)
             if info is None or info.shape is None or info.dtype is None:
                 raise NotTiled(f"the shape of '{name}' is not known before a run")
-            # a data-dependent size may be any
+            # a data-dependent size may have any value
             shape = tuple(d if isinstance(d, int) else 3 for d in info.shape)
             values[name] = any_values(generator, info.dtype, shape)
         body_model = view(self.before, site.place)
@@ -276,7 +287,7 @@ class SiteProof:
         return values
 
     def _places(self, drawn: tuple[RandomInput, ...]) -> list[SubgraphView]:
-        """Every graph of the original, with shapes at the sizes of these inputs."""
+        """Lists all graphs of the original, bodies and functions included, with shapes for these inputs."""
         if id(drawn) not in self._known_places:
             shapes = {d.name: (d.dtype, d.shape) for d in drawn}
             inference = Inference(self.before, {}, shapes)
@@ -287,19 +298,19 @@ class SiteProof:
 def find_original(
     model: Model, output: str, planned: SitePlan | None = None, wiring: Wiring | None = None
 ) -> Original | None:
-    """The operator of the original that makes `output`, and its operands.
+    """Finds the original's product that computes `output`, with its operands.
 
     Args:
-        model: The original.
-        output: Value name.
-        planned: The plan of the site.
-        wiring: Of the original, if it is known.
+        model: Original model.
+        output: Name of the output value.
+        planned: Plan of the site.
+        wiring: Producers and consumers of the original's values, or None to compute them.
 
     Returns:
-        None if no product makes `output`.
+        The product, or None if no product computes `output`.
 
     Raises:
-        NotTiled: A product makes it, but no operand depends on data.
+        NotTiled: A product computes `output`, but none of its operands depends on data.
     """
     wiring = wiring or Wiring.of(model.graph)
     node = wiring.maker(output)
@@ -308,12 +319,12 @@ def find_original(
 
 
 def key_of(site: SitePlan) -> str:
-    """A key that is unique in the model: value names are unique in one graph only."""
+    """Returns a key that is unique in the model. A value name alone is unique only within one graph."""
     return "/".join((*site.place, site.output))
 
 
 def _at_run_sizes(site: SitePlan, meaning: ProductSpec) -> SitePlan:
-    """The site at the sizes of a run: open sizes as they are there, the others as planned."""
+    """Sets the open sizes of a site to those of a run. Fixed sizes stay as planned."""
     axes = {"batch": meaning.batch, "M": meaning.M, "K": meaning.K, "N": meaning.N}
     sizes = {axis: axes[axis] for axis in site.dynamic if axis in axes}
     if not sizes:
@@ -327,15 +338,15 @@ _WIDTHS = {d.name: d.bits for d in DTYPES.values()}
 
 
 def matrices(site: SitePlan) -> int:
-    """Bytes of the matrices of a site: at least those of its activations."""
+    """Estimates the bytes of a site's matrices. The estimate is never below the size of the activations."""
     elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
     return elements * _WIDTHS.get(site.dtype, 64) // 8
 
 
 def _activations(site: SitePlan, original: Original) -> int:
-    """Bytes of the activations of a site that a run returns."""
+    """Estimates the bytes of a site's activations that a run returns."""
     attributes = original.node.attributes
-    # a convolution reads each element of its input with each of its taps, except elements that it skips
+    # a convolution reads an input element once for each kernel position, and X repeats it as often
     taps = math.prod(attributes.get("kernel_shape") or ()) / math.prod(attributes.get("strides") or ())
     width = _WIDTHS.get(site.dtype, 64) // 8
     return matrices(site) - int(site.batch * site.M * site.K * (1 - 1 / max(taps, 1))) * width

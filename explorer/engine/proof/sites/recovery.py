@@ -1,4 +1,4 @@
-"""Plan recovery from a tiled file's metadata, so that the file can be verified alone."""
+"""Reads the plan from a tiled file's metadata, so that `verify` needs no other file."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _UNKNOWN = {"sites": (), "products": None, "macs": None, "macs_total": None}
 
 
 def recover_plan(model: Model) -> Plan | None:
-    """The plan that a tiled file carries; None without a readable plan.
+    """Reads the plan that a tiled file carries, or returns None if the file has no readable plan.
 
-    For a model that was tiled several times it is the last plan, followed by the sites of the earlier plans.
-    A file's plan is only a claim: the proof takes from it which sites to check, and nothing else for granted.
+    If the model was tiled several times, the result is the last plan plus the sites of the earlier plans. The
+    plan is only a claim: the proof takes from it which sites to check, and nothing else.
     """
     plan = _read(model.metadata.get(PLAN_KEY, ""))
     return None if plan is None else with_earlier(plan, model)
 
 
 def with_earlier(plan: Plan, model: Model) -> Plan:
-    """A plan with the sites, sizes and decompositions of the earlier plans that a model carries."""
+    """Adds to a plan the sites, sizes and decompositions of the earlier plans in the model's metadata."""
     for earlier in filter(None, map(_read, earlier_plans(model))):
         plan = replace(
             plan,
@@ -44,7 +44,7 @@ def with_earlier(plan: Plan, model: Model) -> Plan:
 def _read(text: str) -> Plan | None:
     try:
         fields = json.loads(text)
-        # the proof does not rest on how often sites run, or on what the plan left out
+        # the proof uses neither the call counts of sites nor the list of skipped products
         site_fields = [
             {"tile": fields["tile"], **{k: v for k, v in s.items() if k in _SITE}} for s in fields["sites"]
         ]

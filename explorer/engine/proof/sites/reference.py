@@ -1,4 +1,4 @@
-"""Reference of a site: its expected output, in a wider type, for the compared rows of a draw."""
+"""Computes the expected output of a site in a wider type, for the rows that the proof compares."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from explorer.engine.proof.meanings import ProductSpec, Rows
 from explorer.engine.runtime.onnxruntime import Array
 
 _WITHOUT_BLAS = 1 << 28
-"""Largest number of multiplications that are done in a type wider than float64 (a second or so)."""
+"""Largest number of multiplications to do in a type wider than float64, which takes about a second."""
 
 _ROWS = 1 << 21
-"""Elements of X that are converted at a time."""
+"""Number of elements of X to convert at a time."""
 
 
 class Reference(Struct, frozen=True):
-    """The expected output of a site, in a wider type, (batch, M, N).
+    """The expected output of a site in a wider type. Each array has shape (batch, M, N).
 
     Attributes:
         exact: alpha X W + beta C.
-        bound: The same with absolute values of all numbers.
-        product: alpha X W alone.
+        bound: Sum of the absolute values of all terms of `exact`.
+        product: alpha X W, without the bias.
     """
 
     exact: Array
@@ -34,7 +34,7 @@ class Reference(Struct, frozen=True):
 
 
 def rows_of(array: Array, some: Array | None) -> Array:
-    """The rows `some` of (batch, M, ...); all for None."""
+    """Selects the rows `some` of an array of shape (batch, M, ...), or all rows for None."""
     return array if some is None else array[:, some]
 
 
@@ -44,7 +44,14 @@ def references(
     lefts: Sequence[Rows],
     looked: Sequence[Array | None],
 ) -> list[Reference]:
-    """The expected output of a site for each draw of its inputs, in the compared rows."""
+    """Computes the expected output of a site for each draw of its inputs.
+
+    Args:
+        meaning: Product that the site computes.
+        draws: Input arrays of each run.
+        lefts: Functions that return rows of X, one for each draw.
+        looked: Indices of the rows to compute for each draw, or None for all rows.
+    """
     constant_weight = isinstance(meaning.right, np.ndarray)
     weights = [meaning.weight(inputs) for inputs in (draws[:1] if constant_weight else draws)]
     terms = len(draws) * meaning.batch * meaning.M * meaning.K * meaning.N
@@ -86,7 +93,7 @@ def references(
 
 
 def _product_in_bands(x_rows: Rows, some: Array, weight: Array, wide: np.dtype[Any]) -> tuple[Array, Array]:
-    """X W and |x| |W| of a stack, some rows at a time: a convolution's X can have 29 million elements."""
+    """Computes X W and |X| |W|, a few rows at a time: X of a convolution can have 29 million elements."""
     batch, depth, width = weight.shape
     exact, bound = (np.empty((batch, len(some), width), wide) for _ in range(2))
     step = max(1, _ROWS // max(depth, 1))

@@ -1,10 +1,11 @@
-"""Blocks of rows: the dense draw of a large site, run on some of the blocks of its Scan.
+"""Runs the dense draw of a large site on only some of the row blocks of its Scan.
 
-A Scan without a state applies one body to every block of rows, and the body reads nothing else: a property of
-the body in one block holds in all. The true activations still go through every block. The dense draw exists
-because true activations may multiply part of the weight by zeros. For it, some blocks suffice if their rows
-meet every row of the weight: 4 of the 66 blocks of a 65x65 image. Omitted blocks are output as NaN, so that
-nothing can take them for a result.
+A Scan without state applies the same body to every block of rows. The body reads nothing outside its block,
+so a fault of the body shows in any block. The run on the original's activations still covers all blocks.
+
+The dense draw exists because the original's activations may multiply part of the weight by zeros. A few
+blocks are enough if their rows multiply every row of the weight: 4 of the 66 blocks of a 65x65 image. Omitted
+blocks are output as NaN, so that no code can use them as results.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
 _LARGE = 1 << 28
-"""Multiplications up to which every block is run: faster than loading another session."""
+"""Number of multiplications up to which all blocks run. This is faster than loading another session."""
 
 _FEW = 4
-"""Blocks that are run, if they meet the whole weight."""
+"""Number of blocks to run if they use the whole weight."""
 
 _PLACES = 64
-"""Rows compared in one block, and behind the last whole block: all, or as many random ones."""
+"""Largest number of rows to compare in one block, and after the last full block."""
 
 
 class SomeRows(Struct, frozen=True):
     """The output of a site for some rows of a draw.
 
     Attributes:
-        output: The output; NaN in blocks that did not run.
-        rows: The rows to compare.
-        left: X of the draw.
+        output: Output of the site. Blocks that did not run are NaN.
+        rows: Indices of the rows to compare.
+        left: Function that returns rows of the draw's X.
     """
 
     output: Array
@@ -51,16 +52,17 @@ def run_some(
     """Runs a site on some blocks of the rows of a draw.
 
     Args:
-        runner: The runner of the site.
-        site: The plan of the site.
-        meaning: The meaning of the site.
-        draw: Its inputs.
-        y: The original's output, for its shape and type.
+        runner: Runner of the site.
+        site: Plan of the site.
+        meaning: Product that the site computes.
+        draw: Input arrays of the site.
+        y: Output of the original, for its shape and type.
         seed: Seed of the choice of blocks.
 
     Returns:
-        None where the site must run whole: it is small, no Scan iterates over its rows, too few blocks would
-        be omitted, or the output is not as expected; the whole run then says what is wrong.
+        The output, or None if the site must run in full. That is the case for a small site, a site without a
+        Scan over its rows, and a site where too few blocks would be omitted. An unexpected output also gives
+        None: the full run then reports the fault.
     """
     count = site.M // site.tile[0] if site.edges == "ragged" else site.grid[0]
     large = meaning.batch == 1 and meaning.M * meaning.K * meaning.N > _LARGE
@@ -112,10 +114,13 @@ def _over_rows(node: Node, runner: Runner) -> bool:
 def _choose_blocks(
     site: SitePlan, meaning: ProductSpec, x_rows: Rows, count: int, seed: int
 ) -> tuple[Array, Array] | None:
-    """Blocks to run, and rows to compare, that meet all of the weight; None if that takes too many blocks.
+    """Chooses the blocks to run and the rows to compare.
 
-    The compared rows are the first and the last row of every block, and all places of a row in a tile: in one
-    of the blocks, and behind the last whole block, where other nodes make the rows.
+    The compared rows are the first and last row of each block, the rows of one full block, and the rows after
+    the last full block, which other nodes compute. At most `_PLACES` random rows are taken of a block.
+
+    Returns:
+        Indices of the blocks and of the rows, or None if the weight needs more than half of the blocks.
     """
     tall = site.tile[0]
     generator = np.random.default_rng((seed, 4))
@@ -135,10 +140,15 @@ def _choose_blocks(
 
 
 def _with_fewer_blocks(nodes: Sequence[Node], at: int) -> tuple[list[Node], tuple[str, ...]]:
-    """The nodes with the Scan `at` restricted to some of its blocks.
+    """Restricts a Scan to some of its blocks.
+
+    Args:
+        nodes: Nodes of the site.
+        at: Index of the Scan in `nodes`.
 
     Returns:
-        (nodes; names of their extra inputs: the chosen blocks; for every block, its index among these; NaN).
+        The new nodes, and the names of three new inputs: the chosen blocks; the index of each block among the
+        chosen ones; NaN.
     """
     scan = nodes[at]
     (output,) = scan.outputs

@@ -1,8 +1,8 @@
-"""Site runs, layer 2 of the proof: every tiled site alone, against float64, element by element.
+"""Runs each tiled site alone and compares every element with float64 (layer 2 of the proof).
 
-The site is cut out of the tiled graph with its functions unchanged, so a wrong operator body is caught here.
-It runs on the true activations and on dense random rows: behind a ReLU half the weights are multiplied by
-zero, and a fault there is invisible.
+The site is cut out of the tiled graph with its functions unchanged, so a wrong operator body is detected. It
+runs on the original's activations and on dense random rows. The dense rows matter because a ReLU multiplies
+half of the weight by zero, which hides a fault there.
 """
 
 from __future__ import annotations
@@ -29,28 +29,27 @@ from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import SitePlan
 
 _SAMPLED = 32
-"""Rows up to which the dense draw is compared in full, and the number of random rows of a longer one."""
+"""Number of rows up to which all rows of the dense draw are compared, and number of random rows for more."""
 
 _IN_FULL = 1 << 26
-"""Multiplications up to which every row of the true activations is compared with float64."""
+"""Multiplications up to which every row of the original's activations is compared with float64."""
 
 _HELD = 1e37
-"""Largest allowed error that single precision represents."""
+"""Largest allowed error that single precision can represent."""
 
 
 class SiteRun(Struct, frozen=True):
     """The result of running a site.
 
     Attributes:
-        comparison: With the original's own output.
-        bound_ratio: |error| / (u |x| |W|) of the element that is closest to its limit, or furthest beyond
-            it.
-        limit: The limit of that element.
-        rows: Rows of input that were tried.
-        reason: '' if the site passes.
-        note: A remark on the original.
-        exact: Whether it was compared with exact integer arithmetic, bit for bit.
-        saturates: Whether the runtime saturates the original's sums, as `note` says.
+        comparison: Comparison with the original's output.
+        bound_ratio: |error| / (u |x| |W|) of the element that is closest to its limit or furthest beyond it.
+        limit: Limit of `bound_ratio`.
+        rows: Number of input rows that ran.
+        reason: The fault, or '' if the site passes.
+        note: A remark on the original, or ''.
+        exact: Whether the output was compared bit for bit with exact integer arithmetic.
+        saturates: Whether the runtime saturates the original's sums. `note` then says so.
     """
 
     comparison: OutputComparison
@@ -75,26 +74,26 @@ def run_site(
     wiring: Wiring,
     sessions: Sessions | None = None,
 ) -> SiteRun:
-    """Runs one site on its true activations and on dense random ones.
+    """Runs one site on the original's activations and on dense random inputs.
 
     Args:
-        after: The tiled model.
-        site: The plan of the site.
-        original: The product as it was.
-        meaning: The meaning of the product at the sizes of `inputs`.
-        inputs: The values that it reads, from a run of the original.
-        y: The original's own output for them.
-        seed: Seed of the dense activations.
-        share: Threads for its sessions; between sessions it says whether to stop.
-        wiring: Of the tiled graph.
-        sessions: Sessions of earlier runs of this site at other sizes; new sessions are added.
+        after: Tiled model.
+        site: Plan of the site.
+        original: Product in the original model.
+        meaning: Product that the site computes, at the sizes of `inputs`.
+        inputs: Input arrays of the product, from a run of the original.
+        y: Output of the original for `inputs`.
+        seed: Seed of the dense inputs.
+        share: Threads for the sessions, with a stop signal that is checked between sessions.
+        wiring: Producers and consumers of the tiled graph's values.
+        sessions: Sessions of earlier runs of this site at other sizes. New sessions are added.
 
     Returns:
-        The evidence; `reason` is '' if the site passes.
+        The evidence. Its `reason` is '' if the site passes.
 
     Raises:
         BadModel: onnxruntime cannot load or run the site.
-        Cancelled: `share` said so.
+        Cancelled: `share` was told to stop.
     """
     count = original.operands
     dense = [_dense_input(meaning, i, x, (seed, 2, i)) if i < count else x for i, x in enumerate(inputs)]
@@ -128,7 +127,7 @@ def run_site(
 
 
 def _add_others(comparison: OutputComparison, before: Array, tiled: Array, looked: Array | None) -> None:
-    """Compares the other rows with the original's own output."""
+    """Compares the remaining rows with the original's output, without a float64 reference."""
     if looked is None:
         return
     for first, last in itertools.pairwise((-1, *looked.tolist(), tiled.shape[1])):
@@ -138,11 +137,11 @@ def _add_others(comparison: OutputComparison, before: Array, tiled: Array, looke
 
 
 _DRAWN = 1_048_573
-"""Random numbers drawn for an input; a larger input repeats them. A prime, so that rows differ."""
+"""Number of random values drawn for an input. A larger input repeats them. A prime, so that rows differ."""
 
 
 def _dense(x: Array, seed: tuple[int, ...]) -> Array:
-    """Random values of both signs, none near zero, as large as the activation's."""
+    """Draws values of both signs, none near zero, with the largest magnitude of `x`."""
     largest = max(x.max(initial=0), -x.min(initial=0))
     if not np.isfinite(largest):
         largest = np.abs(x).max(initial=0.0, where=np.isfinite(x))
@@ -156,7 +155,7 @@ def _dense(x: Array, seed: tuple[int, ...]) -> Array:
 
 
 def _signed(seed: tuple[int, ...], kind: type[np.floating[Any]], count: int) -> Array:
-    """Random numbers between a half and one, of both signs."""
+    """Draws random numbers of both signs with magnitudes between 0.5 and 1."""
     values = np.random.default_rng(seed).random(count, np.dtype(kind)) - 0.5
     values += np.copysign(0.5, values)
     return values
@@ -164,12 +163,12 @@ def _signed(seed: tuple[int, ...], kind: type[np.floating[Any]], count: int) -> 
 
 @functools.lru_cache(maxsize=1)
 def _shared_numbers(seed: tuple[int, ...], kind: type[np.floating[Any]]) -> Array:
-    """All random numbers that are ever drawn: large sites share them."""
+    """Draws the random numbers that all large sites share."""
     return _signed(seed, kind, _DRAWN)
 
 
 def _dense_input(meaning: ProductSpec, at: int, x: Array, seed: tuple[int, ...]) -> Array:
-    """Dense random numbers in place of an input."""
+    """Draws dense random numbers to replace an input."""
     if meaning.integers is None:
         return _dense(x, seed)
     grids = meaning.integers.grids
@@ -178,12 +177,11 @@ def _dense_input(meaning: ProductSpec, at: int, x: Array, seed: tuple[int, ...])
 
 
 def _compared_rows(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
-    """Rows of the dense draw that are compared with float64; None for all.
+    """Chooses the rows of the dense draw to compare with float64, or returns None for all rows.
 
-    The draw exists because true activations may multiply part of the weight by zeros, and each of its rows
-    meets all of the weight. So of the 12,544 rows of an image's convolution some suffice: in every tile the
-    first and the last, and random ones. Of the true activations every row is compared, with float64 or, where
-    that is too much work, as `_rows_to_compare` does.
+    The original's activations may multiply part of the weight by zeros, but each dense row uses all of the
+    weight. So a few of the 12,544 rows of an image's convolution are enough: the first and last row of each
+    tile, and some random rows.
     """
     if meaning.M <= _SAMPLED or meaning.integers is not None:
         return None
@@ -201,11 +199,11 @@ def _rows_to_compare(
     got: Array,
     sampled: Array | None,
 ) -> Array | None:
-    """Rows of the true activations that are compared with float64; None for all.
+    """Chooses the rows of the original's activations to compare with float64, or returns None for all rows.
 
-    For a large product these are the sampled rows, and the rows whose distance from the original's output
-    exceeds the roundings of two such sums. |x| |W| is at most the product of the norms of a row and a column
-    (Cauchy and Schwarz), which needs no multiplication of matrices.
+    A large product compares the sampled rows and all suspicious rows. A row is suspicious if it differs from
+    the original's output by more than the rounding errors of two such sums. The bound of |x| |W| is the
+    product of the norms of a row and a column (Cauchy-Schwarz), which avoids a matrix product.
     """
     if sampled is None or meaning.batch * meaning.M * meaning.K * meaning.N <= _IN_FULL:
         return None
@@ -243,7 +241,7 @@ def _rows_to_compare(
 
 
 def _squares(meaning: ProductSpec, x_rows: Rows) -> Array:
-    """Sums of squares of the rows of X, (batch, M)."""
+    """Sums the squares of each row of X. The result has shape (batch, M)."""
     step = max(1, 2 * SLAB // max(meaning.K, 1))
     squares = np.empty((meaning.batch, meaning.M))
     for b in range(meaning.batch):
@@ -254,5 +252,5 @@ def _squares(meaning: ProductSpec, x_rows: Rows) -> Array:
 
 
 def _as_stored(array: Array) -> Array:
-    """(batch, M, N), transposed where columns are contiguous, as in the output of a convolution."""
+    """Transposes (batch, M, N) if its columns are contiguous, as in the output of a convolution."""
     return array.swapaxes(1, 2) if array.strides[1] < array.strides[2] else array

@@ -1,4 +1,4 @@
-"""Runner of a site: all nodes in one session, or, where they are too many, column by column."""
+"""Runs all nodes of a site in one session, or column by column if there are too many nodes."""
 
 from __future__ import annotations
 
@@ -21,21 +21,27 @@ from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import SitePlan
 
 _SMALL = 1 << 25
-"""Bytes of inputs of a site up to which its draws run in parallel: each run needs several times as much."""
+"""Bytes of a site's inputs up to which its draws run in parallel.
+
+Each run needs several times that memory.
+"""
 
 _ONE_THREAD = 1 << 20
-"""Multiplications of a product that ends before a second thread wakes up."""
+"""Multiplications of a product that ends before a second thread starts."""
 
 _TOGETHER = 1024
-"""Most nodes of one session: its creation takes time quadratic in the nodes that are ready at once."""
+"""Largest number of nodes in one session. Creation time is quadratic in the nodes that are ready at once."""
 
 
 Sessions = dict[tuple[tuple[Value, ...], tuple[str, ...]], RuntimeSession]
-"""Sessions of the parts of a site with open sizes, by their inputs and outputs."""
+"""Sessions of the parts of a site with open sizes, by inputs and outputs."""
 
 
 class Runner:
-    """Runs a site as one model, or, where its nodes are too many, column by column."""
+    """Runs a site as one model, or column by column if it has too many nodes.
+
+    A column is one column of tiles.
+    """
 
     def __init__(
         self,
@@ -58,10 +64,10 @@ class Runner:
         self.nodes = nodes
 
     def run(self, draws: Sequence[Sequence[Array]]) -> list[Array]:
-        """The site's output for each draw of its inputs."""
+        """Computes the site's output for each draw of its inputs."""
         values = [dict(zip(self.input_names, inputs, strict=True)) for inputs in draws]
         joins = [n for n in self.nodes if "Concat" in n.op and len(n.inputs) > 1]
-        looped = any(n.op == "Scan" for n in self.nodes)  # the columns of a Scan are one body already
+        looped = any(n.op == "Scan" for n in self.nodes)  # a Scan already has one body for all columns
         if len(self.nodes) <= _TOGETHER or looped or not joins:
             self._stage(self.nodes, [self.site.output], values)
         else:
@@ -69,14 +75,14 @@ class Runner:
         return [draw_values[self.site.output] for draw_values in values]
 
     def run_nodes(self, nodes: Sequence[Node], feeds: Mapping[str, Array]) -> Array:
-        """The site's output, from other nodes than its own."""
+        """Computes the site's output with replacement nodes."""
         inputs = tuple(Value(name, element_type(value), value.shape) for name, value in feeds.items())
         return self._session(nodes, inputs, [self.site.output]).run(feeds)[self.site.output]
 
     def _in_columns(self, join: Node, values: list[dict[str, Array]]) -> None:
-        """Runs the nodes that columns share, then each column, then the nodes behind the columns.
+        """Runs the nodes that several columns share, then each column, then the nodes that join the columns.
 
-        Columns are alike, so one session serves them all, with the tiles as inputs.
+        Columns have equal nodes, so one session serves all columns and receives the weight tiles as inputs.
         """
         parts = list(dict.fromkeys(join.inputs))
         wiring = Wiring(self.nodes)
@@ -86,7 +92,7 @@ class Runner:
                 users.setdefault(id(node), set()).add(at)
         tail, _ = wiring.needed([self.site.output], stop=[*self.input_names, *parts])
         for node in tail:
-            users.setdefault(id(node), set()).update((-1, -2))  # never a column's own
+            users.setdefault(id(node), set()).update((-1, -2))  # marks the node as shared
         columns: list[list[Node]] = [[] for _ in parts]
         shared: list[Node] = []
         for node in self.nodes:
@@ -94,13 +100,13 @@ class Runner:
             if len(owners) == 1:
                 columns[next(iter(owners))].append(node)
             elif owners - {-1, -2}:
-                # nodes behind the columns may need it, too
+                # the nodes that join the columns may read it, too
                 shared.append(node)
         moving = _dependent_ids(shared, self.input_names)
         outside = {name for nodes in (*columns, tail) for n in nodes for name in reads(n)}
         fixed = [n for n in shared if id(n) not in moving]
         if fixed:
-            # slices of the weight: once for all activations
+            # slices of the weight do not depend on the activations, so they run once
             needed = outside | {name for n in shared if id(n) in moving for name in reads(n)}
             once: list[dict[str, Array]] = [{}]
             self._stage(fixed, [o for n in fixed for o in n.outputs if o in needed], once)
@@ -124,7 +130,7 @@ class Runner:
         values: list[dict[str, Array]],
         sessions: dict[Any, RuntimeSession],
     ) -> None:
-        """Runs one column, in the session of the first column like it."""
+        """Runs one column, in the session of an earlier column with equal nodes if there is one."""
         names: dict[str, str] = {}
         for node in nodes:
             for name in (*node.inputs, *node.outputs):
@@ -172,7 +178,7 @@ class Runner:
         feeds = [{name: draw_values[name] for name in inputs} for draw_values in values]
         small = sum(value.nbytes for draw_values in feeds for value in draw_values.values()) <= _SMALL
         width = min(self.share.threads, len(feeds)) if small else 1
-        # one run after the other needs no thread: it would only wait for Python's lock
+        # a thread pool for sequential runs would only wait for Python's lock
         with ThreadPoolExecutor(width) if width > 1 else contextlib.nullcontext() as pool:
             results = (map if pool is None else pool.map)(session.run, feeds)
             for draw_values, outputs_made in zip(values, results, strict=True):
@@ -199,7 +205,7 @@ def _dependent_ids(nodes: Sequence[Node], names: Sequence[str]) -> set[int]:
 
 
 def _signature(node: Node, names: Mapping[str, str]) -> tuple[Any, ...]:
-    """A key that equal nodes of different columns share; nodes with tensors or graphs are never equal."""
+    """Builds a key that equal nodes of different columns share. Tensors and graphs compare by identity."""
     attributes = tuple(
         (k, v if isinstance(v, (int, float, str, bytes, tuple)) else id(v))
         for k, v in node.attributes.items()
@@ -209,7 +215,7 @@ def _signature(node: Node, names: Mapping[str, str]) -> tuple[Any, ...]:
 
 
 def _inline(call: Node, function: Function) -> list[Node]:
-    """The body of a function in place of its call; calls inside it stay calls."""
+    """Replaces a function call by the function's body. Calls in the body stay calls."""
     names = dict(zip(function.inputs, call.inputs, strict=False))
     names.update(zip(function.outputs, call.outputs, strict=False))
 

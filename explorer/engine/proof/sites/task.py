@@ -1,7 +1,7 @@
-"""Task of a site: its run and its walk, two pieces of work for any thread, in any order.
+"""Splits the proof of a site into a run and a walk. Any thread may do either, in any order.
 
-A walk holds Python's lock and needs no activations; a run hardly ever holds the lock. In parallel they use
-two processors for half the time.
+A walk holds Python's lock and needs no activations. A run rarely holds the lock. In parallel they keep two
+processors busy.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from explorer.facts import SiteEvidence, SitePlan
 
 
 class SiteSubject(Struct, frozen=True):
-    """A site at the sizes of a run.
+    """The values and the product of a site at the sizes of one run.
 
     Attributes:
-        after: The tiled graph.
-        wiring: The wiring of `after`.
-        site: The plan of the site.
-        meaning: The meaning of the product.
-        inputs: The values that it reads, from a run of the original.
-        y: The original's own output for them.
+        after: Tiled graph.
+        wiring: Producers and consumers of the values of `after`.
+        site: Plan of the site.
+        meaning: Product that the site computes.
+        inputs: Input arrays of the product, from a run of the original.
+        y: Output of the original for `inputs`.
     """
 
     after: Model
@@ -51,12 +51,12 @@ class SiteTask:
     """The proof of one site.
 
     Args:
-        site: The plan of the site.
-        original: The product as it was.
-        prepare: Returns the subject, given a number of threads; raises BadModel or NotTiled without one. It
-            is called once, by the first of the two pieces of work.
-        seed: Seed of the draws.
-        sessions: As for `run_site`.
+        site: Plan of the site.
+        original: Product in the original model.
+        prepare: Function that takes a number of threads and returns the subject. It raises BadModel or
+            NotTiled if it cannot. Only the first of `run` and `walk` calls it.
+        seed: Seed of the random inputs.
+        sessions: Sessions of earlier runs of this site at other sizes, or None.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SiteTask:
         self._ran: SiteRun | None = None
 
     def run(self, share: ThreadShare) -> None:
-        """Runs the site on true activations and on dense ones."""
+        """Runs the site on the original's activations and on dense inputs."""
         subject = self._subject_on(share)
         if subject is None:
             return
@@ -89,7 +89,7 @@ class SiteTask:
             self._unrunnable = str(error)
 
     def walk(self, share: ThreadShare) -> None:
-        """Walks the site's graph."""
+        """Checks the site's graph without running it."""
         subject = self._subject_on(share)
         if subject is None:
             return
@@ -114,19 +114,27 @@ class SiteTask:
                     self._structure = printable(str(why))
                 self._prepare = None
                 return self._subject
-            # the second of the two: frees the subject
+            # the second piece of work takes the subject, so that its memory is freed
             subject, self._subject = self._subject, None
             return subject
 
     def evidence(self) -> SiteEvidence:
-        """The evidence from the run and the walk."""
+        """Combines the results of the run and the walk."""
         return site_evidence(self.site, self._tiles, self._structure, self._ran, self._unrunnable)
 
 
 def site_evidence(
     site: SitePlan, tiles: int, structure: str, ran: SiteRun | None, unrunnable: str
 ) -> SiteEvidence:
-    """Evidence from the walk and the run of a site; `structure` and `unrunnable` say what went wrong."""
+    """Builds the evidence from the walk and the run of a site.
+
+    Args:
+        site: Plan of the site.
+        tiles: Number of tile products that the walk found.
+        structure: Fault that the walk found, or ''.
+        ran: Result of the run, or None if it did not run.
+        unrunnable: Reason why the site cannot run, or ''.
+    """
     comparison = ran.comparison if ran is not None and ran.rows else OutputComparison(0.0)
     fault = structure or unrunnable or (ran.reason if ran is not None else "")
     ratio = ran.bound_ratio if ran is not None else None
@@ -155,7 +163,7 @@ def site_evidence(
 
 
 def both(first: SiteEvidence, second: SiteEvidence) -> SiteEvidence:
-    """The evidence of two tries of a site: tiles of both, figures of the worse try."""
+    """Merges the evidence of two tries of a site: the tiles of both, and the figures of the worse try."""
     worse = max(first, second, key=lambda e: (e.differs, not e.passed, (e.bound_ratio or 0.0) / e.limit))
     tiles = first.tiles + second.tiles
     reason = worse.reason
