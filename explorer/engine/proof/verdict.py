@@ -1,6 +1,6 @@
-"""Verdict of a proof, in one sentence with its kind: equal, equal on evidence, different, not proved.
+"""Words the verdict of a proof in one sentence: equal, equal on evidence, different or not proved.
 
-A module of its own, since conversions and the twins of torch modules share the wording.
+It is a separate module because conversions and tiled torch modules use the same wording.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from explorer.facts.verification import Tolerance
 
 
 class Grounds(Struct, frozen=True):
-    """The grounds of a verdict.
+    """The evidence that a verdict is based on.
 
     Attributes:
-        sites: Evidence of tiled sites.
+        sites: Evidence of the tiled sites.
         whole: Evidence of the outputs of the whole models.
         torch: Evidence of the outputs of the torch model.
-        regions: Evidence of changed regions.
-        draws: How many inputs the whole models were run on.
+        regions: Evidence of the changed regions.
+        draws: Number of inputs on which the whole models ran.
         planned: Number of sites that the plan names.
-        nodes: Number of nodes that are equal by construction; None where only runs were compared.
+        nodes: Number of nodes that are equal by construction, or None if only runs were compared.
         structural: Whether the outputs are equal by construction, except for the sites.
-        not_run: Why the models did not run.
-        remarks: Remarks on how they were run.
+        not_run: Reason why the models did not run, or ''.
+        remarks: Remarks on how the models ran.
     """
 
     sites: Sequence[SiteEvidence] = ()
@@ -47,16 +47,16 @@ class Grounds(Struct, frozen=True):
 
 
 def verdict_of(grounds: Grounds) -> dict[str, Any]:
-    """The fields of a verification that hold the result: `passed`, `verdict_kind`, `verdict`.
+    """Returns the fields of a verification that hold the result: `passed`, `verdict_kind`, `verdict`.
 
-    The verdict is one sentence, with figures, or with the first fault.
+    The verdict is one sentence with figures, or with the first fault.
     """
     kind, verdict = _first_fault(grounds) or _summary(grounds)
     return {"passed": kind in PASSED, "verdict_kind": kind, "verdict": verdict}
 
 
 def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draws: int) -> dict[str, Any]:
-    """As `verdict_of`, for models that may differ within a tolerance."""
+    """Returns the same fields as `verdict_of`, for models that may differ within a tolerance."""
     worst = next((o for o in outputs if not o.passed), None)
     tolerance_words = tolerance_text(tolerance)
     kind: VerdictKind = "evidence"
@@ -73,7 +73,7 @@ def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draw
 
 
 def _first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
-    """The first fault."""
+    """Finds the first fault, or returns None."""
     for site in grounds.sites:
         if site.differs:
             return "different", f"different: site '{printable(site.name)}': {site.reason}"

@@ -1,8 +1,8 @@
-"""Changed nodes of a region: which one was inserted, removed, replaced, changed or connected otherwise.
+"""Finds the node in a region that was inserted, removed, replaced, changed or connected to other inputs.
 
-A comparison is of values, a fault is in a node. The region that makes a value is a few nodes in each model,
-and most of them are the same. Equal nodes are removed from the front, where they compute the same values from
-the same inputs, and from the back, where equal operators read what the changed node makes.
+The proof compares values, but a fault is in a node. The region that computes a value has a few nodes in each
+model, most of them equal. Two steps remove the equal nodes. From the start: nodes that compute the same
+values from the same inputs. From the end: equal operators that read the result of the changed node.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from explorer.facts.blame import Change
 
 
 class ChangedNodes(Struct, frozen=True):
-    """What differs between two regions that make one value.
+    """The difference between two regions that compute one value.
 
     Attributes:
-        change: What was done; '' where no single change explains it.
-        before, after: Positions of the nodes that differ, in execution order.
+        change: Kind of the change, or '' if no single change explains the difference.
+        before, after: Indices of the nodes that differ, in execution order.
     """
 
     change: Change
@@ -39,13 +39,13 @@ def changed_nodes(
     regions: tuple[Region, Region],
     named: Mapping[str, str],
 ) -> ChangedNodes:
-    """The nodes in which two regions differ.
+    """Finds the nodes in which two regions differ.
 
     Args:
-        before: The first graph.
-        after: The second graph.
-        regions: The region that makes the value, in either graph.
-        named: By names in the second graph: the names of the same values in the first.
+        before: First graph.
+        after: Second graph.
+        regions: Region that computes the value, in either graph.
+        named: Name of a value in the first graph by its name in the second graph.
     """
     forms = _Forms()
     sides = _Side(before, regions[0], {}, forms), _Side(after, regions[1], named, forms)
@@ -62,7 +62,7 @@ def changed_nodes(
 
 
 class _Forms:
-    """The numbers that both sides share."""
+    """Numbers for operators, tensors and values. Equal things get equal numbers in both regions."""
 
     def __init__(self) -> None:
         self.forms = Forms()
@@ -84,12 +84,12 @@ class _Forms:
 
 
 class _Side:
-    """One region, its nodes numbered from its inputs on.
+    """One region, with its values numbered from its inputs on.
 
     Attributes:
-        numbers: Of values, by name: equal numbers in both regions are equal values.
-        live: Positions of the nodes that depend on the region's inputs; the others are constants.
-        local: Of each live node, a number for the operator and its constant inputs.
+        numbers: Number of each value by name. Equal numbers in both regions mean equal values.
+        live: Indices of the nodes that depend on the region's inputs. All other nodes compute constants.
+        local: Number of the operator and the constant inputs of each live node, by node index.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class _Side:
         return self.numbers[name]
 
     def _operator_number(self, node: Node) -> int:
-        """The number of an operator with its attributes."""
+        """Numbers an operator together with its attributes."""
         values = {**default_attributes(node.domain, node.op, self.opset), **node.attributes}
         plain = tuple((name, self._attribute(values[name])) for name in sorted(values))
         return self.forms.number((node.key, plain))
@@ -151,7 +151,7 @@ class _Side:
         return self.forms.forms.attribute(self.wiring.model, value)
 
     def has(self, at: int, shared: set[int]) -> bool:
-        """Whether the other region, too, has all outputs of a node."""
+        """Whether the other region also computes all outputs of a node."""
         outputs = [name for name in self.wiring.nodes[at].outputs if name]
         return all(self.numbers[name] in shared for name in outputs)
 
@@ -159,10 +159,10 @@ class _Side:
 def _peel(
     sides: tuple[_Side, _Side], only_before: set[int], only_after: set[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Removes from the back the nodes that are equal in both regions.
+    """Removes the nodes at the end of the regions that are equal in both.
 
     Returns:
-        The first removed pair whose inputs have different known values; None without such a pair.
+        The first removed pair of nodes whose inputs are other known values, or None.
     """
     before, after = sides
     pending = [(before.region.value, after.region.value)]

@@ -1,4 +1,4 @@
-"""Verdict on each layer of a blame: which introduces error, and which only hands it on."""
+"""Judges each layer of a blame: whether it introduces error or only passes it on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _QUANTISED = math.inf
 
 
 class Judge:
-    """Turns the measurements of two models into a verdict on each layer."""
+    """Turns the measurements of two models into a verdict for each layer."""
 
     def __init__(self, probing: LayerProbe, rows: Mapping[str, float]) -> None:
         self.before, self.after = probing.before, probing.after
@@ -36,7 +36,7 @@ class Judge:
         self.formats = _formats(self.before.model, self.after.model)
 
     def probes(self, ends: set[str]) -> Iterator[Probe]:
-        """A probe for every compared value, in order."""
+        """Yields a probe for every compared value, in execution order."""
         growth = 1.0
         for place in self.places:
             nodes = [self.after.nodes[at] for at in place.after.nodes]
@@ -49,10 +49,11 @@ class Judge:
             yield self._probe(place, departs, state, reason, trial, place.pair.before in ends)
 
     def _state(self, place: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
-        """The state of a layer run alone: 'introduced', 'coarser', 'unjudged' or 'rounding'.
+        """Judges a layer that ran alone.
 
         Returns:
-            (the state; why; the trial that shows it).
+            Tuple of three: the state ('introduced', 'coarser', 'unjudged' or 'rounding'); the reason; the
+            trial that shows it.
         """
         depth = max(depth_of(region_model(self.before, place.before)), 1)
         was = self._coarsest(self.before, place.before, place.dtypes[0])
@@ -79,7 +80,7 @@ class Judge:
     def _excess(
         self, place: ComparedValue, trial: Trial, depth: int, growth: float, roundoff: float | None
     ) -> str:
-        """Why the difference is more than rounding explains; '' if it is not."""
+        """Returns the reason why rounding cannot explain a difference, or '' if it can."""
         figures = trial.figures
         if trial.fault:
             return trial.fault
@@ -96,14 +97,14 @@ class Judge:
         return figures.judge() if judged else figures.judge_by_depth(depth)
 
     def _coarsest(self, wiring: GraphProducers, region: Region, dtype: str) -> tuple[float, str]:
-        """The largest unit roundoff among the number types of a region that makes a `dtype`, and its type."""
+        """Finds the number type of a region with the largest unit roundoff, and that roundoff."""
         initializers = wiring.model.graph.initializers
         kinds = [_coarseness(dtype), *(_coarseness(initializers[name].dtype) for name in region.initializers)]
         kinds += [self._coarsest_of_node(wiring.model, wiring.nodes[at]) for at in region.nodes]
         return max(kinds, default=(0.0, ""))
 
     def _coarsest_of_node(self, model: Model, node: Node) -> tuple[float, str]:
-        """The same for a node, bodies included."""
+        """Finds the coarsest number type of a node, including its bodies and function."""
         if node.domain in QUANTIZERS:
             return _QUANTISED, "another number format"
         function = model.functions.get(node.key)
@@ -139,6 +140,7 @@ class Judge:
         trial: Trial | None,
         output: bool,
     ) -> Probe:
+        """Builds the probe of a compared value from its measurements and its state."""
         at = self.before.producer[place.pair.before]
         node, twin = self.before.nodes[at], self.after.nodes[self.after.producer[place.pair.after]]
         change: Change = ""
@@ -183,10 +185,11 @@ class Judge:
     def _changed_nodes(
         self, place: ComparedValue, makers: tuple[int, Node, Node]
     ) -> tuple[Change, int, Node, Node]:
-        """The change in a layer that introduces error, and the changed nodes; `makers` compute the value.
+        """Finds the changed node in the layer that introduces the error.
 
         Returns:
-            (the change; its position among the nodes of the first model; the nodes of both models).
+            Tuple of four: the change; the index of the node in the first model; the node in the first model;
+            the node in the second model.
         """
         at, node, twin = makers
         changed = changed_nodes(self.before, self.after, (place.before, place.after), self.named)
@@ -201,7 +204,7 @@ class Judge:
 
 
 def _formats(before: Model, after: Model) -> dict[int, str]:
-    """Number formats of the layers of the second model, by node, where the first has none."""
+    """Finds number formats that only the second model applies, as text by node index."""
     side = DefUse(after)
     folded = fold_rounding(DefUse(before), side)
     if folded is None or folded.side is not side:
@@ -216,14 +219,14 @@ def _coarseness(dtype: str) -> tuple[float, str]:
 
 
 def _relative(figures: OutputComparison) -> float | None:
-    """RMS error / RMS of the value."""
+    """Computes the RMS error divided by the RMS of the value."""
     if not figures.elements or figures.mse is None or not figures.scale:
         return 0.0 if figures.equal and figures.elements else None
     return math.sqrt(figures.mse) / figures.scale
 
 
 def _noise(figures: OutputComparison) -> float | None:
-    """The original's own error against float64, relative."""
+    """Computes the original's own error relative to the value, measured against float64."""
     if not figures.judged or not figures.plausible or not figures.scale:
         return None
     return (figures.rms_before or 0.0) / figures.scale

@@ -1,7 +1,7 @@
-"""Comparison of two models at the values that both have: in whole runs, and layer by layer on equal inputs.
+"""Compares two models at their common values: in full runs, and layer by layer on equal inputs.
 
-A runtime returns all outputs of a run at once, so only as many values as fit a budget are compared at a time.
-The float64 run of the original advances in step and drops values that no later layer reads.
+A runtime returns all outputs of a run at once, so each run compares only as many values as fit a memory
+budget. The float64 run of the original advances with them and drops values that no later layer reads.
 """
 
 from __future__ import annotations
@@ -32,28 +32,35 @@ from explorer.facts import TensorInfo
 Feeds = dict[str, Array]
 
 BUDGET = 1 << 28
-"""Bytes of values that are held together."""
+"""Bytes of values that are in memory at a time."""
 
 _COPIES = 6
-"""Arrays of a value's size that exist while it is compared: of both models, of both layers run
-alone, with their inputs moved, and in float64."""
+"""Number of arrays in memory while one value is compared.
+
+They are the outputs of both models, of both layers alone, of the original with changed inputs, and of
+float64.
+"""
 
 _NODES = 2048
-"""Nodes of one session of layers side by side: loading one is quadratic in what is ready at once."""
+"""Largest number of nodes in a session of several layers.
+
+Loading is quadratic in the number of nodes that are ready at once.
+"""
 
 _TERMS = 128
-"""Terms of a sum that one trial covers."""
+"""Number of terms of a sum that one trial covers."""
 
 _MOST_MACS = 1 << 28
-"""Multiplications that all parts of a sum may take: float64 needs half a second for them."""
+"""Largest number of multiplications for all parts of a sum. In float64 they take half a second."""
 
 
 class _Alone(Struct, frozen=True):
-    """Layers of both models, each to be run on its own inputs.
+    """Sessions that run some layers of the two models on given inputs.
 
     Attributes:
-        outputs, outputs_after: Names of the outputs in either session.
-        read: Inputs of the original's layers.
+        first, second: Session of the original's layers, and session of the other model's layers.
+        outputs, outputs_after: Names of the outputs in either session, by value name.
+        read: Names of the inputs of the original's layers.
         dtypes: Types of the inputs of the second model's layers.
     """
 
@@ -66,34 +73,34 @@ class _Alone(Struct, frozen=True):
 
 
 def _nbytes(info: TensorInfo | None, dtype: str, unknown: int) -> int:
-    """Bytes of a value; `unknown` if its shape is."""
+    """Computes the bytes of a value, or returns `unknown` if its shape is not fully known."""
     if info is None or info.shape is None or not all(isinstance(d, int) for d in info.shape):
         return unknown
     return math.prod(d for d in info.shape if isinstance(d, int)) * DTYPES[dtype_code(dtype)].bits // 8
 
 
 class LayerProbe:
-    """A comparison of two models at the values that both have.
+    """Compares two models at their common values.
 
     Args:
-        before: The original.
-        after: The other model.
-        inputs: Input of the original to input of the other.
-        ends: Outputs of both, paired.
-        drawn: How the inputs are drawn.
-        feeds: Inputs by the original's names, for each draw.
-        without: Values of the original that are not to be paired, and why.
-        budget: Bytes of values that exist at a time.
-        on_progress: Told where the work stands.
-        cancel: Asked between runs and between layers.
+        before: Original model.
+        after: Model to compare with it.
+        inputs: Name of the input of `after` by the name of the original's input.
+        ends: Pairs of the names of the outputs.
+        drawn: Random inputs, with shapes and types.
+        feeds: Input arrays for each draw, by the original's names.
+        without: Reason why a value of the original must not be paired, by value name.
+        budget: Bytes of values that may exist at a time.
+        on_progress: Callback for progress.
+        cancel: Function that returns True to cancel. It is called between runs and between layers.
 
     Attributes:
-        before, after: The two graphs, with their producers.
-        places: In the execution order of the original.
-        unpaired: Values of the original that are not compared, and why.
-        named: The original's names of values of the other model.
-        chunks: Number of parts in which the values are compared.
-        held: Largest estimate of the bytes of one part.
+        before, after: The two graphs with the producers of their values.
+        places: Compared values, in the execution order of the original.
+        unpaired: Reason why a value of the original is not compared, by value name.
+        named: Name of a value in the original by its name in the other model.
+        chunks: Number of groups in which the values are compared.
+        held: Largest estimate of the bytes of one group.
 
     Raises:
         BadModel: onnxruntime cannot load one of the models.
@@ -163,6 +170,7 @@ class LayerProbe:
         self._truth = Float64Layers(self.before, self.places, feeds[0], self.tell)
 
     def _unpaired(self, tried: set[str], paired: set[str]) -> dict[str, str]:
+        """Collects the values of the original that are not compared, with the reasons."""
         unpaired = {}
         for name in self.before.producer:
             if name in self.before.live and name not in paired:
@@ -172,7 +180,7 @@ class LayerProbe:
         return unpaired
 
     def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
-        """Reports progress; raises Cancelled if the user asked to stop."""
+        """Reports progress, and raises Cancelled if the user canceled."""
         report(self.on_progress, self.cancel, phase, done, total)
 
     def run(self) -> None:
@@ -180,7 +188,7 @@ class LayerProbe:
 
         Raises:
             BadModel: onnxruntime cannot run one of the models.
-            Cancelled: The user asked to stop.
+            Cancelled: The user canceled.
         """
         done = 0
         for chunk in self._chunks():
@@ -192,7 +200,7 @@ class LayerProbe:
                 done += len(group)
 
     def _chunks(self) -> Iterator[list[trials.ComparedValue]]:
-        """Groups of values that fit the budget together with the inputs of their layers."""
+        """Yields groups of values that fit the budget together with the inputs of their layers."""
         size = {p.pair.before: p.nbytes for p in self.places}
         chunk: list[trials.ComparedValue] = []
         in_chunk: set[str] = set()
@@ -212,14 +220,14 @@ class LayerProbe:
             yield chunk
 
     def _inputs_of(self, place: trials.ComparedValue) -> set[str]:
-        """Inputs of the layers of a compared value, by the original's names."""
+        """Collects the inputs of both layers that compute a value, by the original's names."""
         return {*place.before.inputs, *(self.named[name] for name in place.after.inputs)}
 
     def _run_whole(self, chunk: Sequence[trials.ComparedValue], done: int) -> Feeds:
-        """Runs both models on every draw.
+        """Runs both models on every draw and compares the values of a group.
 
         Returns:
-            The original's values in the first draw: those of the chunk, and what its layers read.
+            The original's values in the first draw: those of the group, and the inputs of their layers.
         """
         mine = [p.pair.before for p in chunk]
         layer_inputs = {name for p in chunk for name in self._inputs_of(p)} - self.inputs.keys()
@@ -286,7 +294,7 @@ class LayerProbe:
         }
         if any(filled[name] is not value for name, value in layer_inputs.items()):
             self._run_alone(group, filled, alone)
-        # equal bits with every input in play: nothing is left to find
+        # equal bits without zero inputs need no further trial
         deep = [p for p in group if p.float and trials.undecided(p.alone[-1])]
         for parts in sorted({self._parts(p) for p in deep} - {1}):
             places = [p for p in deep if self._parts(p) == parts]
@@ -300,7 +308,14 @@ class LayerProbe:
     def _run_alone(
         self, group: Sequence[trials.ComparedValue], layer_inputs: Feeds, alone: _Alone, *, into: int = 0
     ) -> None:
-        """Runs the layers of both models once on the same values: a new trial, or `into` the last trial."""
+        """Runs the layers of both models once on the same inputs, and compares the results.
+
+        Args:
+            group: Compared values whose layers run.
+            layer_inputs: Input arrays by the original's names.
+            alone: Sessions of the layers.
+            into: 0 to start a new trial, or a positive number to add to the last trial.
+        """
         roundings = {self.named[name]: dtype for name, dtype in alone.dtypes.items()}
         here = {name: trials.as_given(layer_inputs[name], roundings.get(name)) for name in alone.read}
         there = {
@@ -326,10 +341,10 @@ class LayerProbe:
                 place.alone[-1].figures.sensitivity = change(old[name], moved[name])
 
     def _parts(self, place: trials.ComparedValue) -> int:
-        """The number of parts in which the inputs of a layer are tried: enough for its longest sum.
+        """Returns the number of parts in which a layer's inputs are tried, based on its longest sum.
 
-        In a sum of thousands of terms, rounding hides a weight that is off by a thousandth. In a part of the
-        sum, with all other terms zero, rounding does not hide it.
+        In a sum of thousands of terms, rounding hides a weight that is wrong by a thousandth. It does not
+        hide the error in a part of the sum, where all other terms are zero.
         """
         initializers = self.before.model.graph.initializers
         shapes = [

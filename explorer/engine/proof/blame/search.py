@@ -1,10 +1,11 @@
-"""Blame search: where two graphs part, the layer that begins it, and how the error grows from there.
+"""Finds the first layer in which two models differ, and how the error grows from there.
 
-Both models run on the same inputs with their common values exposed. That shows where the error is, not where
-it comes from: behind a fault every value is off. So each layer of the second model also runs on the values of
-the first model. An error there was introduced by the layer; any other error was inherited. The judge of the
-proof (`compare`) decides both: an error must exceed the noise that the original itself has against float64.
-A layer of the second model that computes in coarser number types may be off by their rounding.
+Both models run on the same inputs with their common values exposed. This shows where the error is, but not
+its origin: after a fault, every value is wrong. So each layer of the second model also runs on the values of
+the first model. A layer introduces an error if the error appears there. All other error is inherited.
+
+The judge of the proof (`compare`) decides both: an error must exceed the original's own error against
+float64. A layer with coarser number types may be off by the rounding of those types.
 """
 
 from __future__ import annotations
@@ -43,17 +44,19 @@ CRITERION = (
 )
 
 _NAMED = 16
-"""Unpaired values that the answer lists."""
+"""Number of unpaired values that the answer lists."""
 
 _IN_A_ROW = 256
-"""Terms that a runtime's own kernel adds in a row. Small tiles of deep products make longer rows; roundings
-grow with the square root."""
+"""Number of consecutive additions in a runtime's own kernel.
+
+Small tiles of deep products make longer chains. Rounding errors grow with the square root of the length.
+"""
 
 _ORDER: tuple[BlameKind, ...] = (
     *("fault", "spread", "coarser"),
     *("undecided", "amplified", "rounding", "equal", "unlike"),
 )
-"""Which kind of answer is returned when the answers for several sizes differ: the first of these."""
+"""Kinds of answers by priority. If the answers for several sizes differ, the first kind is returned."""
 
 _ELSEWHERE = "its name stands for another value in the second model"
 
@@ -71,20 +74,20 @@ def blame(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Blame:
-    """The first layer in which `after` departs from `before`, and the error at every value that both have.
+    """Finds the first layer in which `after` departs from `before`, and the error at every common value.
 
     Args:
-        before: The original.
-        after: The other model.
-        draws: How many random inputs the models are run on.
-        seed: Of the first draw; draw i has seed + i.
-        dims: Sizes of symbolic dimensions, one or several. Sizes that neither this nor `after` fixes are
-            tried at several (see `lengths`).
-        input_shapes: Shapes and types in place of the declared ones.
-        arrays: Inputs from a file, in place of random ones.
-        budget: Bytes of values that exist at a time (a larger value is compared alone).
-        on_progress: Told where the work stands.
-        cancel: Asked between runs and between layers; True stops.
+        before: Original model.
+        after: Model to compare with it.
+        draws: Number of random inputs to run.
+        seed: Seed of the first draw. Draw i uses seed + i.
+        dims: One or several sizes for each symbolic dimension. A size that neither `dims` nor `after` fixes
+            is tried at several values (see `lengths`).
+        input_shapes: Shapes and types that replace the declared ones.
+        arrays: Inputs from a file, to use instead of random inputs.
+        budget: Bytes of values that may exist at a time. A larger value is compared alone.
+        on_progress: Callback for progress.
+        cancel: Function that returns True to cancel. It is called between runs and between layers.
 
     Returns:
         The figures at the first sizes at which the models differ. A difference is a result, not an error.
@@ -92,7 +95,7 @@ def blame(
     Raises:
         Misuse: An option does not fit the model, or no input can be drawn.
         BadModel: onnxruntime cannot load or run one of the models.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
     if draws < 1:
@@ -122,7 +125,7 @@ def blame(
 
 
 def _worst(look: Callable[[dict[str, int]], Blame], tried: Sequence[dict[str, int]]) -> Blame:
-    """The answer at the first of several sizes at which the models differ."""
+    """Returns the answer at the first of several sizes at which the models differ."""
     best: Blame | None = None
     failed: BadModel | None = None
     for sizes in tried:
@@ -140,7 +143,7 @@ def _worst(look: Callable[[dict[str, int]], Blame], tried: Sequence[dict[str, in
 
 
 def _rank(fact: Blame) -> tuple[int, int]:
-    """The rank of an answer among those for several sizes: faults first, then the earliest fault."""
+    """Ranks an answer among those for several sizes: by kind, then by the earliest fault."""
     return _ORDER.index(fact.kind), len(fact.probes) if fact.first is None else fact.first
 
 
@@ -153,7 +156,7 @@ def _probe_at(
     measure: Callable[..., LayerProbe],
     drawn: tuple[random_inputs.RandomInput, ...],
 ) -> Blame:
-    """The answer for inputs of one set of sizes."""
+    """Computes the answer for inputs of one set of sizes."""
     rows = {s.output: max(1.0, math.sqrt(s.grid[1] / _IN_A_ROW)) for s in plan.sites} if plan else {}
     others = {v.name: v.dtype for v in after.graph.feeds}
     coarser = {d.name: other_type for d in drawn if not _holds(other_type := others[inputs[d.name]], d.dtype)}
@@ -183,10 +186,10 @@ def _holds(wide: str | None, narrow: str) -> bool:
 
 
 def _ends(before: Model, after: Model) -> list[Pair]:
-    """Outputs paired by name, or by position where the names differ.
+    """Pairs the outputs by name, or by position if the names differ.
 
     Raises:
-        InputMismatch: One model has more outputs.
+        InputMismatch: The models have different numbers of outputs.
     """
     first, second = ([v.name for v in m.graph.outputs] for m in (before, after))
     if len(first) != len(second):
@@ -195,7 +198,7 @@ def _ends(before: Model, after: Model) -> list[Pair]:
 
 
 def _fixed(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, int]:
-    """Sizes that the first model leaves open and the second does not."""
+    """Finds the sizes that are open in the first model and fixed in the second."""
     after_shapes = {v.name: v.shape or () for v in after.graph.feeds}
     return {
         a: b
@@ -206,11 +209,11 @@ def _fixed(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, 
 
 
 def _renamed_values(probing: LayerProbe, probes: Sequence[Probe]) -> list[str]:
-    """Values whose name means another value in the second model, although that model has no fault there.
+    """Finds values whose name means another value in the second model, which has no fault there.
 
-    Example: the second model folded a normalization into the convolution before it. Then the convolution's
-    value differs, the next layer, run on the original's value, lacks the normalization, and the whole model
-    is right.
+    Example: the second model folded a normalization into the convolution before it. The output of the
+    convolution then differs. The next layer, run on the original's value, lacks the normalization. The model
+    as a whole is right.
     """
     readers: dict[str, list[Probe]] = {}
     for place, probe in zip(probing.places, probes, strict=True):
@@ -226,6 +229,7 @@ def _renamed_values(probing: LayerProbe, probes: Sequence[Probe]) -> list[str]:
 
 
 def _unlike(before: Model, after: Model, why: str, seconds: float) -> Blame:
+    """Builds the answer for two models whose inputs or outputs do not match."""
     return Blame(
         kind="unlike",
         same=False,
@@ -253,6 +257,7 @@ def _answer(
     seeds: tuple[int, ...],
     inputs: tuple[str, ...],
 ) -> Blame:
+    """Builds the answer from the probes of all compared values."""
     at_fault = [i for i, p in enumerate(probes) if p.state == "introduced"]
     coarser = [i for i, p in enumerate(probes) if p.state == "coarser"]
     weighted = [i for i, place in enumerate(probing.places) if _weighted(probing.before, place.before)]
@@ -282,6 +287,7 @@ def _answer(
 
 
 def _largest(figures: Sequence[tuple[int, float | None]]) -> int | None:
+    """Finds the index of the largest figure, or None if no figure is above zero."""
     sized = [(value, -i) for i, value in figures if value]
     return -max(sized)[1] if sized else None
 
@@ -297,10 +303,11 @@ def _weighted(wiring: GraphProducers, region: Region) -> bool:
 def _kind(
     probes: Sequence[Probe], at_fault: Sequence[int], coarser: Sequence[int], weighted: int
 ) -> BlameKind:
+    """Decides the kind of the answer."""
     if not probes:
         return "unlike"
     if at_fault:
-        # a model of one layer can be at fault; when most layers with weights add error, no single layer is
+        # if most layers with weights add error, no single layer is at fault, unless there is only one
         return "spread" if len(at_fault) > 1 and 2 * len(at_fault) > weighted else "fault"
     if coarser:
         return "coarser"
@@ -360,7 +367,7 @@ def _verdict(
 
 
 def _change(probe: Probe) -> str:
-    """The change of the node at fault, as the end of a sentence: ', which was inserted'."""
+    """Describes the change of the faulty node as the end of a sentence, as in ', which was inserted'."""
     if not probe.change:
         return ""
     if probe.change == "behind the fault":

@@ -1,9 +1,8 @@
-"""Sliding windows of convolution and pooling in float64.
+"""Computes convolution and pooling in float64.
 
-onnxruntime has no float64 kernels for them, and onnx's own evaluator goes element by element. A
-convolution is unfolded into matrix products, a band of output rows at a time; a depthwise convolution and a
-pool go over the positions of the kernel instead. Where a function here returns None, onnx's evaluator
-computes.
+onnxruntime has no float64 kernels for them, and onnx's own evaluator goes element by element. A convolution
+becomes matrix products over bands of output rows. A depthwise convolution and a pool loop over the kernel
+positions instead. If a function returns None, onnx's evaluator computes the result.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 from explorer.engine.runtime.onnxruntime import Array
 
 _COLUMNS = 1 << 18
-"""Elements of a convolution's unfolded input that exist at a time (2 MiB)."""
+"""Number of elements of a convolution's unfolded input that exist at a time (2 MiB)."""
 
 
 class Window:
@@ -49,18 +48,18 @@ class Window:
             room = n + a + b - r
             count = (-(-room // s) if attributes.get("ceil_mode", 0) else room // s) + 1
             if attributes.get("ceil_mode", 0) and (count - 1) * s >= n + a:
-                count -= 1  # ceil_mode: a window that would begin in the trailing padding is left out
+                count -= 1  # ceil_mode omits a window that would start in the trailing padding
             self.out += (count,)
             extra.append(max((count - 1) * s + r - (n + a + b), 0))
         self.extra = tuple(extra)
 
     def padded(self, x: Array, value: float) -> Array:
-        """The input with its pads, and with the extra padding that ceil_mode needs."""
+        """Pads the input, including the extra padding that ceil_mode needs."""
         grow = [(0, 0), (0, 0), *((a, b + e) for (a, b), e in zip(self.pads, self.extra, strict=True))]
         return np.pad(x, grow, constant_values=value) if any(map(any, grow)) else x
 
     def taps(self, padded: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
-        """For each position in the kernel, the input elements under it, (N, C, *out)."""
+        """Yields each kernel position with the input elements at it, in shape (N, C, *out)."""
         for tap in np.ndindex(*self.kernel):
             cut: list[slice] = [slice(None), slice(None)]
             for t, d, s, n in zip(tap, self.dilations, self.strides, self.out, strict=True):
@@ -69,7 +68,7 @@ class Window:
 
 
 def conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """Conv of float64 arrays: grouped, depthwise, dilated, in any number of dimensions."""
+    """Computes Conv of float64 arrays: grouped, depthwise or dilated, in any number of dimensions."""
     x, weight = args[0], args[1]
     if x.ndim < 3 or x.ndim != weight.ndim:
         return None
@@ -91,7 +90,7 @@ def conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 def _depthwise(window: Window, padded: Array, weight: Array, groups: int, result: Array) -> None:
-    """One input channel a group: a multiplication for each position in the kernel."""
+    """Convolves with one input channel per group: one multiplication for each kernel position."""
     per = weight.shape[0] // groups
     shape = (padded.shape[0], groups, per, *window.out)
     total = np.zeros(shape)
@@ -104,7 +103,7 @@ def _depthwise(window: Window, padded: Array, weight: Array, groups: int, result
 
 
 def _unfold(window: Window, padded: Array, weight: Array, result: Array) -> None:
-    """A convolution as matrix products over bands of output rows."""
+    """Convolves by matrix products over bands of output rows."""
     rank = len(window.kernel)
     view = np.lib.stride_tricks.sliding_window_view(padded, window.reach, tuple(range(2, 2 + rank)))
     strided: tuple[slice, ...] = (slice(None), slice(None))
@@ -126,7 +125,7 @@ def _unfold(window: Window, padded: Array, weight: Array, result: Array) -> None
 
 
 def conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """ConvTranspose of float64 arrays: every input element scattered, one position of the kernel at a time.
+    """Computes ConvTranspose of float64 arrays, one kernel position at a time.
 
     onnx's own evaluator adds up groups wrongly and refuses an output_shape.
     """

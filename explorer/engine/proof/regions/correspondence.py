@@ -127,6 +127,10 @@ class Correspondence:
         return [p for p in self.outputs if self._first.values[p.before] != second.values[p.after]]
 
     def _second(self, assumed: Mapping[str, int]) -> GraphNumbers:
+        """Numbers the values of the second graph.
+
+        `assumed` gives the numbers of values assumed to be equal.
+        """
         def site(path: tuple[str, ...], name: str, node: Node) -> Original | None:
             return self._sites.get("/".join((*path, name)))
 
@@ -213,7 +217,7 @@ class Correspondence:
         return self._table.content(first) == self._table.content(second)
 
     def nbytes(self, name: str) -> int:
-        """Largest inferred size in bytes of a value of the original; a very large number where unknown."""
+        """Returns the largest inferred size of an original's value in bytes. It is huge if unknown."""
         info = self._value_types[0].get(name)
         sizes = [n if isinstance(n, int) else sys.maxsize for n in (info and info.shape) or (sys.maxsize,)]
         return 8 * math.prod(sizes)

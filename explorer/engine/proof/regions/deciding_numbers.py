@@ -1,8 +1,8 @@
-"""Deciding numbers: limits, factors and rows of tables that only one of two graphs has.
+"""Finds deciding numbers: limits, factors and table rows that only one of two graphs contains.
 
-Where a graph compares a size with 20, or with a rounded twentieth of it, or has a table of 20 rows, runs at
-smaller sizes do not show the behavior above. So runs close to such a number must show that it matters:
-another number in its place has to change the output. Open sizes are also tried on both sides of it.
+If a graph compares a size with 20, with a rounded twentieth of it, or has a table of 20 rows, runs at smaller
+sizes do not show its behavior above 20. So runs close to such a number must show that it matters: another
+number in its place must change the output. Open sizes are also tried below and above it.
 """
 
 from __future__ import annotations
@@ -31,28 +31,30 @@ _DECIDING: Mapping[str, str] = {
     **dict.fromkeys(("EyeLike", "HardSigmoid", "IsInf", "NonMaxSuppression", "OneHot", "Shrink"), ""),
     "ThresholdedRelu": "",
 }
-"""Operators whose number decides what they do, and one name for operators that are alike."""
+"""Operators whose number decides their behavior, each with a common name for related operators."""
 
 _BITWISE = ("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
 _ARITHMETIC = frozenset(
     ("Add", "Div", "Einsum", "Gemm", "MatMul", "Mean", "Mul", "PRelu", "Sub", "Sum", *_BITWISE)
 )
-"""Operators whose single numbers may be limits of a later operator: of a Relu of a difference of sizes, of a
-Floor of a part of a size."""
+"""Operators whose scalar constants may be limits of a later operator.
+
+Examples are a Relu of a difference of sizes, and a Floor of a fraction of a size.
+"""
 
 _MULTIPLIES = frozenset(("Div", "Einsum", "Gemm", "MatMul", "Mul", "PRelu"))
-"""Operators whose number is a factor: before an ArgMax any factor may give the same result."""
+"""Operators whose number is a factor. Before an ArgMax, any factor may give the same result."""
 
 _FACTORS = frozenset(
     ("alpha", "beta", "bias", "gamma", "lambd", "max", "min", "scale", "spatial_scale", "value")
 )
-"""Attributes that multiply, add or limit, of any operator."""
+"""Names of attributes that multiply, add or limit, in any operator."""
 
 _TABLES = ("Gather", "GatherElements", "GatherND", "Slice")
-"""Operators that read part of a table."""
+"""Operators that read part of a stored table."""
 
 _SIZED_BY_DATA = ("Compress", "Loop", "NonMaxSuppression", "NonZero", "Unique")
-"""Operators whose outputs have another size in each run."""
+"""Operators whose output size depends on data."""
 
 _SIZING = (
     "ConstantOfShape",
@@ -69,41 +71,41 @@ _SIZING = (
 """Operators that turn numbers into sizes."""
 
 _AXES = 3
-"""Which input of a Slice holds its axes."""
+"""Index of the input of a Slice that holds its axes."""
 
 _OF_SHAPES = ("Shape", "Size", "ConstantOfShape")
-"""Operators that read the size of a value and none of its numbers."""
+"""Operators that read only the shape of a value."""
 
 _SMALL = 64
 """Largest number of elements of a tensor of limits."""
 
 _LONGEST, _LARGEST = float((1 << 31) - 1), 1e37
-"""Integers, and floats, from here on are no limits: 'to the end', 'as large as possible'."""
+"""Integers and floats from these values on are not limits. They mean 'to the end' or 'unlimited'."""
 
 _ALWAYS = 1
-"""Integers up to here are always met: every open size is tried at them and above."""
+"""Integers up to this value are not limits, because every open size is tried at and above it."""
 
 _STEP = 1 / 16
 """Relative change of a float."""
 
 _FAR = 20
-"""Power of two by which a factor is scaled to show that it makes no difference."""
+"""Power of two by which a factor is scaled to show that it has no effect."""
 
 _ROWS = 64
-"""Rows of a table that are tried; of a longer table, some rows between the first and the last."""
+"""Largest number of rows of a table that are tried. A longer table is sampled evenly."""
 
 Key = tuple[str, float]
 Axis = tuple[str, int]
-"""An axis of a value, by the name of the value."""
+"""Name of a value and index of one of its axes."""
 
 
 class DecidingNumber(Struct, frozen=True):
     """A number that decides what an operator does.
 
     Attributes:
-        op: The operator.
+        op: Operator name.
         value: The number.
-        axes: For a Slice, the axes along which the number decides; contains None for an unknown axis.
+        axes: Axes of a Slice to which the number applies. None stands for an unknown axis.
     """
 
     op: str
@@ -112,7 +114,7 @@ class DecidingNumber(Struct, frozen=True):
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """Sizes around which the number may decide something: as a limit, or as a factor of a size."""
+        """Sizes near which the number may change the behavior, as a limit or as a factor of a size."""
         value = abs(self.value)
         return (value, 1 / value) if value < 1 else (value,)
 
@@ -121,12 +123,12 @@ class DecidingNumber(Struct, frozen=True):
 
 
 class TableRow(Struct, frozen=True):
-    """A row of a stored tensor that an operator reads in part.
+    """A row of a stored tensor from which an operator reads a part.
 
     Attributes:
-        op: The operator.
-        name: Of the tensor.
-        axis: The axis along which rows are counted.
+        op: Operator name.
+        name: Name of the tensor.
+        axis: Axis along which rows are counted.
         row, rows: Index of the row, and number of rows.
     """
 
@@ -149,17 +151,17 @@ Deciding = DecidingNumber | TableRow
 
 
 Held = tuple[Key, DecidingNumber, Axis | None]
-"""The kind of a number and the number, its record, and the axis of a Slice that reads up to it."""
+"""Operator kind and number, the record of the number, and the axis of a Slice that it applies to."""
 
 
 class Variation:
-    """The values of a model that differ from run to run, and the axes that never change.
+    """The values of a model that may differ from run to run.
 
     Args:
-        model: The model.
+        model: Model to analyze.
 
     Attributes:
-        values: Names of values that may differ, sizes included where they are not fixed.
+        values: Names of values that may differ from run to run. It includes sizes that are not fixed.
     """
 
     def __init__(self, model: Model) -> None:
@@ -167,7 +169,7 @@ class Variation:
         self._types = TypeLookup(model)
 
     def is_fixed(self, axis: Axis) -> bool:
-        """Whether an axis always has the same length: then a Slice reads the same part in every run."""
+        """Whether an axis always has the same length, so that a Slice reads the same part in every run."""
         name, at = axis
         for info in self._sliced.get(name, [None]):
             if info is None or info.shape is None or info.origin == "bound":
@@ -185,12 +187,15 @@ class Variation:
 def one_sided(
     first: Model, second: Model, varying: tuple[Variation, Variation] | None = None
 ) -> tuple[list[Deciding], list[Deciding]]:
-    """The deciding numbers and the rows of tables that only one of two models has.
+    """Finds the deciding numbers and table rows that only one of two models contains.
 
     Args:
-        first: A model, or a region as a model.
-        second: The other model or region.
-        varying: For regions: what differs from run to run in the models that contain them.
+        first: Model, or a region as a model.
+        second: Model or region to compare with it.
+        varying: Variation of the models that contain the regions, or None to compute it from the arguments.
+
+    Returns:
+        The numbers and rows of the first model alone, and those of the second model alone.
     """
     numbers = [list(_model_numbers(model)) for model in (first, second)]
     vary = varying or (Variation(first), Variation(second))
@@ -206,7 +211,7 @@ def one_sided(
 def _missing_from(
     numbers: Iterable[Held], other_keys: Container[Key], varying: Variation
 ) -> Iterable[Deciding]:
-    """Numbers that the other model does not hold, without those that slice an axis of fixed length."""
+    """Finds numbers that the other model lacks, except those that slice an axis of fixed length."""
     by_key: dict[Key, DecidingNumber] = {}
     for key, number, axis in numbers:
         if key not in other_keys and (axis is None or not varying.is_fixed(axis)):
@@ -216,7 +221,7 @@ def _missing_from(
 
 
 def _varying_values(model: Model) -> frozenset[str]:
-    """Names of the values that may differ from run to run, sizes included where they are not fixed."""
+    """Finds the names of values that may differ from run to run, including sizes that are not fixed."""
     nodes = _in_order(model)
     bodies = [body for node in nodes for _, body in subgraphs(node)]
     inputs = {value.name for body in bodies for value in body.inputs}
@@ -231,7 +236,7 @@ def _varying_values(model: Model) -> frozenset[str]:
 
 
 def _has_open_sizes(model: Model, nodes: Sequence[Node], flowing: Collection[str]) -> bool:
-    """Whether a model has an open size, or one that depends on data."""
+    """Whether a model has a size that is open or depends on data."""
     if any(v.shape is None or not all(isinstance(d, int) for d in v.shape) for v in model.graph.feeds):
         return True
     return any(
@@ -242,12 +247,12 @@ def _has_open_sizes(model: Model, nodes: Sequence[Node], flowing: Collection[str
 
 
 def _in_order(model: Model) -> list[Node]:
-    """All nodes of a model, of bodies and functions too, mostly after the nodes that they read."""
+    """Lists all nodes of a model, including bodies and functions, roughly in execution order."""
     return [*all_nodes(model, model.graph.nodes)][::-1]
 
 
 def _dependents(nodes: Sequence[Node], names: set[str], ending: Collection[str]) -> set[str]:
-    """Values that depend on some values, except through operators in `ending`."""
+    """Finds the values that depend on `names`, except through the operators in `ending`."""
     reached = set(names)
     before = -1
     while before != len(reached):
@@ -259,7 +264,7 @@ def _dependents(nodes: Sequence[Node], names: set[str], ending: Collection[str])
 
 
 def _stored_tensors(model: Model) -> Iterator[Tensor]:
-    """All stored tensors of a model, bodies included."""
+    """Yields all stored tensors of a model, including those of bodies."""
     yield from model.graph.initializers.values()
     for node in all_nodes(model, model.graph.nodes):
         if (tensor := constant_of(node)) is not None:
@@ -269,7 +274,7 @@ def _stored_tensors(model: Model) -> Iterator[Tensor]:
 
 
 def _tables(model: Model, varying: Collection[str]) -> Iterator[tuple[Tensor, str, str, int]]:
-    """Stored tensors of which each run may read another part, with operator, name and axis."""
+    """Yields stored tensors whose read part may differ from run to run, with operator, name and axis."""
     nodes = _in_order(model)
     constants = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
     bodies = [body for node in nodes for _, body in subgraphs(node)]
@@ -284,7 +289,7 @@ def _tables(model: Model, varying: Collection[str]) -> Iterator[tuple[Tensor, st
 
 
 def _read_along(node: Node, constants: Mapping[str, Tensor], rank: int) -> set[int]:
-    """The axes along which an operator reads a part of a table."""
+    """Finds the axes along which an operator reads a part of a table."""
     if node.op == "Slice":
         axes = constants.get(node.inputs[_AXES]) if len(node.inputs) > _AXES else None
         values = _values(axes) if axes is not None else None
@@ -296,7 +301,7 @@ def _read_along(node: Node, constants: Mapping[str, Tensor], rank: int) -> set[i
 def _rows(
     tables: Sequence[tuple[Tensor, str, str, int]], theirs: Collection[tuple[str, int]]
 ) -> list[Deciding]:
-    """Rows of tables without a counterpart of the same size: tables with one are compared as a whole."""
+    """Lists rows of tables that have no counterpart of equal size. Tables with one are compared in full."""
     rows: list[Deciding] = []
     for table, op, name, axis in tables:
         count = table.shape[axis]
@@ -305,30 +310,31 @@ def _rows(
         some = (
             sorted({round(row) for row in np.linspace(0, count - 1, min(count, _ROWS))}) if count > 1 else []
         )
-        # the last row first: an unread row is most often behind the largest size
+        # the last row first: a row that no run reads is most often above the largest size tried
         rows += [TableRow(op, name, axis, row, count) for row in reversed(some)]
     return rows
 
 
 def moved_number(model: Model, number: Deciding) -> Iterator[Model]:
-    """The model with numbers just below and just above this one in its place."""
+    """Yields the model with a slightly smaller number, then with a slightly larger number."""
     yield from (_with_moved(model, number, power) for power in (-1, 1))
 
 
 def scaled_number(model: Model, number: Deciding) -> list[Model]:
-    """The model with a far smaller and a far larger factor; nothing if the number is no factor."""
+    """Builds the model with a far smaller and a far larger factor, or nothing if it is not a factor."""
     if isinstance(number, TableRow) or number.op not in _MULTIPLIES:
         return []
     return [_with_moved(model, number, power) for power in (-_FAR, _FAR)]
 
 
 def _with_moved(model: Model, number: Deciding, sign: int) -> Model:
+    """Replaces a number in all graphs and functions of a model."""
     functions = {key: _moved_function(function, number, sign) for key, function in model.functions.items()}
     return replace(model, graph=_moved_graph(model.graph, number, sign), functions=functions)
 
 
 def _model_numbers(model: Model) -> Iterator[Held]:
-    """The deciding numbers of a model, of bodies and functions too, with their keys."""
+    """Yields the deciding numbers of a model, including bodies and functions."""
     inputs = {value.name for value in model.graph.feeds}
     yield from _node_numbers(model.graph.nodes, [model.graph.initializers], inputs)
     called = {node.key for node in all_nodes(model, model.graph.nodes)} & model.functions.keys()
@@ -338,7 +344,7 @@ def _model_numbers(model: Model) -> Iterator[Held]:
 
 
 def _epsilons(model: Model) -> Iterator[Key]:
-    """Keys of the epsilons of normalizations, as an Add would have them that does the same."""
+    """Yields the keys of the epsilons of normalizations, in the form of an equivalent Add."""
     for node in all_nodes(model, model.graph.nodes):
         values = {**default_attributes(node.domain, node.op, model.opset), **node.attributes}
         if isinstance(epsilon := values.get("epsilon"), float):
@@ -348,7 +354,13 @@ def _epsilons(model: Model) -> Iterator[Key]:
 def _node_numbers(
     nodes: Sequence[Node], around: Sequence[Mapping[str, Tensor]], varying: Collection[str]
 ) -> Iterator[Held]:
-    """The deciding numbers of a list of nodes; `varying` names values that differ from run to run."""
+    """Yields the deciding numbers of nodes.
+
+    Args:
+        nodes: Nodes of a graph or a function.
+        around: Constants of the graph and of the graphs that contain it.
+        varying: Names of values that differ from run to run.
+    """
     flowing = set(varying)
     ordered = node_sequence(nodes)
     node_constants = {
@@ -362,7 +374,7 @@ def _node_numbers(
             inside = {*flowing, *(value.name for value in body.inputs)}
             yield from _node_numbers(body.nodes, [*scopes, body.initializers], inside)
         if node.op == "Slice" and not flowing.intersection(node.inputs[:1]):
-            continue  # of zeros or of a shape: its start hides nothing
+            continue  # a Slice of zeros or of a shape has no limit that matters
         kind = _DECIDING.get(node.op) or node.op
         for name, attribute in node.attributes.items():
             named = isinstance(attribute, float) and (name in _FACTORS or node.op in _DECIDING)
@@ -375,7 +387,7 @@ def _node_numbers(
             if values is None or (node.op not in _DECIDING and values.size != 1):
                 continue
             if node.op == "Slice" and at == _AXES:
-                continue  # the choice of axes is no size
+                continue  # axes are not sizes
             axes = _sliced_along(node, read, values.size) if node.op == "Slice" else [None] * values.size
             for value, axis in zip(values.reshape(-1).tolist(), axes, strict=True):
                 if _is_limit(float(value), values.dtype):
@@ -383,7 +395,7 @@ def _node_numbers(
 
 
 def _few(name: str, scopes: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
-    """The numbers of a value, if it is stored and small."""
+    """Returns the numbers of a stored value if it is small, else None."""
     tensor = next((some[name] for some in scopes if name in some), None)
     return _values(tensor) if tensor is not None else None
 
@@ -391,7 +403,7 @@ def _few(name: str, scopes: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, A
 def _sliced_along(
     node: Node, read: Sequence[np.ndarray[Any, Any] | None], count: int
 ) -> Sequence[Axis | None]:
-    """The axes to which the numbers of a Slice belong; None where its axes are not stored."""
+    """Returns the axis for each number of a Slice, or None for each if its axes are not stored."""
     axes = read[_AXES] if len(read) > _AXES and node.inputs[_AXES] else np.arange(count)
     if axes is None or axes.size != count:
         return [None] * count
@@ -399,14 +411,14 @@ def _sliced_along(
 
 
 def _is_limit(value: float, dtype: np.dtype[Any]) -> bool:
-    """Whether a number is a limit: neither 'as large as possible' nor a size that is always tried."""
+    """Whether a number is a limit: not a value for 'unlimited', and not a size that is always tried."""
     if abs(value) <= (_ALWAYS if dtype.kind in "iu" else 0.0):
         return False
     return abs(value) < (_LONGEST if dtype.kind in "iu" else _LARGEST)
 
 
 def _values(tensor: Tensor) -> np.ndarray[Any, Any] | None:
-    """The numbers of a small stored tensor; None for other tensors."""
+    """Returns the numbers of a small stored tensor, or None for other tensors."""
     if tensor.dtype == "bool" or tensor.elements > _SMALL or not _is_numeric(tensor):
         return None
     return np.asarray(tensor.array())
@@ -420,7 +432,7 @@ def _is_numeric(tensor: Tensor) -> bool:
 
 
 def _moved_function(function: Function, number: Deciding, sign: int) -> Function:
-    """A function with another number; its stored tensors are Constants."""
+    """Replaces a number in a function, whose new tensors become Constant nodes."""
     nodes, added = _moved_nodes(function.nodes, {}, number, sign)
     constants = [
         Node("Constant", (), (name,), attributes={"value": tensor}) for name, tensor in added.items()
@@ -429,7 +441,7 @@ def _moved_function(function: Function, number: Deciding, sign: int) -> Function
 
 
 def _moved_graph(graph: Graph, number: Deciding, sign: int) -> Graph:
-    """The graph with another number wherever an operator of the same kind reads this one."""
+    """Replaces a number in the nodes of a graph that have the same operator."""
     nodes, added = _moved_nodes(graph.nodes, graph.initializers, number, sign)
     return replace(graph, nodes=gathered(nodes), initializers={**graph.initializers, **added})
 
@@ -437,7 +449,7 @@ def _moved_graph(graph: Graph, number: Deciding, sign: int) -> Graph:
 def _moved_nodes(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], number: Deciding, sign: int
 ) -> tuple[list[Node], dict[str, Tensor]]:
-    """The nodes of a graph or a function with another number, and the new tensors that they read."""
+    """Replaces a number in nodes, and returns the nodes with the new tensors that they read."""
     ordered = node_sequence(nodes)
     constants = {name: tensor for node in ordered if (tensor := constant_of(node)) for name in node.outputs}
     constants.update(initializers)
@@ -459,7 +471,7 @@ def _moved_nodes(
 def _with_row(
     node: Node, constants: Mapping[str, Tensor], added: dict[str, Tensor], number: TableRow, sign: int
 ) -> Node:
-    """A node with another row in its table."""
+    """Changes the given row in a node's table."""
     if node.inputs[0] != number.name or number.name not in constants:
         return node
     table = constants[number.name]
@@ -478,7 +490,7 @@ def _with_row(
 def _with_number(
     node: Node, constants: Mapping[str, Tensor], added: dict[str, Tensor], number: DecidingNumber, sign: int
 ) -> Node:
-    """A node with another number; its new inputs go into `added`."""
+    """Changes a number of a node. New inputs are added to `added`."""
     inputs = list(node.inputs)
     read = [_few(name, [constants]) for name in inputs]
     for at, (name, values) in enumerate(zip(node.inputs, read, strict=True)):
@@ -506,7 +518,7 @@ def _with_number(
 
 
 def _near(value: float, sign: int, dtype: np.dtype[Any]) -> float:
-    """A number just beside another, on one side of it; for a factor, a power of two away."""
+    """Moves a number slightly down or up, or scales a factor by a power of two."""
     if abs(sign) > 1:
         return (
             float(np.clip(value * 2.0**sign, -_LONGEST, _LONGEST))

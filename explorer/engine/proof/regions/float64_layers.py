@@ -1,4 +1,4 @@
-"""Float64 layers: the original's values in float64, computed on request and dropped when no longer needed."""
+"""Runs the original's layers in float64 on request, and drops values that no later layer reads."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from explorer.engine.runtime.onnxruntime import Array
 Feeds = dict[str, Array]
 
 EXACT = 2.0**-40
-"""Relative difference of two float64 runs below which they compute from the same numbers."""
+"""Relative difference of two float64 runs up to which their stored numbers count as equal."""
 
 
 class Float64Layers:
-    """The original in float64, up to the last requested value; drops values that no later layer reads."""
+    """Float64 values of the original's layers, computed in order up to the last requested value."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Float64Layers:
             self.last.update((name, at) for name in place.before.inputs)
 
     def at(self, index: int) -> Array | None:
-        """The value at a place, or None without one. Ask for places in their order."""
+        """Returns the float64 value at an index of `places`, or None. Request increasing indices."""
         value = None
         while self.next <= index:
             self.tell("running the original in float64", self.next, len(self.places))
@@ -60,7 +60,7 @@ class Float64Layers:
 
 
 def in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Cancel) -> Array | None:
-    """One value in float64, computed from others; None if float64 cannot run the nodes."""
+    """Computes the value of a region in float64, or returns None if float64 cannot run its nodes."""
     try:
         (result,) = evaluator.run(region_model(wiring, region), feeds, cancel).values()
     except (evaluator.NoReference, ValueError, IndexError, TypeError, OverflowError, MemoryError, BadModel):
@@ -71,18 +71,18 @@ def in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Can
 def in_full(
     region: ChangedRegion, wirings: tuple[GraphProducers, GraphProducers], values: Feeds, cancel: Cancel
 ) -> float | None:
-    """Difference of two regions in float64, relative to the first region's largest output.
+    """Compares two regions in float64, relative to the first region's largest output.
 
-    A remaining difference comes from the numbers that are stored in them.
+    A difference in float64 comes from the numbers stored in the regions.
 
     Args:
-        region: The region.
-        wirings: The graphs.
-        values: The inputs, by the original's names.
-        cancel: Asked now and then.
+        region: Region of both graphs.
+        wirings: Producers of the values of the two graphs.
+        values: Inputs of the region, by the original's names.
+        cancel: Function that returns True to cancel, or None.
 
     Returns:
-        The relative difference; None if one of them cannot run in float64.
+        The relative difference, or None if one of the regions cannot run in float64.
     """
     old = in_float64(wirings[0], region.before, {n: values[n] for n in region.before.inputs}, cancel)
     if old is None:

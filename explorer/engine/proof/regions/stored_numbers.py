@@ -1,8 +1,8 @@
-"""Comparison of stored numbers in two regions: constants and attributes that differ.
+"""Compares the stored numbers of two regions: constants and attributes.
 
-Two runs that agree within rounding say nothing of a smaller change of a weight. If both regions have the same
-operators, possibly after folding batch normalizations and constants, each number has a counterpart. It may
-differ from it by the effect of another order of computing, and no more.
+Two runs that agree within rounding do not exclude a smaller change of a weight. If both regions have the same
+operators, possibly after folding batch normalizations and constants, each number has a counterpart. The two
+may differ only by the rounding of another order of computation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLACES: Mapping[str, Collection[int]] = {
     "Pad": (1, 3),
     "Resize": (2, 3),
 }
-"""Inputs that only say where elements go: runs on distinct values show a difference."""
+"""Indices of the inputs that only decide where elements go. Runs on distinct values show a difference."""
 
 _SHAPES = frozenset(
     (
@@ -44,45 +44,52 @@ _SHAPES = frozenset(
         *("split", "starts", "strides", "allowzero", "transA", "transB", "start", "end"),
     )
 )
-"""Attributes that only say where elements go."""
+"""Attributes that only decide where elements go."""
 
 _TURNS = ("transA", "transB")
-"""Attributes that say that a matrix is stored transposed: then its numbers stand elsewhere."""
+"""Attributes that say that a matrix is stored transposed."""
 
 CLOSE, _ROUNDINGS = 2.0**-21, 8
-"""Largest relative difference of a number computed in another order: eight roundings of float32,
-or of the number's own type where that is finer."""
+"""Largest relative difference of a number computed in another order: eight roundings of float32.
+
+For a float type with a finer resolution it is eight roundings of that type.
+"""
 
 _LAST, _OFTEN = 2.0**-24, 8
-"""Largest difference, relative to the largest number, where many numbers differ: all of them were computed
-anew, and a difference of larger numbers keeps the error of those."""
+"""Largest difference, relative to the largest number of a tensor, if many of its numbers differ.
+
+Then all numbers were computed anew, and a difference of two large numbers keeps their error.
+"""
 
 SELDOM = 256
-"""A single number that differs among more than these was not computed in another order: all would differ."""
+"""Count of numbers among which a single difference is not due to another order of computation.
+
+Another order would change many of them.
+"""
 
 _SLAB = 1 << 20
-"""Numbers that are compared together."""
+"""Number of elements that are compared at a time."""
 
 Sides = tuple[Model, Model]
-"""A region of both graphs, each as a model."""
+"""The models of a region in the two graphs."""
 
 Sizes = tuple[Mapping[str, Array | None], Mapping[str, Array | None]]
-"""By name of each folded weight, of either side: the size of the terms that it adds up."""
+"""For either side, the sum of the absolute values of the terms of each folded weight, by weight name."""
 
 Same = Callable[[Tensor, Tensor], bool]
-"""Whether two stored tensors are equal bit for bit."""
+"""Function that returns whether two stored tensors are equal bit for bit."""
 
 
 class StoredDifference(Struct, frozen=True):
-    """A stored number, or several of one tensor, that two regions have different.
+    """A difference between stored numbers of one tensor or attribute in two regions.
 
     Attributes:
-        text: The difference, in words.
+        text: Description of the difference.
         apart: Largest relative difference.
-        large: Whether it exceeds the effect of another order of computing.
-        place: Position of the node in the second region, and the index of the input or the name of the
-            attribute; None in a body or a function.
-        was: The tensor or attribute of the first region; None for an absent attribute.
+        large: Whether the difference exceeds the rounding of another order of computation.
+        place: Index of the node in the second region, and the input index or attribute name. None in a body
+            or a function.
+        was: Tensor or attribute value in the first region, or None if the attribute is absent.
     """
 
     text: str
@@ -93,13 +100,13 @@ class StoredDifference(Struct, frozen=True):
 
 
 class StoredDifferences(Struct, frozen=True):
-    """The stored numbers that two regions have different.
+    """The differences between the stored numbers of two regions.
 
     Attributes:
-        differences: The differences.
-        alike: Whether every number was compared with its counterpart: all operators are the same.
-        sides: Both regions as they were compared, possibly folded.
-        sizes: See `Sizes`.
+        differences: All differences found.
+        alike: Whether the operators are the same, so that every number was compared with its counterpart.
+        sides: Models that were compared, possibly after folding.
+        sizes: Sizes of the terms of the folded weights.
     """
 
     differences: list[StoredDifference]
@@ -109,7 +116,7 @@ class StoredDifferences(Struct, frozen=True):
 
     @property
     def rounded(self) -> bool:
-        """Whether all differences are the effect of another order of computing."""
+        """Whether there are differences, all of them within the rounding of another order of computation."""
         return (
             self.alike
             and bool(self.differences)
@@ -118,12 +125,12 @@ class StoredDifferences(Struct, frozen=True):
 
 
 def differences(before: Model, after: Model, same: Same) -> StoredDifferences:
-    """The stored numbers that differ between two regions with the same operators.
+    """Compares the stored numbers of two regions that have the same operators.
 
     Args:
-        before: The region of the first graph, as a model.
-        after: The region of the second graph, as a model.
-        same: Whether two stored tensors are equal.
+        before: Region of the first graph, as a model.
+        after: Region of the second graph, as a model.
+        same: Function that returns whether two stored tensors are equal.
     """
     for sides, sizes in _forms(before, after):
         try:
@@ -134,7 +141,7 @@ def differences(before: Model, after: Model, same: Same) -> StoredDifferences:
 
 
 def restored(model: Model, difference: StoredDifference) -> Model:
-    """A region with the first region's number in the place of a difference."""
+    """Puts the first region's number back into the second region, in place of one difference."""
     assert difference.place is not None
     at, place = difference.place
     node, initializers = model.graph.nodes[at], dict(model.graph.initializers)
@@ -154,7 +161,7 @@ def restored(model: Model, difference: StoredDifference) -> Model:
 
 
 def _forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
-    """The regions as they are, then with all possible folding."""
+    """Yields the regions unchanged, then with everything folded that can be folded."""
     yield (before, after), ({}, {})
     fused = any(node.op in FUSED.values() for model in (before, after) for node in model.graph.nodes)
     folded = [fold_away(model, range(len(model.graph.nodes)), fused) for model in (before, after)]
@@ -163,16 +170,16 @@ def _forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
 
 
 class _Comparison:
-    """Comparison of two regions, node by node."""
+    """Compares two regions node by node."""
 
     def __init__(self, sides: Sides, same: Same, sizes: Sizes) -> None:
         self.sides, self.same, self.sizes = sides, same, sizes
 
     def differences(self) -> Iterator[StoredDifference]:
-        """All differences.
+        """Returns all differences.
 
         Raises:
-            _Unlike: Other operators, or constants of other types or shapes.
+            _Unlike: The operators differ, or constants differ in type or shape.
         """
         nodes = self.sides[0].graph.nodes, self.sides[1].graph.nodes
         constants = [constants_of(m.graph.nodes, m.graph.initializers) for m in self.sides]
@@ -245,7 +252,7 @@ class _Comparison:
         tensors: tuple[Tensor, Tensor],
         place: tuple[int, int] | None,
     ) -> Iterator[StoredDifference]:
-        """Differences of the inputs of two nodes, which may be folded weights."""
+        """Yields the differences between two inputs, of which one may be a folded weight."""
         for at in (0, 1):
             if names[at] in self.sizes[at]:
                 there, size = tensors[1 - at], self.sizes[at][names[at]]
@@ -275,18 +282,18 @@ class _Unlike(Exception):
 
 
 def _default(model: Model, node: Node, name: str) -> Any:
-    """The value of an absent attribute."""
+    """Returns the default value of an absent attribute."""
     function = model.functions.get(node.key)
     return default_of(model, node, name, None) if function is None else function.defaults.get(name)
 
 
 def _computes(node: Node) -> bool:
-    """Whether a node computes; a Constant is compared where it is read."""
+    """Whether a node computes something. A Constant is compared at the nodes that read it."""
     return bool(node.domain) or node.op not in ("Constant", "Identity")
 
 
 def _share(x: Any, y: Any) -> float:
-    """Largest relative difference of a numeric attribute, or of one of several numbers."""
+    """Computes the largest relative difference of a numeric attribute, or of a list of numbers."""
     was, now = ([*value] if isinstance(value, (list, tuple)) else [value] for value in (x, y))
     if len(was) != len(now) or not all(isinstance(value, float) for value in (*was, *now)):
         return float(np.inf)
@@ -296,10 +303,10 @@ def _share(x: Any, y: Any) -> float:
 
 
 def turned_matrix(tensor: Tensor) -> Tensor:
-    """The transpose of a stored matrix.
+    """Transposes a stored matrix.
 
     Raises:
-        _Unlike: The tensor is no matrix of numbers.
+        _Unlike: The tensor is not a matrix of numbers.
     """
     try:
         values = np.asarray(tensor.array())
@@ -314,14 +321,14 @@ def turned_matrix(tensor: Tensor) -> Tensor:
 def _one_sided(
     op: str, first: Tensor | None, second: Tensor | None, place: tuple[int, int] | None
 ) -> Iterator[StoredDifference]:
-    """The difference of an input that only one of two nodes has."""
+    """Yields the difference for an input that only one of two nodes has."""
     constant = first if first is not None else second
     assert constant is not None
     try:
         values = np.asarray(constant.array())
     except BadModel:
         values = np.ones(1)
-    if op == "Clip":  # limits at the end of a type have no effect
+    if op == "Clip":  # limits at the ends of the type's range have no effect
         ends = np.iinfo(values.dtype) if values.dtype.kind in "iu" else np.finfo(values.dtype)
         nothing = bool(np.isin(values, (ends.min, ends.max, -np.inf, np.inf)).all())
     else:  # an added number, a zero point, an initial state
@@ -334,7 +341,7 @@ def _one_sided(
 def apart(
     label: str, a: Array, b: Array, place: tuple[int, int | str] | None, was: Tensor
 ) -> StoredDifference:
-    """The difference of two tensors of the same type."""
+    """Describes the difference between two tensors of the same type."""
     count = int(np.count_nonzero(a != b))
     text = f"{label} differs" + (f" in {count:,} of {many_text(a.size, 'number')}" if a.size > 1 else "")
     if a.dtype.kind in "iub":
@@ -353,7 +360,7 @@ def apart(
 
 
 def _slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
-    """Two flat arrays in float64, a slab at a time."""
+    """Yields two flat arrays in float64, one slab at a time."""
     for at in range(0, a.size, _SLAB):
         yield a[at : at + _SLAB].astype(np.float64), b[at : at + _SLAB].astype(np.float64)
 
@@ -361,7 +368,7 @@ def _slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
 def constants_of(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], *around: MutableMapping[str, Tensor]
 ) -> ChainMap[str, Tensor]:
-    """The constants that nodes of a graph can read, those of graphs `around` it included."""
+    """Collects the constants that nodes can read, including those of the graphs `around` their graph."""
     constants = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
     return ChainMap(constants, dict(initializers), *around)
 

@@ -1,4 +1,4 @@
-"""Made-up values for a region: dense, at decisions, or steering branches."""
+"""Makes up input values for a region: dense random values, values at limits, and settings of branches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spreads(values: Feeds) -> dict[str, float]:
 
 
 def dense(values: Feeds, wide: Mapping[str, float], spread: float, seed: int) -> Feeds:
-    """Values with normal random numbers in place of floats, so none is zero, of `wide` times `spread`."""
+    """Replaces each float by a normal random number with standard deviation `wide` times `spread`."""
     drawn_values: Feeds = {}
     for name, value in values.items():
         if name not in wide:

@@ -142,7 +142,7 @@ def without_zeros(value: Array, seed: int) -> Array:
 
 
 def one_part(value: Array, part: int, parts: int, seed: int) -> Array:
-    """One of `parts` random parts of the value, with numbers of one magnitude; the rest is zero."""
+    """Keeps one of `parts` random parts of the value, with equal magnitudes, and sets the rest to zero."""
     if value.dtype.kind != "f":
         return value
     finite = value[np.isfinite(value)]

@@ -269,7 +269,7 @@ class SiteProof:
     def _draw_inner_inputs(
         self, site: SitePlan, original: Original, drawn: tuple[RandomInput, ...], threads: int
     ) -> dict[str, Array]:
-        """Random inputs of a site in a body or a function, and the original's output for them."""
+        """Draws random inputs of a site in a body or function, and runs the original on them."""
         examples = next((p.example for p in self._places(drawn) if p.path == site.place), {})
         generator = np.random.default_rng((self.seed, 3))
         values: dict[str, Array] = {}
