@@ -115,14 +115,14 @@ def _named(region: RegionEvidence) -> str:
 
 
 def _constant_text(ends: Sequence[OutputEvidence]) -> str:
-    """A sentence: 'outputs 'a' and 'b' are the same whatever goes in, which shows nothing'."""
+    """Describes outputs that never change: 'outputs 'a' and 'b' are the same whatever goes in, ...'."""
     names = [f"'{printable(end.name)}'" for end in ends]
     listed = f"outputs {', '.join(names[:-1])} and {names[-1]} are" if names[1:] else f"output {names[0]} is"
     return f"{listed} the same whatever goes in, which shows nothing"
 
 
 def _summary(grounds: Grounds) -> tuple[VerdictKind, str]:
-    """What was shown, where nothing is wrong."""
+    """Words the verdict if there is no fault."""
     sites, whole, regions = grounds.sites, grounds.whole, grounds.regions
     tested = [r for r in regions if r.kind == "evidence"]
     proved = grounds.structural or (bool(regions) and not tested)
@@ -169,7 +169,7 @@ _EDGE = "a rounding beside them moved a value over an edge (of a quantizer, an i
 
 
 def _gap_text(stepped: Sequence[OutputEvidence]) -> str:
-    """A clause on the difference: 'the outputs differ by up to 5.3e-02 (9.6e-03 of their size)'."""
+    """Words the difference: 'the outputs differ by up to 5.3e-02 (9.6e-03 of their size)'."""
     gaps = [output for output in stepped if output.max_abs is not None]
     if not gaps:
         return f"of output '{printable(stepped[0].name)}' {stepped[0].reason}".replace(": ", ", ")
@@ -178,7 +178,7 @@ def _gap_text(stepped: Sequence[OutputEvidence]) -> str:
 
 
 def _outputs_text(grounds: Grounds, identical: bool) -> str:
-    """A clause on the outputs of the whole models."""
+    """Words the result for the outputs of the whole models."""
     times, count = many_text(grounds.draws, "draw"), many_text(len(grounds.whole), "output")
     if identical:
         return f"{count} bit for bit the same over {times}"
@@ -194,7 +194,7 @@ def _outputs_text(grounds: Grounds, identical: bool) -> str:
 
 
 def _remarks(grounds: Grounds) -> Iterator[str]:
-    """Remarks on outputs."""
+    """Yields remarks on the outputs."""
     undefined = sum(e.undefined for e in grounds.whole)
     if undefined:
         yield f"{undefined:,} elements of the outputs are NaN or Inf in both"

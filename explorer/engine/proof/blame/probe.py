@@ -357,7 +357,7 @@ class LayerProbe:
         return min(-(-depth // _TERMS), max(1, _MOST_MACS // max(1, depth * math.prod(place.shape))))
 
     def _reference(self, place: trials.ComparedValue, feeds: Feeds) -> Array | None:
-        """The original's layer in float64 on the same values; None if float64 cannot run it."""
+        """Runs the original's layer in float64 on the same values. None means that float64 cannot run it."""
         inputs = {name: feeds[name] for name in place.before.inputs}
         return in_float64(self.before, place.before, inputs, self.cancel)
 

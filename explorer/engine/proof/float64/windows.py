@@ -20,7 +20,15 @@ _COLUMNS = 1 << 18
 
 
 class Window:
-    """The geometry of a sliding window: ONNX's pads, strides, dilations, auto_pad, ceil_mode."""
+    """The geometry of a sliding window, computed from the ONNX attributes of a convolution or a pool.
+
+    Attributes:
+        kernel, strides, dilations: Size, step and spacing of the window on each spatial axis.
+        reach: Extent of the dilated window on each axis.
+        pads: Padding before and after each axis.
+        out: Number of window positions on each axis.
+        extra: Padding that ceil_mode adds after each axis.
+    """
 
     def __init__(
         self, attributes: Mapping[str, Any], shape: tuple[int, ...], kernel: tuple[int, ...]

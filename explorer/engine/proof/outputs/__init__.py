@@ -1,1 +1,1 @@
-"""Model outputs: comparison of whole models."""
+"""Runs whole models and compares their outputs."""

@@ -1,8 +1,8 @@
-"""Independence of rounding errors: how many of the errors in an output are independent of each other.
+"""Counts how many of the rounding errors in an output are independent of each other.
 
-An output of 5,000 elements may depend on five numbers. Then its errors follow from five errors. By chance,
-those of the original may be a tenth of the rounding errors of the next graph, which 5,000 independent errors
-never are.
+An output of 5,000 elements may depend on five numbers, so that five errors decide all others. By chance, the
+original's errors may then be a tenth of those of the other model. That cannot happen with 5,000 independent
+errors.
 """
 
 from __future__ import annotations
@@ -23,23 +23,22 @@ _EXACT = frozenset(
         *("Reshape", "Shape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
     )
 )
-"""Operators that round nothing."""
+"""Operators that do not round."""
 
 _FLOATS = frozenset(d.name for d in DTYPES.values() if "float" in d.name)
 
 
 def independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, int]:
-    """For each output, the fewest elements that carry all of its data at some place on the way to it.
+    """Finds, for each output, the smallest number of elements that carry all of its data at one place.
 
-    Only places behind at least half of the roundings count: later layers add independent roundings
-    again.
+    Only places after at least half of the roundings count, because later layers add independent roundings.
 
     Args:
-        model: The original.
-        drawn: Its inputs.
+        model: Original model.
+        drawn: Random inputs, with shapes and types.
 
     Returns:
-        Elements by the name of the output; outputs with unknown sizes are left out.
+        Number of elements by output name. Outputs whose sizes are unknown are omitted.
     """
     inferred = Inference(model, {}, {d.name: (d.dtype, d.shape) for d in drawn}).main.values
     elements: dict[str, int] = {}
@@ -58,7 +57,7 @@ def independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, int]:
 
 
 def _narrowest(model: Model, nodes: Sequence[Node], output: str, elements: Mapping[str, int]) -> int:
-    """Fewest elements that are alive between two nodes; 0 if unknown."""
+    """Finds the smallest number of elements that are alive between two nodes, or 0 if unknown."""
     initializers = model.graph.initializers
     last = {name: at for at, node in enumerate(nodes) for name in reads(node)}
     last[output] = len(nodes)
@@ -71,7 +70,7 @@ def _narrowest(model: Model, nodes: Sequence[Node], output: str, elements: Mappi
         behind += depths[at]
         read = set(reads(node))
         outputs = {name for name in node.outputs if name in last}
-        # an exact result of stored numbers alone carries no data
+        # the exact result of constants carries no data
         if read & varying or depths[at]:
             varying |= outputs
             alive |= outputs
@@ -83,7 +82,7 @@ def _narrowest(model: Model, nodes: Sequence[Node], output: str, elements: Mappi
 
 
 def _depth(model: Model, node: Node) -> int:
-    """Roundings on the way through a node: about the length of its sums."""
+    """Estimates the roundings in a node by the length of its sums."""
     if node.op in _EXACT and not node.domain:
         return 0
     shapes = (model.graph.initializers[n].shape for n in reads(node) if n in model.graph.initializers)

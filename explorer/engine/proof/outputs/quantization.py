@@ -1,8 +1,8 @@
-"""Dequantized values: integers of a quantized model as the floats that they stand for, for a comparison.
+"""Adds dequantized floats to a quantized model, so that they can be compared with the original's values.
 
-Where a quantizer replaced float operators with integer ones ('QLinearConv'), the graph has no value of the
-original left: 'x' became 'x_quantized', with a scale and a zero point. Each such value is converted to floats
-and back, which changes no bit of it, and the original's value is compared with the floats.
+A quantizer may replace float operators by integer operators such as 'QLinearConv'. The graph then lacks the
+value 'x' and has 'x_quantized', with a scale and a zero point. This module converts each such value to floats
+and back, which changes no bit. The floats are compared with the original's value.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _QUANTISED, _SCALE, _ZERO = "_quantized", "_scale", "_zero_point"
 """Suffixes that onnxruntime's quantizer appends to the name of a value."""
 
 _ABSORBED = ("Relu", "Clip")
-"""Operators that a quantizer drops where the range of the integers has the same effect."""
+"""Operators that a quantizer drops if the range of the integers has the same effect."""
 
 
 def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, dict[str, str]]:
-    """The second model with floats beside its integers.
+    """Adds floats for the integers of a quantized model.
 
     Args:
-        before: The original.
-        after: The other model.
+        before: Original model.
+        after: Quantized model.
 
     Returns:
-        (the model, unchanged if it has no such integers; values of the original by the names of their
-        floats).
+        The model, unchanged if it has no such integers, and the name of the added float by the original's
+        name.
     """
     initializers = after.model.graph.initializers
     ends = {value.name for value in after.model.graph.outputs}
@@ -64,7 +64,10 @@ def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, d
 
 
 def _integers_of(value: str, users: dict[str, list[Node]], after: GraphProducers) -> str:
-    """The value whose integers are named after `value`: it may stand behind a dropped activation."""
+    """Finds the original's value that the integers named after `value` represent.
+
+    It may be the output of an activation that the quantizer dropped.
+    """
     following = users.get(value, [])
     if len(following) == 1 and following[0].op in _ABSORBED and len(following[0].outputs) == 1:
         dropped = following[0].outputs[0]

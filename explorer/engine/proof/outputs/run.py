@@ -1,7 +1,7 @@
-"""Inference on both models, layer 3 of the proof: whole, in the stock runtime, on the same inputs.
+"""Runs both models in full in onnxruntime and compares their outputs (layer 3 of the proof).
 
-This layer needs no plan, so it also compares any two ONNX files. The original runs once more in float64. Its
-error there is the noise floor, and the other model must be no less accurate.
+This layer needs no plan, so it can compare any two ONNX files. The original also runs in float64. Its
+difference from float64 is the noise floor, and the other model must be no less accurate.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from explorer.facts.verification import Tolerance
 Feeds = Mapping[str, Array]
 
 _NAMED = 4
-"""Names that a message lists."""
+"""Number of names that a message lists."""
 
 _MAGNIFIED = 64.0
-"""Limit of an output's change from all roundings, in multiples of that from one rounding of the inputs."""
+"""Largest ratio of an output's change to its change from one rounding of the inputs."""
 
 _ASTRAY = 0.02
 """Relative RMS difference of an output that rounding does not explain, although all parts are proved."""
 
 
 class InputMismatch(Exception):
-    """The two models do not take the same inputs; the text says how they differ."""
+    """Two models whose inputs or outputs do not match. The text says how they differ."""
 
 
 class ModelOutputs(Struct, frozen=True):
-    """Outputs of one model.
+    """The outputs of one model.
 
     Attributes:
-        names: Of the outputs.
-        draws: For each draw, the outputs in the order of `names`.
-        sensitivity: RMS change of each output when the first draw's inputs move by one unit in the last
-            place. For a quantized model: when they move enough to change integers, or when it runs without
-            optimization. Empty if that was not tried.
-        level: The highest graph optimization at which the runtime loads the model; '' for full optimization.
+        names: Names of the outputs.
+        draws: Outputs of each draw, in the order of `names`.
+        sensitivity: RMS change of each output when the first draw's inputs change by one unit in the last
+            place. The inputs of a quantized model change by enough to change integers, and an unoptimized run
+            counts too. Empty if not measured.
+        level: Highest graph optimization with which the runtime loads the model, or '' for full optimization.
     """
 
     names: tuple[str, ...]
@@ -64,19 +64,20 @@ class ModelOutputs(Struct, frozen=True):
 
 
 class Noise(Struct, frozen=True):
-    """What is known about rounding noise.
+    """Facts about rounding errors that decide how outputs are judged.
 
     Attributes:
-        reference: What the float64 results are, or why there are none.
-        depth: Roundings on the way through the model; used without float64 results.
+        reference: 'float64', or the reason why there are no float64 results.
+        depth: Number of roundings on a path through the model. It is used without float64 results.
         growth: Factor by which the other model may round more, because of longer sums.
-        sensitivity: See `ModelOutputs`.
-        independent: See `independence`, by the original's names of outputs.
-        both: Neither model is the original of the other: each must be as accurate as the other.
-        tolerance: Allowed difference, from the user; replaces all other criteria.
-        proved: All parts behind the outputs are proved: only differences that no rounding makes fail.
-        drawn: Outputs of either that depend on random numbers.
-        steps: Whether a rounding may become a step on the way; see `has_steps`.
+        sensitivity: RMS change of one output (see `ModelOutputs`).
+        independent: Number of independent errors by output name of the original (see `independence`).
+        both: Whether neither model is the original, so that each must be as accurate as the other.
+        proved: Whether all parts that the outputs depend on are proved. Then only a difference beyond all
+            rounding fails.
+        tolerance: Difference that the user allows, or None. It replaces all other criteria.
+        drawn: Outputs of either model that depend on random numbers.
+        steps: Whether a rounding may move a value across a threshold (see `has_steps`).
     """
 
     reference: str
@@ -92,15 +93,15 @@ class Noise(Struct, frozen=True):
 
 
 def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dict[str, str]:
-    """Input of `before` to input of `after`: by name, or by position where no name is shared.
+    """Maps inputs of `before` to inputs of `after`, by name, or by position if the names differ.
 
     Args:
-        before: One model.
-        after: The other one.
-        alike: Element types that may stand for each other.
+        before: First model.
+        after: Second model.
+        alike: Element types that may differ between paired inputs.
 
     Raises:
-        InputMismatch: Their number, types or shapes differ.
+        InputMismatch: The number, types or shapes of the inputs differ.
     """
     first, second = before.graph.feeds, after.graph.feeds
     if len(first) != len(second):
@@ -116,11 +117,11 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
 
 
 def check_interface(before: Model, after: Model) -> None:
-    """Refuses two models with the same inputs that a caller cannot use in the same way.
+    """Checks that callers can use two models with the same inputs in the same way.
 
     Raises:
-        InputMismatch: Their inputs have another order, which callers who pass inputs by position would
-            notice; or a caller may replace a stored tensor in one of them, which is a constant in the other.
+        InputMismatch: The inputs have another order, which matters to callers that pass them by position. Or
+            a stored tensor is an optional input of one model and a constant in the other.
     """
     first, second = ([v.name for v in m.graph.feeds] for m in (before, after))
     if any(name in first and first.index(name) != at for at, name in enumerate(second)):
@@ -136,10 +137,10 @@ def check_interface(before: Model, after: Model) -> None:
 
 
 def pair_outputs(before: Model, after: Model) -> list[Pair]:
-    """Outputs paired by name, or by position where the names differ.
+    """Pairs the outputs by name, or by position if the names differ.
 
     Raises:
-        InputMismatch: One model has more outputs, or another order of them.
+        InputMismatch: The models have different numbers of outputs, or another order of the same outputs.
     """
     first, second = ([v.name for v in m.graph.outputs] for m in (before, after))
     if len(first) != len(second):
@@ -153,6 +154,7 @@ def pair_outputs(before: Model, after: Model) -> list[Pair]:
 
 
 def _fits(a: Value, b: Value) -> bool:
+    """Whether two inputs can have the same shape."""
     if a.shape is None or b.shape is None:
         return True
     if len(a.shape) != len(b.shape):
@@ -180,16 +182,16 @@ def run_all(
     """Runs a model on every draw, then closes its session.
 
     Args:
-        model: The model.
-        feeds: Inputs by name, for each draw.
-        label: The model's name in messages.
-        step: Called before each draw.
-        shake: Also run the first draw with its inputs moved.
-        threads: Threads of its operators; None for onnxruntime's default.
-        sparing: As in `runtime.Session`.
+        model: Model to run.
+        feeds: Input arrays by name, for each draw.
+        label: Name of the model in error messages.
+        step: Function that is called before each draw.
+        shake: Whether to run the first draw again with slightly changed inputs.
+        threads: Number of threads for the operators, or None for onnxruntime's default.
+        sparing: Whether to save memory (see `RuntimeSession`).
 
     Raises:
-        BadModel: onnxruntime cannot load or run it.
+        BadModel: onnxruntime cannot load or run the model.
     """
     session = RuntimeSession(model, what=label, threads=threads, sparing=sparing)
 
@@ -200,8 +202,8 @@ def run_all(
     if not shake or not quantises(model):
         run = run_each(call, session.outputs, feeds, step, shake=by_one_ulp if shake else None)
         return replace(run, level=session.level)
-    # a rounding of 1e-7 decides now and then between two integers. A move of the input by as much seldom
-    # passes the first quantizer: so the input moves by more, and another order of additions is tried
+    # a rounding of 1e-7 sometimes decides between two integers. An input change of that size seldom
+    # passes the first quantizer, so the input changes by more, and an unoptimized run adds in another order
     run = run_each(call, session.outputs, feeds, step, shake=_by_a_little)
     plain = RuntimeSession(model, what=label, optimise=False, threads=threads).run(feeds[0])
     changes = (change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
@@ -210,10 +212,11 @@ def run_all(
 
 
 _LITTLE = 2.0**-14
-"""Relative move of an input that a quantizer reads: some of its integers change."""
+"""Relative change of an input that a quantizer reads, large enough to change some of its integers."""
 
 
 def _by_a_little(feeds: Feeds) -> Feeds:
+    """Changes float inputs by `_LITTLE`."""
     return {
         name: value if value.dtype.kind != "f" else (value * (1 + _LITTLE)).astype(value.dtype)
         for name, value in feeds.items()
@@ -224,7 +227,7 @@ _QUANTISES = ("QuantizeLinear", "DynamicQuantizeLinear", "DequantizeLinear")
 
 
 def quantises(model: Model) -> bool:
-    """Whether a rounding may become a step between two integers."""
+    """Whether the model has quantizers, which may turn a rounding into a step between two integers."""
     return any(node.op in _QUANTISES for node in model.graph.nodes)
 
 
@@ -239,7 +242,7 @@ _STEPS = frozenset(
 
 
 def has_steps(model: Model) -> bool:
-    """Whether a rounding may move a value across a threshold, in bodies and functions too."""
+    """Whether a rounding may move a value across a threshold. Bodies and functions are included."""
     return any(node.op in _STEPS for node in all_nodes(model, model.graph.nodes))
 
 
@@ -251,14 +254,14 @@ def run_each(
     *,
     shake: Callable[[Feeds], Feeds] | None = None,
 ) -> ModelOutputs:
-    """As `run_all`, for any function that runs a model.
+    """Runs a model on every draw through any function.
 
     Args:
-        call: Runs the model on inputs by name.
-        names: Of its outputs.
-        feeds: Inputs by name, for each draw.
-        step: Called before each draw.
-        shake: Moves inputs by the smallest step that matters; the first draw also runs with moved inputs.
+        call: Function that runs the model on input arrays by name.
+        names: Names of the model's outputs.
+        feeds: Input arrays by name, for each draw.
+        step: Function that is called before each draw.
+        shake: Function that changes inputs slightly, or None. The first draw also runs with changed inputs.
     """
     draws = []
     for draw in feeds:
@@ -271,12 +274,12 @@ def run_each(
 
 
 def by_one_ulp(feeds: Feeds) -> Feeds:
-    """The inputs with their floats moved by one unit in the last place."""
+    """Changes each float input by one unit in the last place."""
     return {name: _move(value) for name, value in feeds.items()}
 
 
 def change(old: Any, new: Any) -> float:
-    """RMS difference of the finite elements of two float outputs; 0 for other types."""
+    """Computes the RMS difference of the finite elements of two float outputs, or 0 for other types."""
     if not isinstance(old, np.ndarray) or old.dtype.kind != "f" or old.shape != new.shape:
         return 0.0
     figures = OutputComparison(0.0, has_bins=False)
@@ -285,7 +288,7 @@ def change(old: Any, new: Any) -> float:
 
 
 def _move(value: Array) -> Array:
-    """Floats moved by one unit in the last place, up and down in turn; other types unchanged."""
+    """Changes floats by one unit in the last place, up and down in turn. Other types are unchanged."""
     if value.dtype.kind != "f":
         return value
     towards = np.where(np.arange(value.size) % 2, np.inf, -np.inf).reshape(value.shape)
@@ -295,13 +298,13 @@ def _move(value: Array) -> Array:
 def reference(
     model: Model, feeds: Sequence[Feeds], cancel: Cancel, step: Callable[[], None]
 ) -> tuple[list[dict[str, Array]], str]:
-    """The float64 results of every draw.
+    """Runs every draw in float64.
 
     Returns:
-        (results by output name, for each draw), 'float64'; or no results and why there are none.
+        The results by output name for each draw, and 'float64'. Or no results, and the reason.
 
     Raises:
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     results = []
     for draw in feeds:
@@ -324,15 +327,18 @@ def compare(
     noise: Noise,
     note: str = "",
 ) -> tuple[OutputEvidence, ...]:
-    """Evidence for every output.
+    """Compares all outputs of two models.
 
     Args:
-        before: The original's outputs.
-        after: The other model's, paired by name, or by position where no name is shared.
-        references: Float64 results by the original's output names, of the first draws. Draws without them
-            are judged by the noise of the others. Empty if there are none.
-        noise: What else is known about rounding.
+        before: Outputs of the original.
+        after: Outputs of the other model. They are paired by name, or by position if the names differ.
+        references: Float64 results of the first draws, by the original's output names. Draws without float64
+            results are judged by the noise of the others.
+        noise: Facts about rounding errors.
         note: Prefix of every reason.
+
+    Returns:
+        Evidence for every output.
     """
     same = set(before.names) == set(after.names)
     order = [after.names.index(n) for n in before.names] if same else range(len(before.names))
@@ -355,9 +361,10 @@ def compare(
 
 
 def _random_evidence(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
-    """Evidence of an output that depends on random numbers: a difference between two runs shows nothing.
+    """Marks an output as random. A difference between two runs of it shows nothing.
 
-    All parts behind it are proved, or tested one by one; of torch's output nothing else is known.
+    All parts that the output depends on are proved or tested one by one. For torch's outputs nothing else is
+    known, so they do not pass.
     """
     apart = "" if evidence.max_abs is None else f" (largest difference {evidence.max_abs:.1e})"
     reason = f"it depends on random numbers, which no two runs share{apart}"
@@ -369,7 +376,7 @@ def _random_evidence(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
 def _no_figures(
     name: str, dtype: str, shape: tuple[int, ...], reason: str, *, passed: bool = False
 ) -> OutputEvidence:
-    """Evidence without figures: the two outputs cannot be subtracted."""
+    """Builds evidence without figures, for two outputs that cannot be subtracted."""
     return OutputEvidence(
         name=name,
         dtype=dtype,
@@ -387,6 +394,7 @@ def _no_figures(
 def _evidence(
     name: str, old: Sequence[Any], new: Sequence[Any], true: Sequence[Array | None], noise: Noise, note: str
 ) -> OutputEvidence:
+    """Compares one output over all draws."""
     if not all(isinstance(v, np.ndarray) for v in (*old, *new)):
         same = all(identical(a, b) for a, b in zip(old, new, strict=True))
         return _no_figures(name, "", (), note + ("equal" if same else "values differ"), passed=same)
@@ -422,10 +430,11 @@ def _evidence(
 def _floats(
     name: str, kind: str, shape: tuple[int, ...], comparison: OutputComparison, noise: Noise, note: str
 ) -> OutputEvidence:
+    """Judges a float output from its comparison."""
     reference_text = noise.reference
     judged = comparison.judged and comparison.plausible
     if judged and comparison.roundoff < unit_roundoff("float32"):
-        # the float64 run may add up in the same order as the original: then it shows no rounding at all
+        # the float64 run may add in the same order as the original, and then shows no rounding error
         judged, reference_text = False, "none: the output is float64 itself"
     elif comparison.judged and not judged:
         reference_text = "none: the float64 run disagrees with the original by more than rounding"
@@ -481,7 +490,7 @@ def _floats(
 
 
 def relaxed_evidence(evidence: OutputEvidence, depth: int, growth: float) -> OutputEvidence:
-    """Evidence of an output judged by the effect of `depth` roundings; unchanged where it exceeds that."""
+    """Passes a failed output if `depth` roundings explain its difference. Otherwise it stays unchanged."""
     apart, exceeds = evidence.relative_rms, (evidence.limit_share or 0.0) > 1.0  # else no number failed it
     if not exceeds or apart is None or apart > allowed(unit_roundoff(evidence.dtype), depth, growth):
         return evidence
@@ -492,7 +501,7 @@ def relaxed_evidence(evidence: OutputEvidence, depth: int, growth: float) -> Out
 
 
 def _beyond_rounding(comparison: OutputComparison) -> str:
-    """The difference beyond all rounding, though every part is proved; '' without one."""
+    """Describes a difference beyond all rounding, or returns ''. It is used if every part is proved."""
     gap, scale = (comparison.mse or 0.0) ** 0.5, comparison.scale or 0.0
     if gap <= max(_ASTRAY * scale, _MAGNIFIED * comparison.sensitivity):
         return ""
@@ -507,7 +516,7 @@ def _accuracy(before: float, after: float, whose: str, others: str) -> str:
 
 
 def identical(a: Any, b: Any) -> bool:
-    """Whether two values are equal, bit for bit: arrays, sequences, maps, absent optionals."""
+    """Whether two values are equal bit for bit. They may be arrays, sequences, maps or absent optionals."""
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(identical(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
@@ -520,7 +529,7 @@ def identical(a: Any, b: Any) -> bool:
 
 
 def depth_of(model: Model) -> int:
-    """Roundings on the way through the model: one per node, and the depth of every stored weight."""
+    """Estimates the roundings on a path through the model: one per node, plus the depth of every weight."""
     floats = {d.name for d in DTYPES.values() if "float" in d.name}
     depths = (max(t.shape, default=1) for t in model.graph.initializers.values() if t.dtype in floats)
     return len(model.graph.nodes) + sum(depths)

@@ -1,8 +1,8 @@
-"""Scan variant of a tiled model: it runs where the model itself has too many nodes for a session.
+"""Builds a scan variant of a tiled model that has too many nodes for one session.
 
-Creating a session takes time quadratic in the nodes that are ready at once: 58 s for an unrolled AlexNet. The
-sites have been proved node by node before. This model serves to run everything around them, which it takes
-unchanged from the tiled model.
+Creating a session takes time quadratic in the number of nodes that are ready at once: 58 s for an unrolled
+AlexNet. The sites have been proved node by node before. The variant serves to run the other nodes, which it
+takes unchanged from the tiled model.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ def scan_stand_in(
     originals: Mapping[str, Original],
     shapes: Mapping[str, TensorInfo],
 ) -> Model | None:
-    """`after` with the nodes of every planned site replaced by the site in scan form.
+    """Replaces the nodes of every planned site by the site in scan form.
 
     Args:
-        before: The original.
-        after: The tiled model.
-        plan: What was tiled.
-        originals: Every product of the plan as the original has it, by output name.
+        before: Original model.
+        after: Tiled model.
+        plan: Tile plan of `after`.
+        originals: The original's product for every site of the plan, by output name.
         shapes: Shapes of the inputs and outputs of the sites.
 
     Returns:
-        A model whose new weights are computed while it is written; None if the sites cannot be separated
-        from the rest.
+        A model whose new weights are computed when it is written, or None if the sites cannot be separated
+        from the other nodes.
     """
     depths = {s.name: (s.K, s.N) for s in plan.sites}
 
     def packed(name: str, op: str, size: tuple[int, int, int]) -> tuple[int, int]:
-        # as many groups in one product as the plan has
+        # packs as many groups into one product as the plan does
         return depths.get(name, (1, 1))
 
     located = {s.output: s for s in find_sites(before, shapes, "pack", pack=packed)[0]}
@@ -71,5 +71,5 @@ def scan_stand_in(
         nodes=tuple(live_nodes),
         initializers={name: tensor for name, tensor in constants.items() if name in read},
     )
-    # where both have a function of the same name, the function of the model to prove wins
+    # if both have a function of the same name, the tiled model's function is used
     return replace(after, graph=graph, functions={**scan_model.functions, **after.functions}, path="")

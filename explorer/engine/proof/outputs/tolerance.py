@@ -1,4 +1,4 @@
-"""Tolerance for models that may differ, such as quantized ones: whether they differ by more than allowed."""
+"""Judges whether two models, such as a quantized one and its original, differ by more than a tolerance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from explorer.facts.verification import Tolerance
 
 
 def tolerance_text(tolerance: Tolerance) -> str:
-    """The tolerance in words."""
+    """Words a tolerance for a message."""
     parts = []
     if tolerance.atol is not None or tolerance.rtol is not None:
         terms = [f"{tolerance.atol:g}"] if tolerance.atol else []
@@ -31,13 +31,13 @@ def tolerance_text(tolerance: Tolerance) -> str:
 def within(
     evidence: OutputEvidence, before: Sequence[Any], after: Sequence[Any], tolerance: Tolerance
 ) -> OutputEvidence:
-    """The evidence of one output, judged by a tolerance: other types than arrays of numbers must be equal.
+    """Judges one output by a tolerance. Values other than numeric arrays keep their evidence.
 
     Args:
-        evidence: The evidence so far.
-        before: The original's, for each draw.
-        after: The other model's.
-        tolerance: The allowed difference.
+        evidence: Evidence of the exact comparison.
+        before: Output of the original for each draw.
+        after: Output of the other model for each draw.
+        tolerance: Allowed difference.
     """
     if not all(isinstance(v, np.ndarray) and v.dtype.kind in "biufV" for v in (*before, *after)):
         return evidence
@@ -47,17 +47,19 @@ def within(
 
 
 def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance) -> tuple[bool, str, float]:
-    """Whether one output stays within a tolerance.
+    """Judges whether one output stays within a tolerance.
+
+    Two criteria may apply. Every element: |after - before| <= atol + rtol |before|. Every draw: 10 log10(sum
+    before**2 / sum (after - before)**2) >= snr.
 
     Args:
-        before: The original's, for each draw.
-        after: The other model's.
-        tolerance: The allowed difference: |after - before| <= atol + rtol |before| of every element, and
-            10 log10(sum before**2 / sum (after - before)**2) >= snr of every draw.
+        before: Output of the original for each draw.
+        after: Output of the other model for each draw.
+        tolerance: Allowed difference.
 
     Returns:
-        (whether it does; the figure closest to its limit, or furthest beyond it, in words; that figure as a
-        share of its limit, infinite where no error at all is allowed).
+        Tuple of three: whether the output passes; a text with the figures closest to their limits; the
+        largest figure as a share of its limit, infinite if no error is allowed.
     """
     worst, ratio, noise = 0.0, 0.0, math.inf
     for old, new in zip(before, after, strict=True):
@@ -76,7 +78,7 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
         if not gap.size:
             continue
         allowed = (tolerance.atol or 0.0) + (tolerance.rtol or 0.0) * np.abs(a)
-        # 0 of a limit of 0 is within it, more than 0 is not
+        # with a limit of 0, only a gap of 0 passes
         shares = np.divide(gap, allowed, out=np.where(gap > 0, np.inf, 0.0), where=allowed > 0)
         at = int(np.argmax(shares))
         if shares[at] > ratio:
@@ -96,5 +98,5 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
 
 
 def _amplitude(decibels: float) -> float:
-    """The amplitude ratio of a gain in dB; infinite beyond the range of a float."""
+    """Converts a gain in dB to an amplitude ratio. It is infinite beyond the range of a float."""
     return math.inf if decibels > 6000 else 10 ** (decibels / 20)

@@ -1,9 +1,11 @@
-"""End-to-end runs of whole models: the outputs that the user sees, and the rounding that reaches them.
+"""Runs whole models and judges the outputs that the user sees.
 
-Where all parts are proved, one run of each model shows how far roundings carry, and must bring no new NaN and
-no other shape. The proof does not judge outputs that a model makes of its roundings (an index, a quantizer's
-step). Elsewhere the outputs are judged, with more runs only where needed: the original in float64 first,
-whose distance from the original is the noise floor, then the original on inputs that are moved by one
+If all parts are proved, one run of each model shows how far rounding errors grow. It must give no new NaN and
+no other shape. Outputs that a model derives from its rounding errors, such as an index or a quantizer's step,
+are then not judged.
+
+Otherwise the outputs are judged, with more runs only if needed. First the original runs in float64: its
+difference from the original is the noise floor. Then the original runs on inputs that are changed by one
 rounding.
 """
 
@@ -53,10 +55,10 @@ Evidence = tuple[OutputEvidence, ...]
 Ahead = Future[ModelOutputs]
 
 _WEIGHTS = 1 << 30
-"""Bytes of weights of whole models that run side by side: each session has its own copy."""
+"""Bytes of weights of whole models that may run in parallel. Each session has its own copy."""
 
 _MANY_NODES = 2048
-"""Unrolled products above which loading the whole model would take longer than the proof should."""
+"""Number of unrolled products above which loading the whole model takes too long."""
 
 _TILED = "the tiled model"
 
@@ -65,16 +67,16 @@ class Pairing(Struct, frozen=True):
     """Two models and the inputs to run them on.
 
     Attributes:
-        before: The original.
-        halfway: The original with the operators decomposed that the plan names.
-        after: The other model.
-        names: Input of the original to input of the other.
-        feeds: Inputs by the original's names, for each draw.
-        drawn: How the inputs of the first feeds were drawn.
-        plan: What was tiled.
-        found: The planned products as the original has them.
-        shapes: Types and shapes of their inputs and outputs.
-        outputs: Outputs of the original on the first feeds, if it ran already.
+        before: Original model.
+        halfway: Original model with the operators decomposed that the plan names.
+        after: Model to compare with it.
+        names: Name of the input of `after` by the name of the original's input.
+        feeds: Input arrays for each draw, by the original's names.
+        drawn: Random inputs that the first draw was made from.
+        plan: Tile plan of `after`, or None.
+        found: Planned products in the original, by output name.
+        shapes: Types and shapes of the inputs and outputs of the products.
+        outputs: Outputs of the original for the first draw, or None if it did not run yet.
         growth: Factor by which the other model may round more, because of longer sums.
     """
 
@@ -108,13 +110,13 @@ def run_ahead(
 
 
 class Runs:
-    """Runs of both models, made on request.
+    """Runs of both models, each made when it is first requested.
 
     Args:
-        pairing: The models.
-        tell: Reports progress.
-        cancel: Asked now and then.
-        ahead: The run of the other model, if it has begun already.
+        pairing: Models and inputs.
+        tell: Callback for progress, with the phase, the completed count and the total count.
+        cancel: Function that returns True to cancel, or None.
+        ahead: Run of the other model that has already started, or None.
     """
 
     def __init__(self, pairing: Pairing, tell: Tell, cancel: Cancel, ahead: Ahead | None = None) -> None:
@@ -124,13 +126,13 @@ class Runs:
         self._total = 2 * len(pairing.feeds)
 
     def step(self, share: ThreadShare | None = None) -> None:
-        """Counts a run; raises Cancelled if the user asked to stop."""
+        """Counts a run, and raises Cancelled if the user canceled."""
         if share is not None and share.stopped():
             raise Cancelled
         self._steps.append(None)
 
     def original(self, share: ThreadShare, *, shake: bool = False, feeds: int | None = None) -> ModelOutputs:
-        """The original on every input, or the first few; `shake` as in `outputs.run_all`."""
+        """Runs the original on all inputs or the first `feeds` of them."""
         first_feeds = self.pairing.feeds[:feeds]
         step = partial(self.step, share)
         return outputs.run_all(
@@ -138,7 +140,7 @@ class Runs:
         )
 
     def other(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
-        """The other model on every input, run once, and a note on how it was run."""
+        """Runs the other model on all inputs, at most once. Also returns a note on how it ran."""
         if self._other is None and self._ahead is not None:
             self._other = wait_for(self._ahead, share.stopped), ""
             self.step()
@@ -155,13 +157,13 @@ class Runs:
             return outputs.run_all(model, renamed, label, step, threads=share.threads), note
 
     def float64(self, at: int, share: ThreadShare) -> tuple[list[dict[str, Array]], str]:
-        """The original in float64 on one input; no results and the reason, where it cannot be run so."""
+        """Runs the original in float64 on one input. Returns no results and the reason if that fails."""
         return outputs.reference(
             self.pairing.halfway, [self.pairing.feeds[at]], share.stopped, partial(self.step, share)
         )
 
     def together(self, *works: Callable[[ThreadShare], Any]) -> list[Any]:
-        """Results of several runs, in parallel where memory allows."""
+        """Does several runs, in parallel if memory allows, and returns their results."""
         self._total = max(self._total, len(self._steps) + len(works))
         weights = sum(t.nbytes for t in self.pairing.before.graph.initializers.values())
         phase = "running the whole model"
@@ -179,15 +181,18 @@ class Runs:
 
 
 def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...]]:
-    """Evidence of every output of the two models, and remarks on how they were run.
+    """Compares every output of the two models.
 
     Args:
-        runs: Of the models.
-        proved: Whether all parts behind the outputs are proved already.
+        runs: Runs of the models.
+        proved: Whether all parts that the outputs depend on are already proved.
+
+    Returns:
+        Evidence for every output, and remarks on how the models ran.
 
     Raises:
-        BadModel: onnxruntime cannot load or run one of them.
-        Cancelled: The user asked to stop.
+        BadModel: onnxruntime cannot load or run one of the models.
+        Cancelled: The user canceled.
     """
     pairing = runs.pairing
     # onnxruntime takes minutes to load a graph of many small operators, without any progress report
@@ -208,10 +213,10 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
 
 
 def by_stored_numbers(whole: Evidence, pairing: Pairing) -> Evidence:
-    """Evidence of outputs where stored numbers differ by a rounding each: judged by a model's roundings.
+    """Judges outputs of models whose stored numbers differ by a rounding each.
 
-    The other model then rounds other numbers than the original, so the original's float64 error is no
-    measure.
+    The other model then rounds other numbers than the original, so the original's float64 error is not a
+    limit. The limit is the effect of the roundings on a path through the model.
     """
     depth = outputs.depth_of(pairing.halfway)
     return tuple(
@@ -221,7 +226,7 @@ def by_stored_numbers(whole: Evidence, pairing: Pairing) -> Evidence:
 
 
 def compare_within(runs: Runs, tolerance: Tolerance) -> Evidence:
-    """Evidence that the outputs of the two models stay within a tolerance; see `compare_whole`."""
+    """Compares the outputs of the two models by a tolerance."""
     runs.tell("loading the models", 0, 2 * len(runs.pairing.feeds))
     before, (after, note) = runs.together(runs.original, runs.other)
     noise = Noise(NOT_NEEDED, 1, tolerance=tolerance, proved=True)
@@ -229,12 +234,12 @@ def compare_within(runs: Runs, tolerance: Tolerance) -> Evidence:
 
 
 def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evidence:
-    """Evidence that the other model gives the same outputs as the torch model of the original.
+    """Compares the outputs of the other model with those of the torch model.
 
     Args:
-        runs: Of the models.
-        torch_run: Inputs to outputs, both in the order of the graph.
-        inputs: Names of its inputs in their order.
+        runs: Runs of the models.
+        torch_run: Function that runs the torch model, with inputs and outputs in the order of the graph.
+        inputs: Names of the inputs in the order that `torch_run` takes.
     """
     pairing = runs.pairing
     ((after, note),) = runs.together(runs.other)
@@ -251,7 +256,7 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
 
 
 def _noise(pairing: Pairing) -> Noise:
-    """What is known about two models before they run."""
+    """Collects the facts about rounding errors that are known before the models run."""
     return Noise(
         NOT_NEEDED,
         outputs.depth_of(pairing.halfway),
@@ -262,7 +267,10 @@ def _noise(pairing: Pairing) -> Noise:
 
 
 def _judge(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, runs: Runs) -> Evidence:
-    """Evidence of the outputs, cheapest first: more runs follow only while they could change the answer."""
+    """Judges the outputs with as few runs as possible.
+
+    Further runs follow only if they could change the result.
+    """
     evidence = outputs.compare(before, after, [], noise, note)
     if all(output.equal or output.drawn or (noise.proved and output.passed) for output in evidence):
         return evidence
@@ -281,13 +289,13 @@ def _judge(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, r
         if not references:
             break
     if not before.sensitivity:
-        # the effect of a rounding of the inputs on the outputs
+        # measures how much the outputs change if the inputs change by one rounding
         (moved,) = runs.together(partial(runs.original, shake=True, feeds=1))
         before = replace(before, sensitivity=moved.sensitivity)
     evidence = outputs.compare(before, after, references, noise, note)
     if all(output.passed for output in evidence):
         return evidence
-    # many elements may depend on few numbers: by chance the original's have hardly an error
+    # if many elements depend on few numbers, the original's error may be small by chance
     pairing = runs.pairing
     noise = replace(noise, independent=independent(pairing.before, pairing.drawn))
     return outputs.compare(before, after, references, noise, note)
@@ -295,7 +303,7 @@ def _judge(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, r
 
 @contextlib.contextmanager
 def _runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
-    """The other model, or its scan variant where it has too many nodes for a session."""
+    """Yields the other model, or its scan variant if it has too many nodes for a session."""
     model: Model | None = None
     plan = pair.plan
     if plan is not None and _unrolled(plan) > _MANY_NODES and pair.halfway.opset >= 9:
@@ -312,5 +320,5 @@ def _runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
 
 
 def _unrolled(plan: Plan) -> int:
-    """Number of products of a plan that are nodes of their own."""
+    """Counts the products of a plan that are nodes of their own."""
     return sum(s.products for s in plan.sites if s.form in ("unrolled", "lab"))

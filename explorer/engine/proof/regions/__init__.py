@@ -1,1 +1,1 @@
-"""Changed regions, run alone."""
+"""Tests the changed regions of two models."""
