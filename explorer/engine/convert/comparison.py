@@ -172,7 +172,7 @@ def compare_runs(
     feeds = [draw(tuple(input_plans), seed) for seed in seeds]
     step = job.step_counter("comparing with the source", 3 * len(feeds))
     names = [value.name for value in model.graph.outputs]
-    perturb = run.by_one_ulp if layers is None else _shift_by_one_step
+    perturb = run.shift_by_one_ulp if layers is None else _shift_by_one_step
     old = run.run_each(run_original, names, feeds, step, shake=perturb)
     new = run.run_each(run_result, names, feeds, step)
     references: list[dict[str, Array]] = []
@@ -362,7 +362,7 @@ def _run_source(
     """Runs the source; returns its outputs, its float64 outputs, and a description of the float64 run."""
     with loaded.quiet():
         old = run.run_each(
-            module_call(original, bound_inputs, loaded.source), (), feeds, step, shake=run.by_one_ulp
+            module_call(original, bound_inputs, loaded.source), (), feeds, step, shake=run.shift_by_one_ulp
         )
     if exact is None:
         return old, [], "none"

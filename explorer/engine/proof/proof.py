@@ -29,7 +29,7 @@ from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run, whole_run
 from explorer.engine.proof.regions.correspondence import Correspondence
 from explorer.engine.proof.regions.deciding_numbers import one_sided
-from explorer.engine.proof.regions.runs import RegionResult, settle
+from explorer.engine.proof.regions.runs import RegionResult, prove_regions
 from explorer.engine.proof.sites.proof import SiteProof, key_of
 from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.sites.rounding import chain_length
@@ -347,7 +347,9 @@ def _add_runs(
         or not all(output.passed for output in eased_outputs)
     ):
         return grounds
-    regions = settle(correspondence, tries, seed, partial(runs.tell, "running changed regions"), runs.cancel)
+    regions = prove_regions(
+        correspondence, tries, seed, partial(runs.tell, "running changed regions"), runs.cancel
+    )
     rounded = max((region.rounded for region in regions), default=0.0)
     if eased_outputs != outputs and not (rounded and all(region.passed for region in regions)):
         return grounds
@@ -355,7 +357,7 @@ def _add_runs(
     if all(region.passed for region in regions):
         # nodes that follow regions with equal results are equal by construction as well
         changed = {index for region in regions for index in region.positions}
-        nodes = correspondence.nodes - len(correspondence.of_sites(correspondence.met)) - len(changed)
+        nodes = correspondence.nodes - len(correspondence.product_indices(correspondence.met)) - len(changed)
     return replace(
         grounds,
         whole=eased_outputs,

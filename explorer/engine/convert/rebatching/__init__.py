@@ -122,7 +122,7 @@ def _prove_at_size(
             for name in names
         ]
 
-    layers = sum(n.op in ROUNDING_OPERATORS for n in model.graph.nodes) if run.quantises(model) else None
+    layers = sum(n.op in ROUNDING_OPERATORS for n in model.graph.nodes) if run.is_quantized(model) else None
     input_plans = plan_inputs(rewritten_file, dims)
     filler_inputs = draw(input_plans, job.seed + job.draws)
     evidence = compare_runs(job, rewritten_file, run_original, run_rewritten, input_plans, layers)

@@ -50,7 +50,9 @@ def changed_nodes(
     forms = _Forms()
     sides = _Side(before, regions[0], {}, forms), _Side(after, regions[1], named, forms)
     shared = set(sides[0].numbers.values()) & set(sides[1].numbers.values())
-    only_before, only_after = ({at for at in side.live if not side.has(at, shared)} for side in sides)
+    only_before, only_after = (
+        {index for index in side.live if not side.is_shared(index, shared)} for side in sides
+    )
     rewired = _peel(sides, only_before, only_after)
     if not only_before and not only_after:
         return ChangedNodes("connected otherwise", *rewired) if rewired else ChangedNodes("", (), ())
@@ -72,7 +74,7 @@ class _Forms:
     def number(self, form: Any) -> int:
         return self._numbers.setdefault(form, len(self._numbers))
 
-    def stored(self, tensor: Tensor) -> int:
+    def tensor_number(self, tensor: Tensor) -> int:
         bucket = self.forms.sample(tensor)
         for candidate, number in self._tensors:
             if candidate is tensor or (
@@ -103,19 +105,19 @@ class _Side:
         flowing = set(region.inputs)
         for name in region.inputs:
             self.numbers[name] = forms.number(("given", named.get(name, name)))
-        for at in region.nodes:
-            node = wiring.nodes[at]
-            reads = wiring.reads[at]
+        for index in region.nodes:
+            node = wiring.nodes[index]
+            reads = wiring.reads[index]
             live = any(name in flowing for name in reads)
             inputs = tuple(self._number_of(name) for name in node.inputs)
             captured = tuple(self._number_of(name) for name in reads if name not in node.inputs)
             signature = self._operator_number(node)
-            whole = forms.number(("node", signature, inputs, captured))
+            node_number = forms.number(("node", signature, inputs, captured))
             if live:
-                self.live.append(at)
+                self.live.append(index)
                 flowing.update(filter(None, node.outputs))
                 fixed = tuple("" if name in flowing else self._number_of(name) for name in node.inputs)
-                self.local[at] = forms.number(("local", signature, fixed))
+                self.local[index] = forms.number(("local", signature, fixed))
             single = constant_of(node)
             if not node.domain and node.op == "Identity" and inputs:
                 self.numbers[node.outputs[0]] = inputs[0]
@@ -123,14 +125,16 @@ class _Side:
             for slot, name in enumerate(node.outputs):
                 if name:
                     self.numbers[name] = (
-                        forms.stored(single) if single is not None else forms.number(("output", whole, slot))
+                        forms.tensor_number(single)
+                        if single is not None
+                        else forms.number(("output", node_number, slot))
                     )
 
     def _number_of(self, name: str) -> int:
         if name not in self.numbers:
             tensor = self.wiring.model.graph.initializers.get(name)
             if tensor is not None:
-                self.numbers[name] = self.forms.stored(tensor)
+                self.numbers[name] = self.forms.tensor_number(tensor)
             else:
                 self.numbers[name] = self.forms.number(("given", name) if name else "absent")
         return self.numbers[name]
@@ -147,12 +151,12 @@ class _Side:
         if isinstance(value, (tuple, list)):
             return tuple(self._attribute(element) for element in value)
         if isinstance(value, Tensor):
-            return self.forms.stored(value)
+            return self.forms.tensor_number(value)
         return self.forms.forms.attribute(self.wiring.model, value)
 
-    def has(self, at: int, shared: set[int]) -> bool:
+    def is_shared(self, index: int, shared: set[int]) -> bool:
         """Whether the other region also computes all outputs of a node."""
-        outputs = [name for name in self.wiring.nodes[at].outputs if name]
+        outputs = [name for name in self.wiring.nodes[index].outputs if name]
         return all(self.numbers[name] in shared for name in outputs)
 
 
@@ -189,13 +193,13 @@ def _peel(
         only_after.discard(b)
         inputs = list(zip(first.inputs, second.inputs, strict=True))
         pending += inputs
-        apart = [(x, y) for x, y in inputs if before.numbers.get(x) != after.numbers.get(y)]
+        unequal_inputs = [(x, y) for x, y in inputs if before.numbers.get(x) != after.numbers.get(y)]
         settled = [
             not ({before.wiring.producer.get(x)} & only_before)
             and not ({after.wiring.producer.get(y)} & only_after)
-            for x, y in apart
+            for x, y in unequal_inputs
         ]
-        if apart and all(settled):
+        if unequal_inputs and all(settled):
             rewired.append((a, b))
     if not rewired:
         return None

@@ -20,7 +20,7 @@ from explorer.engine.proof.structure.probes import GraphProducers, Region, regio
 from explorer.facts.blame import Change, Probe, ProbeState
 
 _COARSE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
-_QUANTISED = math.inf
+_QUANTIZED = math.inf
 
 
 class Judge:
@@ -39,16 +39,16 @@ class Judge:
         """Yields a probe for every compared value, in execution order."""
         growth = 1.0
         for place in self.places:
-            nodes = [self.after.nodes[at] for at in place.after.nodes]
-            here = max((self.rows.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0)
-            growth = max(growth, here)
+            nodes = [self.after.nodes[node_index] for node_index in place.after.nodes]
+            place_growth = max((self.rows.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0)
+            growth = max(growth, place_growth)
             departs = self._excess(place, place.whole, self.depth, growth, None) != ""
-            state, reason, trial = self._state(place, here)
+            state, reason, trial = self._judge_alone(place, place_growth)
             if state == "rounding":
                 state = "inherited" if departs else "equal" if place.whole.equal else "rounding"
             yield self._probe(place, departs, state, reason, trial, place.pair.before in ends)
 
-    def _state(self, place: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
+    def _judge_alone(self, place: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
         """Judges a layer that ran alone.
 
         Returns:
@@ -57,8 +57,8 @@ class Judge:
         """
         depth = max(depth_of(region_model(self.before, place.before)), 1)
         was = self._coarsest(self.before, place.before, place.dtypes[0])
-        now = self._coarsest(self.after, place.after, place.dtypes[1])
-        coarser = now[0] > max(was[0], unit_roundoff(place.dtypes[0]))
+        coarsest_after = self._coarsest(self.after, place.after, place.dtypes[1])
+        coarser = coarsest_after[0] > max(was[0], unit_roundoff(place.dtypes[0]))
         worst_trial = max(
             (t for t in place.alone if not t.not_run), key=lambda t: _relative(t.figures) or 0.0, default=None
         )
@@ -71,10 +71,13 @@ class Judge:
             if not reason:
                 continue
             sound = coarser and not trial.fault and not trial.figures.nonfinite
-            if not sound or (now[0] != _QUANTISED and self._excess(place, trial, depth, growth, now[0])):
+            if not sound or (
+                coarsest_after[0] != _QUANTIZED
+                and self._excess(place, trial, depth, growth, coarsest_after[0])
+            ):
                 return "introduced", reason, trial
             if judgment[0] == "rounding":
-                judgment = "coarser", f"computed in {now[1]}", trial
+                judgment = "coarser", f"computed in {coarsest_after[1]}", trial
         return judgment
 
     def _excess(
@@ -100,25 +103,25 @@ class Judge:
         """Finds the number type of a region with the largest unit roundoff, and that roundoff."""
         initializers = wiring.model.graph.initializers
         kinds = [_coarseness(dtype), *(_coarseness(initializers[name].dtype) for name in region.initializers)]
-        kinds += [self._coarsest_of_node(wiring.model, wiring.nodes[at]) for at in region.nodes]
+        kinds += [self._coarsest_of_node(wiring.model, wiring.nodes[index]) for index in region.nodes]
         return max(kinds, default=(0.0, ""))
 
     def _coarsest_of_node(self, model: Model, node: Node) -> tuple[float, str]:
         """Finds the coarsest number type of a node, including its bodies and function."""
         if node.domain in QUANTIZERS:
-            return _QUANTISED, "another number format"
+            return _QUANTIZED, "another number format"
         function = model.functions.get(node.key)
         if function is not None:
             if id(function) not in self.coarse:
                 self.coarse[id(function)] = 0.0, ""
-                inside = [self._coarsest_of_node(model, inner) for inner in function.nodes]
-                self.coarse[id(function)] = max(inside, default=(0.0, ""))
+                inner_types = [self._coarsest_of_node(model, inner) for inner in function.nodes]
+                self.coarse[id(function)] = max(inner_types, default=(0.0, ""))
             return self.coarse[id(function)]
         coarse_types = [(0.0, "")]
         if "quantize" in node.op.lower() or node.op.startswith("QLinear") or node.op.endswith("Integer"):
-            coarse_types.append((_QUANTISED, "integers"))
+            coarse_types.append((_QUANTIZED, "integers"))
         elif node.op.startswith("MatMulNBits"):
-            coarse_types.append((_QUANTISED, "few bits"))
+            coarse_types.append((_QUANTIZED, "few bits"))
         if node.op == "Cast":
             code = node.attributes.get("to")
             coarse_types += (
@@ -141,21 +144,21 @@ class Judge:
         output: bool,
     ) -> Probe:
         """Builds the probe of a compared value from its measurements and its state."""
-        at = self.before.producer[place.pair.before]
-        node, twin = self.before.nodes[at], self.after.nodes[self.after.producer[place.pair.after]]
+        index = self.before.producer[place.pair.before]
+        node, twin = self.before.nodes[index], self.after.nodes[self.after.producer[place.pair.after]]
         change: Change = ""
         if state == "introduced":
-            change, at, node, twin = self._changed_nodes(place, (at, node, twin))
+            change, index, node, twin = self._changed_nodes(place, (index, node, twin))
         figures = place.whole.figures
         was_compared = bool(figures.elements)
         relative = _relative(figures) if place.float else None
         ran = trial is not None and not trial.fault and not trial.not_run
-        alone = trial.figures if trial is not None and ran and place.float else None
+        alone_figures = trial.figures if trial is not None and ran and place.float else None
         live = [
             i for i in place.before.nodes if not self.before.live.isdisjoint(self.before.nodes[i].outputs)
         ]
         return Probe(
-            step=at,
+            step=index,
             layer=node.label,
             op=node.op,
             layer_after=twin.metadata.get(SITE_KEY) or twin.label,
@@ -172,8 +175,8 @@ class Judge:
             cosine=figures.cosine if place.float else None,
             nonfinite=figures.nonfinite,
             noise=_noise(figures),
-            introduced=_relative(alone) if alone is not None else None,
-            introduced_noise=_noise(alone) if alone is not None else None,
+            introduced=_relative(alone_figures) if alone_figures is not None else None,
+            introduced_noise=_noise(alone_figures) if alone_figures is not None else None,
             departs=departs,
             state=state,
             reason=printable(reason),
@@ -191,16 +194,16 @@ class Judge:
             Tuple of four: the change; the index of the node in the first model; the node in the first model;
             the node in the second model.
         """
-        at, node, twin = makers
+        index, node, twin = makers
         changed = changed_nodes(self.before, self.after, (place.before, place.after), self.named)
         if not changed.change:
-            return "behind the fault", at, node, twin
+            return "behind the fault", index, node, twin
         if changed.before:
-            at = changed.before[0]
-            node = self.before.nodes[at]
+            index = changed.before[0]
+            node = self.before.nodes[index]
         if changed.after:
             twin = self.after.nodes[changed.after[0]]
-        return changed.change, at, node if changed.before else twin, twin
+        return changed.change, index, node if changed.before else twin, twin
 
 
 def _formats(before: Model, after: Model) -> dict[int, str]:
@@ -209,12 +212,12 @@ def _formats(before: Model, after: Model) -> dict[int, str]:
     folded = fold_rounding(DefUse(before), side)
     if folded is None or folded.side is not side:
         return {}
-    return {at: formats_text(side.nodes[at], node, side) for at, node in folded.nodes.items()}
+    return {index: formats_text(side.nodes[index], node, side) for index, node in folded.nodes.items()}
 
 
 def _coarseness(dtype: str) -> tuple[float, str]:
     if dtype.startswith(("float8", "float4", "float6")):
-        return _QUANTISED, dtype
+        return _QUANTIZED, dtype
     return (_COARSE[dtype], dtype) if dtype in _COARSE else (0.0, "")
 
 

@@ -19,9 +19,9 @@ from explorer.engine.graph.model import DTYPES, Model, dtype_code
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.quantization import with_floats
-from explorer.engine.proof.outputs.run import by_one_ulp, change
+from explorer.engine.proof.outputs.run import rms_change, shift_by_one_ulp
 from explorer.engine.proof.regions import trials
-from explorer.engine.proof.regions.float64_layers import Float64Layers, in_float64
+from explorer.engine.proof.regions.float64_layers import Float64Layers, run_in_float64
 from explorer.engine.proof.regions.trials import COMPARABLE
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, cut_out, pair_values
 from explorer.engine.runtime.batching import batches
@@ -179,9 +179,9 @@ class LayerProbe:
                 unpaired[name] = self.without.get(name, reason)
         return unpaired
 
-    def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
+    def tell(self, phase: str, completed: int = 0, total: int = 0) -> None:
         """Reports progress, and raises Cancelled if the user canceled."""
-        report(self.on_progress, self.cancel, phase, done, total)
+        report(self.on_progress, self.cancel, phase, completed, total)
 
     def run(self) -> None:
         """Compares all values.
@@ -190,14 +190,14 @@ class LayerProbe:
             BadModel: onnxruntime cannot run one of the models.
             Cancelled: The user canceled.
         """
-        done = 0
+        completed = 0
         for chunk in self._chunks():
             self.chunks += 1
-            old = self._run_whole(chunk, done)
+            old = self._run_whole(chunk, completed)
             for group in batches(chunk, lambda p: max(len(p.before.nodes), len(p.after.nodes)), _NODES):
-                self.tell("running layers alone", done, len(self.places))
+                self.tell("running layers alone", completed, len(self.places))
                 self._compare_alone(group, old)
-                done += len(group)
+                completed += len(group)
 
     def _chunks(self) -> Iterator[list[trials.ComparedValue]]:
         """Yields groups of values that fit the budget together with the inputs of their layers."""
@@ -207,14 +207,14 @@ class LayerProbe:
         nbytes = 0
         for place in self.places:
             needs = {place.pair.before, *self._inputs_of(place)} & size.keys()
-            more = _COPIES * sum(size[name] for name in needs - in_chunk)
-            if chunk and nbytes + more > self.budget:
+            extra_bytes = _COPIES * sum(size[name] for name in needs - in_chunk)
+            if chunk and nbytes + extra_bytes > self.budget:
                 yield chunk
                 chunk, in_chunk, nbytes = [], set(), 0
-                more = _COPIES * sum(size[name] for name in needs)
+                extra_bytes = _COPIES * sum(size[name] for name in needs)
             chunk.append(place)
             in_chunk |= needs
-            nbytes += more
+            nbytes += extra_bytes
             self.held = max(self.held, nbytes)
         if chunk:
             yield chunk
@@ -223,7 +223,7 @@ class LayerProbe:
         """Collects the inputs of both layers that compute a value, by the original's names."""
         return {*place.before.inputs, *(self.named[name] for name in place.after.inputs)}
 
-    def _run_whole(self, chunk: Sequence[trials.ComparedValue], done: int) -> Feeds:
+    def _run_whole(self, chunk: Sequence[trials.ComparedValue], completed: int) -> Feeds:
         """Runs both models on every draw and compares the values of a group.
 
         Returns:
@@ -232,30 +232,30 @@ class LayerProbe:
         mine = [p.pair.before for p in chunk]
         layer_inputs = {name for p in chunk for name in self._inputs_of(p)} - self.inputs.keys()
         first_values: Feeds = {}
-        for at, feeds in enumerate(self.feeds):
-            self.tell("running both models", done, len(self.places))
-            names = list(dict.fromkeys((*mine, *layer_inputs))) if at == 0 else mine
+        for index, feeds in enumerate(self.feeds):
+            self.tell("running both models", completed, len(self.places))
+            names = list(dict.fromkeys((*mine, *layer_inputs))) if index == 0 else mine
             old = self._first.run(feeds, names)
-            there = {self.inputs[name]: value for name, value in feeds.items()}
+            after_feeds = {self.inputs[name]: value for name, value in feeds.items()}
             new = self._second.run(
-                {name: trials.in_type(value, self._dtypes[name]) for name, value in there.items()},
+                {name: trials.cast_to_type(value, self._dtypes[name]) for name, value in after_feeds.items()},
                 [p.pair.after for p in chunk],
             )
             for offset, place in enumerate(chunk):
                 a, b = old[place.pair.before], new.pop(place.pair.after)
                 place.shape = a.shape
                 true = None
-                if at == 0 and place.float and not trials.same(a, b):
-                    true = self._truth.at(done + offset)
+                if index == 0 and place.float and not trials.is_same(a, b):
+                    true = self._truth.value_at(completed + offset)
                 trials.add(place.whole, a, b, true)
-            if at == 0:
+            if index == 0:
                 first_values = {**feeds, **old}
         off = [p for p in chunk if p.float and not p.whole.equal]
         if off:
-            moved = self._first.run(by_one_ulp(self.feeds[0]), [p.pair.before for p in off])
+            moved = self._first.run(shift_by_one_ulp(self.feeds[0]), [p.pair.before for p in off])
             for place in off:
                 name = place.pair.before
-                place.whole.figures.sensitivity = change(first_values[name], moved.pop(name))
+                place.whole.figures.sensitivity = rms_change(first_values[name], moved.pop(name))
         return first_values
 
     def _compare_alone(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
@@ -287,15 +287,15 @@ class LayerProbe:
             model, outputs = cut_out(wiring, regions, dtypes)
             sides.append((RuntimeSession(model, what=label, optimise=False), outputs, dtypes))
         (first, outputs, read_first), (second, outputs_after, dtypes_after) = sides
-        alone = _Alone(first, second, outputs, outputs_after, tuple(read_first), dtypes_after)
-        self._run_alone(group, layer_inputs, alone)
+        sessions = _Alone(first, second, outputs, outputs_after, tuple(read_first), dtypes_after)
+        self._run_alone(group, layer_inputs, sessions)
         filled = {
             name: trials.without_zeros(value, trials.seed_of(name)) for name, value in layer_inputs.items()
         }
         if any(filled[name] is not value for name, value in layer_inputs.items()):
-            self._run_alone(group, filled, alone)
+            self._run_alone(group, filled, sessions)
         # equal bits without zero inputs need no further trial
-        deep = [p for p in group if p.float and trials.undecided(p.alone[-1])]
+        deep = [p for p in group if p.float and trials.is_undecided(p.alone[-1])]
         for parts in sorted({self._parts(p) for p in deep} - {1}):
             places = [p for p in deep if self._parts(p) == parts]
             for part in range(parts):
@@ -303,42 +303,42 @@ class LayerProbe:
                     name: trials.one_part(value, part, parts, trials.seed_of(name))
                     for name, value in filled.items()
                 }
-                self._run_alone(places, thinned, alone, into=part)
+                self._run_alone(places, thinned, sessions, into=part)
 
     def _run_alone(
-        self, group: Sequence[trials.ComparedValue], layer_inputs: Feeds, alone: _Alone, *, into: int = 0
+        self, group: Sequence[trials.ComparedValue], layer_inputs: Feeds, sessions: _Alone, *, into: int = 0
     ) -> None:
         """Runs the layers of both models once on the same inputs, and compares the results.
 
         Args:
             group: Compared values whose layers run.
             layer_inputs: Input arrays by the original's names.
-            alone: Sessions of the layers.
+            sessions: Sessions of the layers.
             into: 0 to start a new trial, or a positive number to add to the last trial.
         """
-        roundings = {self.named[name]: dtype for name, dtype in alone.dtypes.items()}
-        here = {name: trials.as_given(layer_inputs[name], roundings.get(name)) for name in alone.read}
-        there = {
-            name: trials.in_type(trials.as_given(layer_inputs[self.named[name]], dtype), dtype)
-            for name, dtype in alone.dtypes.items()
+        roundings = {self.named[name]: dtype for name, dtype in sessions.dtypes.items()}
+        here = {name: trials.round_to_type(layer_inputs[name], roundings.get(name)) for name in sessions.read}
+        after_feeds = {
+            name: trials.cast_to_type(trials.round_to_type(layer_inputs[self.named[name]], dtype), dtype)
+            for name, dtype in sessions.dtypes.items()
         }
-        old = alone.first.run(here, [alone.outputs[p.pair.before] for p in group])
-        new = alone.second.run(there, [alone.outputs_after[p.pair.after] for p in group])
+        old = sessions.first.run(here, [sessions.outputs[p.pair.before] for p in group])
+        new = sessions.second.run(after_feeds, [sessions.outputs_after[p.pair.after] for p in group])
         off = []
         for place in group:
-            a, b = old[alone.outputs[place.pair.before]], new.pop(alone.outputs_after[place.pair.after])
+            a, b = old[sessions.outputs[place.pair.before]], new.pop(sessions.outputs_after[place.pair.after])
             if not into:
                 place.alone.append(trials.Trial(OutputComparison(place.whole.figures.roundoff)))
-            differs = place.float and not trials.same(a, b)
+            differs = place.float and not trials.is_same(a, b)
             stop_if(self.cancel)
             trials.add(place.alone[-1], a, b, self._reference(place, here) if differs else None)
             if differs:
                 off.append(place)
         if off and not into:
-            moved = alone.first.run(by_one_ulp(here), [alone.outputs[p.pair.before] for p in off])
+            moved = sessions.first.run(shift_by_one_ulp(here), [sessions.outputs[p.pair.before] for p in off])
             for place in off:
-                name = alone.outputs[place.pair.before]
-                place.alone[-1].figures.sensitivity = change(old[name], moved[name])
+                name = sessions.outputs[place.pair.before]
+                place.alone[-1].figures.sensitivity = rms_change(old[name], moved[name])
 
     def _parts(self, place: trials.ComparedValue) -> int:
         """Returns the number of parts in which a layer's inputs are tried, based on its longest sum.
@@ -359,7 +359,7 @@ class LayerProbe:
     def _reference(self, place: trials.ComparedValue, feeds: Feeds) -> Array | None:
         """Runs the original's layer in float64 on the same values. None means that float64 cannot run it."""
         inputs = {name: feeds[name] for name in place.before.inputs}
-        return in_float64(self.before, place.before, inputs, self.cancel)
+        return run_in_float64(self.before, place.before, inputs, self.cancel)
 
 
 def _comparable(before: str | None, after: str | None) -> bool:

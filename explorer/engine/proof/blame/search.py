@@ -27,7 +27,7 @@ from explorer.engine.proof.blame.judge import Judge
 from explorer.engine.proof.blame.probe import BUDGET, LayerProbe
 from explorer.engine.proof.dynamic_sizes import Dims, choose_sizes
 from explorer.engine.proof.outputs.run import InputMismatch, pair_inputs
-from explorer.engine.proof.regions.trials import FLOATS, as_given
+from explorer.engine.proof.regions.trials import FLOATS, round_to_type
 from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region
 from explorer.engine.runtime import random_inputs
@@ -106,7 +106,7 @@ def blame(
     if plan is None:
         random_inputs.check_names(before, dims or {}, input_shapes or {})
     try:
-        inputs, ends = pair_inputs(before, after, FLOATS), _ends(before, after)
+        inputs, ends = pair_inputs(before, after, FLOATS), _pair_outputs(before, after)
     except InputMismatch as why:
         return _unlike(before, after, str(why), time.perf_counter() - started)
     seeds = () if arrays is not None else tuple(seed + i for i in range(draws))
@@ -119,7 +119,7 @@ def blame(
             look(random_inputs.given_inputs(before, arrays)), seconds=time.perf_counter() - started
         )
     shapes = random_inputs.fixed_shapes(before, after, inputs, input_shapes or {})
-    tried = choose_sizes(before, plan, {**_fixed(before, after, inputs), **(dims or {})}, shapes).tried
+    tried = choose_sizes(before, plan, {**_fixed_sizes(before, after, inputs), **(dims or {})}, shapes).tried
     worst = _worst(lambda sizes: look(random_inputs.plan_inputs(before, sizes, shapes)), tried)
     return replace(worst, seconds=time.perf_counter() - started)
 
@@ -158,34 +158,41 @@ def _probe_at(
 ) -> Blame:
     """Computes the answer for inputs of one set of sizes."""
     rows = {s.output: max(1.0, math.sqrt(s.grid[1] / _IN_A_ROW)) for s in plan.sites} if plan else {}
-    others = {v.name: v.dtype for v in after.graph.feeds}
-    coarser = {d.name: other_type for d in drawn if not _holds(other_type := others[inputs[d.name]], d.dtype)}
+    after_types = {v.name: v.dtype for v in after.graph.feeds}
+    coarser = {
+        d.name: other_type for d in drawn if not _can_hold(other_type := after_types[inputs[d.name]], d.dtype)
+    }
     feeds = [
-        {name: as_given(value, coarser.get(name)) for name, value in random_inputs.draw(drawn, s).items()}
+        {
+            name: round_to_type(value, coarser.get(name))
+            for name, value in random_inputs.draw(drawn, s).items()
+        }
         for s in seeds or (0,)
     ]
 
-    def looked(without: Mapping[str, str]) -> tuple[LayerProbe, tuple[Probe, ...]]:
+    def probe_layers(without: Mapping[str, str]) -> tuple[LayerProbe, tuple[Probe, ...]]:
         probing = measure(drawn, feeds, without=without)
         probing.run()
         return probing, tuple(Judge(probing, rows).probes({end.before for end in ends}))
 
-    probing, probes = looked({})
+    probing, probes = probe_layers({})
     elsewhere = _renamed_values(probing, probes)
     if elsewhere:
-        again = looked(dict.fromkeys(elsewhere, _ELSEWHERE))
-        if sum(p.state == "introduced" for p in again[1]) < sum(p.state == "introduced" for p in probes):
-            probing, probes = again
+        second_probe = probe_layers(dict.fromkeys(elsewhere, _ELSEWHERE))
+        if sum(p.state == "introduced" for p in second_probe[1]) < sum(
+            p.state == "introduced" for p in probes
+        ):
+            probing, probes = second_probe
     texts = (d.text() + (f", rounded to {coarser[d.name]}" if d.name in coarser else "") for d in drawn)
     return _answer(probing, probes, seeds, tuple(texts))
 
 
-def _holds(wide: str | None, narrow: str) -> bool:
+def _can_hold(wide: str | None, narrow: str) -> bool:
     """Whether the first type holds all values of the second type."""
     return wide in (None, narrow) or "string" in (wide, narrow) or bool(np.can_cast(narrow, wide))
 
 
-def _ends(before: Model, after: Model) -> list[Pair]:
+def _pair_outputs(before: Model, after: Model) -> list[Pair]:
     """Pairs the outputs by name, or by position if the names differ.
 
     Raises:
@@ -197,7 +204,7 @@ def _ends(before: Model, after: Model) -> list[Pair]:
     return [Pair(a, b) for a, b in zip(first, first if set(first) == set(second) else second, strict=True)]
 
 
-def _fixed(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, int]:
+def _fixed_sizes(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, int]:
     """Finds the sizes that are open in the first model and fixed in the second."""
     after_shapes = {v.name: v.shape or () for v in after.graph.feeds}
     return {
@@ -260,21 +267,21 @@ def _answer(
     """Builds the answer from the probes of all compared values."""
     at_fault = [i for i, p in enumerate(probes) if p.state == "introduced"]
     coarser = [i for i, p in enumerate(probes) if p.state == "coarser"]
-    weighted = [i for i, place in enumerate(probing.places) if _weighted(probing.before, place.before)]
+    weighted = [i for i, place in enumerate(probing.places) if _has_weights(probing.before, place.before)]
     kind = _kind(probes, at_fault, coarser, len(weighted))
     first = next(iter(at_fault or coarser), None)
     worst = _largest([(i, p.relative) for i, p in enumerate(probes)])
-    most = _largest([(i, probes[i].introduced) for i in at_fault or coarser])
+    largest = _largest([(i, probes[i].introduced) for i in at_fault or coarser])
     return Blame(
         kind=kind,
         same=kind in ("equal", "rounding"),
-        verdict=_verdict(kind, probes, at_fault, coarser, len(weighted), most),
+        verdict=_verdict(kind, probes, at_fault, coarser, len(weighted), largest),
         criterion=CRITERION,
         before=probing.before.model.path,
         after=probing.after.model.path,
         first=first,
         worst=worst,
-        most=most,
+        most=largest,
         probes=probes,
         unpaired=tuple(probing.unpaired.items())[:_NAMED],
         unpaired_count=len(probing.unpaired),
@@ -292,7 +299,7 @@ def _largest(figures: Sequence[tuple[int, float | None]]) -> int | None:
     return -max(sized)[1] if sized else None
 
 
-def _weighted(wiring: GraphProducers, region: Region) -> bool:
+def _has_weights(wiring: GraphProducers, region: Region) -> bool:
     """Whether a region multiplies by stored weights."""
     initializers = wiring.model.graph.initializers
     return any(
@@ -314,8 +321,8 @@ def _kind(
     if any(p.departs for p in probes):
         return "undecided" if any(p.state == "unjudged" for p in probes) else "amplified"
     # a layer that could not be run alone was still compared in the whole runs
-    same = all(p.state == "equal" or (p.state == "unjudged" and p.max_abs == 0) for p in probes)
-    return "equal" if same else "rounding"
+    is_equal = all(p.state == "equal" or (p.state == "unjudged" and p.max_abs == 0) for p in probes)
+    return "equal" if is_equal else "rounding"
 
 
 def _verdict(
@@ -324,15 +331,15 @@ def _verdict(
     at_fault: Sequence[int],
     coarser: Sequence[int],
     weighted: int,
-    most: int | None,
+    largest: int | None,
 ) -> str:
     count = "1 value" if len(probes) == 1 else f"{len(probes):,} values"
     if kind == "unlike":
         return "different: the two models have no value in common that could be compared"
     if kind in ("equal", "rounding"):
         unseen = sum(p.state == "unjudged" for p in probes)
-        alone = f"; {many_text(unseen, 'layer')} could not be run alone" if unseen else ""
-        return f"equal {'bit for bit' if kind == 'equal' else 'within rounding'} at {count}{alone}"
+        unjudged_text = f"; {many_text(unseen, 'layer')} could not be run alone" if unseen else ""
+        return f"equal {'bit for bit' if kind == 'equal' else 'within rounding'} at {count}{unjudged_text}"
     if kind == "amplified":
         off = next(p for p in probes if p.departs)
         return (
@@ -344,8 +351,8 @@ def _verdict(
         unjudged = next(p for p in probes if p.state == "unjudged")
         return f"not decided: first off at {_named(off)}, and {_named(unjudged)} {unjudged.reason[3:]}"
     top = ""
-    if most is not None and (error := probes[most].introduced) is not None:
-        top = f", most in {_named(probes[most])} ({100 * error:.2g} % of its size)"
+    if largest is not None and (error := probes[largest].introduced) is not None:
+        top = f", most in {_named(probes[largest])} ({100 * error:.2g} % of its size)"
     if kind == "coarser":
         why = " and ".join(dict.fromkeys(probes[i].reason for i in coarser))
         share = f"{len(coarser):,} of {count}"
@@ -356,14 +363,15 @@ def _verdict(
             f"departs in {len(at_fault):,} layers ({weighted:,} have weights), first in"
             f" {_named(first)}{top}; no single layer is at fault"
         )
-    more = len(at_fault) - 1
-    others = ""
-    if more:
-        others = f"; {more:,} more layer{'s' if more > 1 else ''} introduce{'' if more > 1 else 's'} error"
+    other_count = len(at_fault) - 1
+    others_text = ""
+    if other_count:
+        plural, verb_end = ("s", "") if other_count > 1 else ("", "s")
+        others_text = f"; {other_count:,} more layer{plural} introduce{verb_end} error"
     ends = [p for p in probes if p.output]
     visible = any(p.departs for p in ends) or not ends
     hidden = "" if visible else "; the outputs do not show it on these inputs"
-    return f"departs first in {_named(first)}{_change(first)}: {first.reason}{others}{hidden}"
+    return f"departs first in {_named(first)}{_change(first)}: {first.reason}{others_text}{hidden}"
 
 
 def _change(probe: Probe) -> str:

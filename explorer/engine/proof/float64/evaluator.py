@@ -121,13 +121,13 @@ def _multiply(matrix: Array, weight: Array) -> Array:
 def _slabs(weight: Array) -> Iterator[tuple[slice, slice]]:
     """Slices that cut a matrix along its stored rows."""
     depth, width = weight.shape
-    whole = slice(None)
+    full_axis = slice(None)
     if weight.strides[0] < weight.strides[1]:
         step = max(_SLAB // max(depth, 1), 1)
-        yield from ((whole, slice(n, n + step)) for n in range(0, width, step))
+        yield from ((full_axis, slice(n, n + step)) for n in range(0, width, step))
     else:
         step = max(_SLAB // max(width, 1), 1)
-        yield from ((slice(k, k + step), whole) for k in range(0, depth, step))
+        yield from ((slice(k, k + step), full_axis) for k in range(0, depth, step))
 
 
 def _to_float64(value: Any) -> Any:

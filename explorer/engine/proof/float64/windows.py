@@ -103,10 +103,10 @@ def _depthwise(window: Window, padded: Array, weight: Array, groups: int, result
     shape = (padded.shape[0], groups, per, *window.out)
     total = np.zeros(shape)
     ones = (1,) * len(window.out)
-    for tap, met in window.taps(padded):
-        at: Any = (slice(None), 0, *tap)
-        factors = weight[at].reshape(1, groups, per, *ones)
-        total += met[:, :, None] * factors
+    for tap, tap_input in window.taps(padded):
+        tap_index: Any = (slice(None), 0, *tap)
+        factors = weight[tap_index].reshape(1, groups, per, *ones)
+        total += tap_input[:, :, None] * factors
     result[...] = total.reshape(result.shape)
 
 
@@ -147,31 +147,31 @@ def conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     sizes = list(zip(x.shape[2:], strides, dilations, kernel, extra, strict=True))
     full = [(n - 1) * s + d * (k - 1) + 1 + e for n, s, d, k, e in sizes]
     pads = tuple(attributes.get("pads") or (0,) * 2 * rank)
-    auto, out = attributes.get("auto_pad", "NOTSET"), attributes.get("output_shape")
-    if not out and auto in ("SAME_UPPER", "SAME_LOWER"):
-        out = [n * s for n, s in zip(x.shape[2:], strides, strict=True)]
-    if out:
-        cut = [f - o for f, o in zip(full, out, strict=True)]
+    auto, output_size = attributes.get("auto_pad", "NOTSET"), attributes.get("output_shape")
+    if not output_size and auto in ("SAME_UPPER", "SAME_LOWER"):
+        output_size = [n * s for n, s in zip(x.shape[2:], strides, strict=True)]
+    if output_size:
+        cut = [f - o for f, o in zip(full, output_size, strict=True)]
         if min(cut) < 0:
             return None
         heads = [c // 2 if auto == "SAME_UPPER" else -(-c // 2) for c in cut]
     else:
         pads = (0,) * 2 * rank if auto == "VALID" else pads
         heads = list(pads[:rank])
-        out = [f - a - b for f, a, b in zip(full, pads[:rank], pads[rank:], strict=True)]
+        output_size = [f - a - b for f, a, b in zip(full, pads[:rank], pads[rank:], strict=True)]
     in_channels, out_channels = x.shape[1] // groups, weight.shape[1]
     total = np.zeros((x.shape[0], groups * out_channels, *full))
     for tap in np.ndindex(*kernel):
-        met: list[slice] = [slice(None), slice(None)]
-        met += [
+        tap_input: list[slice] = [slice(None), slice(None)]
+        tap_input += [
             slice(t * d, t * d + (n - 1) * s + 1, s) for t, (n, s, d, _, _) in zip(tap, sizes, strict=True)
         ]
         for g in range(groups):
-            met[1] = slice(g * out_channels, (g + 1) * out_channels)
+            tap_input[1] = slice(g * out_channels, (g + 1) * out_channels)
             part = x[:, g * in_channels : (g + 1) * in_channels]
-            here: Any = (slice(g * in_channels, (g + 1) * in_channels), slice(None), *tap)
-            total[tuple(met)] += np.moveaxis(np.tensordot(part, weight[here], (1, 0)), -1, 1)
-    region: Any = (..., *(slice(h, h + o) for h, o in zip(heads, out, strict=True)))
+            tap_weight: Any = (slice(g * in_channels, (g + 1) * in_channels), slice(None), *tap)
+            total[tuple(tap_input)] += np.moveaxis(np.tensordot(part, weight[tap_weight], (1, 0)), -1, 1)
+    region: Any = (..., *(slice(h, h + o) for h, o in zip(heads, output_size, strict=True)))
     result = total[region]
     if len(args) > 2 and args[2] is not None:
         result = result + args[2].reshape(1, -1, *(1,) * rank)
@@ -185,8 +185,8 @@ def max_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
         return None
     window = Window(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
     best: Array | None = None
-    for _, met in window.taps(window.padded(x, -np.inf)):
-        best = met.copy() if best is None else np.maximum(best, met, out=best)
+    for _, tap_input in window.taps(window.padded(x, -np.inf)):
+        best = tap_input.copy() if best is None else np.maximum(best, tap_input, out=best)
     return best
 
 
@@ -201,6 +201,6 @@ def average_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
         ones = np.pad(ones, grow)
     else:
         ones = window.padded(ones, 0.0)
-    total = sum(met for _, met in window.taps(window.padded(x, 0.0)))
-    count = sum(met for _, met in window.taps(ones))
+    total = sum(tap_input for _, tap_input in window.taps(window.padded(x, 0.0)))
+    count = sum(tap_input for _, tap_input in window.taps(ones))
     return np.asarray(total / count)

@@ -28,7 +28,7 @@ _EXACT = frozenset(
 _FLOATS = frozenset(d.name for d in DTYPES.values() if "float" in d.name)
 
 
-def independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, int]:
+def count_independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, int]:
     """Finds, for each output, the smallest number of elements that carry all of its data at one place.
 
     Only places after at least half of the roundings count, because later layers add independent roundings.
@@ -59,23 +59,23 @@ def independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, int]:
 def _narrowest(model: Model, nodes: Sequence[Node], output: str, elements: Mapping[str, int]) -> int:
     """Finds the smallest number of elements that are alive between two nodes, or 0 if unknown."""
     initializers = model.graph.initializers
-    last = {name: at for at, node in enumerate(nodes) for name in reads(node)}
+    last = {name: index for index, node in enumerate(nodes) for name in reads(node)}
     last[output] = len(nodes)
     depths = [_depth(model, node) for node in nodes]
-    half, behind = sum(depths) / 2, 0
+    half, depth_so_far = sum(depths) / 2, 0
     alive = {v.name for v in model.graph.feeds if v.name in last}
     varying: set[str] = set(alive)
     narrowest = 0
-    for at, node in enumerate(nodes):
-        behind += depths[at]
+    for index, node in enumerate(nodes):
+        depth_so_far += depths[index]
         read = set(reads(node))
         outputs = {name for name in node.outputs if name in last}
         # the exact result of constants carries no data
-        if read & varying or depths[at]:
+        if read & varying or depths[index]:
             varying |= outputs
             alive |= outputs
-        alive = {name for name in alive if last[name] > at and name not in initializers}
-        if alive and behind >= half and all(name in elements for name in alive):
+        alive = {name for name in alive if last[name] > index and name not in initializers}
+        if alive and depth_so_far >= half and all(name in elements for name in alive):
             width = sum(elements[name] for name in alive)
             narrowest = min(narrowest, width) if narrowest else width
     return narrowest

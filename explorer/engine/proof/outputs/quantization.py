@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.proof.structure.probes import GraphProducers
 
-_QUANTISED, _SCALE, _ZERO = "_quantized", "_scale", "_zero_point"
+_QUANTIZED, _SCALE, _ZERO = "_quantized", "_scale", "_zero_point"
 """Suffixes that onnxruntime's quantizer appends to the name of a value."""
 
 _ABSORBED = ("Relu", "Clip")
@@ -38,12 +38,12 @@ def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, d
             users.setdefault(name, []).append(node)
     integers = {}
     for name in before.producer:
-        quantised, scale, zero = (name + end for end in (_QUANTISED, _SCALE, _ZERO))
-        gone = name in before.live and name not in after.producer
-        if not gone or quantised not in after.producer or quantised in ends:
+        quantized, scale, zero = (name + end for end in (_QUANTIZED, _SCALE, _ZERO))
+        is_missing = name in before.live and name not in after.producer
+        if not is_missing or quantized not in after.producer or quantized in ends:
             continue
         if {scale, zero} <= initializers.keys() and initializers[scale].elements == 1:
-            integers[quantised] = name
+            integers[quantized] = name
     if not integers:
         return after.model, {}
     nodes: list[Node] = []
@@ -54,10 +54,10 @@ def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, d
             nodes.append(node)
             continue
         nodes.append(node.with_values(node.inputs, [renamed.get(name, name) for name in node.outputs]))
-        for name, whole in renamed.items():
+        for name, integer_name in renamed.items():
             value = integers[name]
             floats, scale_and_zero = f"{value}/floats", (value + _SCALE, value + _ZERO)
-            nodes.append(Node("DequantizeLinear", [whole, *scale_and_zero], [floats]))
+            nodes.append(Node("DequantizeLinear", [integer_name, *scale_and_zero], [floats]))
             nodes.append(Node("QuantizeLinear", [floats, *scale_and_zero], [name]))
             pairs[_integers_of(value, users, after)] = floats
     return replace(after.model, graph=replace(after.model.graph, nodes=tuple(nodes))), pairs
@@ -71,6 +71,6 @@ def _integers_of(value: str, users: dict[str, list[Node]], after: GraphProducers
     following = users.get(value, [])
     if len(following) == 1 and following[0].op in _ABSORBED and len(following[0].outputs) == 1:
         dropped = following[0].outputs[0]
-        if dropped not in after.producer and dropped + _QUANTISED not in after.producer:
+        if dropped not in after.producer and dropped + _QUANTIZED not in after.producer:
             return dropped
     return value

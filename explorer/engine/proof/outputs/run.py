@@ -23,7 +23,7 @@ from explorer.engine.graph.random_operators import all_nodes
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.compare import OutputComparison, allowed, unit_roundoff
 from explorer.engine.proof.float64 import evaluator
-from explorer.engine.proof.outputs.tolerance import within
+from explorer.engine.proof.outputs.tolerance import judge_within
 from explorer.engine.proof.structure.probes import Pair
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession
 from explorer.facts import OutputEvidence
@@ -111,7 +111,7 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
     pairs = [(v, by_name[v.name] if named else second[i]) for i, v in enumerate(first)]
     for a, b in pairs:
         same_type = a.dtype == b.dtype or (a.dtype in alike and b.dtype in alike)
-        if not same_type or not _fits(a, b):
+        if not same_type or not _may_match(a, b):
             raise InputMismatch(f"input {_declared(a)} is {_declared(b)} in the other model")
     return {a.name: b.name for a, b in pairs}
 
@@ -124,14 +124,14 @@ def check_interface(before: Model, after: Model) -> None:
             a stored tensor is an optional input of one model and a constant in the other.
     """
     first, second = ([v.name for v in m.graph.feeds] for m in (before, after))
-    if any(name in first and first.index(name) != at for at, name in enumerate(second)):
+    if any(name in first and first.index(name) != index for index, name in enumerate(second)):
         named = ", ".join(f"'{printable(name)}'" for name in second[:_NAMED])
         raise InputMismatch(f"the inputs stand in another order: {named}")
-    for model, counterpart, which in ((before, after, "first"), (after, before, "second")):
+    for model, counterpart, ordinal in ((before, after, "first"), (after, before, "second")):
         for name in sorted(model.defaults - counterpart.defaults):
             if any(name in reads(node) for node in model.graph.nodes):
                 raise InputMismatch(
-                    f"'{printable(name)}' is an input that a caller may give in the {which} model,"
+                    f"'{printable(name)}' is an input that a caller may give in the {ordinal} model,"
                     " and a constant or missing in the other"
                 )
 
@@ -153,7 +153,7 @@ def pair_outputs(before: Model, after: Model) -> list[Pair]:
     return [Pair(a, b) for a, b in zip(first, second, strict=True)]
 
 
-def _fits(a: Value, b: Value) -> bool:
+def _may_match(a: Value, b: Value) -> bool:
     """Whether two inputs can have the same shape."""
     if a.shape is None or b.shape is None:
         return True
@@ -199,14 +199,14 @@ def run_all(
         results = session.run(draw)
         return tuple(results[name] for name in session.outputs)
 
-    if not shake or not quantises(model):
-        run = run_each(call, session.outputs, feeds, step, shake=by_one_ulp if shake else None)
+    if not shake or not is_quantized(model):
+        run = run_each(call, session.outputs, feeds, step, shake=shift_by_one_ulp if shake else None)
         return replace(run, level=session.level)
     # a rounding of 1e-7 sometimes decides between two integers. An input change of that size seldom
     # passes the first quantizer, so the input changes by more, and an unoptimized run adds in another order
     run = run_each(call, session.outputs, feeds, step, shake=_by_a_little)
     plain = RuntimeSession(model, what=label, optimise=False, threads=threads).run(feeds[0])
-    changes = (change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
+    changes = (rms_change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
     moved = tuple(max(pair) for pair in zip(run.sensitivity, changes, strict=True))
     return replace(run, sensitivity=moved, level=session.level)
 
@@ -223,17 +223,17 @@ def _by_a_little(feeds: Feeds) -> Feeds:
     }
 
 
-_QUANTISES = ("QuantizeLinear", "DynamicQuantizeLinear", "DequantizeLinear")
+_QUANTIZES = ("QuantizeLinear", "DynamicQuantizeLinear", "DequantizeLinear")
 
 
-def quantises(model: Model) -> bool:
+def is_quantized(model: Model) -> bool:
     """Whether the model has quantizers, which may turn a rounding into a step between two integers."""
-    return any(node.op in _QUANTISES for node in model.graph.nodes)
+    return any(node.op in _QUANTIZES for node in model.graph.nodes)
 
 
 _STEPS = frozenset(
     (
-        *_QUANTISES,
+        *_QUANTIZES,
         *("QLinearConv", "QLinearMatMul", "Round", "Floor", "Ceil", "Sign", "Mod"),
         *("ArgMax", "ArgMin", "TopK", "Hardmax", "NonMaxSuppression", "NonZero", "Unique"),
         *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"),
@@ -270,15 +270,15 @@ def run_each(
     if shake is None:
         return ModelOutputs(tuple(names), tuple(draws))
     pairs = zip(draws[0], call(shake(feeds[0])), strict=True)
-    return ModelOutputs(tuple(names), tuple(draws), tuple(change(a, b) for a, b in pairs))
+    return ModelOutputs(tuple(names), tuple(draws), tuple(rms_change(a, b) for a, b in pairs))
 
 
-def by_one_ulp(feeds: Feeds) -> Feeds:
+def shift_by_one_ulp(feeds: Feeds) -> Feeds:
     """Changes each float input by one unit in the last place."""
     return {name: _move(value) for name, value in feeds.items()}
 
 
-def change(old: Any, new: Any) -> float:
+def rms_change(old: Any, new: Any) -> float:
     """Computes the RMS difference of the finite elements of two float outputs, or 0 for other types."""
     if not isinstance(old, np.ndarray) or old.dtype.kind != "f" or old.shape != new.shape:
         return 0.0
@@ -340,23 +340,25 @@ def compare(
     Returns:
         Evidence for every output.
     """
-    same = set(before.names) == set(after.names)
-    order = [after.names.index(n) for n in before.names] if same else range(len(before.names))
+    is_equal = set(before.names) == set(after.names)
+    order = [after.names.index(n) for n in before.names] if is_equal else range(len(before.names))
     results = []
-    for at, name in enumerate(before.names):
-        old = [draw[at] for draw in before.draws]
-        new = [draw[order[at]] for draw in after.draws]
+    for index, name in enumerate(before.names):
+        old = [draw[index] for draw in before.draws]
+        new = [draw[order[index]] for draw in after.draws]
         true = [r.get(name) for r in references] + [None] * (len(old) - len(references))
-        sensitivity = before.sensitivity[at] if before.sensitivity else 0.0
-        evidence = _evidence(name, old, new, true, replace(noise, sensitivity=sensitivity), note)
+        sensitivity = before.sensitivity[index] if before.sensitivity else 0.0
+        evidence = _compare_output(name, old, new, true, replace(noise, sensitivity=sensitivity), note)
         alike = all(np.shape(a) == np.shape(b) for a, b in zip(old, new, strict=True))
         if (
             alike
             and not evidence.equal
-            and (name in noise.drawn[0] or after.names[order[at]] in noise.drawn[1])
+            and (name in noise.drawn[0] or after.names[order[index]] in noise.drawn[1])
         ):
             evidence = _random_evidence(evidence, noise)
-        results.append(evidence if noise.tolerance is None else within(evidence, old, new, noise.tolerance))
+        results.append(
+            evidence if noise.tolerance is None else judge_within(evidence, old, new, noise.tolerance)
+        )
     return tuple(results)
 
 
@@ -366,8 +368,8 @@ def _random_evidence(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
     All parts that the output depends on are proved or tested one by one. For torch's outputs nothing else is
     known, so they do not pass.
     """
-    apart = "" if evidence.max_abs is None else f" (largest difference {evidence.max_abs:.1e})"
-    reason = f"it depends on random numbers, which no two runs share{apart}"
+    gap_text = "" if evidence.max_abs is None else f" (largest difference {evidence.max_abs:.1e})"
+    reason = f"it depends on random numbers, which no two runs share{gap_text}"
     return replace(
         evidence, drawn=True, passed=not noise.both, reason=reason, limit_share=None, stepped=False
     )
@@ -391,13 +393,13 @@ def _no_figures(
     )
 
 
-def _evidence(
+def _compare_output(
     name: str, old: Sequence[Any], new: Sequence[Any], true: Sequence[Array | None], noise: Noise, note: str
 ) -> OutputEvidence:
     """Compares one output over all draws."""
     if not all(isinstance(v, np.ndarray) for v in (*old, *new)):
-        same = all(identical(a, b) for a, b in zip(old, new, strict=True))
-        return _no_figures(name, "", (), note + ("equal" if same else "values differ"), passed=same)
+        is_equal = all(identical(a, b) for a, b in zip(old, new, strict=True))
+        return _no_figures(name, "", (), note + ("equal" if is_equal else "values differ"), passed=is_equal)
     constant = len(old) > 1 and all(v.shape == old[0].shape and not (v != old[0]).any() for v in old[1:])
     kind, shape = element_type(old[0]), tuple(old[0].shape)
     for a, b in zip(old, new, strict=True):
@@ -423,11 +425,11 @@ def _evidence(
             comparison.add_beside(a, b)
         else:
             comparison.add(a, b, None)
-    evidence = _floats(name, kind, shape, comparison, noise, note)
+    evidence = _compare_floats(name, kind, shape, comparison, noise, note)
     return replace(evidence, constant=constant or bool(comparison.elements and not comparison.largest))
 
 
-def _floats(
+def _compare_floats(
     name: str, kind: str, shape: tuple[int, ...], comparison: OutputComparison, noise: Noise, note: str
 ) -> OutputEvidence:
     """Judges a float output from its comparison."""
@@ -438,7 +440,7 @@ def _floats(
         judged, reference_text = False, "none: the output is float64 itself"
     elif comparison.judged and not judged:
         reference_text = "none: the float64 run disagrees with the original by more than rounding"
-    apart = None if comparison.mse is None else comparison.mse**0.5 / (comparison.scale or 1.0)
+    relative = None if comparison.mse is None else comparison.mse**0.5 / (comparison.scale or 1.0)
     if noise.proved:
         fault = comparison.find_problem() or _beyond_rounding(comparison)
     else:
@@ -452,17 +454,19 @@ def _floats(
         empty = bool(comparison.elements) and not comparison.largest
         reason = "bit for bit equal, but zero throughout" if empty else "bit for bit equal"
     elif judged:
-        whose = "torch's" if noise.both else "the original"
-        others = (
+        original_label = "torch's" if noise.both else "the original"
+        draws_note = (
             " in the first draw, which explains the others"
             if comparison.unreferenced_draws is not None
             else ""
         )
-        reason = _accuracy(comparison.rms_before or 0.0, comparison.rms_after or 0.0, whose, others)
+        reason = _accuracy(
+            comparison.rms_before or 0.0, comparison.rms_after or 0.0, original_label, draws_note
+        )
     else:
         largest = f"largest difference {comparison.max_abs:.2e}"
         cause = "by a step that a rounding made" if stepped else "by rounding"
-        reason = f"apart by {apart or 0.0:.1e} of its size, {cause} ({largest})"
+        reason = f"apart by {relative or 0.0:.1e} of its size, {cause} ({largest})"
         if not noise.proved:
             reason += f"; no float64: {reference_text.removeprefix('none: ')}"
     if comparison.shared and not fault:
@@ -482,7 +486,7 @@ def _floats(
         passed=not fault,
         reason=note + reason,
         undefined=comparison.shared,
-        relative_rms=apart,
+        relative_rms=relative,
         limit_share=None if noise.proved else comparison.limit_share,
         stepped=stepped,
         void=bool(fault) and comparison.is_void,
@@ -491,11 +495,11 @@ def _floats(
 
 def relaxed_evidence(evidence: OutputEvidence, depth: int, growth: float) -> OutputEvidence:
     """Passes a failed output if `depth` roundings explain its difference. Otherwise it stays unchanged."""
-    apart, exceeds = evidence.relative_rms, (evidence.limit_share or 0.0) > 1.0  # else no number failed it
-    if not exceeds or apart is None or apart > allowed(unit_roundoff(evidence.dtype), depth, growth):
+    relative, exceeds = evidence.relative_rms, (evidence.limit_share or 0.0) > 1.0  # else no number failed it
+    if not exceeds or relative is None or relative > allowed(unit_roundoff(evidence.dtype), depth, growth):
         return evidence
     reason = (
-        f"apart by {apart:.1e} of its size, by stored numbers (largest difference {evidence.max_abs:.2e})"
+        f"apart by {relative:.1e} of its size, by stored numbers (largest difference {evidence.max_abs:.2e})"
     )
     return replace(evidence, passed=True, reason=reason, limit_share=None)
 
@@ -508,8 +512,8 @@ def _beyond_rounding(comparison: OutputComparison) -> str:
     return f"RMS difference {gap:.2e} of an output of size {scale:.2e}"
 
 
-def _accuracy(before: float, after: float, whose: str, others: str) -> str:
-    figures = f"RMS error against float64 {after:.2e}, of {whose} {before:.2e}{others}"
+def _accuracy(before: float, after: float, original_label: str, draws_note: str) -> str:
+    figures = f"RMS error against float64 {after:.2e}, of {original_label} {before:.2e}{draws_note}"
     if after <= 1.1 * before:
         return f"{figures}: no less accurate"
     return f"{figures}: within what rounding explains"

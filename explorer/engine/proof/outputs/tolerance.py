@@ -28,7 +28,7 @@ def tolerance_text(tolerance: Tolerance) -> str:
     return " and ".join(parts)
 
 
-def within(
+def judge_within(
     evidence: OutputEvidence, before: Sequence[Any], after: Sequence[Any], tolerance: Tolerance
 ) -> OutputEvidence:
     """Judges one output by a tolerance. Values other than numeric arrays keep their evidence.
@@ -80,16 +80,16 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
         allowed = (tolerance.atol or 0.0) + (tolerance.rtol or 0.0) * np.abs(a)
         # with a limit of 0, only a gap of 0 passes
         shares = np.divide(gap, allowed, out=np.where(gap > 0, np.inf, 0.0), where=allowed > 0)
-        at = int(np.argmax(shares))
-        if shares[at] > ratio:
-            ratio, worst = float(shares[at]), float(gap[at])
+        index = int(np.argmax(shares))
+        if shares[index] > ratio:
+            ratio, worst = float(shares[index]), float(gap[index])
         noise = min(noise, snr_db(float(a @ a), float(gap @ gap)))
     passed, parts, share = True, [], 0.0
     if tolerance.atol is not None or tolerance.rtol is not None:
         passed = ratio <= 1.0
         share = ratio
-        used = f"{ratio:.2g} of what is allowed" if math.isfinite(ratio) else "and none is allowed"
-        parts.append(f"difference {worst:.2e}, {used}")
+        share_text = f"{ratio:.2g} of what is allowed" if math.isfinite(ratio) else "and none is allowed"
+        parts.append(f"difference {worst:.2e}, {share_text}")
     if tolerance.snr is not None:
         passed = passed and noise >= tolerance.snr
         share = max(share, _amplitude(tolerance.snr - noise))

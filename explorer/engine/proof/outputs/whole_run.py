@@ -31,10 +31,10 @@ from explorer.engine.graph.random_operators import random_outputs
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run as outputs
-from explorer.engine.proof.outputs.independence import independent
+from explorer.engine.proof.outputs.independence import count_independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise
 from explorer.engine.proof.outputs.scan_variant import scan_stand_in
-from explorer.engine.proof.sites.proof import LARGE, matrices
+from explorer.engine.proof.sites.proof import LARGE, matrix_bytes
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import (
     ThreadShare,
@@ -104,7 +104,7 @@ def run_ahead(
     if plan is None or _unrolled(plan) > _MANY_NODES or 2 * weights > within_limit(_WEIGHTS):
         return in_background(None)
     threads = max(1, processors() // 2)
-    sparing = max(map(matrices, plan.sites), default=0) > LARGE
+    sparing = max(map(matrix_bytes, plan.sites), default=0) > LARGE
     run = partial(outputs.run_all, after, [feeds], _TILED, lambda: None, threads=threads, sparing=sparing)
     return in_background(run)
 
@@ -119,8 +119,10 @@ class Runs:
         ahead: Run of the other model that has already started, or None.
     """
 
-    def __init__(self, pairing: Pairing, tell: Tell, cancel: Cancel, ahead: Ahead | None = None) -> None:
-        self.pairing, self.tell, self.cancel, self._ahead = pairing, tell, cancel, ahead
+    def __init__(
+        self, pairing: Pairing, tell: Tell, cancel: Cancel, background_run: Ahead | None = None
+    ) -> None:
+        self.pairing, self.tell, self.cancel, self._ahead = pairing, tell, cancel, background_run
         self._other: tuple[ModelOutputs, str] | None = None
         self._steps: list[None] = []
         self._total = 2 * len(pairing.feeds)
@@ -131,7 +133,9 @@ class Runs:
             raise Cancelled
         self._steps.append(None)
 
-    def original(self, share: ThreadShare, *, shake: bool = False, feeds: int | None = None) -> ModelOutputs:
+    def run_original(
+        self, share: ThreadShare, *, shake: bool = False, feeds: int | None = None
+    ) -> ModelOutputs:
         """Runs the original on all inputs or the first `feeds` of them."""
         first_feeds = self.pairing.feeds[:feeds]
         step = partial(self.step, share)
@@ -139,16 +143,16 @@ class Runs:
             self.pairing.before, first_feeds, "the original", step, shake=shake, threads=share.threads
         )
 
-    def other(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
+    def run_other(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
         """Runs the other model on all inputs, at most once. Also returns a note on how it ran."""
         if self._other is None and self._ahead is not None:
             self._other = wait_for(self._ahead, share.stopped), ""
             self.step()
         elif self._other is None:
-            self._other = self._run_other(share)
+            self._other = self._start_other(share)
         return self._other
 
-    def _run_other(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
+    def _start_other(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
         pair = self.pairing
         label = "the other model" if pair.plan is None else _TILED
         renamed = [{pair.names[k]: v for k, v in feeds.items()} for feeds in pair.feeds]
@@ -156,13 +160,13 @@ class Runs:
             step = partial(self.step, share)
             return outputs.run_all(model, renamed, label, step, threads=share.threads), note
 
-    def float64(self, at: int, share: ThreadShare) -> tuple[list[dict[str, Array]], str]:
+    def run_float64(self, index: int, share: ThreadShare) -> tuple[list[dict[str, Array]], str]:
         """Runs the original in float64 on one input. Returns no results and the reason if that fails."""
         return outputs.reference(
-            self.pairing.halfway, [self.pairing.feeds[at]], share.stopped, partial(self.step, share)
+            self.pairing.halfway, [self.pairing.feeds[index]], share.stopped, partial(self.step, share)
         )
 
-    def together(self, *works: Callable[[ThreadShare], Any]) -> list[Any]:
+    def run_in_parallel(self, *works: Callable[[ThreadShare], Any]) -> list[Any]:
         """Does several runs, in parallel if memory allows, and returns their results."""
         self._total = max(self._total, len(self._steps) + len(works))
         weights = sum(t.nbytes for t in self.pairing.before.graph.initializers.values())
@@ -197,12 +201,12 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
     pairing = runs.pairing
     # onnxruntime takes minutes to load a graph of many small operators, without any progress report
     runs.tell("loading the models", 0, 2 * len(pairing.feeds))
-    shake = not proved and outputs.quantises(pairing.before)
+    shake = not proved and outputs.is_quantized(pairing.before)
     if proved and pairing.outputs is not None and len(pairing.feeds) == 1:
         before = ModelOutputs(tuple(pairing.outputs), (tuple(pairing.outputs.values()),))
-        ((after, note),) = runs.together(runs.other)
+        ((after, note),) = runs.run_in_parallel(runs.run_other)
     else:
-        before, (after, note) = runs.together(partial(runs.original, shake=shake), runs.other)
+        before, (after, note) = runs.run_in_parallel(partial(runs.run_original, shake=shake), runs.run_other)
     noise = replace(_noise(pairing), proved=proved)
     remarks = tuple(
         f"{label} loads in onnxruntime only with its optimization at '{run.level}'"
@@ -212,7 +216,7 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
     return _judge(before, after, noise, note, runs), remarks
 
 
-def by_stored_numbers(whole: Evidence, pairing: Pairing) -> Evidence:
+def by_stored_numbers(evidence: Evidence, pairing: Pairing) -> Evidence:
     """Judges outputs of models whose stored numbers differ by a rounding each.
 
     The other model then rounds other numbers than the original, so the original's float64 error is not a
@@ -221,14 +225,14 @@ def by_stored_numbers(whole: Evidence, pairing: Pairing) -> Evidence:
     depth = outputs.depth_of(pairing.halfway)
     return tuple(
         output if output.passed else outputs.relaxed_evidence(output, depth, pairing.growth)
-        for output in whole
+        for output in evidence
     )
 
 
 def compare_within(runs: Runs, tolerance: Tolerance) -> Evidence:
     """Compares the outputs of the two models by a tolerance."""
     runs.tell("loading the models", 0, 2 * len(runs.pairing.feeds))
-    before, (after, note) = runs.together(runs.original, runs.other)
+    before, (after, note) = runs.run_in_parallel(runs.run_original, runs.run_other)
     noise = Noise(NOT_NEEDED, 1, tolerance=tolerance, proved=True)
     return outputs.compare(before, after, [], noise, note)
 
@@ -242,7 +246,7 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
         inputs: Names of the inputs in the order that `torch_run` takes.
     """
     pairing = runs.pairing
-    ((after, note),) = runs.together(runs.other)
+    ((after, note),) = runs.run_in_parallel(runs.run_other)
     names = tuple(v.name for v in pairing.before.graph.outputs)
     theirs: list[tuple[Array, ...]] = []
     for draw in pairing.feeds:
@@ -276,9 +280,11 @@ def _judge(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, r
         return evidence
     references: list[dict[str, Array]] = []
     for some in () if noise.proved else (range(1), range(1, len(runs.pairing.feeds))):
-        more = runs.together(*(partial(runs.float64, at) for at in some)) if some else []
-        references += [values[0] for values, _ in more if values]
-        text = more[0][1] if more else noise.reference
+        float64_runs = (
+            runs.run_in_parallel(*(partial(runs.run_float64, index) for index in some)) if some else []
+        )
+        references += [values[0] for values, _ in float64_runs if values]
+        text = float64_runs[0][1] if float64_runs else noise.reference
         noise = replace(noise, reference=text if not references else "float64")
         evidence = outputs.compare(before, after, references, noise, note)
         if all(
@@ -290,14 +296,14 @@ def _judge(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, r
             break
     if not before.sensitivity:
         # measures how much the outputs change if the inputs change by one rounding
-        (moved,) = runs.together(partial(runs.original, shake=True, feeds=1))
+        (moved,) = runs.run_in_parallel(partial(runs.run_original, shake=True, feeds=1))
         before = replace(before, sensitivity=moved.sensitivity)
     evidence = outputs.compare(before, after, references, noise, note)
     if all(output.passed for output in evidence):
         return evidence
     # if many elements depend on few numbers, the original's error may be small by chance
     pairing = runs.pairing
-    noise = replace(noise, independent=independent(pairing.before, pairing.drawn))
+    noise = replace(noise, independent=count_independent(pairing.before, pairing.drawn))
     return outputs.compare(before, after, references, noise, note)
 
 
@@ -314,8 +320,8 @@ def _runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
     with scratch.folder() as folder:
         path = os.path.join(folder, "scan.onnx")
         writer.write(model, path, cancel=share.stopped)
-        many = exact_text(plan.products)
-        note = f"in scan form ({many} products side by side take a runtime minutes to load): "
+        product_count = exact_text(plan.products)
+        note = f"in scan form ({product_count} products side by side take a runtime minutes to load): "
         yield reader.read(path), note
 
 

@@ -121,16 +121,17 @@ class Correspondence:
         types = self._ranks[0] if self._ranks is not None else None
         site = partial(_site_before, self._sites)
         self._first = GraphNumbers(self._table, self.before, self._input_numbers, site=site, types=types)
-        second = self._second({})
+        second = self._number_second({})
         self._certain = {*self._first.values.values()}.intersection(second.values.values())
         self.met = self._first.sites & second.sites
         return [p for p in self.outputs if self._first.values[p.before] != second.values[p.after]]
 
-    def _second(self, assumed: Mapping[str, int]) -> GraphNumbers:
+    def _number_second(self, assumed: Mapping[str, int]) -> GraphNumbers:
         """Numbers the values of the second graph.
 
         `assumed` gives the numbers of values assumed to be equal.
         """
+
         def site(path: tuple[str, ...], name: str, node: Node) -> Original | None:
             return self._sites.get("/".join((*path, name)))
 
@@ -142,18 +143,18 @@ class Correspondence:
     def certain_nodes(self, sites: Collection[str]) -> int:
         """Counts the nodes that are equal by construction, without the products of `sites`."""
         first = self._first
-        aside = self.of_sites(sites)
+        aside = self.product_indices(sites)
         return sum(
             id(node) in first.followed
-            and at not in aside
+            and index not in aside
             and any(first.values.get(name) in self._certain for name in node.outputs if name)
-            for at, node in enumerate(self.before.graph.nodes)
+            for index, node in enumerate(self.before.graph.nodes)
         )
 
-    def of_sites(self, sites: Collection[str]) -> set[int]:
+    def product_indices(self, sites: Collection[str]) -> set[int]:
         """Finds the indices of the main graph's nodes that are products of the sites with these keys."""
         nodes = enumerate(self.before.graph.nodes if sites else ())
-        return {at for at, node in nodes if any(name in sites for name in node.outputs)}
+        return {index for index, node in nodes if any(name in sites for name in node.outputs)}
 
     def regions(self, dropped: set[str], through: Mapping[str, Collection[str]]) -> list[ChangedRegion]:
         """Lists the changed regions in the execution order of the original.
@@ -168,7 +169,7 @@ class Correspondence:
         ends = {p.before for p in self.outputs}
         while True:
             pairs = [p for p in self._pairs if p.before not in dropped and p.before in first]
-            second = self._second({p.after: first[p.before] for p in pairs})
+            second = self._number_second({p.after: first[p.before] for p in pairs})
             names = self._common(second)
             stops = {name for name, number in first.items() if number in names}
             stops_after = {name for name, number in second.values.items() if number in names}
@@ -179,22 +180,24 @@ class Correspondence:
                     continue
                 past = set(through.get(pair.before, ()))
                 # an Identity of the value has the same number, and the value must not count as its own input
-                closed = {first[pair.before], *(first[name] for name in past)}
-                before = first_graph.region(pair.before, _Stops(stops, first, closed))
-                after = second_graph.region(pair.after, _Stops(stops_after, second.values, closed))
+                closed_numbers = {first[pair.before], *(first[name] for name in past)}
+                before = first_graph.region(pair.before, _Stops(stops, first, closed_numbers))
+                after = second_graph.region(pair.after, _Stops(stops_after, second.values, closed_numbers))
                 twins = {name: names.get(second.values[name], "") for name in after.inputs}
                 here = position[pair.before]
                 rests = [n for n in (*before.inputs, *twins.values()) if first.get(n) not in self._certain]
-                behind = {n for n in rests if position.get(n, -1) >= here}
-                if "" not in twins.values() and not behind:
+                later_inputs = {n for n in rests if position.get(n, -1) >= here}
+                if "" not in twins.values() and not later_inputs:
                     changed.append(ChangedRegion(pair, before, after, twins))
                 elif pair.before not in ends:
                     crossed.add(pair.before)  # the region of this value would depend on a later value
                 else:
-                    taken = {p.before for p in pairs} - ends
-                    more = behind & taken or {n for n in taken if position[n] > here and behind}
-                    crossed |= more
-                    self.cut_off += [] if more else [pair]
+                    candidates = {p.before for p in pairs} - ends
+                    excluded = later_inputs & candidates or {
+                        n for n in candidates if position[n] > here and later_inputs
+                    }
+                    crossed |= excluded
+                    self.cut_off += [] if excluded else [pair]
             if not crossed:
                 return changed
             dropped |= crossed
@@ -209,7 +212,7 @@ class Correspondence:
         """
         first = self._first.values
         pairs = [p for p in self._pairs if p.before in equal or p.before not in dropped]
-        second = self._second({p.after: first[p.before] for p in pairs if p.before in first})
+        second = self._number_second({p.after: first[p.before] for p in pairs if p.before in first})
         return second.derived.get(value.after) == first[value.before]
 
     def same_content(self, first: Tensor, second: Tensor) -> bool:
@@ -254,14 +257,14 @@ class Correspondence:
             The original's name of the value by its number.
         """
         first_graph, second_graph = self.wirings
-        fed, fed_after = (
-            {name for name in wiring.live if _fed(types.get(name))}
+        usable_names, fed_after = (
+            {name for name in wiring.live if _is_usable(types.get(name))}
             for wiring, types in zip((first_graph, second_graph), self._value_types, strict=True)
         )
         theirs = {number for name, number in second.values.items() if name in fed_after}
         names: dict[int, str] = {}
         for name, number in self._first.values.items():
-            if name in fed and number in theirs:
+            if name in usable_names and number in theirs:
                 best = names.get(number)
                 if best is None or first_graph.producer.get(name, -1) < first_graph.producer.get(best, -1):
                     names[number] = name
@@ -279,10 +282,10 @@ class _Stops(Struct, frozen=True):
         return name in self.names and self.numbers[name] not in self.closed
 
 
-def _fed(info: TensorInfo | None) -> bool:
+def _is_usable(info: TensorInfo | None) -> bool:
     """Whether a region can take a value of this type as an input."""
     return info is not None and info.dtype in _FED
 
 
 def _same_type(first: TensorInfo | None, second: TensorInfo | None) -> bool:
-    return _fed(first) and first is not None and second is not None and first.dtype == second.dtype
+    return _is_usable(first) and first is not None and second is not None and first.dtype == second.dtype

@@ -170,12 +170,12 @@ class Variation:
 
     def is_fixed(self, axis: Axis) -> bool:
         """Whether an axis always has the same length, so that a Slice reads the same part in every run."""
-        name, at = axis
+        name, index = axis
         for info in self._sliced.get(name, [None]):
             if info is None or info.shape is None or info.origin == "bound":
                 return False
             rank = len(info.shape)
-            if not (-rank <= at < rank and isinstance(info.shape[at], int)):
+            if not (-rank <= index < rank and isinstance(info.shape[index], int)):
                 return False
         return True
 
@@ -199,12 +199,12 @@ def one_sided(
     """
     numbers = [list(_model_numbers(model)) for model in (first, second)]
     vary = varying or (Variation(first), Variation(second))
-    tables = [list(_tables(m, v.values)) for m, v in zip((first, second), vary, strict=True)]
+    tables = [list(_find_tables(m, v.values)) for m, v in zip((first, second), vary, strict=True)]
     sizes = [{(t.dtype, t.elements) for t in _stored_tensors(model)} for model in (first, second)]
     keys = [{*(key for key, _, _ in n), *_epsilons(m)} for n, m in zip(numbers, (first, second), strict=True)]
     return (
-        [*_missing_from(numbers[0], keys[1], vary[0]), *_rows(tables[0], sizes[1])],
-        [*_missing_from(numbers[1], keys[0], vary[1]), *_rows(tables[1], sizes[0])],
+        [*_missing_from(numbers[0], keys[1], vary[0]), *_unmatched_rows(tables[0], sizes[1])],
+        [*_missing_from(numbers[1], keys[0], vary[1]), *_unmatched_rows(tables[1], sizes[0])],
     )
 
 
@@ -215,14 +215,14 @@ def _missing_from(
     by_key: dict[Key, DecidingNumber] = {}
     for key, number, axis in numbers:
         if key not in other_keys and (axis is None or not varying.is_fixed(axis)):
-            before = by_key.get(key, number)
-            by_key[key] = replace(before, axes=before.axes | {axis})
+            earlier = by_key.get(key, number)
+            by_key[key] = replace(earlier, axes=earlier.axes | {axis})
     return by_key.values()
 
 
 def _varying_values(model: Model) -> frozenset[str]:
     """Finds the names of values that may differ from run to run, including sizes that are not fixed."""
-    nodes = _in_order(model)
+    nodes = _ordered_nodes(model)
     bodies = [body for node in nodes for _, body in subgraphs(node)]
     inputs = {value.name for body in bodies for value in body.inputs}
     inputs.update(value.name for value in model.graph.feeds)
@@ -246,7 +246,7 @@ def _has_open_sizes(model: Model, nodes: Sequence[Node], flowing: Collection[str
     )
 
 
-def _in_order(model: Model) -> list[Node]:
+def _ordered_nodes(model: Model) -> list[Node]:
     """Lists all nodes of a model, including bodies and functions, roughly in execution order."""
     return [*all_nodes(model, model.graph.nodes)][::-1]
 
@@ -254,9 +254,9 @@ def _in_order(model: Model) -> list[Node]:
 def _dependents(nodes: Sequence[Node], names: set[str], ending: Collection[str]) -> set[str]:
     """Finds the values that depend on `names`, except through the operators in `ending`."""
     reached = set(names)
-    before = -1
-    while before != len(reached):
-        before = len(reached)
+    earlier = -1
+    while earlier != len(reached):
+        earlier = len(reached)
         for node in nodes:
             if node.op not in ending and not reached.isdisjoint(reads(node)):
                 reached.update(filter(None, node.outputs))
@@ -273,9 +273,9 @@ def _stored_tensors(model: Model) -> Iterator[Tensor]:
             yield from body.initializers.values()
 
 
-def _tables(model: Model, varying: Collection[str]) -> Iterator[tuple[Tensor, str, str, int]]:
+def _find_tables(model: Model, varying: Collection[str]) -> Iterator[tuple[Tensor, str, str, int]]:
     """Yields stored tensors whose read part may differ from run to run, with operator, name and axis."""
-    nodes = _in_order(model)
+    nodes = _ordered_nodes(model)
     constants = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
     bodies = [body for node in nodes for _, body in subgraphs(node)]
     for graph in (model.graph, *bodies):
@@ -298,7 +298,7 @@ def _read_along(node: Node, constants: Mapping[str, Tensor], rank: int) -> set[i
     return {axis % rank} if isinstance(axis, int) and rank else set()
 
 
-def _rows(
+def _unmatched_rows(
     tables: Sequence[tuple[Tensor, str, str, int]], theirs: Collection[tuple[str, int]]
 ) -> list[Deciding]:
     """Lists rows of tables that have no counterpart of equal size. Tables with one are compared in full."""
@@ -337,8 +337,8 @@ def _model_numbers(model: Model) -> Iterator[Held]:
     """Yields the deciding numbers of a model, including bodies and functions."""
     inputs = {value.name for value in model.graph.feeds}
     yield from _node_numbers(model.graph.nodes, [model.graph.initializers], inputs)
-    called = {node.key for node in all_nodes(model, model.graph.nodes)} & model.functions.keys()
-    for key in sorted(called):
+    called_keys = {node.key for node in all_nodes(model, model.graph.nodes)} & model.functions.keys()
+    for key in sorted(called_keys):
         function = model.functions[key]
         yield from _node_numbers(function.nodes, [], set(function.inputs))
 
@@ -352,13 +352,13 @@ def _epsilons(model: Model) -> Iterator[Key]:
 
 
 def _node_numbers(
-    nodes: Sequence[Node], around: Sequence[Mapping[str, Tensor]], varying: Collection[str]
+    nodes: Sequence[Node], outer_scopes: Sequence[Mapping[str, Tensor]], varying: Collection[str]
 ) -> Iterator[Held]:
     """Yields the deciding numbers of nodes.
 
     Args:
         nodes: Nodes of a graph or a function.
-        around: Constants of the graph and of the graphs that contain it.
+        outer_scopes: Constants of the graph and of the graphs that contain it.
         varying: Names of values that differ from run to run.
     """
     flowing = set(varying)
@@ -366,13 +366,13 @@ def _node_numbers(
     node_constants = {
         node.outputs[0]: tensor for node in ordered if (tensor := constant_of(node)) is not None
     }
-    scopes = [*around, node_constants]
+    scopes = [*outer_scopes, node_constants]
     for node in ordered:
         if node.op not in _OF_SHAPES and not flowing.isdisjoint(reads(node)):
             flowing.update(node.outputs)
         for _, body in subgraphs(node):
-            inside = {*flowing, *(value.name for value in body.inputs)}
-            yield from _node_numbers(body.nodes, [*scopes, body.initializers], inside)
+            body_varying = {*flowing, *(value.name for value in body.inputs)}
+            yield from _node_numbers(body.nodes, [*scopes, body.initializers], body_varying)
         if node.op == "Slice" and not flowing.intersection(node.inputs[:1]):
             continue  # a Slice of zeros or of a shape has no limit that matters
         kind = _DECIDING.get(node.op) or node.op
@@ -382,11 +382,11 @@ def _node_numbers(
                 yield (kind, attribute), DecidingNumber(node.op, attribute), None
         if node.domain or not (node.op in _DECIDING or node.op in _ARITHMETIC):
             continue
-        read = [_few(name, scopes) for name in node.inputs]
-        for at, values in enumerate(read):
+        read = [_small_values(name, scopes) for name in node.inputs]
+        for index, values in enumerate(read):
             if values is None or (node.op not in _DECIDING and values.size != 1):
                 continue
-            if node.op == "Slice" and at == _AXES:
+            if node.op == "Slice" and index == _AXES:
                 continue  # axes are not sizes
             axes = _sliced_along(node, read, values.size) if node.op == "Slice" else [None] * values.size
             for value, axis in zip(values.reshape(-1).tolist(), axes, strict=True):
@@ -394,7 +394,7 @@ def _node_numbers(
                     yield (kind, float(value)), DecidingNumber(node.op, float(value)), axis
 
 
-def _few(name: str, scopes: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
+def _small_values(name: str, scopes: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
     """Returns the numbers of a stored value if it is small, else None."""
     tensor = next((some[name] for some in scopes if name in some), None)
     return _values(tensor) if tensor is not None else None
@@ -454,7 +454,7 @@ def _moved_nodes(
     constants = {name: tensor for node in ordered if (tensor := constant_of(node)) for name in node.outputs}
     constants.update(initializers)
     added: dict[str, Tensor] = {}
-    out: list[Node] = []
+    new_nodes: list[Node] = []
     for node in ordered:
         bodies = {name: _moved_graph(body, number, sign) for name, body in subgraphs(node)}
         if bodies:
@@ -464,8 +464,8 @@ def _moved_nodes(
                 node = _with_row(node, constants, added, number, sign)
             else:
                 node = _with_number(node, constants, added, number, sign)
-        out.append(node)
-    return out, added
+        new_nodes.append(node)
+    return new_nodes, added
 
 
 def _with_row(
@@ -492,24 +492,24 @@ def _with_number(
 ) -> Node:
     """Changes a number of a node. New inputs are added to `added`."""
     inputs = list(node.inputs)
-    read = [_few(name, [constants]) for name in inputs]
-    for at, (name, values) in enumerate(zip(node.inputs, read, strict=True)):
-        if values is None or (node.op == "Slice" and at == _AXES):
+    read = [_small_values(name, [constants]) for name in inputs]
+    for index, (name, values) in enumerate(zip(node.inputs, read, strict=True)):
+        if values is None or (node.op == "Slice" and index == _AXES):
             continue
         matches = values == number.value
         if node.op == "Slice":
-            along = _sliced_along(node, read, values.size)
-            matches &= np.reshape([axis is None or axis in number.axes for axis in along], values.shape)
+            axes = _sliced_along(node, read, values.size)
+            matches &= np.reshape([axis is None or axis in number.axes for axis in axes], values.shape)
         if not matches.any():
             continue
-        inputs[at] = f"{name}/moved"
-        new = np.where(matches, _near(number.value, sign, values.dtype), values)
+        inputs[index] = f"{name}/moved"
+        new = np.where(matches, _nearby_value(number.value, sign, values.dtype), values)
         moved_values = np.asarray(new).astype(values.dtype)
-        added[inputs[at]] = Tensor(
-            inputs[at], str(moved_values.dtype), tuple(moved_values.shape), Inline(moved_values.tobytes())
+        added[inputs[index]] = Tensor(
+            inputs[index], str(moved_values.dtype), tuple(moved_values.shape), Inline(moved_values.tobytes())
         )
     attributes = {
-        name: _near(number.value, sign, np.dtype(np.float32)) if value == number.value else value
+        name: _nearby_value(number.value, sign, np.dtype(np.float32)) if value == number.value else value
         for name, value in node.attributes.items()
         if isinstance(value, float)
     }
@@ -517,7 +517,7 @@ def _with_number(
     return moved.with_attributes({**node.attributes, **attributes}) if attributes else moved
 
 
-def _near(value: float, sign: int, dtype: np.dtype[Any]) -> float:
+def _nearby_value(value: float, sign: int, dtype: np.dtype[Any]) -> float:
     """Moves a number slightly down or up, or scales a factor by a power of two."""
     if abs(sign) > 1:
         return (

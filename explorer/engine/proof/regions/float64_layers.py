@@ -36,11 +36,11 @@ class Float64Layers:
         self.values = dict(feeds)
         self.next = 0
         self.last: dict[str, int] = {}
-        for at, place in enumerate(places):
-            self.last[place.pair.before] = at
-            self.last.update((name, at) for name in place.before.inputs)
+        for index, place in enumerate(places):
+            self.last[place.pair.before] = index
+            self.last.update((name, index) for name in place.before.inputs)
 
-    def at(self, index: int) -> Array | None:
+    def value_at(self, index: int) -> Array | None:
         """Returns the float64 value at an index of `places`, or None. Request increasing indices."""
         value = None
         while self.next <= index:
@@ -49,7 +49,7 @@ class Float64Layers:
             value = None
             if place.before.inputs <= self.values.keys():
                 inputs = {name: self.values[name] for name in place.before.inputs}
-                value = in_float64(self.wiring, place.before, inputs, None)
+                value = run_in_float64(self.wiring, place.before, inputs, None)
             if value is not None and self.last[place.pair.before] > self.next:
                 self.values[place.pair.before] = value
             for name in place.before.inputs:
@@ -59,7 +59,7 @@ class Float64Layers:
         return value
 
 
-def in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Cancel) -> Array | None:
+def run_in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Cancel) -> Array | None:
     """Computes the value of a region in float64, or returns None if float64 cannot run its nodes."""
     try:
         (result,) = evaluator.run(region_model(wiring, region), feeds, cancel).values()
@@ -68,7 +68,7 @@ def in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Can
     return result if isinstance(result, np.ndarray) or np.isscalar(result) else None
 
 
-def in_full(
+def float64_difference(
     region: ChangedRegion, wirings: tuple[GraphProducers, GraphProducers], values: Feeds, cancel: Cancel
 ) -> float | None:
     """Compares two regions in float64, relative to the first region's largest output.
@@ -84,11 +84,11 @@ def in_full(
     Returns:
         The relative difference, or None if one of the regions cannot run in float64.
     """
-    old = in_float64(wirings[0], region.before, {n: values[n] for n in region.before.inputs}, cancel)
+    old = run_in_float64(wirings[0], region.before, {n: values[n] for n in region.before.inputs}, cancel)
     if old is None:
         return None
     after_values = {name: values[twin or name] for name, twin in region.twins.items()}
-    new = in_float64(wirings[1], region.after, after_values, cancel)
+    new = run_in_float64(wirings[1], region.after, after_values, cancel)
     if new is None or np.shape(old) != np.shape(new):
         return None
     a, b = (np.asarray(v, np.float64).reshape(-1) for v in (old, new))

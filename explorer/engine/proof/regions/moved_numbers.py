@@ -20,8 +20,8 @@ from explorer.engine.proof.regions.stored_numbers import (
     Sides,
     Sizes,
     StoredDifference,
-    apart,
     constants_of,
+    describe_difference,
     turned_matrix,
 )
 from explorer.engine.runtime.onnxruntime import Array
@@ -39,19 +39,19 @@ _MANY = 1 << 23
 """Number of stored numbers in a region above which single numbers are not compared."""
 
 
-def moved(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifference]:
+def find_moved(sides: Sides, sizes: Sizes, is_same: Same) -> Iterator[StoredDifference]:
     """Yields the numbers that a rewrite changed while it kept the others.
 
     Args:
         sides: Models of both regions, with folding applied.
         sizes: Sum of the absolute values of the terms of each folded weight, for either region.
-        same: Function that returns whether two stored tensors are equal.
+        is_same: Function that returns whether two stored tensors are equal.
     """
-    yield from _numbers_gone(sides)
-    yield from _tensors(sides, sizes, same)
+    yield from _find_changed_number(sides)
+    yield from _compare_tensors(sides, sizes, is_same)
 
 
-def _numbers_gone(sides: Sides) -> Iterator[StoredDifference]:
+def _find_changed_number(sides: Sides) -> Iterator[StoredDifference]:
     """Yields a number that changed slightly while nearly all others were kept bit for bit.
 
     Joining, splitting and transposing tensors keep the set of numbers.
@@ -63,15 +63,18 @@ def _numbers_gone(sides: Sides) -> Iterator[StoredDifference]:
     surplus = np.zeros(numbers.size, np.int64)
     surplus[np.searchsorted(numbers, mine)] += had
     surplus[np.searchsorted(numbers, theirs)] -= have
-    gone, new = numbers[surplus > 0], numbers[surplus < 0]
-    few, total = min((surplus[surplus > 0].sum(), had.sum()), (-surplus[surplus < 0].sum(), have.sum()))
+    missing, new = numbers[surplus > 0], numbers[surplus < 0]
+    changed_count, total = min(
+        (surplus[surplus > 0].sum(), had.sum()), (-surplus[surplus < 0].sum(), have.sum())
+    )
     # where weights were joined or split, neighbors have no counterpart here; where numbers were computed from
     # others, some have none close by
-    if not gone.size or not new.size or (few > 1 and few * SELDOM > total):
+    if not missing.size or not new.size or (changed_count > 1 and changed_count * SELDOM > total):
         return
-    limit = _NEARBY if few * SELDOM <= total else _NEAR
+    limit = _NEARBY if changed_count * SELDOM <= total else _NEAR
     near = [
-        (_nearest(gone, number), _nearest(new, number)) for number in (gone if gone.size <= new.size else new)
+        (_nearest(missing, number), _nearest(new, number))
+        for number in (missing if missing.size <= new.size else new)
     ]
     shares = [abs(now - old) / abs(old) if old else np.inf for old, now in near]
     if CLOSE < max(shares) <= limit:
@@ -95,14 +98,14 @@ def _numbers(model: Model) -> Array:
     return np.asarray(numbers[np.isfinite(numbers)])
 
 
-def _tensors(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifference]:
+def _compare_tensors(sides: Sides, sizes: Sizes, is_same: Same) -> Iterator[StoredDifference]:
     """Yields the differences between tensors of the first region and nearly equal tensors of the second."""
     mine, theirs = (
-        {name: t for name, t in constants_of(m.graph.nodes, m.graph.initializers).items() if _weight(t)}
+        {name: t for name, t in constants_of(m.graph.nodes, m.graph.initializers).items() if _is_weight(t)}
         for m in sides
     )
     for name, tensor in sorted(mine.items()):
-        if any(twin.shape == tensor.shape and same(tensor, twin) for twin in theirs.values()):
+        if any(twin.shape == tensor.shape and is_same(tensor, twin) for twin in theirs.values()):
             continue
         candidates = (
             (twin, twin_tensor, _counterpart(tensor, twin_tensor))
@@ -116,12 +119,12 @@ def _tensors(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifferenc
         if name in sizes[0]:
             text = folded_change(name, tensor, there, sizes[0][name])
         elif twin in sizes[1]:
-            beside = tensor if there is twin_tensor else turned_matrix(tensor)
-            text = folded_change(twin, twin_tensor, beside, sizes[1][twin])
+            counterpart = tensor if there is twin_tensor else turned_matrix(tensor)
+            text = folded_change(twin, twin_tensor, counterpart, sizes[1][twin])
         else:
             old, new = (np.asarray(t.array()).reshape(-1) for t in (tensor, there))
             if old.tobytes() != new.tobytes():
-                yield apart("a stored tensor", old, new, None, tensor)
+                yield describe_difference("a stored tensor", old, new, None, tensor)
             continue
         if text:
             yield StoredDifference(text, np.inf, True)
@@ -143,7 +146,7 @@ def _counterpart(tensor: Tensor, candidate: Tensor) -> Tensor | None:
     return None
 
 
-def _weight(tensor: Tensor) -> bool:
+def _is_weight(tensor: Tensor) -> bool:
     """Whether a tensor holds at least two floats, all finite, and is small enough to compare."""
     if "float" not in tensor.dtype or not 1 < tensor.elements <= _MANY:
         return False

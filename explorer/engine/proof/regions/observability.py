@@ -39,13 +39,13 @@ class NodeContents:
             nodes: Nodes of the region in the two graphs.
             varied: Names of the values in either graph for which the trials ran both settings.
         """
-        for at, (model, side) in enumerate(zip(self.models, nodes, strict=True)):
-            constants = self._stored[at]
+        for index, (model, side) in enumerate(zip(self.models, nodes, strict=True)):
+            constants = self._stored[index]
             top = {id(node) for node in side}
             for node in all_nodes(model, side):
                 if node.domain or node.op not in ("If", "Loop"):
                     continue
-                if id(node) in top and all(n in varied[at] or n in constants for n in controls([node])):
+                if id(node) in top and all(n in varied[index] or n in constants for n in controls([node])):
                     continue
                 if node.op == "If" or not all(n in constants or not n for n in node.inputs[:2]):
                     return True
@@ -54,9 +54,9 @@ class NodeContents:
     def numbers(self, nodes: Sides) -> list[float]:
         """Collects the numbers in small constants and attributes, such as limits, slopes and epsilons."""
         numbers: set[float] = set()
-        for at, side in enumerate(nodes):
+        for index, side in enumerate(nodes):
             for node in side:
-                tensors = [self._stored[at][n] for n in node.inputs if n in self._stored[at]]
+                tensors = [self._stored[index][n] for n in node.inputs if n in self._stored[index]]
                 small = [t for t in tensors if "float" in t.dtype and (t.elements or 0) <= _FEW]
                 numbers.update(float(v) for t in small for v in np.asarray(t.array(), np.float64).reshape(-1))
                 numbers.update(v for v in node.attributes.values() if isinstance(v, float))

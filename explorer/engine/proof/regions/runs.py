@@ -28,8 +28,8 @@ from explorer.engine.graph.random_operators import draws as draws_random
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.compare import unit_roundoff
 from explorer.engine.proof.outputs import run as outputs
-from explorer.engine.proof.outputs.independence import independent
-from explorer.engine.proof.outputs.run import ModelOutputs, Noise, by_one_ulp
+from explorer.engine.proof.outputs.independence import count_independent
+from explorer.engine.proof.outputs.run import ModelOutputs, Noise, shift_by_one_ulp
 from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
 from explorer.engine.proof.regions.deciding_numbers import (
     Deciding,
@@ -39,8 +39,8 @@ from explorer.engine.proof.regions.deciding_numbers import (
     one_sided,
     scaled_number,
 )
-from explorer.engine.proof.regions.float64_layers import EXACT, in_float64, in_full
-from explorer.engine.proof.regions.moved_numbers import moved
+from explorer.engine.proof.regions.float64_layers import EXACT, float64_difference, run_in_float64
+from explorer.engine.proof.regions.moved_numbers import find_moved
 from explorer.engine.proof.regions.observability import NodeContents, controls
 from explorer.engine.proof.regions.stored_numbers import (
     StoredDifferences,
@@ -122,7 +122,7 @@ class RegionResult(Struct, frozen=True):
         return self.evidence.kind in ("equal", "evidence")
 
 
-def settle(
+def prove_regions(
     correspondence: Correspondence,
     tries: Sequence[tuple[RandomInput, ...]],
     seed: int,
@@ -156,10 +156,10 @@ def settle(
     while True:
         regions = correspondence.regions(dropped, {})
         runner.expose(regions)
-        for at, region in enumerate(regions):
-            tell(at, len(regions))
+        for index, region in enumerate(regions):
+            tell(index, len(regions))
             if region.key not in results:
-                results[region.key] = runner.widened(region, dropped)
+                results[region.key] = runner.test_extended(region, dropped)
             if results[region.key].lasting:
                 failed.setdefault(region.pair.before, results[region.key])
         bad = [r for r in regions if not results[r.key].passed]
@@ -168,9 +168,9 @@ def settle(
         if not growing or (bad == regions[-1:] and results[bad[0].key].lasting):
             break
         for name in growing:
-            dropped |= _matched_behind(correspondence, name, step) - ends
+            dropped |= _matched_after(correspondence, name, step) - ends
         step *= 2
-    cut_off = [_cut_off(runner, pair) for pair in correspondence.cut_off]
+    cut_off = [_report_cut_off(runner, pair) for pair in correspondence.cut_off]
     outcomes = [*(results[region.key] for region in regions), *cut_off]
     first = _first_difference(runner, regions, results, failed, dropped)
     return (
@@ -190,23 +190,23 @@ def _first_difference(
     """Finds the first result that shows a difference inside a region that grew."""
     for region in regions:
         producer = runner.before.producer
-        within = [n for n in failed if producer[n] in region.before.nodes and n != region.pair.before]
+        inner_values = [n for n in failed if producer[n] in region.before.nodes and n != region.pair.before]
         first, shows = None, results[region.key].evidence
         if shows.kind == "different":
-            first = next((failed[n] for n in within if failed[n].evidence.kind == "different"), None)
-        elif within:
+            first = next((failed[n] for n in inner_values if failed[n].evidence.kind == "different"), None)
+        elif inner_values:
             first = _hidden_value(
-                runner, region, sorted(within, key=producer.__getitem__, reverse=True), dropped
+                runner, region, sorted(inner_values, key=producer.__getitem__, reverse=True), dropped
             )
             first = first or next(
-                (failed[n] for n in within if failed[n].evidence.reason == shows.reason), None
+                (failed[n] for n in inner_values if failed[n].evidence.reason == shows.reason), None
             )
         if first is not None:
             return first
     return None
 
 
-def _cut_off(runner: _Runner, pair: Pair) -> RegionResult:
+def _report_cut_off(runner: _Runner, pair: Pair) -> RegionResult:
     """Reports an output as unproven because no run can supply the inputs of its region."""
     op = printable(runner.before.nodes[runner.before.producer[pair.before]].op)
     reason = "it is made of values that it cannot be given alone"
@@ -214,7 +214,7 @@ def _cut_off(runner: _Runner, pair: Pair) -> RegionResult:
 
 
 def _hidden_value(
-    runner: _Runner, region: ChangedRegion, within: Sequence[str], dropped: set[str]
+    runner: _Runner, region: ChangedRegion, inner_values: Sequence[str], dropped: set[str]
 ) -> RegionResult | None:
     """Finds a value inside a region that differs, although the region's output hides the difference.
 
@@ -222,14 +222,14 @@ def _hidden_value(
     numbers, the difference was lost: in an ArgMax, behind zero weights, or in a sum with far larger numbers.
     """
     differing: set[str] = set()
-    for name in within[:_INSIDE]:
+    for name in inner_values[:_INSIDE]:
         # an earlier, smaller region may have had inputs with another meaning in the other graph
-        again = runner.graphs.regions(dropped - {name}, {})
-        alone = next((r for r in again if r.pair.before == name), None)
+        second = runner.graphs.regions(dropped - {name}, {})
+        alone = next((r for r in second if r.pair.before == name), None)
         if alone is None:
             continue
         runner.expose([alone])
-        settled = runner.widened(alone, dropped - {name})
+        settled = runner.test_extended(alone, dropped - {name})
         if not settled.lasting:
             continue
         differing.add(name)
@@ -238,7 +238,7 @@ def _hidden_value(
     return None
 
 
-def _matched_behind(correspondence: Correspondence, name: str, count: int) -> set[str]:
+def _matched_after(correspondence: Correspondence, name: str, count: int) -> set[str]:
     """Finds a value and the next matched values that depend on it, `count` in all."""
     reached, following = {name}, {name}
     nodes = correspondence.before.graph.nodes
@@ -253,7 +253,7 @@ def _matched_behind(correspondence: Correspondence, name: str, count: int) -> se
     return following
 
 
-class _Tries(Struct):
+class _Trials(Struct):
     """The trials of a region.
 
     Attributes:
@@ -273,6 +273,7 @@ class _Tries(Struct):
 
 class _Runner:
     """Runs regions, and keeps the sessions and activations that later regions reuse."""
+
     def __init__(
         self,
         correspondence: Correspondence,
@@ -284,7 +285,7 @@ class _Runner:
         self.before, self.after = correspondence.wirings
         self._session: RuntimeSession | None = None
         self._exposed: set[str] = set()
-        self._asked: dict[str, None] = {}
+        self._requested: dict[str, None] = {}
         self._fetched: dict[tuple[int, int], Feeds] = {}
         self._types: dict[str, str] = {}
         self._stored_in: dict[tuple[object, ...], StoredDifferences] = {}
@@ -296,11 +297,13 @@ class _Runner:
         names = dict.fromkeys(name for r in regions for name in r.reads if name in self.before.producer)
         if names.keys() - self._exposed:
             self._exposed |= names.keys()
-            self._asked, self._fetched = names, {}
+            self._requested, self._fetched = names, {}
             model = expose(self.graphs.before, sorted(self._exposed))
             self._session = RuntimeSession(model, what="the original", optimise=False)
 
-    def own(self, names: Sequence[str], trial_inputs: tuple[RandomInput, ...], seed: int) -> Feeds:
+    def original_values(
+        self, names: Sequence[str], trial_inputs: tuple[RandomInput, ...], seed: int
+    ) -> Feeds:
         """Computes the values that the original gives to these names."""
         feeds = self._fetched.get((id(trial_inputs), seed), {})
         if missing := [name for name in names if name not in feeds]:
@@ -315,17 +318,17 @@ class _Runner:
 
     def _upcoming(self, requested: Sequence[str]) -> Iterator[str]:
         """Yields names of values that the next regions need, up to `_AHEAD` bytes."""
-        budget, begun = _AHEAD, False
-        for name in self._asked:
-            begun = begun or name == requested[0]
-            if not begun or name in requested:
+        budget, is_past_request = _AHEAD, False
+        for name in self._requested:
+            is_past_request = is_past_request or name == requested[0]
+            if not is_past_request or name in requested:
                 continue
             budget -= self.graphs.nbytes(name)
             if budget < 0:
                 return
             yield name
 
-    def widened(self, region: ChangedRegion, dropped: set[str]) -> RegionResult:
+    def test_extended(self, region: ChangedRegion, dropped: set[str]) -> RegionResult:
         """Tests a region alone and, if needed, together with the nodes that compute its inputs."""
         alone = result = self.test(region)
         past: set[str] = set()
@@ -357,25 +360,25 @@ class _Runner:
             kind="unproven",
             reason="",
         )
-        tally = _Tries()
+        tally = _Trials()
         try:
             run = self._pair_runner(region, *self._cut_models(region))
             draws = tuple(draws_random(m, side) for m, side in zip(self.contents.models, nodes, strict=True))
             if any(draws):
-                values = self.own(region.reads, self.tries[0], self.seed)
+                values = self.original_values(region.reads, self.tries[0], self.seed)
                 return RegionResult(
                     _random_evidence(evidence, draws, run(values), run(values)),
                     region.before.nodes,
                     lasting=True,
                 )
-            for at, trial_inputs in enumerate(self.tries):
+            for index, trial_inputs in enumerate(self.tries):
                 try:
-                    values = self.own(region.reads, trial_inputs, self.seed)
+                    values = self.original_values(region.reads, trial_inputs, self.seed)
                 except BadModel:
-                    if at == 0:
+                    if index == 0:
                         raise
                     continue
-                for kind, feeds in self._value_sets(region, nodes, values, trial_inputs, first=at == 0):
+                for kind, feeds in self._value_sets(region, nodes, values, trial_inputs, first=index == 0):
                     difference = self._run_sets(region, run, kind, feeds, tally)
                     if difference is not None:
                         where = f" on {kind} values" if kind in (_DENSE, _MEETING) else ""
@@ -399,13 +402,13 @@ class _Runner:
         region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
         evidence: RegionEvidence,
-        tally: _Tries,
+        tally: _Trials,
     ) -> RegionResult:
         """Judges a region that gave equal values in all trials."""
-        here = region.before.nodes
+        positions = region.before.nodes
 
         def unproven(reason: str, *, lasting: bool = True) -> RegionResult:
-            return RegionResult(replace(figures, reason=reason), here, lasting)
+            return RegionResult(replace(figures, reason=reason), positions, lasting)
 
         figures = evidence
         if not tally.results:
@@ -414,8 +417,8 @@ class _Runner:
         equal = all(r.equal for r in tally.results)
         figures = replace(evidence, draws=tally.draws, max_abs=worst.max_abs, equal=equal)
         if not region.reads and equal:
-            same = replace(figures, kind="equal", reason="constants: bit for bit the same")
-            return RegionResult(same, here)
+            constant_evidence = replace(figures, kind="equal", reason="constants: bit for bit the same")
+            return RegionResult(constant_evidence, positions)
         twins = {name: twin or name for name, twin in region.twins.items()}
         varied = tally.varied, {name for name, twin in twins.items() if twin in tally.varied}
         if self.contents.undecided(nodes, varied):
@@ -432,7 +435,7 @@ class _Runner:
         reason = worst.reason + (remark if rounded else "")
         return RegionResult(
             replace(figures, kind="evidence", reason=reason),
-            here,
+            positions,
             rounded=rounded,
             hides=hides,
             folded=stored_differences.alike and any(stored_differences.sizes),
@@ -483,17 +486,17 @@ class _Runner:
             tables_alone: Whether to check table rows only, because all other numbers have been compared.
         """
         sides = self._cut_models(region)
-        for which, model, every in zip(
+        for ordinal, model, side_numbers in zip(
             ("first", "second"), sides, one_sided(*sides, self._varying), strict=True
         ):
-            rows: list[Deciding] = [number for number in every if isinstance(number, TableRow)]
-            single = [] if tables_alone else [n for n in every if not isinstance(n, TableRow)]
+            rows: list[Deciding] = [number for number in side_numbers if isinstance(number, TableRow)]
+            single = [] if tables_alone else [n for n in side_numbers if not isinstance(n, TableRow)]
             if len(single) > _LIMITS:
-                return f"{len(single)} limits are in the {which} model alone, too many to try them all"
+                return f"{len(single)} limits are in the {ordinal} model alone, too many to try them all"
             for number in (*single, *rows):
                 if not self._matters(region, nodes, model, number):
                     return (
-                        f"{number} is in the {which} model alone,"
+                        f"{number} is in the {ordinal} model alone,"
                         " and nothing that was tried comes close enough to show what it does"
                     )
         return ""
@@ -525,15 +528,17 @@ class _Runner:
         twins = {name: twin or name for name, twin in region.twins.items()}
         as_it_is = RuntimeSession(model, what="a changed region alone", optimise=False, threads=1)
         try:
-            beside = RuntimeSession(replacement, what="a changed region alone", optimise=False, threads=1)
+            replacement_session = RuntimeSession(
+                replacement, what="a changed region alone", optimise=False, threads=1
+            )
         except BadModel:
             return True  # not a valid model any more
-        for at, trial_inputs in enumerate(self.tries):
+        for index, trial_inputs in enumerate(self.tries):
             try:
-                original_values = self.own(region.reads, trial_inputs, self.seed)
+                original_values = self.original_values(region.reads, trial_inputs, self.seed)
             except BadModel:
                 continue
-            for _, feeds in self._value_sets(region, nodes, original_values, trial_inputs, first=at == 0):
+            for _, feeds in self._value_sets(region, nodes, original_values, trial_inputs, first=index == 0):
                 for values in feeds:
                     mine = {name: values[twins.get(name, name)] for name in input_names}
                     try:
@@ -541,7 +546,7 @@ class _Runner:
                     except BadModel:
                         continue
                     try:
-                        new = beside.run(mine)
+                        new = replacement_session.run(mine)
                     except BadModel:
                         return True
                     if not all(outputs.identical(old[name], new[name]) for name in old):
@@ -557,7 +562,9 @@ class _Runner:
         large = next(
             (
                 m
-                for m in moved(stored_differences.sides, stored_differences.sizes, self.graphs.same_content)
+                for m in find_moved(
+                    stored_differences.sides, stored_differences.sizes, self.graphs.same_content
+                )
                 if m.large
             ),
             None,
@@ -566,9 +573,9 @@ class _Runner:
             return large.text, 0.0, 0.0
         gap = None
         if any(self._holds_floats(model) for model in stored_differences.sides):
-            original_values = self.own(region.reads, self.tries[0], self.seed)
+            original_values = self.original_values(region.reads, self.tries[0], self.seed)
             values = dense(original_values, spreads(original_values), _SPREADS[0], self.seed)
-            gap = in_full(region, (self.before, self.after), values, self.cancel)
+            gap = float64_difference(region, (self.before, self.after), values, self.cancel)
         elif worst.equal:
             return "", 0.0, 0.0
         if gap is not None and gap <= EXACT:
@@ -585,7 +592,7 @@ class _Runner:
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], before: Model, after: Model
     ) -> bool:
         """Whether runs distinguish two forms of a region."""
-        original_values = self.own(region.reads, self.tries[0], self.seed)
+        original_values = self.original_values(region.reads, self.tries[0], self.seed)
         run = self._pair_runner(region, before, after)
         sets = self._value_sets(region, nodes, original_values, self.tries[0], first=True)
         try:
@@ -610,10 +617,12 @@ class _Runner:
         floats = [n for n, v in original_values.items() if v.dtype.name in FED_FLOATS and v.size]
         feeds = [original_values]
         if not floats:
-            feeds += [self.own(region.reads, trial_inputs, self.seed + i) for i in range(1, _DRAWS)]
+            feeds += [
+                self.original_values(region.reads, trial_inputs, self.seed + i) for i in range(1, _DRAWS)
+            ]
         yield "", feeds
         if steering:
-            yield _STEERED, [steered_values(original_values, steering, way) for way in (True, False)]
+            yield _STEERED, [steered_values(original_values, steering, setting) for setting in (True, False)]
         if not floats:
             return
         count = max(1, min(_MANY, _ENOUGH // sum(original_values[name].size for name in floats)))
@@ -631,7 +640,7 @@ class _Runner:
         run: Callable[[Feeds], tuple[Array, Array]],
         kind: str,
         feeds: Sequence[Feeds],
-        tally: _Tries,
+        tally: _Trials,
     ) -> OutputEvidence | None:
         """Runs a region on sets of values, and returns the evidence of a difference or None."""
         if kind == _MEETING and not all(r.equal for r in tally.results):
@@ -669,14 +678,14 @@ class _Runner:
 
     def _nodes(self, region: ChangedRegion) -> tuple[list[Node], list[Node]]:
         return (
-            [self.before.nodes[at] for at in region.before.nodes],
-            [self.after.nodes[at] for at in region.after.nodes],
+            [self.before.nodes[index] for index in region.before.nodes],
+            [self.after.nodes[index] for index in region.after.nodes],
         )
 
     def _cut_models(self, region: ChangedRegion) -> tuple[Model, Model]:
         """Builds a model of the region's nodes for either graph."""
         if not self._types.keys() >= set(region.reads):
-            self.own(region.reads, self.tries[0], self.seed)
+            self.original_values(region.reads, self.tries[0], self.seed)
         after_types = {name: self._types[twin or name] for name, twin in region.twins.items()}
         return region_model(self.before, region.before, self._types), region_model(
             self.after, region.after, after_types
@@ -708,17 +717,17 @@ class _Runner:
         run: Callable[[Feeds], tuple[Array, Array]],
     ) -> OutputEvidence:
         name = (region.pair.before,)
-        old, new = (ModelOutputs(name, tuple((pair[at],) for pair in pairs)) for at in (0, 1))
+        old, new = (ModelOutputs(name, tuple((pair[index],) for pair in pairs)) for index in (0, 1))
         noise = Noise(NOT_NEEDED, outputs.depth_of(region_model(self.before, region.before)))
         (output,) = outputs.compare(old, new, [], noise)
         if output.equal or not output.dtype.startswith("float"):
             return output
-        exact = partial(in_float64, self.before, region.before, cancel=self.cancel)
+        exact = partial(run_in_float64, self.before, region.before, cancel=self.cancel)
         truths = [exact({n: values[n] for n in region.before.inputs}) for _, _, values in pairs]
         results = [{name[0]: true} for true in truths if true is not None]
         eased = output
         text = "float64" if len(results) == len(pairs) else "none: the region cannot be run in float64"
-        change = outputs.change(pairs[0][0], run(dict(by_one_ulp(pairs[0][2])))[0])
+        change = outputs.rms_change(pairs[0][0], run(dict(shift_by_one_ulp(pairs[0][2])))[0])
         old = replace(old, sensitivity=(change,))
         truth = results if text == "float64" else []
         noise = replace(noise, reference=text)
@@ -727,8 +736,10 @@ class _Runner:
             return output
         inputs = {n: pairs[0][2][n] for n in region.before.inputs}
         part = region_model(self.before, region.before, {n: element_type(v) for n, v in inputs.items()})
-        few = independent(part, [RandomInput(n, element_type(v), v.shape) for n, v in inputs.items()])
-        fewest = min(few.values(), default=old.draws[0][0].size)
+        independent_counts = count_independent(
+            part, [RandomInput(n, element_type(v), v.shape) for n, v in inputs.items()]
+        )
+        fewest = min(independent_counts.values(), default=old.draws[0][0].size)
         noise = replace(noise, independent=dict.fromkeys(name, fewest))
         (output,) = outputs.compare(old, new, truth, noise)
         if not output.passed and eased.passed and self._differences(region).rounded:
@@ -737,7 +748,7 @@ class _Runner:
 
 
 def _random_evidence(
-    evidence: RegionEvidence, draws: Sequence[bool], first: Sequence[Array], again: Sequence[Array]
+    evidence: RegionEvidence, draws: Sequence[bool], first: Sequence[Array], second: Sequence[Array]
 ) -> RegionEvidence:
     """Compares two runs on the same values, for a region that draws random numbers.
 
@@ -746,12 +757,12 @@ def _random_evidence(
     """
     varies = [
         drawn and not outputs.identical(*runs)
-        for drawn, runs in zip(draws, zip(first, again, strict=True), strict=True)
+        for drawn, runs in zip(draws, zip(first, second, strict=True), strict=True)
     ]
     if varies[0] == varies[1] or all(draws):
         return replace(evidence, draws=2, reason=NOT_SHARED)
-    which, opposite = ("the first", "the second") if varies[0] else ("the second", "the first")
-    reason = f"random numbers change what {which} puts out, and {opposite} draws none"
+    ordinal, opposite = ("the first", "the second") if varies[0] else ("the second", "the first")
+    reason = f"random numbers change what {ordinal} puts out, and {opposite} draws none"
     return replace(evidence, draws=2, kind="different", own=True, reason=reason)
 
 

@@ -124,17 +124,19 @@ class StoredDifferences(Struct, frozen=True):
         )
 
 
-def differences(before: Model, after: Model, same: Same) -> StoredDifferences:
+def differences(before: Model, after: Model, is_same: Same) -> StoredDifferences:
     """Compares the stored numbers of two regions that have the same operators.
 
     Args:
         before: Region of the first graph, as a model.
         after: Region of the second graph, as a model.
-        same: Function that returns whether two stored tensors are equal.
+        is_same: Function that returns whether two stored tensors are equal.
     """
     for sides, sizes in _forms(before, after):
         try:
-            return StoredDifferences(list(_Comparison(sides, same, sizes).differences()), True, sides, sizes)
+            return StoredDifferences(
+                list(_Comparison(sides, is_same, sizes).differences()), True, sides, sizes
+            )
         except _Unlike:
             continue
     return StoredDifferences([], False, sides, sizes)
@@ -143,8 +145,8 @@ def differences(before: Model, after: Model, same: Same) -> StoredDifferences:
 def restored(model: Model, difference: StoredDifference) -> Model:
     """Puts the first region's number back into the second region, in place of one difference."""
     assert difference.place is not None
-    at, place = difference.place
-    node, initializers = model.graph.nodes[at], dict(model.graph.initializers)
+    index, place = difference.place
+    node, initializers = model.graph.nodes[index], dict(model.graph.initializers)
     if isinstance(place, str):
         attributes = {name: value for name, value in node.attributes.items() if name != place}
         node = node.with_attributes(
@@ -156,7 +158,7 @@ def restored(model: Model, difference: StoredDifference) -> Model:
         if difference.was is not None:
             initializers[inputs[place]] = replace(difference.was, name=inputs[place], record=None)
         node = node.with_values(inputs, node.outputs)
-    nodes = (*model.graph.nodes[:at], node, *model.graph.nodes[at + 1 :])
+    nodes = (*model.graph.nodes[:index], node, *model.graph.nodes[index + 1 :])
     return replace(model, graph=replace(model.graph, nodes=nodes, initializers=initializers))
 
 
@@ -172,8 +174,8 @@ def _forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
 class _Comparison:
     """Compares two regions node by node."""
 
-    def __init__(self, sides: Sides, same: Same, sizes: Sizes) -> None:
-        self.sides, self.same, self.sizes = sides, same, sizes
+    def __init__(self, sides: Sides, is_same: Same, sizes: Sizes) -> None:
+        self.sides, self.same, self.sizes = sides, is_same, sizes
 
     def differences(self) -> Iterator[StoredDifference]:
         """Returns all differences.
@@ -194,7 +196,9 @@ class _Comparison:
         *,
         top: bool = False,
     ) -> Iterator[StoredDifference]:
-        first, second = ([(at, node) for at, node in enumerate(side) if _computes(node)] for side in nodes)
+        first, second = (
+            [(index, node) for index, node in enumerate(side) if _computes(node)] for side in nodes
+        )
         if len(first) != len(second) or any(
             a.key != b.key for (_, a), (_, b) in zip(first, second, strict=True)
         ):
@@ -202,20 +206,20 @@ class _Comparison:
         for (_, a), (position, b) in zip(first, second, strict=True):
             places = _PLACES.get(a.op, ()) if not a.domain else ()
             turned = [bool(a.attributes.get(flag)) != bool(b.attributes.get(flag)) for flag in _TURNS]
-            for at, (x, y) in enumerate(zip_longest(a.inputs, b.inputs, fillvalue="")):
+            for index, (x, y) in enumerate(zip_longest(a.inputs, b.inputs, fillvalue="")):
                 if x in live[0] or y in live[1]:
                     continue
                 x_tensor, y_tensor = constants[0].get(x), constants[1].get(y)
-                place = (position, at) if top else None
+                place = (position, index) if top else None
                 if x_tensor is not None and y_tensor is not None:
-                    if at in places and x_tensor.dtype.startswith("int"):
+                    if index in places and x_tensor.dtype.startswith("int"):
                         continue
-                    if at < len(turned) and turned[at] and x in self.sizes[0]:
+                    if index < len(turned) and turned[index] and x in self.sizes[0]:
                         y_tensor, y, place = turned_matrix(y_tensor), "", None
-                    elif at < len(turned) and turned[at]:
+                    elif index < len(turned) and turned[index]:
                         x_tensor, x = turned_matrix(x_tensor), ""
                     yield from self._of_weights(f"a constant of {a.op}", (x, y), (x_tensor, y_tensor), place)
-                elif (x_tensor is None) != (y_tensor is None) and not (x and y) and at not in places:
+                elif (x_tensor is None) != (y_tensor is None) and not (x and y) and index not in places:
                     yield from _one_sided(a.op, x_tensor, y_tensor, place)
             yield from self._attributes(a, b, constants, position if top else None)
             functions = [model.functions.get(a.key) for model in self.sides]
@@ -226,7 +230,7 @@ class _Comparison:
     def _attributes(
         self, a: Node, b: Node, constants: Sequence[ChainMap[str, Tensor]], position: int | None
     ) -> Iterator[StoredDifference]:
-        for name in sorted({*a.attributes, *b.attributes} - _SHAPES - {*_unused(a)}):
+        for name in sorted({*a.attributes, *b.attributes} - _SHAPES - {*_unused_attributes(a)}):
             x, y = (
                 node.attributes[name] if name in node.attributes else _default(model, node, name)
                 for model, node in zip(self.sides, (a, b), strict=True)
@@ -241,7 +245,7 @@ class _Comparison:
             elif isinstance(x, Tensor) and isinstance(y, Tensor):
                 yield from self._of_tensors(label, x, y, place)
             elif type(x) is not type(y) or x != y:
-                share = _share(x, y)
+                share = _largest_share(x, y)
                 was = a.attributes.get(name)
                 yield StoredDifference(f"{label} differs", share, not share <= CLOSE, place, was)
 
@@ -253,10 +257,10 @@ class _Comparison:
         place: tuple[int, int] | None,
     ) -> Iterator[StoredDifference]:
         """Yields the differences between two inputs, of which one may be a folded weight."""
-        for at in (0, 1):
-            if names[at] in self.sizes[at]:
-                there, size = tensors[1 - at], self.sizes[at][names[at]]
-                if text := folded_change(names[at], tensors[at], there, size):
+        for index in (0, 1):
+            if names[index] in self.sizes[index]:
+                counterpart, size = tensors[1 - index], self.sizes[index][names[index]]
+                if text := folded_change(names[index], tensors[index], counterpart, size):
                     yield StoredDifference(text, np.inf, True, place, tensors[0])
                 return
         yield from self._of_tensors(label, *tensors, place)
@@ -274,7 +278,7 @@ class _Comparison:
             yield StoredDifference(f"{label} differs", np.inf, True)
             return
         if a.tobytes() != b.tobytes():
-            yield apart(label, a, b, place, first)
+            yield describe_difference(label, a, b, place, first)
 
 
 class _Unlike(Exception):
@@ -292,13 +296,14 @@ def _computes(node: Node) -> bool:
     return bool(node.domain) or node.op not in ("Constant", "Identity")
 
 
-def _share(x: Any, y: Any) -> float:
+def _largest_share(x: Any, y: Any) -> float:
     """Computes the largest relative difference of a numeric attribute, or of a list of numbers."""
-    was, now = ([*value] if isinstance(value, (list, tuple)) else [value] for value in (x, y))
-    if len(was) != len(now) or not all(isinstance(value, float) for value in (*was, *now)):
+    was, new_values = ([*value] if isinstance(value, (list, tuple)) else [value] for value in (x, y))
+    if len(was) != len(new_values) or not all(isinstance(value, float) for value in (*was, *new_values)):
         return float(np.inf)
     return max(
-        abs(b - a) / abs(a) if a else 0.0 if a == b else float(np.inf) for a, b in zip(was, now, strict=True)
+        abs(b - a) / abs(a) if a else 0.0 if a == b else float(np.inf)
+        for a, b in zip(was, new_values, strict=True)
     )
 
 
@@ -334,11 +339,11 @@ def _one_sided(
     else:  # an added number, a zero point, an initial state
         nothing = not values.any()
     if not nothing:
-        which = "the second lacks" if first is not None else "the first lacks"
-        yield StoredDifference(f"{which} a constant of {op}", np.inf, True, place, first)
+        lacking_side = "the second lacks" if first is not None else "the first lacks"
+        yield StoredDifference(f"{lacking_side} a constant of {op}", np.inf, True, place, first)
 
 
-def apart(
+def describe_difference(
     label: str, a: Array, b: Array, place: tuple[int, int | str] | None, was: Tensor
 ) -> StoredDifference:
     """Describes the difference between two tensors of the same type."""
@@ -361,8 +366,8 @@ def apart(
 
 def _slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
     """Yields two flat arrays in float64, one slab at a time."""
-    for at in range(0, a.size, _SLAB):
-        yield a[at : at + _SLAB].astype(np.float64), b[at : at + _SLAB].astype(np.float64)
+    for index in range(0, a.size, _SLAB):
+        yield a[index : index + _SLAB].astype(np.float64), b[index : index + _SLAB].astype(np.float64)
 
 
 def constants_of(
@@ -373,7 +378,7 @@ def constants_of(
     return ChainMap(constants, dict(initializers), *around)
 
 
-def _unused(node: Node) -> Collection[str]:
+def _unused_attributes(node: Node) -> Collection[str]:
     """Attributes of a node that do not affect its result."""
     if node.domain:
         return ()

@@ -49,7 +49,7 @@ def meeting(values: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
         seed: Seed of the random numbers.
     """
     drawn_values: Feeds = {}
-    limits = [v * by for v in numbers for by in (1, 0.5, 1.5)]
+    limits = [v * factor for v in numbers for factor in (1, 0.5, 1.5)]
     for name, value in values.items():
         if value.dtype.name not in FED_FLOATS:
             drawn_values[name] = value
@@ -58,14 +58,14 @@ def meeting(values: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
         turning_points = generator.choice([0.0, -0.5, 0.5, -1.0, 1.0, 2.0, *limits], value.shape)
         is_normal = generator.random(value.shape) < 0.25
         with np.errstate(over="ignore"):
-            few = np.asarray(
+            numbers_drawn = np.asarray(
                 np.where(is_normal, generator.standard_normal(value.shape), turning_points)
             ).astype(value.dtype)
-        drawn_values[name] = np.where(np.isfinite(few), few, np.zeros_like(few))
+        drawn_values[name] = np.where(np.isfinite(numbers_drawn), numbers_drawn, np.zeros_like(numbers_drawn))
     return drawn_values
 
 
-def steered_values(values: Feeds, names: Sequence[str], way: bool) -> Feeds:
+def steered_values(values: Feeds, names: Sequence[str], setting: bool) -> Feeds:
     """Sets every condition to true and every loop count to 3, or to false and 1."""
-    ways = {n: way if values[n].dtype.kind == "b" else (3 if way else 1) for n in names}
-    return {**values, **{n: np.full_like(values[n], value) for n, value in ways.items()}}
+    settings = {n: setting if values[n].dtype.kind == "b" else (3 if setting else 1) for n in names}
+    return {**values, **{n: np.full_like(values[n], value) for n, value in settings.items()}}

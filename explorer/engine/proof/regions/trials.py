@@ -82,7 +82,7 @@ class ComparedValue(Struct):
         return self.dtypes[0] in FLOATS
 
 
-def same(a: Array, b: Array) -> bool:
+def is_same(a: Array, b: Array) -> bool:
     """Whether two arrays are equal in type, shape and every bit."""
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
@@ -101,7 +101,7 @@ def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
     trial.figures.add(a, b, true)
 
 
-def as_given(value: Array, dtype: str | None) -> Array:
+def round_to_type(value: Array, dtype: str | None) -> Array:
     """Rounds a value to the other model's type, so that both layers get the same input."""
     if dtype in (None, "string") or value.dtype == dtype or np.can_cast(value.dtype, dtype):
         return value
@@ -109,7 +109,7 @@ def as_given(value: Array, dtype: str | None) -> Array:
         return value.astype(dtype).astype(value.dtype)
 
 
-def in_type(value: Array, dtype: str) -> Array:
+def cast_to_type(value: Array, dtype: str) -> Array:
     """Converts a value to an element type. Strings are unchanged."""
     return value if dtype == "string" else value.astype(dtype, copy=False)
 
@@ -119,7 +119,7 @@ def seed_of(name: str) -> int:
     return zlib.crc32(name.encode())
 
 
-def undecided(trial: Trial) -> bool:
+def is_undecided(trial: Trial) -> bool:
     """Whether two layers differ by so little that rounding could hide a fault."""
     if trial.equal or trial.fault or trial.not_run:
         return False

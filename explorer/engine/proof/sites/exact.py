@@ -57,27 +57,27 @@ def compare_exact(
     floats = np.issubdtype(y.dtype, np.floating)
     comparison = OutputComparison(unit_roundoff(str(y.dtype)) if floats else 1.0)
     reason, note, saturates = "", "", False
-    for at, (inputs, got) in enumerate(zip(draws, outputs, strict=True)):
+    for index, (inputs, got) in enumerate(zip(draws, outputs, strict=True)):
         exact, bound = meaning.integers.exact(inputs)
         mine = meaning.arrange_output(got)
         visible = np.ones(exact.shape, bool) if meaning.visible is None else meaning.visible
         wrong = (mine != exact) & visible
         if wrong.any() and not reason:
-            here = tuple(np.argwhere(wrong)[0])
+            place = tuple(np.argwhere(wrong)[0])
             reason = (
                 f"{int(wrong.sum()):,} of {int(visible.sum()):,} elements are not those of exact integer"
-                f" arithmetic: {mine[here]} instead of {exact[here]} at ({', '.join(map(str, here))})"
+                f" arithmetic: {mine[place]} instead of {exact[place]} at ({', '.join(map(str, place))})"
             )
-        if at == 0:
+        if index == 0:
             theirs = meaning.arrange_output(y)
             comparison.add(theirs, mine, exact.astype(np.float64))
-            note, saturates = _of_original(meaning, inputs, theirs, exact, bound, visible, floats)
+            note, saturates = _describe_original(meaning, inputs, theirs, exact, bound, visible, floats)
             if note and not meaning.integers.saturates(inputs):
                 reason = reason or note
     return comparison, reason, note, saturates
 
 
-def _of_original(
+def _describe_original(
     meaning: ProductSpec,
     inputs: Sequence[Array],
     theirs: Array,

@@ -59,26 +59,26 @@ def run_in_pieces(
         yield from _run_whole(model, feeds, portions, label)  # no node makes a stored value
         return
     pieces: list[list[int]] = []
-    done: set[int] = set()
+    computed_nodes: set[int] = set()
     for names in portions:
-        here = [at for at in wiring.positions(names) if at not in done]
-        done.update(here)
-        pieces.append(here)
+        piece_nodes = [index for index in wiring.positions(names) if index not in computed_nodes]
+        computed_nodes.update(piece_nodes)
+        pieces.append(piece_nodes)
     nodes = model.graph.nodes
-    read = [{name for at in piece for name in reads(nodes[at])} for piece in pieces]
-    last = {n: at for at, names in enumerate(portions) for n in (*read[at], *names)}
+    read = [{name for index in piece for name in reads(nodes[index])} for piece in pieces]
+    last = {n: index for index, names in enumerate(portions) for n in (*read[index], *names)}
     values = dict(feeds)
-    for at, (piece, names) in enumerate(zip(pieces, portions, strict=True)):
-        outputs = [o for node in piece for o in nodes[node].outputs if last.get(o, -1) > at or o in names]
-        inputs = {name: values[name] for name in read[at] if name in values}
+    for index, (piece, names) in enumerate(zip(pieces, portions, strict=True)):
+        outputs = [o for node in piece for o in nodes[node].outputs if last.get(o, -1) > index or o in names]
+        inputs = {name: values[name] for name in read[index] if name in values}
         if outputs and not all(isinstance(value, np.ndarray) for value in inputs.values()):
             # a session of a part cannot take sequences and the like
-            yield from _run_whole(model, feeds, portions[at:], label)
+            yield from _run_whole(model, feeds, portions[index:], label)
             return
         if outputs:
             values.update(run_nodes(model, [nodes[n] for n in piece], inputs, outputs, label))
         yield {name: values[name] for name in names}
-        values = {name: value for name, value in values.items() if last.get(name, -1) > at}
+        values = {name: value for name, value in values.items() if last.get(name, -1) > index}
 
 
 def _run_whole(
@@ -133,12 +133,14 @@ def functions_called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str
 
     A session checks every function that it receives, so it gets no other functions.
     """
-    called: set[tuple[str, str, str]] = set()
+    called_keys: set[tuple[str, str, str]] = set()
     pending = list(nodes) if model.functions else []
     while pending:
         node = pending.pop()
         pending += (n for _, body in subgraphs(node) for n in body.nodes)
-        if node.key in model.functions and node.key not in called:
-            called.add(node.key)
+        if node.key in model.functions and node.key not in called_keys:
+            called_keys.add(node.key)
             pending += model.functions[node.key].nodes
-    return {key: function for key, function in model.functions.items() if key in called}  # in their order
+    return {
+        key: function for key, function in model.functions.items() if key in called_keys
+    }  # in their order

@@ -25,7 +25,7 @@ from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import MEANINGS, NodeReader, Original, ProductSpec
 from explorer.engine.proof.sites.parts import run_in_pieces, run_part
 from explorer.engine.proof.sites.runner import Sessions
-from explorer.engine.proof.sites.task import SiteSubject, SiteTask, both, site_evidence
+from explorer.engine.proof.sites.task import SiteSubject, SiteTask, merge_evidence, site_evidence
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array
@@ -137,60 +137,60 @@ class SiteProof:
         )
 
     def sites(
-        self, plan: Plan, originals: Mapping[str, Original], ahead: Future[Any] | None = None
+        self, plan: Plan, originals: Mapping[str, Original], background_run: Future[Any] | None = None
     ) -> tuple[SiteEvidence, ...]:
         """Proves the plan's sites that the original contains (layers 1 and 2).
 
         Args:
             plan: Plan of the tiled model.
             originals: The original's product for each site, by site key.
-            ahead: Work that runs at the same time. Large sites wait until it ends, to save memory.
+            background_run: Work that runs at the same time. Large sites wait until it ends, to save memory.
 
         Returns:
             The evidence for each site.
         """
         planned = [s for s in plan.sites if key_of(s) in originals]
         evidence_by_site: dict[str, SiteEvidence] = {}
-        done, total = 0, len(planned) * len(self.tried)
+        completed, total = 0, len(planned) * len(self.tried)
         for drawn in list(self.tried):
             moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
-            begun: list[SiteTask] = []
+            tasks: list[SiteTask] = []
 
-            def tick(more: int, before: int = done) -> None:
-                self.tell("proving matmuls", before + more // 2, total)
+            def tick(completed_works: int, before: int = completed) -> None:
+                self.tell("proving matmuls", before + completed_works // 2, total)
 
-            coming = self._works(moved, originals, drawn, begun, ahead)
+            coming = self._yield_works(moved, originals, drawn, tasks, background_run)
             works = streamed(
-                coming, _TOGETHER, tick=tick, cancel=self.cancel, count=2 * len(moved), beside=ahead
+                coming, _TOGETHER, tick=tick, cancel=self.cancel, count=2 * len(moved), beside=background_run
             )
-            for task in begun:
+            for task in tasks:
                 key, evidence = key_of(task.site), task.evidence()
                 earlier = evidence_by_site.get(key)
-                evidence_by_site[key] = evidence if earlier is None else both(earlier, evidence)
-            done += len(works) // 2
+                evidence_by_site[key] = evidence if earlier is None else merge_evidence(earlier, evidence)
+            completed += len(works) // 2
         failed = (s for s in plan.sites if key_of(s) in self.unresolved)
         return (
             *(evidence_by_site[key] for key in (key_of(s) for s in planned) if key in evidence_by_site),
             *(site_evidence(s, 0, self.unresolved[key_of(s)], None, "") for s in failed),
         )
 
-    def _works(
+    def _yield_works(
         self,
         moved: Sequence[SitePlan],
         originals: Mapping[str, Original],
         drawn: tuple[RandomInput, ...],
-        begun: list[SiteTask],
-        ahead: Future[Any] | None,
+        tasks: list[SiteTask],
+        background_run: Future[Any] | None,
     ) -> Iterator[tuple[Callable[[ThreadShare], None], int]]:
         """Yields the run and the walk of each site at one set of sizes, with their memory in bytes.
 
         The original runs only as far as each group of sites needs. The values of a group are freed before the
-        next group starts. Each site's task is added to `begun`.
+        next group starts. Each site's task is added to `tasks`.
         """
         wiring = self._wirings.get(()) or Wiring.of(self.after.graph)
-        sizes = {key_of(s): _activations(s, originals[key_of(s)]) for s in moved}
+        sizes = {key_of(s): _activation_bytes(s, originals[key_of(s)]) for s in moved}
         # a large site is a group of its own, and takes more memory than its inputs
-        large = {key_of(s): matrices(s) for s in moved if matrices(s) > LARGE}
+        large = {key_of(s): matrix_bytes(s) for s in moved if matrix_bytes(s) > LARGE}
         groups = list(
             batches(moved, lambda s: max(sizes[key_of(s)], _EXPOSED * (key_of(s) in large)), _EXPOSED)
         )
@@ -211,8 +211,8 @@ class SiteProof:
             if any(site.place for site in group):
                 self._places(drawn)  # computed here once for all sites of the group
             if any(key_of(site) in large for site in group):
-                if ahead is not None:
-                    wait_until_done(ahead, self.cancel)
+                if background_run is not None:
+                    wait_until_done(background_run, self.cancel)
                 give_back()
             # the longest site starts first, so that no long site runs alone at the end
             for site in sorted(group, key=lambda s: -s.products):
@@ -220,9 +220,9 @@ class SiteProof:
                 prepare = partial(self._make_subject, site, originals[key], values, drawn, wiring)
                 sessions = self._sessions.setdefault(key, {}) if site.dynamic else None
                 task = SiteTask(site, originals[key], prepare, self.seed, sessions)
-                begun.append(task)
+                tasks.append(task)
                 for work in (task.run, task.walk):
-                    yield partial(self._done, work), large.get(key, sizes[key])
+                    yield partial(self._run_work, work), large.get(key, sizes[key])
                 del prepare, task, work
             del values
         give_back(_HELD)
@@ -230,7 +230,7 @@ class SiteProof:
             last = next(runs)
             self.outputs = {v.name: last[v.name] for v in self.before.graph.outputs}
 
-    def _done(self, work: Callable[[ThreadShare], None], share: ThreadShare) -> None:
+    def _run_work(self, work: Callable[[ThreadShare], None], share: ThreadShare) -> None:
         """Does one piece of work, then frees the memory that it read."""
         work(share)
         self.forget()
@@ -337,16 +337,16 @@ def _at_run_sizes(site: SitePlan, meaning: ProductSpec) -> SitePlan:
 _WIDTHS = {d.name: d.bits for d in DTYPES.values()}
 
 
-def matrices(site: SitePlan) -> int:
+def matrix_bytes(site: SitePlan) -> int:
     """Estimates the bytes of a site's matrices. The estimate is never below the size of the activations."""
     elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
     return elements * _WIDTHS.get(site.dtype, 64) // 8
 
 
-def _activations(site: SitePlan, original: Original) -> int:
+def _activation_bytes(site: SitePlan, original: Original) -> int:
     """Estimates the bytes of a site's activations that a run returns."""
     attributes = original.node.attributes
     # a convolution reads an input element once for each kernel position, and X repeats it as often
     taps = math.prod(attributes.get("kernel_shape") or ()) / math.prod(attributes.get("strides") or ())
     width = _WIDTHS.get(site.dtype, 64) // 8
-    return matrices(site) - int(site.batch * site.M * site.K * (1 - 1 / max(taps, 1))) * width
+    return matrix_bytes(site) - int(site.batch * site.M * site.K * (1 - 1 / max(taps, 1))) * width

@@ -49,12 +49,12 @@ def _read(text: str) -> Plan | None:
             {"tile": fields["tile"], **{k: v for k, v in s.items() if k in _SITE}} for s in fields["sites"]
         ]
         sites = msgspec.convert(site_fields, tuple[SitePlan, ...], strict=False)
-        rest = {
+        plan_fields = {
             key: fields[key]
             for key in ("tile", "edges", "form", "dims", "free", "decomposed")
             if key in fields
         }
-        plan = msgspec.convert({**_UNKNOWN, **rest}, Plan, strict=False)
+        plan = msgspec.convert({**_UNKNOWN, **plan_fields}, Plan, strict=False)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.ValidationError):
         return None
     if min(*plan.tile, *(size for site in sites for size in site.tile)) < 1:

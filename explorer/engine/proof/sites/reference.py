@@ -58,25 +58,25 @@ def references(
     # a type wider than float64 has no BLAS; where that takes minutes, float64 errors are within the limit too
     wider = draws[0][0].dtype == np.float64 and terms <= _WITHOUT_BLAS
     wide = np.dtype(np.longdouble if wider else np.float64)
-    every = np.arange(meaning.M)
-    bands = [(x_rows, every if some is None else some) for x_rows, some in zip(lefts, looked, strict=True)]
+    all_rows = np.arange(meaning.M)
+    bands = [(x_rows, all_rows if some is None else some) for x_rows, some in zip(lefts, looked, strict=True)]
     with np.errstate(all="ignore"):
         if constant_weight and meaning.batch * meaning.K * sum(len(some) for _, some in bands) <= _ROWS:
             # one pass over the weight for all draws
             ends = np.cumsum([len(some) for _, some in bands])[:-1]
             together = np.arange(sum(len(some) for _, some in bands))
 
-            def all_draws(b: int, at: Array | slice) -> Array:
-                return np.concatenate([x_rows(b, some) for x_rows, some in bands])[at]
+            def all_draws(b: int, index: Array | slice) -> Array:
+                return np.concatenate([x_rows(b, some) for x_rows, some in bands])[index]
 
-            both = _product_in_bands(all_draws, together, weights[0], wide)
-            parts = [np.split(side, ends, axis=1) for side in both]
+            products = _product_in_bands(all_draws, together, weights[0], wide)
+            parts = [np.split(side, ends, axis=1) for side in products]
         else:
-            each = [
+            products_by_draw = [
                 _product_in_bands(*band, weights[0 if constant_weight else at], wide)
                 for at, band in enumerate(bands)
             ]
-            parts = [list(side) for side in zip(*each, strict=True)]
+            parts = [list(side) for side in zip(*products_by_draw, strict=True)]
         results = []
         for inputs, some, part, top in zip(draws, looked, *parts, strict=True):
             part *= wide.type(meaning.alpha)

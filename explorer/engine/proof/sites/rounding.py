@@ -60,9 +60,9 @@ def largest_ratio(
     ratio, limit = 0.0, LIMIT
     # dense rows have no output of the original to compare with: a NaN shows in the ratio
     for got, reference in zip(outputs, references, strict=True):
-        here = _ratio(got, reference, roundoff, chain, least)
-        if here[0] / here[1] >= ratio / limit:
-            ratio, limit = here
+        slab_result = _ratio(got, reference, roundoff, chain, least)
+        if slab_result[0] / slab_result[1] >= ratio / limit:
+            ratio, limit = slab_result
     return ratio, limit
 
 
@@ -77,9 +77,9 @@ def _ratio(
     ratio, limit = 0.0, LIMIT
     for first in range(0, got.size, SLAB):
         slabs = [array[first : first + SLAB] for array in flat]
-        here = _slab_ratio(slabs, roundoff, chain, least)
-        if here[0] / here[1] > ratio / limit:
-            ratio, limit = here
+        slab_result = _slab_ratio(slabs, roundoff, chain, least)
+        if slab_result[0] / slab_result[1] > ratio / limit:
+            ratio, limit = slab_result
     return ratio, limit
 
 

@@ -68,8 +68,8 @@ def run_some(
     large = meaning.batch == 1 and meaning.M * meaning.K * meaning.N > _LARGE
     if not large or site.dynamic or meaning.integers is not None or y.dtype.kind != "f":
         return None
-    at = next((i for i, node in enumerate(runner.nodes) if _over_rows(node, runner)), None)
-    if at is None:
+    scan_index = next((i for i, node in enumerate(runner.nodes) if _is_row_scan(node, runner)), None)
+    if scan_index is None:
         return None
     x_rows = meaning.left(draw)
     blocks = _choose_blocks(site, meaning, x_rows, count, seed)
@@ -78,8 +78,8 @@ def run_some(
     block_indices, rows = blocks
     back = np.full(count, len(block_indices))  # index of the NaN block behind the blocks that run
     back[block_indices] = np.arange(len(block_indices))
-    nodes, selectors = _with_fewer_blocks(runner.nodes, at)
-    body: Graph = runner.nodes[at].attributes["body"]
+    nodes, selectors = _with_fewer_blocks(runner.nodes, scan_index)
+    body: Graph = runner.nodes[scan_index].attributes["body"]
     nothing = np.full((), np.nan, body.outputs[0].dtype or y.dtype)
     feeds = zip((*runner.input_names, *selectors), (*draw, block_indices, back, nothing), strict=True)
     try:
@@ -95,7 +95,7 @@ def run_some(
     return SomeRows(output, rows, x_rows)
 
 
-def _over_rows(node: Node, runner: Runner) -> bool:
+def _is_row_scan(node: Node, runner: Runner) -> bool:
     """Whether a node is a Scan over independent blocks of rows."""
     if node.op != "Scan" or node.domain or len(node.outputs) != 1:
         return False
@@ -126,12 +126,14 @@ def _choose_blocks(
     generator = np.random.default_rng((seed, 4))
     some = _FEW
     while 2 * some <= count:
-        others = generator.permutation(np.arange(1, count - 1))[: some - 2]
-        block_indices = np.sort(np.concatenate([[0, count - 1], others]))
+        inner_blocks = generator.permutation(np.arange(1, count - 1))[: some - 2]
+        block_indices = np.sort(np.concatenate([[0, count - 1], inner_blocks]))
         places = generator.permutation(tall)[:_PLACES]
-        behind = count * tall + generator.permutation(max(meaning.M - count * tall, 0))[:_PLACES]
-        whole = generator.choice(block_indices) * tall + places
-        rows = np.concatenate([block_indices * tall, block_indices * tall + tall - 1, whole, behind])
+        trailing_rows = count * tall + generator.permutation(max(meaning.M - count * tall, 0))[:_PLACES]
+        block_rows = generator.choice(block_indices) * tall + places
+        rows = np.concatenate(
+            [block_indices * tall, block_indices * tall + tall - 1, block_rows, trailing_rows]
+        )
         rows = np.unique(rows[rows < meaning.M])
         if x_rows(0, rows).any(0).all():
             return block_indices, rows
@@ -139,27 +141,32 @@ def _choose_blocks(
     return None
 
 
-def _with_fewer_blocks(nodes: Sequence[Node], at: int) -> tuple[list[Node], tuple[str, ...]]:
+def _with_fewer_blocks(nodes: Sequence[Node], scan_index: int) -> tuple[list[Node], tuple[str, ...]]:
     """Restricts a Scan to some of its blocks.
 
     Args:
         nodes: Nodes of the site.
-        at: Index of the Scan in `nodes`.
+        scan_index: Index of the Scan in `nodes`.
 
     Returns:
         The new nodes, and the names of three new inputs: the chosen blocks; the index of each block among the
         chosen ones; NaN.
     """
-    scan = nodes[at]
+    scan = nodes[scan_index]
     (output,) = scan.outputs
     names = "which", "back", "nothing", "few", "blank", "more"
-    which, back, nothing, few, blank, more = (f"{output}/{name}" for name in names)
-    taken = [f"{name}/{which}" for name in scan.inputs]
+    chosen_blocks, back, nothing, chosen_output, blank, extended_output = (
+        f"{output}/{name}" for name in names
+    )
+    chosen_inputs = [f"{name}/{chosen_blocks}" for name in scan.inputs]
     instead = [
-        *(Node("Gather", [name, which], [some]) for name, some in zip(scan.inputs, taken, strict=True)),
-        scan.with_values(taken, [few]),
-        Node("Mul", [few, nothing], [blank]),
-        Node("Concat", [few, blank], [more], attributes={"axis": 0}),
-        Node("Gather", [more, back], [output]),
+        *(
+            Node("Gather", [name, chosen_blocks], [some])
+            for name, some in zip(scan.inputs, chosen_inputs, strict=True)
+        ),
+        scan.with_values(chosen_inputs, [chosen_output]),
+        Node("Mul", [chosen_output, nothing], [blank]),
+        Node("Concat", [chosen_output, blank], [extended_output], attributes={"axis": 0}),
+        Node("Gather", [extended_output, back], [output]),
     ]
-    return [*nodes[:at], *instead, *nodes[at + 1 :]], (which, back, nothing)
+    return [*nodes[:scan_index], *instead, *nodes[scan_index + 1 :]], (chosen_blocks, back, nothing)

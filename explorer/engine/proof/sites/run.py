@@ -132,7 +132,7 @@ def _add_others(comparison: OutputComparison, before: Array, tiled: Array, looke
         return
     for first, last in itertools.pairwise((-1, *looked.tolist(), tiled.shape[1])):
         if last - first > 1:
-            mine, theirs = (_as_stored(each[:, first + 1 : last]) for each in (tiled, before))
+            mine, theirs = (_as_stored(array[:, first + 1 : last]) for array in (tiled, before))
             comparison.add(theirs, mine, None)
 
 
@@ -167,12 +167,12 @@ def _shared_numbers(seed: tuple[int, ...], kind: type[np.floating[Any]]) -> Arra
     return _signed(seed, kind, _DRAWN)
 
 
-def _dense_input(meaning: ProductSpec, at: int, x: Array, seed: tuple[int, ...]) -> Array:
+def _dense_input(meaning: ProductSpec, index: int, x: Array, seed: tuple[int, ...]) -> Array:
     """Draws dense random numbers to replace an input."""
     if meaning.integers is None:
         return _dense(x, seed)
     grids = meaning.integers.grids
-    grid = grids[at] if at < len(grids) else None
+    grid = grids[index] if index < len(grids) else None
     return dense_integers(x, seed) if grid is None else dense_codes(x, grid, seed)
 
 
@@ -230,10 +230,10 @@ def _rows_to_compare(
                 rows = slice(first, first + step)
                 allowed = np.multiply.outer(*((across, wide[b, rows]) if turned else (wide[b, rows], across)))
                 if added.ndim:
-                    more = added[b, rows]
-                    allowed += more.T if turned else more
+                    bias_limits = added[b, rows]
+                    allowed += bias_limits.T if turned else bias_limits
                 allowed += least
-                new, old = (each[b, rows].T if turned else each[b, rows] for each in (got, before))
+                new, old = (array[b, rows].T if turned else array[b, rows] for array in (got, before))
                 gap = np.abs(np.subtract(new, old, dtype=kind))
                 # a NaN must be looked at, and compares false with everything
                 unsure_rows.append(first + np.flatnonzero(~(gap <= allowed).all(0 if turned else 1)))

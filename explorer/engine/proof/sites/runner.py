@@ -87,9 +87,9 @@ class Runner:
         parts = list(dict.fromkeys(join.inputs))
         wiring = Wiring(self.nodes)
         users: dict[int, set[int]] = {}
-        for at, part in enumerate(parts):
+        for index, part in enumerate(parts):
             for node in wiring.needed([part], stop=self.input_names)[0]:
-                users.setdefault(id(node), set()).add(at)
+                users.setdefault(id(node), set()).add(index)
         tail, _ = wiring.needed([self.site.output], stop=[*self.input_names, *parts])
         for node in tail:
             users.setdefault(id(node), set()).update((-1, -2))  # marks the node as shared
@@ -108,10 +108,10 @@ class Runner:
         if fixed:
             # slices of the weight do not depend on the activations, so they run once
             needed = outside | {name for n in shared if id(n) in moving for name in reads(n)}
-            once: list[dict[str, Array]] = [{}]
-            self._stage(fixed, [o for n in fixed for o in n.outputs if o in needed], once)
+            fixed_values: list[dict[str, Array]] = [{}]
+            self._stage(fixed, [o for n in fixed for o in n.outputs if o in needed], fixed_values)
             for draw_values in values:
-                draw_values.update(once[0])
+                draw_values.update(fixed_values[0])
         varying = [n for n in shared if id(n) in moving]
         if varying:
             self._stage(varying, [o for n in varying for o in n.outputs if o in outside], values)

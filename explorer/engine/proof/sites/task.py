@@ -162,7 +162,7 @@ def site_evidence(
     )
 
 
-def both(first: SiteEvidence, second: SiteEvidence) -> SiteEvidence:
+def merge_evidence(first: SiteEvidence, second: SiteEvidence) -> SiteEvidence:
     """Merges the evidence of two tries of a site: the tiles of both, and the figures of the worse try."""
     worse = max(first, second, key=lambda e: (e.differs, not e.passed, (e.bound_ratio or 0.0) / e.limit))
     tiles = first.tiles + second.tiles

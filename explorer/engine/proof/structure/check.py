@@ -130,8 +130,8 @@ class TileCheck:
         if earlier is None or not np.array_equal(earlier.codes, block_rows.codes):
             return False
         if not all(
-            self._equals_rows(block_rows.block.replacements[whole], band)
-            for whole in earlier.full_row_symbols
+            self._equals_rows(block_rows.block.replacements[full_tile], band)
+            for full_tile in earlier.full_row_symbols
         ):
             return False
         m = band.m // self.tile[0]
@@ -210,8 +210,8 @@ class TileCheck:
             raise NotTiled(f"terms are missing {place}: products cover {depth:,} of {K:,} along the depth")
         self.tiles += len(products)
         if len(products) < len(terms) or self.expected_bias is not None:
-            others = [t for t in terms if not isinstance(t.source, SymbolProduct)]
-            self._check_added(others, area, positions, place)
+            other_terms = [t for t in terms if not isinstance(t.source, SymbolProduct)]
+            self._check_added(other_terms, area, positions, place)
 
     def _check_place(
         self, area: Rectangle, positions: Array, first: Addend, element_count: int, place: str

@@ -206,7 +206,10 @@ def _skip_folded_normalizations(
     moved = {}
     for first, second in pairs.items():
         normalized = before.normalized.get(first, ""), after.normalized.get(second, "")
-        unpaired = [name if name not in taken else "" for name, taken in zip(normalized, paired, strict=True)]
+        unpaired = [
+            name if name not in used_names else ""
+            for name, used_names in zip(normalized, paired, strict=True)
+        ]
         if bool(normalized[0]) != bool(normalized[1]) and any(unpaired):
             moved[unpaired[0] or first] = unpaired[1] or second
         else:

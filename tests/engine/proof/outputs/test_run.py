@@ -13,7 +13,7 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.compare import OutputComparison
 from explorer.engine.proof.outputs import run
-from explorer.engine.proof.outputs.independence import independent
+from explorer.engine.proof.outputs.independence import count_independent
 from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.random_inputs import plan_inputs
 from tests.engine.proof import tiled as t
@@ -497,5 +497,5 @@ def test_what_the_layers_after_a_narrow_place_round_is_their_own(tmp_path: Path)
         ]
         return t.model(tmp_path / name, nodes, {"x": (1, 8)}, {"w": kept, "wide": t.weight(1, 1024, seed=1)})
 
-    assert independent(model("m.onnx", 0), plan_inputs(model("m.onnx", 0))) == {"y": 64}
+    assert count_independent(model("m.onnx", 0), plan_inputs(model("m.onnx", 0))) == {"y": 64}
     assert not verify(model("a.onnx", 0), model("b.onnx", 7)).passed
