@@ -483,10 +483,10 @@ def _silent_domains(pairing: NodePairing, has_nested_sites: bool) -> frozenset[s
 
 
 def _opset_rows(before: Model, after: Model, silent: Collection[str]) -> Iterator[NodeDiff]:
-    used = _domains(before) | _domains(after)
+    used_domains = _domains(before) | _domains(after)
     for domain in dict.fromkeys((*before.opsets, *after.opsets)):
         version_before, version_after = before.opsets.get(domain), after.opsets.get(domain)
-        if version_before == version_after or domain not in used or domain in silent:
+        if version_before == version_after or domain not in used_domains or domain in silent:
             continue
         name = domain or "ai.onnx"
         text = f"opset {version_before or 'none'} -> {version_after or 'none'}"
@@ -537,11 +537,11 @@ def _only_in_sites(
     """
     if not excluded_nodes and not has_nested_sites:
         return set()
-    called: set[tuple[str, str, str]] = set()
+    called_keys: set[tuple[str, str, str]] = set()
     pending = [node.key for i, node in enumerate(model.graph.nodes) if i not in excluded_nodes]
     while pending:
         key = pending.pop()
-        if key in model.functions and key not in called:
-            called.add(key)
+        if key in model.functions and key not in called_keys:
+            called_keys.add(key)
             pending += [node.key for node in model.functions[key].nodes]
-    return {key for key in model.functions if key not in called and key[0] in OPERATORS}
+    return {key for key in model.functions if key not in called_keys and key[0] in OPERATORS}

@@ -267,13 +267,13 @@ class Describer(Struct):
             if self.same_value(va, vb) or self.has_absorbed_activation(va, vb):
                 agreement_count += 1
             else:
-                another = "another " * (va == vb)  # same name, other producer
-                links.append(f"input {slot}: {va or 'none'} -> {another}{vb or 'none'}")
+                prefix = "another " * (va == vb)  # same name, other producer
+                links.append(f"input {slot}: {va or 'none'} -> {prefix}{vb or 'none'}")
         for slot in range(min(len(self.before.nodes[a].outputs), len(self.after.nodes[b].outputs))):
             users = self.before.users.get(self.before.nodes[a].outputs[slot], ())
-            others = {i for i, _ in self.after.users.get(self.after.nodes[b].outputs[slot], ())}
-            compared += max(len(users), len(others))
-            agreement_count += sum(self.matching.before[i] in others for i, _ in users)
+            readers_after = {i for i, _ in self.after.users.get(self.after.nodes[b].outputs[slot], ())}
+            compared += max(len(users), len(readers_after))
+            agreement_count += sum(self.matching.before[i] in readers_after for i, _ in users)
         return weights, links, agreement_count / compared if compared else 1.0, renames
 
     def same_value(self, va: str, vb: str) -> bool:
@@ -408,9 +408,9 @@ def _attribute_text(value: Any, is_set: bool) -> str:
     return _value_text(value) if is_set else f"{_value_text(value)} (default)"
 
 
-def _operator_name(node: Node, other: Node) -> str:
+def _operator_name(node: Node, counterpart: Node) -> str:
     """Returns the operator, with domain and overload if the other node has the same operator."""
-    if node.op != other.op:
+    if node.op != counterpart.op:
         return node.op
     return f"{node.domain or 'ai.onnx'}::{node.op}" + (f":{node.overload}" if node.overload else "")
 

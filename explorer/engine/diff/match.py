@@ -230,18 +230,20 @@ class _Matcher:
             classes = _classes(colors[0], self.matching.before), _classes(colors[1], self.matching.after)
             pairs = []
             for color, members in classes[0].items():
-                others = classes[1].get(color, ())
-                if len(members) == len(others) == 1 and (depth or self.has_unique_weight(members[0], kind)):
-                    pairs.append((members[0], others[0]))
+                members_after = classes[1].get(color, ())
+                if len(members) == len(members_after) == 1 and (
+                    depth or self.has_unique_weight(members[0], kind)
+                ):
+                    pairs.append((members[0], members_after[0]))
             self.add_pairs(pairs)
             if depth:
                 self.propagate(self.frontier() if depth == 1 else pairs, signatures)
         # nothing distinguishes the nodes of one color, so pair them in order if their numbers are equal
         classes = _classes(colors[0], self.matching.before), _classes(colors[1], self.matching.after)
         for color, members in classes[0].items():
-            others = classes[1].get(color, ())
-            if len(members) == len(others) > 1:
-                pairs = list(zip(members, others, strict=True))
+            members_after = classes[1].get(color, ())
+            if len(members) == len(members_after) > 1:
+                pairs = list(zip(members, members_after, strict=True))
                 self.matching.guessed.update(a for a, _ in pairs)
                 self.add_pairs(pairs)
                 self.propagate(pairs, signatures)
@@ -366,11 +368,11 @@ class _Matcher:
         groups_before = self.group_readers(0, va, signatures[0])
         groups_after = self.group_readers(1, vb, signatures[1]) if groups_before else {}
         for key, members in groups_before.items():
-            others = groups_after.get(key, [])
-            is_unique = len(members) == len(others) == 1
+            members_after = groups_after.get(key, [])
+            is_unique = len(members) == len(members_after) == 1
             if not is_unique and not greedy:
                 continue
-            for a, b in zip(members, others, strict=False):
+            for a, b in zip(members, members_after, strict=False):
                 # an earlier iteration may have matched one of them at another input
                 if self.matching.before[a] is None and self.matching.after[b] is None:
                     if not is_unique:
@@ -396,10 +398,10 @@ class _Matcher:
                     signature = self.signature(side, i, "everything")
                     classes[side].setdefault(signature, []).append(i)
         for signature, members in classes[0].items():
-            others = classes[1].get(signature, [])
-            pairs = list(zip(members, others, strict=False))
+            members_after = classes[1].get(signature, [])
+            pairs = list(zip(members, members_after, strict=False))
             self.add_pairs(pairs)
-            if len(members) > 1 or len(others) > 1:
+            if len(members) > 1 or len(members_after) > 1:
                 self.matching.guessed.update(a for a, _ in pairs)
 
     def match_replacements(self) -> None:
@@ -430,9 +432,9 @@ class _Matcher:
                 ):
                     keys[side].setdefault((tuple(input_colors), frozenset(reader_colors)), []).append(i)
         for key, members in keys[0].items():
-            others = keys[1].get(key, [])
-            if len(members) == len(others) == 1:
-                self.matching.add(members[0], others[0])
+            members_after = keys[1].get(key, [])
+            if len(members) == len(members_after) == 1:
+                self.matching.add(members[0], members_after[0])
 
 
 def _unique(

@@ -145,7 +145,7 @@ def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodeP
         rejected = [_unmatched_folds(folded_pairing, side) for side in (0, 1)]
         if not any(rejected):
             return folded_pairing
-        candidates = [places - less for places, less in zip(candidates, rejected, strict=True)]
+        candidates = [places - excluded for places, excluded in zip(candidates, rejected, strict=True)]
     return pairing
 
 
@@ -199,7 +199,9 @@ def _pair(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairin
         partners = matching.after if rounded.side is second else matching.before
         original_nodes = rounded.side.model.graph.nodes
         nodes = zip(rounded.side.nodes, original_nodes, partners, strict=True)
-        rounded.side.nodes = [node if partner is not None else it for node, it, partner in nodes]
+        rounded.side.nodes = [
+            node if partner is not None else original_node for node, original_node, partner in nodes
+        ]
     describer = Describer(first, second, forms, matching, set(input_pairs), rounded)
     return NodePairing(first, second, forms, sites, excluded_nodes, inputs, outputs, matching, describer)
 

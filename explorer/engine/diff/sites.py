@@ -43,12 +43,12 @@ class SitePair(Struct, frozen=True):
 def pair_sites(before: DefUse, after: DefUse, forms: Forms) -> list[SitePair]:
     """Finds the sites that are tiled in only one graph, or differently in both."""
     pairs = [
-        _build_pair("tiled", before.nodes[whole].label, before, [whole], after, parts)
-        for whole, parts in _find_decomposed(before, after)
+        _build_pair("tiled", before.nodes[product_index].label, before, [product_index], after, parts)
+        for product_index, parts in _find_decomposed(before, after)
     ]
     pairs += [
-        _build_pair("merged", after.nodes[whole].label, before, parts, after, [whole])
-        for whole, parts in _find_decomposed(after, before)
+        _build_pair("merged", after.nodes[product_index].label, before, parts, after, [product_index])
+        for product_index, parts in _find_decomposed(after, before)
     ]
     groups_before = _groups(before, {i for pair in pairs for i in pair.before})
     groups_after = _groups(after, {i for pair in pairs for i in pair.after})
@@ -106,7 +106,7 @@ def _find_decomposed(original: DefUse, decomposed_graph: DefUse) -> list[tuple[i
     unassigned = [i for i, node in enumerate(decomposed_graph.nodes) if node.label not in by_label]
     for name in sorted(dict.fromkeys(names), key=len, reverse=True):
         members = [i for i in unassigned if decomposed_graph.nodes[i].label.startswith(f"{name}/")]
-        outputs = {out for i in members for out in decomposed_graph.nodes[i].outputs}
+        outputs = {output_name for i in members for output_name in decomposed_graph.nodes[i].outputs}
         positions = by_label.get(name, [])
         if len(positions) == 1 and outputs.issuperset(filter(None, original.nodes[positions[0]].outputs)):
             decompositions.append((positions[0], members))

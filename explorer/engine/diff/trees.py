@@ -60,8 +60,8 @@ def tree_diff(
         links = graph_links(*graphs, places, tell, cancel)
     else:
         first, rows = row_graph(before.info, tree_before.layers, tree_before.end, flows[0])
-        second, others = row_graph(after.info, tree_after.layers, tree_after.end, flows[1])
-        links = row_links(first, second, (rows, others), tell)
+        second, rows_after = row_graph(after.info, tree_after.layers, tree_after.end, flows[1])
+        links = row_links(first, second, (rows, rows_after), tell)
         paths = {layer.path: layer.id for layer in before.layers} if value_states else {}
         links.states.update(
             (paths[path], state) for path, state in (value_states or {}).items() if path in paths

@@ -59,7 +59,7 @@ def expression(value: int | str) -> Expression:
 
 
 def dim(value: Expression | int | None) -> Dim:
-    """Converts an expression to a dimension; None if it is unknown, too long, or not an integer."""
+    """Converts an expression to a dimension, or to None if it is unknown, too long, or not an integer."""
     if value is None or isinstance(value, int):
         return value
     constant = value.constant
@@ -74,12 +74,15 @@ def dim(value: Expression | int | None) -> Dim:
 
 
 def fresh(number: int) -> str:
-    """A name for a data-dependent size, which is at least 0."""
+    """Returns a name for a data-dependent size, which is at least 0."""
     return f"'#{number}'"
 
 
 def _apply(a: Dim, b: Dim, rule: Callable[[Expression, Expression], Expression]) -> Dim:
-    """Applies a rule to two dimensions; None if one is unknown, or if the result depends on a size."""
+    """Applies a rule to two dimensions.
+
+    The result is None if one is unknown or the result depends on a size.
+    """
     if a is None or b is None:
         return None
     try:
@@ -89,24 +92,24 @@ def _apply(a: Dim, b: Dim, rule: Callable[[Expression, Expression], Expression])
 
 
 def add(a: Dim, b: Dim) -> Dim:
-    """A + b; None if one is unknown."""
+    """Returns a + b, or None if one of them is unknown."""
     return a + b if isinstance(a, int) and isinstance(b, int) else _apply(a, b, operator.add)
 
 
 def subtract(a: Dim, b: Dim) -> Dim:
-    """A - b; None if one is unknown."""
+    """Returns a - b, or None if one of them is unknown."""
     return a - b if isinstance(a, int) and isinstance(b, int) else _apply(a, b, operator.sub)
 
 
 def multiply(a: Dim, b: Dim) -> Dim:
-    """A x b; None if one is unknown and the other is not 0."""
+    """Returns a x b. The result is None if one is unknown and the other is not 0."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
     return 0 if a == 0 or b == 0 else _apply(a, b, operator.mul)
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    """The product of all dimensions; 1 for none."""
+    """Multiplies all dimensions. The product of no dimensions is 1."""
     result: Dim = 1
     for size in dims:
         result = multiply(result, size)
@@ -114,19 +117,19 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 
 def floor_div(a: Dim, b: Dim) -> Dim:
-    """floor(a / b) for positive b."""
+    """Returns floor(a / b) for positive b."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b else None
     return None if b == 0 else _apply(a, b, floor)
 
 
 def ceil_div(a: Dim, b: Dim) -> Dim:
-    """ceil(a / b) for positive b."""
+    """Returns ceil(a / b) for positive b."""
     return floor_div(add(a, subtract(b, 1)), b)
 
 
 def quotient(a: Dim, b: Dim) -> Dim:
-    """A / b for a quotient that is always an integer, such as the -1 size of a Reshape."""
+    """Returns a / b for a quotient that is always an integer, such as the -1 size of a Reshape."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b and a % b == 0 else None
     return None if b == 0 else _apply(a, b, _whole_quotient)
@@ -139,24 +142,24 @@ def _whole_quotient(a: Expression, b: Expression) -> Expression:
 
 
 def greatest(a: Dim, b: Dim) -> Dim:
-    """The larger of two dimensions; if they broadcast, the one that is not 1."""
+    """Returns the larger of two dimensions. For dimensions that broadcast, it is the one that is not 1."""
     return _apply(a, b, partial(compared, "max"))
 
 
 def least(a: Dim, b: Dim) -> Dim:
-    """The smaller of two dimensions."""
+    """Returns the smaller of two dimensions."""
     return _apply(a, b, partial(compared, "min"))
 
 
 def known_least(value: Dim) -> int | None:
-    """A lower bound of the dimension, or None if there is none."""
+    """Returns a lower bound of the dimension, or None if there is none."""
     if value is None or isinstance(value, int):
         return value
     return least_value(expression(value))
 
 
 def names(shape: Shape) -> set[str]:
-    """The names in a shape's expressions, without quotes."""
+    """Collects the names in a shape's expressions, without quotes."""
     symbols: set[str] = set()
     for size in shape:
         if isinstance(size, str):
@@ -206,14 +209,15 @@ def _substitute_atom(atom: str, sizes: Mapping[str, Dim]) -> Expression:
 
 
 def upper(value: Dim, limits: Mapping[str, Dim]) -> Dim:
-    """An upper bound of a dimension whose data-dependent names have limits.
+    """Computes an upper bound of a dimension with data-dependent sizes.
 
     Args:
         value: Dimension.
-        limits: Maximum by name (see `fresh`); None if unknown.
+        limits: Largest value of each data-dependent size by name (see `fresh`), or None if unknown.
 
     Returns:
-        `value` itself if it contains no such name, or None if there is no upper bound.
+        The upper bound, or None if there is none. A dimension without data-dependent sizes is returned
+        unchanged.
     """
     if not isinstance(value, str) or "'#" not in value:
         return value

@@ -1,13 +1,12 @@
 """Symbolic expressions of dimensions, such as `N+3`, `2*N` and `floor((H-1)/2)+1`.
 
 A dimension is an int, a text, or None. A text is an expression in canonical form. Two dimensions are known to
-be equal if and only if their texts are equal, so facts can store plain strings. sympy offers more, but takes
-half a second to import. Shapes need only polynomials, one kind of division, min and max.
+be equal only if their texts are equal, so facts can store plain strings. sympy can do more but takes half a
+second to import. Shapes need only polynomials, one kind of division, min and max.
 
 The canonical form is a polynomial with integer coefficients over a common denominator. Its atoms are names,
-`floor(p/q)`, `max(a,b)` and `min(a,b)`. All rounding is expressed by `floor`, with integer terms moved out of
-it, so
-that the expression for a chain of convolutions stays short: floor((floor((H+1)/2)+1)/2) is floor((H+3)/4)
+`floor(p/q)`, `max(a,b)` and `min(a,b)`. Every rounding becomes a `floor`, and integer terms move out of it.
+The expression for a chain of convolutions stays short this way: floor((floor((H+1)/2)+1)/2) is floor((H+3)/4)
 (Graham, Knuth, Patashnik, Concrete Mathematics, 3.11).
 
 Every named dimension is assumed to be at least 1, as `--dim` requires.
@@ -36,7 +35,7 @@ class Expression:
 
     Attributes:
         terms: Nonzero coefficients by monomial; a monomial is a sorted tuple of (atom, power).
-        over: Denominator, which has no common divisor with all coefficients.
+        over: Positive denominator, which has no common divisor with all coefficients.
     """
 
     __slots__ = ("_text", "over", "terms")
@@ -189,7 +188,7 @@ def _order(monomial: Monomial) -> tuple[int, Monomial]:
 
 
 def divided(a: Expression, b: Expression) -> Expression | None:
-    """A / b by long division; None if the quotient is not an expression with nonnegative powers of names."""
+    """Divides two expressions exactly, or returns None if the quotient is not a polynomial."""
     if not b.terms:
         raise UndecidedSize("a division by zero")
     if set(b.terms) == {()}:
@@ -218,13 +217,13 @@ def divided(a: Expression, b: Expression) -> Expression | None:
 
 
 def _leading(terms: Mapping[Monomial, int]) -> Monomial:
-    """The largest monomial in an order that multiplication preserves (lexicographic by atom and power)."""
+    """Finds the largest monomial in an order that multiplication preserves: by atom, then by power."""
     atoms = sorted({atom for m in terms for atom, _ in m})
     return max(terms, key=lambda m: tuple(dict(m).get(atom, 0) for atom in atoms))
 
 
 def floor(top: Expression, below: Expression | int = 1) -> Expression:
-    """The largest integer not above `top` / `below`, which must be positive."""
+    """Returns the largest integer not above `top` / `below`. `below` must be positive."""
     divisor = number_expression(below)
     exact = divided(top, divisor)
     if exact is None:
@@ -274,27 +273,27 @@ def _atom(text: str, kind: str, a: Expression, b: Expression) -> Expression:
 
 
 def parts_of(atom: str) -> tuple[str, Expression, Expression] | None:
-    """Kind and operands of a floor, max or min atom; None for a name."""
+    """Returns the kind and operands of a floor, max or min atom, or None for a name."""
     return _PARTS_BY_TEXT.get(atom)
 
 
 def atoms(value: Expression) -> Iterator[str]:
-    """The atoms of an expression, with repetitions."""
+    """Yields the atoms of an expression, with repetitions."""
     for monomial in value.terms:
         for atom, _ in monomial:
             yield atom
 
 
 def least_value(value: Expression) -> int | None:
-    """A lower bound of the expression, with every name at least 1; None if none is known."""
+    """Returns a lower bound of the expression, with every name at least 1, or None if none is known."""
     total = 0
     for monomial, factor in value.terms.items():
         bound_of = _least_of_atom if factor > 0 else _most_of_atom
         for atom, power in monomial:
-            bound = bound_of(atom)
-            if bound is None or bound < 0:
+            limit = bound_of(atom)
+            if limit is None or limit < 0:
                 return None
-            factor *= bound**power
+            factor *= limit**power
         total += factor
     return math.floor(total / value.over) if value.over > 1 else total
 

@@ -1,4 +1,4 @@
-"""Parses dimensions as files write them (`s0 + 1`, `past//2`) and as expressions are printed."""
+"""Parses dimensions in the notations of model files (`s0 + 1`, `past//2`) and of expressions."""
 
 from __future__ import annotations
 

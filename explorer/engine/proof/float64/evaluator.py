@@ -1,8 +1,8 @@
-"""Float64 evaluator of ONNX graphs: measures the error of float32 itself.
+"""Evaluates ONNX graphs in float64, to measure the rounding error of float32.
 
 onnxruntime has no float64 kernels for convolution and pooling, and onnx's own evaluator computes them element
-by element. Here the operators with most of the work run on BLAS, weights are converted a slab at a time, and
-onnx's evaluator computes everything else, one node at a time.
+by element. Here, BLAS computes the operators with most of the work, and weights are converted one slab at a
+time. onnx's evaluator computes all other operators, one node at a time.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from explorer.engine.proof.symbolic.symbols import rearrange
 from explorer.engine.runtime.onnxruntime import Array
 
 _SLAB = 1 << 18
-"""Elements of a weight that are converted at a time (2 MiB of float64), to stay in the processor's cache."""
+"""Number of weight elements to convert at a time: 2 MiB of float64, which fits the processor's cache."""
 
 
 _RANGE = 1e-25, 1e30
 """Range in which sums of float32 products lose nothing to underflow or overflow."""
 
 _FEW_ROWS = 8
-"""Rows up to which a product is memory-bound and gains nothing from threads."""
+"""Number of rows up to which a product is memory-bound and gains nothing from threads."""
 
 
-_ITS_DOMAINS = ("", "ai.onnx.ml")
-"""Domains whose operators onnx's evaluator knows."""
+_EVALUATOR_DOMAINS = ("", "ai.onnx.ml")
+"""Domains whose operators onnx's evaluator supports."""
 
 
 class NoReference(Exception):
-    """The graph cannot be run in float64; the text says why."""
+    """A graph that cannot run in float64. The text says why."""
 
 
 def run(model: Model, feeds: Mapping[str, Array], cancel: Cancel = None) -> dict[str, Array]:
-    """Every output of the model, computed in float64 throughout.
+    """Computes every output of the model in float64.
 
     Args:
-        model: The model.
-        feeds: Its inputs, in their own types.
-        cancel: Asked before every operator.
+        model: Model to run.
+        feeds: Input arrays by name, in their own types.
+        cancel: Function that returns True to cancel. It is called before every operator.
 
     Raises:
-        NoReference: An operator cannot be run this way (custom, random, or unknown to onnx).
-        Cancelled: `cancel` said so.
+        NoReference: An operator cannot run in float64 (custom, random, or unknown to onnx).
+        Cancelled: `cancel` returned True.
     """
     for node in model.graph.nodes:
-        # said before half of the model has been run
-        if node.domain not in _ITS_DOMAINS and node.key not in model.functions:
+        # checked first, so that the run does not fail halfway
+        if node.domain not in _EVALUATOR_DOMAINS and node.key not in model.functions:
             raise NoReference(f"operator {node.domain}.{node.op} is not onnx's own")
     names = [v.name for v in model.graph.outputs]
     domain = _Float64(model, cancel)
@@ -73,19 +73,19 @@ def run(model: Model, feeds: Mapping[str, Array], cancel: Cancel = None) -> dict
 
 
 def product(x: Array, weight: Array) -> tuple[Array, Array]:
-    """Both x W and |x| |W| in float64, W widened a slab at a time.
+    """Computes x W and |x| |W| in the type of x, with W converted one slab at a time.
 
     Args:
-        x: (M, K), float64 or longdouble: the type of the result.
-        weight: (K, N), any float type, in any memory order.
+        x: Array (M, K) in float64 or longdouble.
+        weight: Array (K, N) in any float type and any memory order.
 
     Returns:
-        Two arrays (M, N).
+        Two arrays (M, N): x W, and |x| |W|.
     """
     wide = x.dtype
     exact = np.zeros((x.shape[0], weight.shape[1]), wide)
     bound = np.zeros_like(exact)
-    # the scale needs few digits, and single precision takes half the time
+    # the bound needs few digits, and single precision takes half the time
     rough = wide == np.float64 and weight.dtype == np.float32
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         magnitude = np.abs(x).astype(np.float32 if rough else wide, copy=False)
@@ -108,10 +108,10 @@ def product(x: Array, weight: Array) -> tuple[Array, Array]:
 
 
 def _multiply(matrix: Array, weight: Array) -> Array:
-    """A matrix product. For few rows it avoids BLAS, whose threads wait for each other longer than they work.
+    """Multiplies two matrices.
 
-    2 rows times 4,096 x 9,216 took 0.1 s of processor time this way, and 1.5 s through BLAS on a busy
-    machine.
+    For few rows it avoids BLAS, whose threads spend more time waiting for each other than working. Two rows
+    times 4,096 x 9,216 took 0.1 s of processor time this way, and 1.5 s through BLAS on a busy machine.
     """
     if matrix.shape[0] <= _FEW_ROWS:
         return np.einsum("mk,kn->mn", matrix, weight)  # type: ignore[no-any-return]
@@ -119,7 +119,7 @@ def _multiply(matrix: Array, weight: Array) -> Array:
 
 
 def _slabs(weight: Array) -> Iterator[tuple[slice, slice]]:
-    """Slices that cut a matrix along its stored rows."""
+    """Yields slices that cut a matrix along its stored rows."""
     depth, width = weight.shape
     full_axis = slice(None)
     if weight.strides[0] < weight.strides[1]:
@@ -131,7 +131,7 @@ def _slabs(weight: Array) -> Iterator[tuple[slice, slice]]:
 
 
 def _to_float64(value: Any) -> Any:
-    """Floats as float64; everything else as it is."""
+    """Converts float arrays to float64. All other values stay as they are."""
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype.kind == "f" or value.dtype.name in ("bfloat16",) or "float8" in value.dtype.name:
@@ -140,7 +140,7 @@ def _to_float64(value: Any) -> Any:
 
 
 class _Float64(Struct):
-    """Interpreter domain of float64 arrays; stored constants are converted when they are used."""
+    """Interpreter domain of float64 arrays. Stored constants are converted when they are used."""
 
     model: Model
     cancel: Cancel
@@ -159,13 +159,13 @@ class _Float64(Struct):
         return self._evaluate(node, attributes, args)
 
     def _evaluate(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
-        """One node through onnx's reference evaluator."""
+        """Runs one node through onnx's reference evaluator."""
         import onnx
         from onnx.reference import ReferenceEvaluator
 
         if node.op in RANDOM:
             raise NoReference(f"{node.op} draws random numbers")
-        if node.domain not in _ITS_DOMAINS:
+        if node.domain not in _EVALUATOR_DOMAINS:
             raise NoReference(f"operator {node.domain}.{node.op} is not onnx's own")
         if any(isinstance(v, Graph) for v in attributes.values()):
             raise NoReference(f"operator {node.op} has a body")
@@ -190,7 +190,7 @@ class _Float64(Struct):
             results = iter(evaluator.run(None, feeds))
         except Cancelled:
             raise
-        except Exception as error:  # whatever an operator's reference code raises
+        except Exception as error:  # reference code may raise any error
             text = " ".join(str(error).split())[:120]
             raise NoReference(f"operator {node.op} cannot be run by onnx's evaluator: {text}") from None
         return [_to_float64(next(results)) if o else None for o in node.outputs]
@@ -206,7 +206,7 @@ class _Float64(Struct):
 
 
 Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
-"""Attributes and inputs to the only output; None hands the node to onnx's evaluator."""
+"""Function from attributes and inputs to the only output, or to None to use onnx's evaluator."""
 
 
 def _elementwise(function: Callable[..., Any]) -> Rule:
@@ -275,14 +275,17 @@ def _batch_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> 
 
 
 def _erf(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """The C library's erf, an element at a time: numpy has none, and onnx's evaluator takes twice as long."""
+    """Computes erf with the C library, one element at a time.
+
+    numpy has no erf, and onnx's evaluator takes twice as long.
+    """
     x = _to_float64(args[0])
     return np.fromiter(map(math.erf, memoryview(x.ravel())), np.float64, x.size).reshape(x.shape)
 
 
 def _softmax(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     x = _to_float64(args[0])
-    # in older operator sets another axis, or none, means something else
+    # in older operator sets, another axis or no axis has another meaning
     if x.dtype != np.float64 or attributes.get("axis", 0) not in (-1, x.ndim - 1) or x.ndim < 2:
         return None
     powers = np.exp(x - x.max(-1, keepdims=True))
@@ -292,9 +295,9 @@ def _softmax(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 def _layer_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     x, scale = _to_float64(args[0]), _to_float64(args[1])
     axes = tuple(range(attributes.get("axis", -1) % x.ndim, x.ndim))
-    centred = x - x.mean(axes, keepdims=True)
-    variance = np.square(centred).mean(axes, keepdims=True)
-    scaled = centred / np.sqrt(variance + attributes.get("epsilon", 1e-5)) * scale
+    centered = x - x.mean(axes, keepdims=True)
+    variance = np.square(centered).mean(axes, keepdims=True)
+    scaled = centered / np.sqrt(variance + attributes.get("epsilon", 1e-5)) * scale
     return scaled + _to_float64(args[2]) if len(args) > 2 and args[2] is not None else scaled
 
 
@@ -302,7 +305,7 @@ _MOVING = (
     *("Concat", "Flatten", "Gather", "Reshape", "Shape"),
     *("Slice", "Squeeze", "Transpose", "Unsqueeze"),
 )
-"""Operators that only move elements: the same rules serve numbers and symbols."""
+"""Operators that only move elements, so that one rule serves both numbers and symbols."""
 
 
 def _move(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:

@@ -38,7 +38,7 @@ _MAGNIFIED = 64.0
 """Largest ratio of an output's change to its change from one rounding of the inputs."""
 
 _ASTRAY = 0.02
-"""Relative RMS difference of an output that rounding does not explain, although all parts are proved."""
+"""Relative RMS difference of an output that rounding cannot explain, even if all parts are proved."""
 
 
 class InputMismatch(Exception):

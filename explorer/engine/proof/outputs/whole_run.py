@@ -96,9 +96,9 @@ class Pairing(Struct, frozen=True):
 def run_ahead(
     after: Model, plan: Plan | None, feeds: Mapping[str, Array]
 ) -> contextlib.AbstractContextManager[Ahead | None]:
-    """A run of a tiled model, loaded in the background: loading takes one processor, for long.
+    """Starts to load and run a tiled model in the background, because loading takes one processor long.
 
-    None where it would take too much memory or time beside the proof.
+    The context value is None if the run would take too much memory or time beside the proof.
     """
     weights = sum(t.nbytes for t in after.graph.initializers.values())
     if plan is None or _unrolled(plan) > _MANY_NODES or 2 * weights > within_limit(_WEIGHTS):
