@@ -1,1 +1,1 @@
-"""The engine in a process of its own, and what outlives a terminal."""
+"""The engine in its own process, and state that outlives a terminal."""

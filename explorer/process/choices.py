@@ -1,4 +1,4 @@
-"""Choices: what there is to be opened, by what the headers say; the screen's chooser and `explorer list`."""
+"""Choices: lists of the models that can be opened, for the screen's chooser and `explorer list`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from explorer.session.headers import list_models
 
 
 def in_folder(folder: str) -> ModelListing:
-    """The models of a folder.
+    """Lists the models of a folder.
 
     Raises:
-        BadModel: There is no such folder, or no model in it.
+        BadModel: The folder does not exist, or contains no model.
     """
     reader = HeaderReader()
     try:
@@ -27,7 +27,7 @@ def in_folder(folder: str) -> ModelListing:
 
 
 def everything(environment: Mapping[str, str], folder: str = ".") -> ModelListing:
-    """The models of a folder, sessions to resume, recent models and torchvision's names."""
+    """Lists the models of a folder, sessions to resume, recent models, and torchvision's model names."""
     reader = HeaderReader()
     try:
         try:

@@ -1,11 +1,12 @@
-"""Client of a session in a process of its own: jobs are submitted, answered, and stopped at any moment.
+"""Client of a session in a child process: submits jobs, receives results, and can stop a job at any moment.
 
-Importing torch in a thread was seen to freeze an event loop for 0.3 s, an ONNX export for a second, and
-neither can be stopped there. In a process a job can be killed at any moment, and a crash or an
-out-of-memory kill in native code is an error message, not the end of the program.
+In a thread, importing torch froze an event loop for 0.3 s and an ONNX export for 1 s, and neither could be
+stopped. A child process can be killed at any moment. A crash or an out-of-memory kill in native code becomes
+an error message and does not end the program.
 
-The parent keeps the session's history (every state is a file), so a new process takes up where the old
-one was lost. The protocol is pickled tuples over two pipes; the other end is `explorer.process.server`.
+The parent keeps the session's history, in which every state is a file. A new child process therefore
+continues where a lost one ended. Parent and child exchange pickled tuples over two pipes;
+`explorer.process.server` is the child's side. A third pipe carries the preview of the model's header.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ if TYPE_CHECKING:
     from explorer.process.preview import ModelHeader
 
 _TEMPORARY = "temporary"
-"""Folder, in the session's, for the temporary files of the engine and of the libraries that it uses."""
+"""Subfolder of the session's folder for temporary files of the engine and of the libraries that it uses."""
 
 _WRITING = frozenset({"save", "script", "keep_choices"})
-"""Methods whose first argument is a file that they write; others name it `output`."""
+"""Methods whose first argument is a file that they write. Other methods name such an argument `output`."""
 
 
 class TreePreview(Struct, frozen=True):
-    """What the model's header says, or its beginning.
+    """The layer tree that a model's header describes, complete or only its beginning.
 
     Attributes:
-        header: Of the whole.
-        rows: Of the tree.
-        whole: Whether these are all.
-        plain: Whether these are all, and tensors in groups that their names make, and nothing else.
+        header: Facts of the whole model.
+        rows: Rows of the layer tree.
+        whole: Whether `rows` are all rows.
+        plain: Whether `rows` are all rows, and only tensors and the groups that their names form.
     """
 
     header: ModelHeader
@@ -57,8 +58,8 @@ class TreePreview(Struct, frozen=True):
     plain: bool
 
 
-def begun() -> Future[Any]:
-    """A result that nobody who waits for it can cancel: it comes, or its job is stopped."""
+def running_future() -> Future[Any]:
+    """Returns a future that is already running, so that callers who wait for it cannot cancel it."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
@@ -68,33 +69,35 @@ class EngineJob(Struct):
     """One call of a session's method.
 
     Attributes:
-        id: Increases from job to job.
+        id: Number that increases from job to job.
         method: Name of the method.
-        future: Its result, or the `ExplorerError` it failed with.
-        progress: The latest word on where it stands.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        future: Result of the job, or the `ExplorerError` that it failed with.
+        progress: Latest reported progress, or None before the first report.
     """
 
     id: int
     method: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    future: Future[Any] = field(default_factory=begun)
+    future: Future[Any] = field(default_factory=running_future)
     progress: Progress | None = None
 
 
 class EngineProcess:
     """A session in a child process.
 
-    The rows of an analysis come packed (`explorer.session.cache.rows`), and its caller takes out those that
-    it looks at.
+    The rows of an analysis arrive packed (`explorer.session.cache.rows`); the caller unpacks the rows that it
+    needs.
 
     Args:
-        source: As for `Session`.
-        folder: Makes the folder for models that are not saved, which is the caller's to keep or remove;
-            None, or an answer of '', for a temporary one that goes with the engine.
-        history: Of a session that ended before it was closed; its models lie in `folder`.
-        memory: Most bytes that the child may take.
-        **options: As for `Session`.
+        source: Model path or name, as for `Session`.
+        folder: Function that returns the folder for unsaved models, which the caller owns. If it is None or
+            returns '', the engine uses a temporary folder and removes it on `close`.
+        history: History of a session that ended without being closed; its models are in `folder`.
+        memory: Memory limit of the child in bytes, or None for no limit.
+        **options: Further options of `Session`.
     """
 
     def __init__(
@@ -119,30 +122,32 @@ class EngineProcess:
         self._reader: threading.Thread | None = None
         self._workdir = ""
         self._closed = False
-        self._looked = False
-        self._outlines: list[Future[TreePreview | None]] = []
+        self._has_read_header = False
+        self._previews: list[Future[TreePreview | None]] = []
 
     @property
     def pid(self) -> int | None:
-        """Of the child, None while there is none."""
+        """Process id of the child, or None if no child is running."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Starts the child, which imports in the background; returns at once."""
+        """Starts the child and returns at once; the child imports in the background."""
         with self._lock:
             if self._process is None and not self._closed:
                 self._spawn()
 
     @property
     def resident(self) -> int:
-        """Bytes of memory that the child holds now; 0 without one, and where the system does not say."""
+        """Resident memory of the child in bytes, or 0 if no child is running or the system does not tell."""
         return heaps.resident(self.pid) if self.pid is not None else 0
 
-    def rest(self) -> bool:
-        """Ends a child that has nothing to do; the next job starts another, which goes on from the history.
+    def stop_if_idle(self) -> bool:
+        """Ends the child if no job is running or waiting.
+
+        The next job starts a new child from the history.
 
         Returns:
-            Whether there was one to end.
+            Whether a child was ended.
         """
         with self._lock:
             if self._process is None or self._jobs or self._closed:
@@ -150,26 +155,27 @@ class EngineProcess:
             self._kill()
             return True
 
-    def outlined(self, at: int) -> Future[TreePreview | None]:
-        """The header's rows as they are read: those known at first, more of them, ...; None behind the last.
+    def outlined(self, index: int) -> Future[TreePreview | None]:
+        """Preview number `index` of the model's tree, as a future.
 
-        They are read once, beside whatever the engine does first.
+        The header is read once, in parallel with the engine's first job. Each preview has more rows than the
+        one before; the future after the last preview gives None.
         """
         with self._lock:
-            while len(self._outlines) <= at:
-                self._outlines.append(begun())
+            while len(self._previews) <= index:
+                self._previews.append(running_future())
                 if self._closed:
-                    self._outlines[-1].set_result(None)
-            return self._outlines[at]
+                    self._previews[-1].set_result(None)
+            return self._previews[index]
 
     def submit(self, method: str, /, *args: Any, **kwargs: Any) -> EngineJob:
-        """Asks for a method of the session; jobs run one after the other.
+        """Submits a call of a session's method. Jobs run one after another.
 
         Args:
-            method: Any that the session offers, or 'locate': which rows of the current model have the paths
-                of a list.
-            *args: Of the method.
-            **kwargs: Likewise.
+            method: Public method of the session, or 'locate', which finds the rows of the current model with
+                given paths.
+            *args: Positional arguments of the method.
+            **kwargs: Keyword arguments of the method.
         """
         with self._lock:
             job = EngineJob(next(self._ids), method, args, kwargs)
@@ -182,7 +188,7 @@ class EngineProcess:
         return job
 
     def stop(self, job: EngineJob) -> None:
-        """Stops a job at once by killing the child; waiting jobs go to a new one."""
+        """Stops a job at once by killing the child. A new child takes over the waiting jobs."""
         with self._lock:
             if job.id not in self._jobs:
                 return
@@ -194,15 +200,15 @@ class EngineProcess:
             if target is not None:
                 folder = target if os.path.isdir(target) else os.path.dirname(os.path.abspath(target))
                 output_files.clear_left(folder)
-            waiting = list(self._jobs.values())
+            waiting_jobs = list(self._jobs.values())
             if not self._closed:
                 self._spawn()
-                for request in waiting:
-                    self._send(request)
+                for waiting_job in waiting_jobs:
+                    self._send(waiting_job)
         _fail(job, Cancelled(f"{job.method} was stopped"))
 
     def close(self) -> None:
-        """Ends the child and removes what it left; jobs that still run fail."""
+        """Ends the child and removes its temporary files. Jobs that still run fail with `Cancelled`."""
         with self._lock:
             if self._closed:
                 return
@@ -221,9 +227,9 @@ class EngineProcess:
             shutil.rmtree(os.path.join(self._workdir, _TEMPORARY), ignore_errors=True)
 
     def kill(self) -> None:
-        """Ends the child at once, whoever holds which lock, and leaves the rest to whoever resumes.
+        """Kills the child at once without taking the lock, and leaves its files for a resumed session.
 
-        For a process that is about to end itself: a signal handler may call it.
+        A process that is about to end calls this method, also from a signal handler.
         """
         self._closed = True
         process = self._process
@@ -231,7 +237,7 @@ class EngineProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
-    # inside; the lock is held unless said otherwise
+    # private methods: callers hold the lock, except for the two thread functions
 
     def _spawn(self) -> None:
         if not self._workdir:
@@ -240,47 +246,47 @@ class EngineProcess:
                 self._own_workdir = scratch.Folder()
                 self._workdir = self._own_workdir.path
         temporary = os.path.join(self._workdir, _TEMPORARY)
-        shutil.rmtree(temporary, ignore_errors=True)  # of an engine that was killed
+        shutil.rmtree(temporary, ignore_errors=True)  # a killed engine leaves its files
         os.mkdir(temporary)
         os.chmod(temporary, 0o700)
-        child_in, requests = os.pipe()
-        answers, child_out = os.pipe()
-        header_pipe, child_seen = os.pipe()
-        # what native code prints must not reach the screen; its last line explains a crash
+        child_in, requests_pipe = os.pipe()
+        answers_pipe, child_out = os.pipe()
+        header_pipe, child_header = os.pipe()
+        # output of native code must not reach the screen; its last line explains a crash
         with scratch.open_private(os.path.join(self._workdir, "engine.log")) as log:
-            begins = log.tell()
+            log_start = log.tell()
             self._process = subprocess.Popen(
-                child.command("explorer.process.server", *map(str, (child_in, child_out, child_seen))),
+                child.command("explorer.process.server", *map(str, (child_in, child_out, child_header))),
                 env={**os.environ, "TMPDIR": temporary},
-                pass_fds=(child_in, child_out, child_seen),
+                pass_fds=(child_in, child_out, child_header),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl+C is the screen's, not the engine's
+                start_new_session=True,  # Ctrl+C must reach only the screen
             )
         os.close(child_in)
         os.close(child_out)
-        os.close(child_seen)
-        from multiprocessing.connection import Connection  # 7 ms, in which the child starts
+        os.close(child_header)
+        from multiprocessing.connection import Connection  # takes 7 ms, while the child starts
 
-        self._requests = Connection(requests, readable=False)
+        self._requests = Connection(requests_pipe, readable=False)
         setup = {"source": self.source, "workdir": self._workdir, **self.options}
-        looking, self._looked = not self._looked, True
-        self._write(("setup", setup, self.history, self._own_workdir is not None, self._memory, looking))
+        reads_header, self._has_read_header = not self._has_read_header, True
+        self._write(("setup", setup, self.history, self._own_workdir is not None, self._memory, reads_header))
         threading.Thread(
-            target=self._look,
-            args=(Connection(header_pipe, writable=False), looking),
+            target=self._read_preview,
+            args=(Connection(header_pipe, writable=False), reads_header),
             name="header",
             daemon=True,
         ).start()
-        incoming = Connection(answers, writable=False)
+        incoming = Connection(answers_pipe, writable=False)
         self._reader = threading.Thread(
-            target=self._read, args=(incoming, self._process, begins), name="engine-reader", daemon=True
+            target=self._read, args=(incoming, self._process, log_start), name="engine-reader", daemon=True
         )
         self._reader.start()
 
     def _write(self, message: tuple[Any, ...]) -> None:
-        # a child that died is noticed, and reported, by the reader
+        # if the child has died, the reader thread reports it
         with contextlib.suppress(OSError):
             assert self._requests is not None
             self._requests.send(message)
@@ -294,25 +300,28 @@ class EngineProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        # only now: a child that sees this end close takes the session for over and clears it away
+        # close last: a living child that sees this end close removes the session's folder
         if self._requests is not None:
             self._requests.close()
             self._requests = None
 
-    def _read(self, incoming: Connection, process: subprocess.Popen[bytes], begins: int) -> None:
-        """Runs in the reader's thread, without the lock."""
+    def _read(self, incoming: Connection, process: subprocess.Popen[bytes], log_start: int) -> None:
+        """Receives the answers of a child until it ends.
+
+        Runs in the reader thread, which takes the lock when needed.
+        """
         parts: dict[int, dict[str, Any]] = {}
         with contextlib.suppress(EOFError, OSError):
             while True:
                 kind, job_id, content, history = incoming.recv()
                 if kind == "part":
-                    name, some = content
-                    parts.setdefault(job_id, {}).setdefault(name, []).extend(some)
+                    name, rows_part = content
+                    parts.setdefault(job_id, {}).setdefault(name, []).extend(rows_part)
                     continue
                 if kind == "rows":
                     rows = parts.setdefault(job_id, {}).setdefault("layers", RowPages())
-                    for piece in content:
-                        rows.add(piece)
+                    for page in content:
+                        rows.add(page)
                     continue
                 with self._lock:
                     if process is not self._process:
@@ -325,8 +334,10 @@ class EngineProcess:
                     job.progress = content
                 elif kind == "done":
                     tables = parts.pop(job_id, {})
-                    whole = {n: t if isinstance(t, RowPages) else tuple(t) for n, t in tables.items()}
-                    job.future.set_result(replace(content, **whole) if tables else content)
+                    tables_by_name = {
+                        n: t if isinstance(t, RowPages) else tuple(t) for n, t in tables.items()
+                    }
+                    job.future.set_result(replace(content, **tables_by_name) if tables else content)
                 else:
                     _fail(job, content)
         incoming.close()
@@ -335,68 +346,71 @@ class EngineProcess:
                 return
             self._process = None
             self._requests = None
-            lost = list(self._jobs.values())
+            lost_jobs = list(self._jobs.values())
             self._jobs.clear()
-        reason = f"the engine stopped ({self._epitaph(process, begins)})"
+        reason = f"the engine stopped ({self._describe_end(process, log_start)})"
         if self._memory is not None and memory_limit.says_so(reason):
             reason = f"this needs more memory than {memory_limit.words(self._memory)}; the engine stopped"
-        for job in lost:
+        for job in lost_jobs:
             _fail(job, EngineDied(reason, hint="the next command restarts it"))
 
-    def _look(self, incoming: Connection, looking: bool) -> None:
-        """Runs in a thread of its own, without the lock."""
-        header, rows, at = None, RowPages(), 0
-        grown = rows.restructured()
+    def _read_preview(self, incoming: Connection, reads_header: bool) -> None:
+        """Receives the parts of the header preview.
+
+        Runs in its own thread, which takes the lock when needed.
+        """
+        header, rows, index = None, RowPages(), 0
+        tree_rows = rows.restructured()
         with contextlib.suppress(EOFError, OSError):
-            while looking:
+            while reads_header:
                 kind, content = incoming.recv()
                 if kind == "header":
                     header = content
                 elif kind == "rows":
-                    for piece in content:
-                        rows.add(piece)
+                    for page in content:
+                        rows.add(page)
                 elif kind == "tree" and header is not None:
-                    piece, far = content
-                    grown.add(piece)
-                    if far:
-                        tree = TreePreview(header, grown, far != "more", far == "all known")
-                        grown = rows.restructured()
-                        self._tell_outlined(at, tree)
-                        at += 1
+                    page, extent = content
+                    tree_rows.add(page)
+                    if extent:
+                        tree = TreePreview(header, tree_rows, extent != "more", extent == "all known")
+                        tree_rows = rows.restructured()
+                        self._set_preview(index, tree)
+                        index += 1
                 else:
                     break
         incoming.close()
-        if looking:
-            self._tell_outlined(at, None)
+        if reads_header:
+            self._set_preview(index, None)
 
-    def _tell_outlined(self, at: int, seen: TreePreview | None) -> None:
+    def _set_preview(self, index: int, tree_preview: TreePreview | None) -> None:
         with self._lock:
-            future = self.outlined(at)
+            future = self.outlined(index)
             if not future.done():
-                future.set_result(seen)
+                future.set_result(tree_preview)
 
-    def _epitaph(self, process: subprocess.Popen[bytes], begins: int) -> str:
-        """Why a process ended, in words; its part of the log begins at byte `begins`."""
+    def _describe_end(self, process: subprocess.Popen[bytes], log_start: int) -> str:
+        """Reason why a child ended. The child's part of the log begins at byte `log_start`."""
         code = process.wait()
         if code == -signal.SIGKILL:
             return "killed, perhaps for want of memory"
-        # native code that gets no memory seldom says so
-        perhaps = "" if self._memory is None else f", perhaps at {memory_limit.words(self._memory)}"
-        log = self._log(begins)
+        # native code seldom reports that it ran out of memory
+        limit_text = "" if self._memory is None else f", perhaps at {memory_limit.words(self._memory)}"
+        log = self._log_lines(log_start)
         if code < 0:
-            # nobody interrupts a session of its own: OpenBLAS says that it got no memory, and raises SIGINT
+            # users cannot send SIGINT to this process: OpenBLAS raises it when memory is short
             limit_lines = (
                 line for line in reversed(log) if code == -signal.SIGINT and memory_limit.says_so(line)
             )
             with contextlib.suppress(ValueError):
-                return next(limit_lines, f"crashed with {signal.Signals(-code).name}{perhaps}")
-        return (log[-1] if log else f"exit code {code}") + perhaps
+                return next(limit_lines, f"crashed with {signal.Signals(-code).name}{limit_text}")
+        return (log[-1] if log else f"exit code {code}") + limit_text
 
-    def _log(self, begins: int) -> list[str]:
-        """The last lines of the log from byte `begins` on, without empty ones."""
+    def _log_lines(self, log_start: int) -> list[str]:
+        """Non-empty lines in the last 4096 bytes of the log, from byte `log_start` on."""
         path = os.path.join(self._workdir, "engine.log")
         with contextlib.suppress(OSError), input_files.binary(path, internal=True) as log:
-            log.seek(max(os.fstat(log.fileno()).st_size - 4096, begins))
+            log.seek(max(os.fstat(log.fileno()).st_size - 4096, log_start))
             lines = log.read().decode("utf-8", "replace").splitlines()
             return [line.strip() for line in lines if line.strip()]
         return []

@@ -1,4 +1,4 @@
-"""Header process: what `header_reader` starts, which reads one header after the other in little memory."""
+"""Header process, which `header_reader` starts: reads one header after another with limited memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from explorer.process.header_reader import MEMORY, TORCHVISION
 
 
 def main() -> None:
-    """The process that reads; its pipes are named on its command line."""
+    """Runs the header process. The command line gives the descriptors of its pipes."""
     requests = Connection(int(sys.argv[1]), writable=False)
     answers = Connection(int(sys.argv[2]), readable=False)
-    child.end_with(int(sys.argv[3]))  # whatever it is in the middle of
-    os.nice(5)  # who looks at the list has keys to press
+    child.end_with(int(sys.argv[3]))  # also in the middle of a header
+    os.nice(5)  # the screen must stay responsive
     memory_limit.apply(MEMORY)
     with contextlib.suppress(EOFError, OSError):
         while True:
             path, seconds = requests.recv()
-            # its default action ends the process, and needs no lock
+            # the default action of SIGPROF ends the process without running Python code
             signal.setitimer(signal.ITIMER_PROF, seconds)
             answer = torchvision_models() if path == TORCHVISION else model_file(path)
             signal.setitimer(signal.ITIMER_PROF, 0)

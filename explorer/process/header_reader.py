@@ -1,8 +1,7 @@
-"""Header reader: headers of many models read beside the program, a few at a time.
+"""Header reader: reads the headers of many models in child processes, a few at a time.
 
-Whoever wrote a file may have written it to take memory or time without end when it is looked at. So each
-header is read in a process that may take little of both; one that ends, or is late, costs its row the figures
-and nothing else.
+A hostile file can make its reader use unlimited memory or time. Each header is therefore read in a process
+with limits for both. If that process dies or is late, only the figures of this model are missing.
 """
 
 from __future__ import annotations
@@ -25,51 +24,51 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 AT_ONCE = 2
-"""Headers that are read at the same time."""
+"""Number of headers that are read at the same time."""
 SECONDS = 10.0
-"""Time of the processor for one; a machine that does something else meanwhile is no reason."""
-_PATIENCE = 6
-"""Times as long by the clock: what is read may lie far away."""
+"""Limit of processor time for one header in seconds. Processor time does not depend on other load."""
+_CLOCK_FACTOR = 6
+"""Limit of wall-clock time as a multiple of the processor time; slow storage needs the difference."""
 MEMORY = 1 << 30
-"""Bytes for one."""
+"""Memory limit of one reader process in bytes."""
 TORCHVISION = "\0torchvision"
-"""Asks for the names of torchvision's models; no path begins like this."""
+"""Request for the names of torchvision's models; no path begins with a null character."""
 
 
-class _Child:
-    """A process that reads one header after the other."""
+class _HeaderProcess:
+    """A child process that reads one header after another."""
 
     def __init__(self) -> None:
-        from multiprocessing.connection import Connection  # 7 ms that the first paint need not wait for
+        from multiprocessing.connection import Connection  # takes 7 ms, which would delay the first paint
 
         child_in, requests = os.pipe()
         answers, child_out = os.pipe()
-        alive, self._alive = os.pipe()
-        ends = (child_in, child_out, alive)
+        alive, self._alive_writer = os.pipe()
+        child_ends = (child_in, child_out, alive)
         try:
             self._process = subprocess.Popen(
-                child.command(f"{__package__}.header_process", *map(str, ends)),
-                pass_fds=ends,
+                child.command(f"{__package__}.header_process", *map(str, child_ends)),
+                pass_fds=child_ends,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl+C is the program's
+                start_new_session=True,  # Ctrl+C must reach only the program
             )
         finally:
-            for end in ends:
-                os.close(end)
+            for descriptor in child_ends:
+                os.close(descriptor)
         self._requests = Connection(requests, readable=False)
         self._answers: Connection = Connection(answers, writable=False)
 
     def ask(self, path: str, seconds: float) -> object:
-        """The answer; the process ends itself where it takes longer.
+        """Requests one header, and waits for the answer. The child ends itself if it exceeds its time.
 
         Raises:
             OSError, EOFError: The process ended.
-            TimeoutError: It is late.
+            TimeoutError: The process exceeded its time.
         """
         self._requests.send((path, seconds))
-        if not self._answers.poll(_PATIENCE * seconds):
+        if not self._answers.poll(_CLOCK_FACTOR * seconds):
             raise TimeoutError
         try:
             return self._answers.recv()
@@ -79,8 +78,8 @@ class _Child:
             raise
 
     def end(self) -> None:
-        """Ends it at once; twice is as good as once."""
-        alive, self._alive = self._alive, -1
+        """Kills the process; a second call has no effect."""
+        alive, self._alive_writer = self._alive_writer, -1
         if alive < 0:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -92,64 +91,67 @@ class _Child:
 
 
 class HeaderReader:
-    """Reads headers; any thread may ask.
+    """Reads headers in child processes; any thread may call its methods.
 
     Args:
-        seconds: For one header.
+        seconds: Limit of processor time for one header.
     """
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
-        self._free: queue.LifoQueue[_Child | None] = queue.LifoQueue()
+        self._idle_children: queue.LifoQueue[_HeaderProcess | None] = queue.LifoQueue()
         for _ in range(AT_ONCE):
-            self._free.put(None)
+            self._idle_children.put(None)
         self._lock = threading.Lock()
-        self._live: set[_Child] = set()
+        self._running_children: set[_HeaderProcess] = set()
         self._closed = False
 
     def read(self, path: str) -> ModelFile | None:
-        """What the header of one model says; why, if it says nothing; None for a file that is none."""
-        answer, why = self._ask(path)
-        if why:
-            return ModelFile(path, "", note=why)
+        """Reads the header of one model; returns None for a file that is not a model.
+
+        If the header cannot be read, the note of the result gives the reason.
+        """
+        answer, problem = self._ask(path)
+        if problem:
+            return ModelFile(path, "", note=problem)
         return answer if isinstance(answer, ModelFile) else None
 
     def read_all(self, paths: Sequence[str]) -> Iterator[ModelFile | None]:
-        """The same of many, in their order."""
+        """Reads the headers of many models, and yields the results of `read` in order."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             yield from pool.map(self.read, paths)
 
     def torchvision(self) -> tuple[NamedModel, ...] | None:
-        """The models that torchvision knows by name; None if it is not installed."""
-        found, _ = self._ask(TORCHVISION)
-        return found if isinstance(found, tuple) else None
+        """Names of the models that torchvision offers, or None if it is not installed."""
+        answer, _ = self._ask(TORCHVISION)
+        return answer if isinstance(answer, tuple) else None
 
     def close(self) -> None:
-        """Ends what still reads."""
+        """Ends the processes that still read."""
         with self._lock:
             self._closed = True
-            for one in self._live:
-                one.end()
+            for running_child in self._running_children:
+                running_child.end()
 
     def _ask(self, path: str) -> tuple[object, str]:
-        """An answer, or why there is none."""
-        reader = self._free.get()
+        """Returns the answer and '', or None and the reason why there is no answer."""
+        running_child = self._idle_children.get()
         try:
             with self._lock:
                 if self._closed:
                     return None, "not read"
-                if reader is None:
-                    reader = _Child()
-                    self._live.add(reader)
-            return reader.ask(path, self._seconds), ""
+                if running_child is None:
+                    running_child = _HeaderProcess()
+                    self._running_children.add(running_child)
+            return running_child.ask(path, self._seconds), ""
         except (OSError, EOFError, ValueError) as error:
-            if reader is not None:
+            if running_child is not None:
                 with self._lock:
-                    self._live.discard(reader)
-                    reader.end()
-                reader = None
-            late = isinstance(error, TimeoutError)
-            limit = f"{self._seconds:g} s" if late else bytes_text(MEMORY)
+                    self._running_children.discard(running_child)
+                    running_child.end()
+                running_child = None
+            is_late = isinstance(error, TimeoutError)
+            limit = f"{self._seconds:g} s" if is_late else bytes_text(MEMORY)
             return None, f"its header takes more than {limit}, or breaks its reader"
         finally:
-            self._free.put(reader)
+            self._idle_children.put(running_child)

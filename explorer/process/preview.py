@@ -1,9 +1,9 @@
-"""Preview: a model's tree before it is analyzed, what its header says, as rows of the layer tree.
+"""Preview: sends a model's layer tree from its header, before the model is analyzed.
 
-Opening a model for real takes as long as it takes: torch is imported, shapes are inferred, costs counted.
-Its header is read in a moment (`explorer.session.headers`), so the screen shows that first, in the same
-rows, without the figures that nobody knows yet. The rows come as the header is read, and the first of them
-at once; a process of its own reads it, so that neither the screen nor the analysis waits.
+Opening a model can take long: torch is imported, shapes are inferred, costs are counted. Its header is read
+in a moment (`explorer.session.headers`), so the screen first shows the header's rows, without unknown
+figures. The rows are sent while the header is read. A separate process reads it, so that neither the screen
+nor the analysis waits.
 """
 
 from __future__ import annotations
@@ -28,137 +28,159 @@ if TYPE_CHECKING:
     from explorer.engine.costs.layer_tree import Scope
 
 PENDING = "not analyzed yet"
-_FIRST = 8 * PAGE
-"""Rows before the tree is shown first; then it is shown with `_MORE` times as many, and so on."""
-_MORE = 16
-_ENOUGH = 100_000
-"""Rows that are on show by then; what comes behind them comes at once."""
+_FIRST_ROWS = 8 * PAGE
+"""Rows before the tree is first shown. Each later preview has `_GROWTH` times as many rows."""
+_GROWTH = 16
+_MANY_ROWS = 100_000
+"""Rows after which no further partial preview is sent: the remaining rows come with the final one."""
 
 Send = Callable[[tuple[str, Any]], None]
 
 
 class ModelHeader(Struct, frozen=True):
-    """What a header says of the whole model."""
+    """Facts of the whole model that its header gives.
+
+    Attributes:
+        format: Format of the file.
+        file_bytes: Size of the file in bytes, or None if unknown.
+        facts: Names and texts of further facts.
+    """
 
     format: str
     file_bytes: int | None
     facts: tuple[tuple[str, str], ...]
 
 
-def send(source: str, out: Send, after_first: Callable[[], object] = lambda: None) -> None:
-    """Sends what the header of `source` says, in parts, and 'end' behind them.
+def send(source: str, send_part: Send, on_shown: Callable[[], object] = lambda: None) -> None:
+    """Sends the preview of a model in parts; the last part is 'end'.
 
-    The parts: ('header', Header), ('rows', pages as chunks), ('tree', a chunk of the structure of all rows
-    sent so far, and with the last of them how far it goes: 'more', 'all', or 'all known'). What has no
-    header ends early, of a broken one come the rows that can be read: opening it says why. `after_first` is
-    called whenever there is something on show.
+    The parts are ('header', `ModelHeader`), ('rows', pages as chunks), and ('tree', (chunk, extent)). The
+    chunks of a tree are the structure of all rows sent so far. The extent is '' before the last chunk of a
+    tree. With the last chunk it is 'more', 'all', or 'all known' if an analysis would add no row. A source
+    without a header sends only 'end'. A broken header sends its readable rows; opening the model reports the
+    error.
+
+    Args:
+        source: Path of the model.
+        send_part: Function that sends one part.
+        on_shown: Function that is called after each partial preview.
     """
     try:
         outline = headers.outline(source)
         facts = tuple((str(key), str(text)) for key, text in outline.facts)
-        out(("header", ModelHeader(outline.format, outline.file_bytes, facts)))
-        _send_rows(outline, out, after_first)
+        send_part(("header", ModelHeader(outline.format, outline.file_bytes, facts)))
+        _send_rows(outline, send_part, on_shown)
     except ExplorerError:
         pass
-    out(("end", None))
+    send_part(("end", None))
 
 
-def _send_rows(outline: Outline, out: Send, after_first: Callable[[], object]) -> None:
-    tree = _Tree()
-    sent_rows = _FIRST
+def _send_rows(outline: Outline, send_part: Send, on_shown: Callable[[], object]) -> None:
+    tree = _TreeBuilder()
+    sent_rows = _FIRST_ROWS
     readable = ReadableRows(outline.rows)
-    for some in messages(tree.rows(readable)):
-        out(("rows", some))
+    for page_message in messages(tree.rows(readable)):
+        send_part(("rows", page_message))
         if tree.count >= sent_rows:
-            sent_rows = tree.count * _MORE if tree.count < _ENOUGH else sys.maxsize
-            _send_structure(tree.structure(tree.count // PAGE * PAGE), out, "more")
-            after_first()
-    is_final = tree.plain and readable.broken is None
-    _send_structure(tree.structure(tree.count), out, "all known" if is_final else "all")
+            sent_rows = tree.count * _GROWTH if tree.count < _MANY_ROWS else sys.maxsize
+            _send_structure(tree.structure(tree.count // PAGE * PAGE), send_part, "more")
+            on_shown()
+    is_final = tree.has_only_tensors and readable.broken is None
+    _send_structure(tree.structure(tree.count), send_part, "all known" if is_final else "all")
 
 
-def _send_structure(found: Structure, out: Send, far: str) -> None:
-    parts = list(chunks(found))
-    for at, chunk in enumerate(parts):
-        out(("tree", (chunk, far if at == len(parts) - 1 else "")))
+def _send_structure(structure: Structure, send_part: Send, extent: str) -> None:
+    parts = list(chunks(structure))
+    for index, chunk in enumerate(parts):
+        send_part(("tree", (chunk, extent if index == len(parts) - 1 else "")))
 
 
-class _Tree:
-    """Rows of an outline as a tree: names and scopes say what lies in what."""
+class _TreeBuilder:
+    """Builds the layer tree from the rows of an outline; names and scopes determine the groups."""
 
     def __init__(self) -> None:
         self.parent, self.depth, self.kinds = array("i"), array("H"), array("i")
         self.flags, self.params, self.weights = array("B"), array("q"), array("q")
         self._kind_ids: dict[str, int] = {}
-        self._open: list[tuple[str, int]] = []  # path and row of the groups around
-        self._known: dict[str, dict[str, tuple[Scope, ...] | None]] = {"/": {}, ".": {}}
-        self._operators = self._scoped = False
-        self.plain = True
-        """Whether there are only tensors and groups that their names make: an analysis knows no more."""
+        self._open_groups: list[tuple[str, int]] = []  # path and row of each open group, outermost first
+        self._scope_cache: dict[str, dict[str, tuple[Scope, ...] | None]] = {"/": {}, ".": {}}
+        self._has_operators = self._has_scopes = False
+        self.has_only_tensors = True
+        """Whether all rows are tensors and the groups that their names form: an analysis adds no row."""
 
     @property
     def count(self) -> int:
         return len(self.parent)
 
-    def rows(self, outlined: Iterable[OutlineRow]) -> Iterator[Layer]:
-        """A layer for each, and for each group that a name tells."""
-        waiting: OutlineRow | None = None  # an operator, until it is known whether it is alone in its group
-        for row in outlined:
-            operator = row.kind == "operator"
-            if waiting is not None:
-                yield from self._operator(waiting, row if operator else None)
-            waiting = row if operator else None
+    def rows(self, outline_rows: Iterable[OutlineRow]) -> Iterator[Layer]:
+        """Yields a layer for each outline row, and for each group in its name."""
+        pending_operator: OutlineRow | None = (
+            None  # the next row shows whether this operator is alone in its group
+        )
+        for row in outline_rows:
+            is_operator = row.kind == "operator"
+            if pending_operator is not None:
+                yield from self._operator_rows(pending_operator, row if is_operator else None)
+            pending_operator = row if is_operator else None
             if row.kind == "tensor":
-                name = self._within(row.path)
-                # beside operators, what is stored has no row in the tree of an analysis either
-                if not self._scoped and (self._open or not self._operators):
-                    yield self._add(row.path, name, row.dtype, tensor=row, note=row.note)
+                name = self._name_in_group(row.path)
+                # in a graph of operators, stored tensors have no row; an analysis has none either
+                if not self._has_scopes and (self._open_groups or not self._has_operators):
+                    yield self._add_row(row.path, name, row.dtype, tensor=row, note=row.note)
             elif row.kind == "module":
                 if row.path and row.path != "(model)":
-                    yield self._add(row.path, self._within(row.path), row.dtype, group=True, note=row.note)
+                    yield self._add_row(
+                        row.path, self._name_in_group(row.path), row.dtype, group=True, note=row.note
+                    )
             elif row.kind in ("function", "model", "more"):
-                self._open.clear()
-                yield self._add(row.path, row.path, row.dtype or row.kind, note=row.note)
-        if waiting is not None:
-            yield from self._operator(waiting, None)
+                self._open_groups.clear()
+                yield self._add_row(row.path, row.path, row.dtype or row.kind, note=row.note)
+        if pending_operator is not None:
+            yield from self._operator_rows(pending_operator, None)
 
-    def _operator(self, row: OutlineRow, following: OutlineRow | None) -> Iterator[Layer]:
+    def _operator_rows(self, row: OutlineRow, next_operator: OutlineRow | None) -> Iterator[Layer]:
         from explorer.engine.costs.onnx.scopes import (
             from_name,  # 10 ms, which a file of tensors need not wait for
         )
 
-        self._operators = True
-        if self._open and not self._scoped:  # modules are listed, and this lies in one
-            yield self._add(row.path, self._within(row.path), row.dtype, note=row.note)
+        self._has_operators = True
+        if (
+            self._open_groups and not self._has_scopes
+        ):  # the outline lists modules, and this operator is in one
+            yield self._add_row(row.path, self._name_in_group(row.path), row.dtype, note=row.note)
             return
-        self._scoped = True
-        scopes, name = from_name(row.path, self._known)
+        self._has_scopes = True
+        scopes, name = from_name(row.path, self._scope_cache)
         if scopes:
             inner = scopes[-1]
-            shared = len(self._open) >= len(scopes) and self._open[len(scopes) - 1][0] == inner.path
-            if following is not None and not shared:
-                around = from_name(following.path, self._known).scopes
-                shared = len(around) >= len(scopes) and around[len(scopes) - 1].path == inner.path
-            if not shared:
+            is_shared = (
+                len(self._open_groups) >= len(scopes) and self._open_groups[len(scopes) - 1][0] == inner.path
+            )
+            if next_operator is not None and not is_shared:
+                scopes_of_next = from_name(next_operator.path, self._scope_cache).scopes
+                is_shared = (
+                    len(scopes_of_next) >= len(scopes) and scopes_of_next[len(scopes) - 1].path == inner.path
+                )
+            if not is_shared:
                 scopes, name = scopes[:-1], inner.name
         for depth, scope in enumerate(scopes):
-            if depth < len(self._open) and self._open[depth][0] == scope.path:
+            if depth < len(self._open_groups) and self._open_groups[depth][0] == scope.path:
                 continue
-            del self._open[depth:]
-            yield self._add(scope.path, scope.name, scope.kind, group=True)
-        del self._open[len(scopes) :]
-        yield self._add(row.path, name, row.dtype, note=row.note)
+            del self._open_groups[depth:]
+            yield self._add_row(scope.path, scope.name, scope.kind, group=True)
+        del self._open_groups[len(scopes) :]
+        yield self._add_row(row.path, name, row.dtype, note=row.note)
 
-    def _within(self, path: str) -> str:
-        """What a path is called in the innermost group that it lies in; the groups beyond are left."""
-        while self._open:
-            around = self._open[-1][0]
-            if path.startswith(around) and path[len(around) : len(around) + 1] in (".", "/"):
-                return path[len(around) + 1 :]
-            self._open.pop()
+    def _name_in_group(self, path: str) -> str:
+        """Closes the groups that do not contain a path; returns its name in the innermost open group."""
+        while self._open_groups:
+            group_path = self._open_groups[-1][0]
+            if path.startswith(group_path) and path[len(group_path) : len(group_path) + 1] in (".", "/"):
+                return path[len(group_path) + 1 :]
+            self._open_groups.pop()
         return path
 
-    def _add(
+    def _add_row(
         self,
         path: str,
         name: str,
@@ -168,14 +190,14 @@ class _Tree:
         tensor: OutlineRow | None = None,
         note: str = "",
     ) -> Layer:
-        at, depth = self.count, len(self._open)
-        parent = self._open[-1][1] if self._open else -1
-        params = size = 0
+        index, depth = self.count, len(self._open_groups)
+        parent = self._open_groups[-1][1] if self._open_groups else -1
+        params = nbytes = 0
         weights: tuple[TensorInfo, ...] = ()
         if note or (kind if group else tensor is None):
-            self.plain = False
+            self.has_only_tensors = False
         if tensor is not None:
-            size = tensor.nbytes or 0
+            nbytes = tensor.nbytes or 0
             shape = None if tensor.shape is None else tuple(tensor.shape)
             params = math.prod(d for d in tensor.shape or () if isinstance(d, int) and d >= 0)
             weights = (TensorInfo(path, tensor.dtype, shape, "declared"),)
@@ -183,12 +205,12 @@ class _Tree:
         self.depth.append(depth)
         self.flags.append(GROUP | UNKNOWN if group else UNKNOWN)
         self.kinds.append(self._kind_ids.setdefault(kind, len(self._kind_ids)))
-        self.params.append(min(params, _MOST))
-        self.weights.append(min(size, _MOST))
+        self.params.append(min(params, _MAX_NUMBER))
+        self.weights.append(min(nbytes, _MAX_NUMBER))
         if group:
-            self._open.append((path, at))
+            self._open_groups.append((path, index))
         return Layer(
-            id=at,
+            id=index,
             parent=None if parent < 0 else parent,
             path=path,
             name=name,
@@ -197,13 +219,13 @@ class _Tree:
             group=group,
             weights=weights,
             params=params,
-            weight_bytes=size,
+            weight_bytes=nbytes,
             reason=f"{PENDING}; {note}" if note else PENDING,
             **NOTHING_KNOWN,
         )
 
     def structure(self, count: int) -> Structure:
-        """What is known of the first `count` rows."""
+        """Structure of the first `count` rows."""
         repeat = array("i", [1]) * count
         result = Structure(
             parent=self.parent[:count],
@@ -214,22 +236,26 @@ class _Tree:
         )
         params, weights = self.params[:count], self.weights[:count]
         unknown = array("b", [-1]) * count
-        signs: dict[Any, int] = {}
-        signed = array("i", bytes(4 * count))
-        below: dict[int, list[int]] = {}
-        for at in range(count - 1, -1, -1):
-            above = result.parent[at]
-            inside = below.pop(at, ())
-            if inside:
-                _mark_runs(result.flags, repeat, inside, signed)
-            sign = (self.kinds[at], params[at], tuple([signed[i] for i in reversed(inside)]))
-            signed[at] = signs.setdefault(sign, len(signs))
-            below.setdefault(above, []).append(at)
-            if above >= 0:
-                params[above] = min(params[above] + params[at], _MOST)
-                weights[above] = min(weights[above] + weights[at], _MOST)
-        _mark_runs(result.flags, repeat, below.pop(-1, ()), signed)
-        is_counted = not self._scoped  # what operators without modules hold is for the analysis to find
+        ids_by_signature: dict[Any, int] = {}
+        signature_ids = array("i", bytes(4 * count))
+        children_by_parent: dict[int, list[int]] = {}
+        for index in range(count - 1, -1, -1):
+            parent = result.parent[index]
+            children = children_by_parent.pop(index, ())
+            if children:
+                _mark_runs(result.flags, repeat, children, signature_ids)
+            signature = (
+                self.kinds[index],
+                params[index],
+                tuple([signature_ids[i] for i in reversed(children)]),
+            )
+            signature_ids[index] = ids_by_signature.setdefault(signature, len(ids_by_signature))
+            children_by_parent.setdefault(parent, []).append(index)
+            if parent >= 0:
+                params[parent] = min(params[parent] + params[index], _MAX_NUMBER)
+                weights[parent] = min(weights[parent] + weights[index], _MAX_NUMBER)
+        _mark_runs(result.flags, repeat, children_by_parent.pop(-1, ()), signature_ids)
+        is_counted = not self._has_scopes  # without modules only the analysis can assign weights to operators
         result.columns = {
             "macs": unknown,
             "params": narrow(params) if is_counted else unknown,
@@ -240,37 +266,39 @@ class _Tree:
         return result
 
 
-_MOST = (1 << 62) - 1
+_MAX_NUMBER = (1 << 62) - 1
 
 
-def _mark_runs(flags: array[int], repeat: array[int], backwards: Any, signed: array[int]) -> None:
-    """Marks siblings that are built alike and hold something; they come last first."""
-    siblings = list(reversed(backwards))
+def _mark_runs(
+    flags: array[int], repeat: array[int], reversed_siblings: Any, signature_ids: array[int]
+) -> None:
+    """Marks runs of sibling groups with the same contents. The siblings come in reverse order."""
+    siblings = list(reversed(reversed_siblings))
     start = 0
     while start < len(siblings):
         stop = start + 1
-        first = siblings[start]
-        if flags[first] & GROUP:
-            while stop < len(siblings) and signed[siblings[stop]] == signed[first]:
+        first_sibling = siblings[start]
+        if flags[first_sibling] & GROUP:
+            while stop < len(siblings) and signature_ids[siblings[stop]] == signature_ids[first_sibling]:
                 stop += 1
             if stop - start > 1:
-                for at in siblings[start:stop]:
-                    repeat[at] = 0
-                repeat[first] = stop - start
+                for index in siblings[start:stop]:
+                    repeat[index] = 0
+                repeat[first_sibling] = stop - start
         start = stop
 
 
 def run(source: str, descriptor: int) -> None:
-    """The process that reads a header: writes to a pipe until nobody reads it."""
+    """Runs the process that reads a header: writes to a pipe until the parent ends or closes the pipe."""
     from multiprocessing.connection import Connection
 
-    with Connection(descriptor, readable=False) as out:
+    with Connection(descriptor, readable=False) as pipe:
         parent = os.getppid()
 
-        def checked(message: tuple[str, Any]) -> None:
+        def send_checked(message: tuple[str, Any]) -> None:
             if os.getppid() != parent:
                 raise BrokenPipeError
-            out.send(message)
+            pipe.send(message)
 
-        # the first rows are waited for, the others are not: the analysis is
-        send(source, checked, lambda: os.nice(5))
+        # only the first rows are urgent; after them the analysis has priority
+        send(source, send_checked, lambda: os.nice(5))

@@ -1,7 +1,8 @@
-"""Recent models: which were opened on the screen, kept in the user's state folder, a bounded number.
+"""Recent models: the models that the screen opened most recently, in a file in the user's state folder.
 
-Only what the list shows is kept, and how a model was opened, but for trust: code runs when the user says so,
-each time. A list that cannot be read or written is an empty one, and nobody is told: it is a convenience.
+The file stores the facts that the list shows, and the options with which each model was opened. Trust is not
+stored, because code runs only when the user allows it, each time. A file that cannot be read counts as an
+empty list, without a message.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from explorer.process.saved_sessions import Opening, home
 
 MOST = 40
 _FILE = "recent.msgpack"
-_MOST_BYTES = 16 << 20
-_LONGEST = 4096
-"""Characters of a source."""
+_MAX_BYTES = 16 << 20
+_MAX_CHARACTERS = 4096
+"""Most characters of a source."""
 
 
 class RecentOpening(Struct, frozen=True):
-    """A model, and how it was opened."""
+    """A model, and the options with which it was opened."""
 
     model: RecentModel
     opening: Opening = Opening()
@@ -40,68 +41,74 @@ def _path(environment: Mapping[str, str]) -> str:
 
 
 def openings(environment: Mapping[str, str]) -> list[RecentOpening]:
-    """What was opened, the newest first."""
+    """Recent models with their options, newest first."""
     try:
         stored_openings = msgspec.msgpack.decode(
-            own_files.read(_path(environment), _MOST_BYTES), type=list[RecentOpening]
+            own_files.read(_path(environment), _MAX_BYTES), type=list[RecentOpening]
         )
     except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return []
     return [
         replace(
-            opening,
+            recent_opening,
             model=replace(
-                opening.model,
-                missing=os.path.isabs(opening.model.source) and not _exists(opening.model.source),
+                recent_opening.model,
+                missing=os.path.isabs(recent_opening.model.source)
+                and not _exists(recent_opening.model.source),
             ),
         )
-        for opening in stored_openings[:MOST]
-        if opening.model.source and "\0" not in opening.model.source and not opening.opening.trust
+        for recent_opening in stored_openings[:MOST]
+        if recent_opening.model.source
+        and "\0" not in recent_opening.model.source
+        and not recent_opening.opening.trust
     ]
 
 
 def listed(environment: Mapping[str, str]) -> tuple[RecentModel, ...]:
-    """The same without how it was opened."""
-    return tuple(one.model for one in openings(environment))
+    """Recent models without their options, newest first."""
+    return tuple(recent_opening.model for recent_opening in openings(environment))
 
 
 def add(source: str, opening: Opening, model: RecentModel, environment: Mapping[str, str]) -> None:
-    """A model was opened: it goes to the head of the list.
+    """Puts a model at the head of the list. A model opened with trust is not added.
 
     Args:
-        source: As it was typed.
-        opening: How it was opened.
-        model: What is known of it; its source and time are set here.
-        environment: Says where the list is.
+        source: Path or name that the user typed.
+        opening: Options with which the model was opened.
+        model: Known facts of the model; this function sets its source and time.
+        environment: Environment variables, which determine the state folder.
     """
-    there = _exists(source)
-    named = os.path.abspath(source) if there else source
-    if opening.trust or len(named) > _LONGEST:
+    exists = _exists(source)
+    full_source = os.path.abspath(source) if exists else source
+    if opening.trust or len(full_source) > _MAX_CHARACTERS:
         return
-    model = replace(model, source=named, opened=int(time.time()))
+    model = replace(model, source=full_source, opened=int(time.time()))
     opening = replace(
         opening, **{name: _absolute(getattr(opening, name)) for name in ("weights", "weights_file", "rules")}
     )
-    others = [opening_ for opening_ in openings(environment) if opening_.model.source != named]
-    _write([RecentOpening(model, opening), *others][:MOST], environment)
+    other_openings = [other for other in openings(environment) if other.model.source != full_source]
+    _write([RecentOpening(model, opening), *other_openings][:MOST], environment)
 
 
 def remember(source: str, options: Mapping[str, Any], info: Info, environment: Mapping[str, str]) -> None:
-    """The same of a model that was opened with `options`, and of which `info` is known."""
-    known = RecentModel(source, 0, info.model.format, info.totals.params)
-    add(source, Opening(**options), known, environment)
+    """Adds a model that was opened with `options`; its facts come from `info`."""
+    recent_model = RecentModel(source, 0, info.model.format, info.totals.params)
+    add(source, Opening(**options), recent_model, environment)
 
 
 def forget(source: str, environment: Mapping[str, str]) -> None:
-    """Takes a model off the list."""
-    _write([one for one in openings(environment) if one.model.source != source], environment)
+    """Removes a model from the list."""
+    _write(
+        [recent_opening for recent_opening in openings(environment) if recent_opening.model.source != source],
+        environment,
+    )
 
 
 def _write(models: list[RecentOpening], environment: Mapping[str, str]) -> None:
     with contextlib.suppress(OSError, UnicodeEncodeError, OverflowError, TypeError):
-        data, path = msgspec.msgpack.encode(models), _path(environment)
+        content, path = msgspec.msgpack.encode(models), _path(environment)
         own_files.make_folder(os.path.dirname(path))
-        own_files.write(path, data)
+        own_files.write(path, content)
 
 
 def _exists(path: str) -> bool:
@@ -112,5 +119,8 @@ def _exists(path: str) -> bool:
 
 
 def _absolute(path: str | None) -> str | None:
-    """A file beside the model, from the root; a name (torchvision's weights) as it is."""
+    """Absolute path of an existing file.
+
+    Returns any other text unchanged, for example the name of torchvision weights.
+    """
     return os.path.abspath(path) if path is not None and _exists(path) else path

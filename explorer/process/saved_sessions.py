@@ -1,15 +1,15 @@
-"""Saved sessions outlive their terminal: what the screen knew, in a folder of its own, until it is closed.
+"""Saved sessions: the state of the screen on disk, so that `explorer --resume` can continue after a crash.
 
-A dropped line, a closed window or a kill ends the screen without a word. So the screen keeps its state
-on disk as it changes, beside the models that were made in the session, and takes the folder away only
-when its user leaves it properly: whatever else ends it, `explorer --resume` finds the folder.
+A lost connection, a closed window or a kill ends the screen without warning. The screen therefore saves its
+state at every change, in the folder with the models of the session. It removes the folder only when the user
+quits. After any other end, `explorer --resume` finds the folder.
 
-The screen that owns a session holds a lock on its folder, which the system lets go when the process
-ends, however it ends: no list of process ids goes stale. What is read back is data that anybody may have
-written: it is decoded into typed records, and names no file outside its own folder as one of its models.
-Trust is not kept: code in a model runs when the user says so, each time.
+The screen that owns a session holds a lock on its folder. The operating system releases the lock when the
+process ends, so no list of process ids can become stale. Anybody may have written the stored data. It is
+decoded into typed records, and its models must be files in the session's folder. Trust is not stored: code in
+a model runs only when the user allows it, each time.
 
-MessagePack and not JSON, because evidence of a verification may hold an infinity or a NaN.
+The file is MessagePack, because evidence of a verification can contain infinity or NaN, which JSON lacks.
 """
 
 from __future__ import annotations
@@ -39,29 +39,35 @@ from explorer.process.screen_choices import state_folder
 from explorer.settings import machines
 
 VERSION = 3
-_WITH_FIELDS = (1, 2)
-"""Versions before: what changes keep stood in fields of the states; in the first a history was a line."""
+_OLD_VERSIONS = (1, 2)
+"""Older versions that can be read.
+
+Their states store changes in separate fields; version 1 has a linear history.
+"""
 _FILE, _LOCK = "session.msgpack", "lock"
-_MOST_BYTES = 64 << 20
-"""Of a state file: a plan of 20,000 sites takes 4 MB."""
-_MOST_OPENED = 10_000
-_MOST_LISTED = 100
-"""Sessions that a list shows: each is read."""
-_LOOKS, _LOOKING = 6, 0.002
-"""How often, and seconds between, a lock is tried by who only looks: another who looks holds it for less."""
-_WEEK = 7 * 86_400.0
-"""Seconds after which a session that nobody resumed is cleared away."""
+_MAX_BYTES = 64 << 20
+"""Largest state file in bytes; a plan of 20,000 sites takes 4 MB."""
+_MAX_OPEN_ROWS = 10_000
+_MAX_LISTED = 100
+"""Most sessions that a list shows, because each one has to be read."""
+_LOCK_TRIES, _LOCK_DELAY = 6, 0.002
+"""Attempts to take a lock, and the seconds between them.
+
+Another process that only checks holds it for less.
+"""
+_SECONDS_KEPT = 7 * 86_400.0
+"""Age in seconds at which a session that was not resumed is removed: one week."""
 
 _Count = Annotated[int, Meta(ge=0)]
 
 
 class SavedSplit(Struct, frozen=True):
-    """Where a state of the history was cut.
+    """Split of one state of the history.
 
     Attributes:
-        state: Its place.
-        request: What was asked for, in the order of its fields.
-        places: Number of units before each cut, where cuts were moved; empty for the best.
+        state: Index of the state in the history.
+        request: Values of the split request, in the order of its fields.
+        places: Number of units before each cut if the user moved cuts; empty for the best cuts.
     """
 
     state: _Count
@@ -70,24 +76,30 @@ class SavedSplit(Struct, frozen=True):
 
 
 class ScreenState(Struct, frozen=True):
-    """What the screen showed.
+    """Contents and layout of the screen.
 
     Attributes:
+        tab: Open tab.
+        exact: Whether numbers are shown in full.
         metric: Id of the tree's column.
-        query: The filter as it was typed.
-        cursor: Path of the layer under the cursor.
-        opened: Open rows of the tree: the path of a layer, and whether the row is the run that it begins.
-        machine: Of the Roofline tab.
-        hardware: The machine with all that is known of it.
-        turned: The tree is sorted from the smallest.
-        columns: Of the tree as a table; empty for those that are shown first.
-        flat: The tree shows layers without groups.
-        constants: The tree shows constants and shape arithmetic among the others.
+        by_cost: Whether the tree is sorted.
+        query: Filter text that the user typed.
+        cursor: Path of the layer at the cursor.
+        opened: Open rows of the tree: the path of a layer, and whether the row is the run that begins with
+            the layer.
+        zoom: Enlarged pane, or empty.
+        light: Whether the light theme is in use.
+        machine: Machine of the Roofline tab.
+        hardware: Machine with all its known figures.
+        turned: Whether the smallest layer comes first.
+        columns: Columns of the tree as a table; empty for the default columns.
+        flat: Whether the tree shows layers without groups.
+        constants: Whether the tree shows constants and shape arithmetic as rows.
         bookmarks: Paths of layers.
-        in_tabs: The pane in use is the right one.
-        overlays: Files of figures from outside.
-        beside: The model that stood beside this one; empty for none.
-        splits: Of the states that were cut.
+        in_tabs: Whether the right pane has the focus.
+        overlays: Files with figures from other tools.
+        beside: Model shown for comparison; empty for none.
+        splits: Splits of the states that the user split.
     """
 
     tab: str = "layer"
@@ -113,7 +125,7 @@ class ScreenState(Struct, frozen=True):
 
 
 class Opening(Struct, frozen=True):
-    """How a model is opened: the arguments of `session.Session` that the command line can give."""
+    """Options with which a model is opened: those arguments of `Session` that the command line offers."""
 
     weights: str | None = None
     weights_file: str | None = None
@@ -129,9 +141,14 @@ class SavedSession(Struct, frozen=True):
     """A session on disk.
 
     Attributes:
-        source: As it was typed, in the folder `cwd`.
-        history: None until the model is open; its files are named without their folder.
-        memory: Limit of the engine's memory in bytes.
+        source: Path or name that the user typed, relative to the folder `cwd`.
+        cwd: Current folder at that time.
+        opening: Options with which the model was opened.
+        history: History of the session, or None until the model is open. Files of the session have no folder
+            in their names.
+        view: Contents and layout of the screen.
+        memory: Memory limit of the engine in bytes, or None for no limit.
+        version: Version of the file format.
     """
 
     source: str
@@ -144,11 +161,11 @@ class SavedSession(Struct, frozen=True):
 
 
 class SessionStore:
-    """The folder of the session on show, locked.
+    """The locked folder of the session on the screen.
 
     Args:
-        folder: It.
-        lock: Descriptor of the lock, which lives as long as the process.
+        folder: Path of the folder.
+        lock: Descriptor of the lock, held until `release` or the end of the process.
     """
 
     def __init__(self, folder: str, lock: int) -> None:
@@ -156,12 +173,13 @@ class SessionStore:
         self._lock = lock
 
     def save(self, saved: SavedSession) -> bool:
-        """Replaces what is on disk, all or nothing; whether that was possible.
+        """Replaces the state on disk as a whole; a full disk must not end the screen.
 
-        A disk that is full must not end a screen that lives.
+        Returns:
+            Whether the state could be written.
         """
-        view = replace(saved.view, opened=saved.view.opened[:_MOST_OPENED])
-        history = saved.history and _inside(saved.history, self.folder)
+        view = replace(saved.view, opened=saved.view.opened[:_MAX_OPEN_ROWS])
+        history = saved.history and _with_relative_paths(saved.history, self.folder)
         path = os.path.join(self.folder, _FILE)
         try:
             own_files.write(path, msgspec.msgpack.encode(replace(saved, view=view, history=history)))
@@ -178,39 +196,42 @@ class SessionStore:
         view: ScreenState | None,
         memory: int | None,
     ) -> None:
-        """Saves a session whose model was opened with `options`; the rest as in `SavedSession`."""
+        """Saves a session whose model was opened with `options`.
+
+        For the other arguments see `SavedSession`.
+        """
         self.save(SavedSession(source, cwd, Opening(**options), history, view or ScreenState(), memory))
 
     def others_wait(self, source: str, environment: Mapping[str, str], cwd: str) -> bool:
-        """See `waiting`; this one, which is locked, does not."""
+        """Whether another session of the model waits to be resumed; see `waiting`."""
         return waiting(source, environment, cwd)
 
     def remove(self) -> None:
-        """Clears the session away: it was closed properly."""
+        """Removes the session after the user has quit."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.release()
 
     def release(self) -> None:
-        """Leaves the session for somebody else to resume."""
+        """Releases the lock, so that the session can be resumed."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
 
 def home(environment: Mapping[str, str]) -> str:
-    """The folder of all sessions: of the XDG base directories the one for state."""
+    """Folder of all sessions, in the state folder of the XDG base directories."""
     return os.path.join(state_folder(environment), "sessions")
 
 
 def begin(environment: Mapping[str, str]) -> SessionStore | None:
-    """A new session's folder, which only the user may read; None where none can be made."""
+    """Creates the folder of a new session, readable only by the user; returns None if that fails."""
     base = home(environment)
     try:
         own_files.make_folder(state_folder(environment))
         own_files.make_folder(base)
         folder = tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=base)
         os.chmod(folder, 0o700)
-        lock = _take(folder)
+        lock = _try_lock_folder(folder)
     except OSError:
         return None
     return SessionStore(folder, lock) if lock is not None else None
@@ -219,35 +240,35 @@ def begin(environment: Mapping[str, str]) -> SessionStore | None:
 def find(
     model: str | None, environment: Mapping[str, str], *, trust: bool = False, cwd: str = ""
 ) -> tuple[SessionStore, SavedSession]:
-    """The newest session that nobody has on show, taken over.
+    """Locks and returns the newest session that no screen has open.
 
     Args:
-        model: The path or name that it was opened with; None for any.
-        environment: Says where sessions are.
-        trust: The user lets code run again that he let run in that session.
-        cwd: The folder that a relative `model` is in.
+        model: Path or name that the session's model was opened with, or None for any model.
+        environment: Environment variables, which determine the folder of sessions.
+        trust: Whether code may run that the user allowed in that session.
+        cwd: Folder that a relative `model` is in.
 
     Raises:
-        Misuse: There is none, or it needs `trust`.
-        BadModel: Its state is broken, or of another version.
+        Misuse: No session matches, or the session needs `trust`.
+        BadModel: The state of the session is broken, or has another version.
     """
-    others: list[str] = []
+    other_sources: list[str] = []
     for folder in _newest_first(home(environment)):
-        lock = _take(folder)
+        lock = _try_lock_folder(folder)
         if lock is None:
             continue
         session_store = SessionStore(folder, lock)
         try:
-            saved = _read(folder)
+            saved = _read_state(folder)
             if model is not None and not _same_model(saved, model, cwd):
-                others.append(saved.source)
+                other_sources.append(saved.source)
                 session_store.release()
                 continue
             if saved.opening.trust and not trust:
                 raise Misuse(
                     "code of this model ran in this session", where=saved.source, hint="add --trust to let it"
                 )
-            _clear_rest(folder)
+            _remove_partial_files(folder)
         except BadModel:
             session_store.release()
             if model is None:
@@ -257,30 +278,34 @@ def find(
             raise
         else:
             return session_store, saved
-    hint = f"explorer --resume {others[0]}" if others else "sessions that were closed properly leave nothing"
+    hint = (
+        f"explorer --resume {other_sources[0]}"
+        if other_sources
+        else "sessions that were closed properly leave nothing"
+    )
     raise Misuse("there is no session to resume", where=model or "--resume", hint=hint)
 
 
 def waiting(source: str, environment: Mapping[str, str], cwd: str) -> bool:
     """Whether a session of this model waits to be resumed."""
     for folder in _newest_first(home(environment)):
-        if not _waits(folder):
+        if not _is_waiting(folder):
             continue
         with contextlib.suppress(BadModel):
-            if _same_model(_read(folder), source, cwd):
+            if _same_model(_read_state(folder), source, cwd):
                 return True
     return False
 
 
 def kept_sessions(environment: Mapping[str, str]) -> list[KeptSession]:
-    """The sessions that wait to be resumed, the newest first; what is broken says so."""
+    """Lists the sessions that wait to be resumed, newest first; a broken session has a note."""
     sessions: list[KeptSession] = []
-    for folder in _newest_first(home(environment))[:_MOST_LISTED]:
-        if not _waits(folder):
+    for folder in _newest_first(home(environment))[:_MAX_LISTED]:
+        if not _is_waiting(folder):
             continue
-        changed = int(_changed(folder))
+        changed = int(_last_change(folder))
         try:
-            saved = _read(folder)
+            saved = _read_state(folder)
         except BadModel as error:
             sessions.append(KeptSession("?", "", changed, note=error.what, kept=folder))
             continue
@@ -291,22 +316,22 @@ def kept_sessions(environment: Mapping[str, str]) -> list[KeptSession]:
 
 
 def take_over(folder: str, environment: Mapping[str, str]) -> tuple[SessionStore, SavedSession]:
-    """One of `kept_sessions`, taken over.
+    """Locks and returns one of `kept_sessions`.
 
     Raises:
-        Misuse: Somebody else has it meanwhile, or it needs trust.
-        BadModel: Its state is broken.
+        Misuse: Another process has taken the session, or it needs trust.
+        BadModel: The state of the session is broken.
     """
-    lock = _take(folder) if folder in _newest_first(home(environment)) else None
+    lock = _try_lock_folder(folder) if folder in _newest_first(home(environment)) else None
     if lock is None:
         raise Misuse("this session does not wait any more", hint="it was resumed, or closed")
     session_store = SessionStore(folder, lock)
     try:
-        saved = _read(folder)
+        saved = _read_state(folder)
         if saved.opening.trust:
             hint = "explorer --resume --trust lets it"
             raise Misuse("code of this model ran in this session", where=saved.source, hint=hint)
-        _clear_rest(folder)
+        _remove_partial_files(folder)
     except BaseException:
         session_store.release()
         raise
@@ -314,56 +339,59 @@ def take_over(folder: str, environment: Mapping[str, str]) -> tuple[SessionStore
 
 
 def clear_old(environment: Mapping[str, str]) -> None:
-    """Removes the sessions that nobody has resumed for a week."""
+    """Removes the sessions that were not resumed for a week."""
     for folder in _newest_first(home(environment), with_state=False):
         with contextlib.suppress(OSError):
-            if time.time() - _changed(folder) < _WEEK:
+            if time.time() - _last_change(folder) < _SECONDS_KEPT:
                 continue
-            lock = _take(folder)
+            lock = _try_lock_folder(folder)
             if lock is not None:
                 SessionStore(folder, lock).remove()
 
 
 def clear_left(environment: Mapping[str, str]) -> None:
-    """Removes what nobody resumes, and what killed processes left among the temporary files."""
+    """Removes old sessions, and temporary files of killed processes."""
     clear_old(environment)
     scratch.clear_temporary()
 
 
-# inside
+# private functions
 
 
 def _newest_first(base: str, *, with_state: bool = True) -> list[str]:
-    """Folders of sessions; a link is none."""
+    """Folders of sessions, newest first; symbolic links are ignored."""
     try:
         folders = [entry.path for entry in os.scandir(base) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
     if with_state:
         folders = [folder for folder in folders if os.path.lexists(os.path.join(folder, _FILE))]
-    return sorted(folders, key=_changed, reverse=True)
+    return sorted(folders, key=_last_change, reverse=True)
 
 
-def _changed(folder: str) -> float:
-    """When a session was last written; its folder's own age while there is no state."""
+def _last_change(folder: str) -> float:
+    """Time at which a session was last written, or at which its folder changed if it has no state."""
     for path in (os.path.join(folder, _FILE), folder):
         with contextlib.suppress(OSError):
             return os.stat(path).st_mtime
     return 0.0
 
 
-def _waits(folder: str) -> bool:
-    """Whether nobody has a session; who only looks does not stand in the way of another who looks."""
-    for _ in range(_LOOKS):
-        if (lock := _take(folder)) is not None:
+def _is_waiting(folder: str) -> bool:
+    """Whether no process has a session open.
+
+    Tries more than once, because another check may hold the lock.
+    """
+    for _ in range(_LOCK_TRIES):
+        if (lock := _try_lock_folder(folder)) is not None:
             os.close(lock)
             return True
-        time.sleep(_LOOKING)
+        time.sleep(_LOCK_DELAY)
     return False
 
 
-def _take(folder: str) -> int | None:
-    """The lock of a session, None if somebody has it or it cannot be had."""
+def _try_lock_folder(folder: str) -> int | None:
+    """Descriptor of a session's lock, or None if another process holds it or it cannot be created."""
     try:
         lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError:
@@ -378,28 +406,28 @@ def _take(folder: str) -> int | None:
     return None
 
 
-def _read(folder: str) -> SavedSession:
-    """The state in a folder, checked; paths of its models are whole again."""
+def _read_state(folder: str) -> SavedSession:
+    """Reads and checks the state in a folder; paths of its models become absolute."""
     path = os.path.join(folder, _FILE)
 
-    def broken(fault: str) -> BadModel:
+    def broken(problem: str) -> BadModel:
         hint = "remove its folder, or name the model of another session"
-        return BadModel(f"the session{fault}", where=path, hint=hint)
+        return BadModel(f"the session{problem}", where=path, hint=hint)
 
     try:
-        content = own_files.read(path, _MOST_BYTES)
+        content = own_files.read(path, _MAX_BYTES)
     except OSError as error:
         raise broken(f" cannot be read: {error.strerror}") from None
     try:
         version = msgspec.msgpack.decode(content, type=_Version).version
     except _UNREADABLE:
         raise broken("'s state is broken") from None
-    if version not in (*_WITH_FIELDS, VERSION):
+    if version not in (*_OLD_VERSIONS, VERSION):
         raise broken(f"'s state has version {version}, this program knows {VERSION}")
     try:
         document = msgspec.msgpack.decode(content)
-        if version in _WITH_FIELDS:
-            _give_records(document)
+        if version in _OLD_VERSIONS:
+            _convert_old_states(document)
         saved = msgspec.convert(document, SavedSession)
         saved = replace(saved, history=saved.history and _with_records(saved.history))
     except _UNREADABLE as error:
@@ -421,13 +449,13 @@ def _read(folder: str) -> SavedSession:
             raise broken("'s state has no history")
         if not history.is_tree:
             raise broken("'s history has a state that was made of none")
-        history = _outside(history, folder)
+        history = _with_absolute_paths(history, folder)
     return replace(saved, history=history)
 
 
 _UNREADABLE = (
     *(msgspec.MsgspecError, RecursionError, UnicodeDecodeError),
-    *(AttributeError, TypeError, ValueError),  # of a document of another form
+    *(AttributeError, TypeError, ValueError),  # raised for a document of another structure
 )
 
 
@@ -435,11 +463,11 @@ class _Version(Struct):
     version: int
 
 
-def _give_records(document: Any) -> None:
-    """Puts what a state of an older version has in fields of its own into a record of its change."""
+def _convert_old_states(document: Any) -> None:
+    """Converts an older document: moves the fields of each state's change into one record."""
     history = document.get("history") or {}
     for state in history.get("entries", ()):
-        change = next((change for change, field in _FIELDS if state.get(field)), "")
+        change = next((change for change, field in _CHANGE_BY_FIELD if state.get(field)), "")
         if change == "words":
             change, *words = state["words"]
             state["words"] = words
@@ -447,69 +475,80 @@ def _give_records(document: Any) -> None:
         state["change"] = change
 
 
-_FIELDS = (
+_CHANGE_BY_FIELD = (
     ("quantize", "quantize"),
     ("fold", "fold"),
     ("words", "words"),
     ("tile", "spec"),
     ("tile", "plan"),
 )
-"""Which change made a state of an older version, by the first field that it has."""
+"""Field of an older state, and the change that it belongs to, as pairs (change, field).
+
+The first match counts.
+"""
 
 
 def _with_records(history: History) -> History:
-    """The history, with records of the kinds that its changes keep.
+    """Returns the history with records of the types that its changes define.
 
     Raises:
-        ValidationError: A record is broken, or of a change that this program does not know.
+        ValidationError: A record is broken, or has a change that this program does not support.
     """
 
-    def typed(entry: HistoryEntry) -> HistoryEntry:
+    def with_typed_record(entry: HistoryEntry) -> HistoryEntry:
         if not entry.change:
             return replace(entry, record=None)
         if entry.change not in offered("records"):
             raise msgspec.ValidationError(f"it has a change that is not known: {entry.change[:40]!r}")
         return replace(entry, record=msgspec.convert(entry.record, load("records", entry.change)))
 
-    return replace(history, entries=tuple(map(typed, history.entries)))
+    return replace(history, entries=tuple(map(with_typed_record, history.entries)))
 
 
-def _inside(history: History, folder: str) -> History:
-    """The history with the names of its models in place of their paths; others keep their paths."""
+def _with_relative_paths(history: History, folder: str) -> History:
+    """Returns the history with bare file names for models in the session's folder.
 
-    def named(entry: HistoryEntry) -> HistoryEntry:
-        here = entry.path is not None and os.path.dirname(entry.path) == folder
-        return replace(entry, path=os.path.basename(entry.path or "")) if here else entry
+    Other paths stay absolute.
+    """
 
-    return replace(history, entries=tuple(map(named, history.entries)))
+    def with_relative_path(entry: HistoryEntry) -> HistoryEntry:
+        is_in_folder = entry.path is not None and os.path.dirname(entry.path) == folder
+        return replace(entry, path=os.path.basename(entry.path or "")) if is_in_folder else entry
+
+    return replace(history, entries=tuple(map(with_relative_path, history.entries)))
 
 
-def _outside(history: History, folder: str) -> History:
-    """The other way round, without the models that are not there any more and all that was made of them."""
+def _with_absolute_paths(history: History, folder: str) -> History:
+    """Returns the history with full paths.
+
+    Drops states whose model is missing, and the states made from them.
+    """
     entries = [replace(history.entries[0], path=None, parent=None)]
-    places: dict[int | None, int] = {0: 0}
-    for at, entry in enumerate(history.entries):
-        before = places.get(history.parent(at))
-        if before is None:
+    new_indices: dict[int | None, int] = {0: 0}
+    for index, entry in enumerate(history.entries):
+        parent_index = new_indices.get(history.parent(index))
+        if parent_index is None:
             continue
-        if at and entry.path is None and entry.change:  # a module, made again of the original
-            places[at] = len(entries)
-            entries.append(replace(entry, parent=before))
+        if index and entry.path is None and entry.change:  # a module is rebuilt from the original model
+            new_indices[index] = len(entries)
+            entries.append(replace(entry, parent=parent_index))
             continue
         name = entry.path or ""
         file = os.path.join(folder, name)
         if not name or os.path.basename(name) != name or not os.path.isfile(file) or os.path.islink(file):
             continue
-        places[at] = len(entries)
-        entries.append(replace(entry, path=file, parent=before))
+        new_indices[index] = len(entries)
+        entries.append(replace(entry, path=file, parent=parent_index))
     current = min(history.current, len(history.entries) - 1)
-    while current not in places:
+    while current not in new_indices:
         current = history.parent(current) or 0
-    return replace(history, entries=tuple(entries), current=places[current], tip=places.get(history.tip))
+    return replace(
+        history, entries=tuple(entries), current=new_indices[current], tip=new_indices.get(history.tip)
+    )
 
 
-def _clear_rest(folder: str) -> None:
-    """Removes what a job that was interrupted had half written."""
+def _remove_partial_files(folder: str) -> None:
+    """Removes the unfinished files of an interrupted job."""
     for entry in list(os.scandir(folder)):
         if entry.name.endswith(".part") and entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path, ignore_errors=True)
@@ -519,8 +558,8 @@ def _clear_rest(folder: str) -> None:
 
 
 def _same_model(saved: SavedSession, model: str, cwd: str) -> bool:
-    """Whether a session is about what the user calls `model`: a name, or a file by any path to it."""
+    """Whether a session is about the user's `model`: the same name, or any path to the same file."""
     if saved.source == model:
         return True
-    theirs, ours = os.path.join(saved.cwd, saved.source), os.path.join(cwd or os.getcwd(), model)
-    return os.path.exists(ours) and os.path.realpath(theirs) == os.path.realpath(ours)
+    saved_path, model_path = os.path.join(saved.cwd, saved.source), os.path.join(cwd or os.getcwd(), model)
+    return os.path.exists(model_path) and os.path.realpath(saved_path) == os.path.realpath(model_path)

@@ -1,9 +1,9 @@
-"""Screen choices: how its user wants the screen, kept from one session to the next.
+"""Screen choices: display settings of the user that stay from one session to the next.
 
-Unlike a saved session, which says where its user was in one model, these hold for every model, but for the
-order of its layers, which is kept for each of the last ones. The file is a few lines of JSON among what the
-XDG base directories call state; one that cannot be read, whoever wrote it, is as good as none. Read before
-the first paint: nothing heavy is imported.
+A saved session stores the user's position in one model. Screen choices apply to every model, except that the
+order of layers is stored for each recent model. The choices are a small JSON file in the state folder of the
+XDG base directories. A file that cannot be read counts as missing. The file is read before the first paint,
+so this module imports nothing large.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from explorer.host import own_files
 from explorer.host.system import user_folder
 
 _FILE = "screen.json"
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 LEFTMOST, RIGHTMOST = 20, 80
-"""Where the divider may stand: the left pane's share of the width, in percent."""
+"""Limits of the divider's position: the left pane's share of the width, in percent."""
 
 
-_MOST_ORDERS = 32
-"""Models whose order is kept, those that were looked at last."""
+_MAX_ORDERS = 32
+"""Number of models whose order is stored, most recently viewed first."""
 
 
 class ModelOrder(Struct, frozen=True, omit_defaults=True):
-    """In which order the layers of a model are shown; see `ScreenChoices`."""
+    """Order in which the layers of a model are shown; see `ScreenChoices`."""
 
     model: Annotated[str, Meta(max_length=4096)]
     metric: Annotated[str, Meta(max_length=64)] = ""
@@ -40,16 +40,18 @@ class ModelOrder(Struct, frozen=True, omit_defaults=True):
 
 
 class ScreenChoices(Struct, frozen=True, omit_defaults=True):
-    """How its user wants the screen.
+    """Display settings of the user.
 
     Attributes:
-        columns: Of the tree, from left to right; empty for those that are shown first.
-        metric: The column that it is sorted by; empty for the first.
-        by_cost, turned: Whether it is sorted, and from the smallest.
-        flat: Layers without the groups around them.
-        divider: The left pane's share of the width, in percent; None for what the columns need.
-        model: Whose order it is: the model that was looked at last.
-        others: Orders of models before it, the last first. One without an order is shown as it is executed.
+        columns: Columns of the tree, from left to right; empty for the default columns.
+        metric: Column that the layers are sorted by; empty for the first column.
+        by_cost: Whether the layers are sorted.
+        turned: Whether the smallest layer comes first.
+        flat: Whether layers are shown without their groups.
+        divider: Left pane's share of the width in percent, or None for the width that the columns need.
+        model: Model that the order belongs to: the most recently viewed one.
+        others: Orders of models viewed earlier, most recent first. A model without an entry is shown in
+            execution order.
     """
 
     columns: Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=64)] = ()
@@ -59,21 +61,21 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
     flat: bool = False
     divider: Annotated[int, Meta(ge=LEFTMOST, le=RIGHTMOST)] | None = None
     model: Annotated[str, Meta(max_length=4096)] = ""
-    others: Annotated[tuple[ModelOrder, ...], Meta(max_length=_MOST_ORDERS)] = ()
+    others: Annotated[tuple[ModelOrder, ...], Meta(max_length=_MAX_ORDERS)] = ()
 
-    def of(self, model: str) -> ScreenChoices:
-        """What holds for a model; `model` and `others` are empty in it."""
+    def for_model(self, model: str) -> ScreenChoices:
+        """Choices for one model; `model` and `others` are empty in the result."""
         for entry in self._orders():
             if entry.model == model:
                 order = entry.metric, entry.by_cost, entry.turned, entry.flat
                 return ScreenChoices(self.columns, *order, self.divider)
         return ScreenChoices(self.columns, divider=self.divider)
 
-    def after(self, before: ScreenChoices) -> ScreenChoices:
-        """These, with the orders that other models had before."""
-        orders = [one for one in before._orders() if one.model not in ("", self.model)]
+    def with_orders_of(self, previous: ScreenChoices) -> ScreenChoices:
+        """Returns these choices with the orders of other models from earlier choices."""
+        orders = [order for order in previous._orders() if order.model not in ("", self.model)]
         return replace(
-            self, others=tuple(one for one in orders if one != ModelOrder(one.model))[:_MOST_ORDERS]
+            self, others=tuple(order for order in orders if order != ModelOrder(order.model))[:_MAX_ORDERS]
         )
 
     def _orders(self) -> tuple[ModelOrder, ...]:
@@ -81,28 +83,32 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
 
 
 def state_folder(environment: Mapping[str, str]) -> str:
-    """Our folder among the user's state."""
+    """Explorer's folder in the user's state folder."""
     return user_folder("state", environment)
 
 
 def stored_choices(environment: Mapping[str, str]) -> ScreenChoices:
-    """What was chosen last; what holds at first where nothing was, or it cannot be read."""
+    """Stored choices, or the defaults if there is no readable file."""
     try:
-        content = own_files.read(os.path.join(state_folder(environment), _FILE), _MOST_BYTES)
+        content = own_files.read(os.path.join(state_folder(environment), _FILE), _MAX_BYTES)
         return msgspec.json.decode(content, type=ScreenChoices)
-    except (OSError, ValueError, RecursionError):  # msgspec's own are ValueErrors
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return ScreenChoices()
 
 
 def keep(choices: ScreenChoices, environment: Mapping[str, str]) -> bool:
-    """Writes them down beside the orders of other models, all or nothing; whether that was possible."""
+    """Stores choices together with the orders of other models; replaces the file as a whole.
+
+    Returns:
+        Whether the file could be written.
+    """
     path = os.path.join(state_folder(environment), _FILE)
-    choices = choices.after(stored_choices(environment))
-    while len(written := msgspec.json.encode(choices)) > _MOST_BYTES and choices.others:
+    choices = choices.with_orders_of(stored_choices(environment))
+    while len(content := msgspec.json.encode(choices)) > _MAX_BYTES and choices.others:
         choices = replace(choices, others=choices.others[:-1])
     try:
         own_files.make_folder(os.path.dirname(path))
-        own_files.write(path, written)
+        own_files.write(path, content)
     except OSError:
         return False
     return True

@@ -1,6 +1,6 @@
-"""Server of a session: the other end of `explorer.process.client`, one job after the other.
+"""Server of a session: the child's side of `explorer.process.client`, which runs one job after another.
 
-Every public method of `Session` can be asked for; one that takes `on_progress` says where it stands.
+A job calls a public method of `Session`. A method that accepts `on_progress` also reports its progress.
 """
 
 from __future__ import annotations
@@ -31,45 +31,52 @@ if TYPE_CHECKING:
     from explorer.facts import History, Progress
     from explorer.session import Session
 
-_SLICE = 250
-"""Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
+_ROWS_PER_MESSAGE = 250
+"""Rows in one message. Unpickling holds the interpreter's lock, so a large message would block the screen."""
 
-_PACE = 0.25
-"""Seconds between two words about the same phase; a screen looks half as often."""
+_REPORT_SECONDS = 0.25
+"""Seconds between two reports of the same phase; the screen updates half as often."""
 
-_LOOK = 0.05
-"""Seconds between two looks at a header's process; one that ended keeps its number for so long."""
+_POLL_SECONDS = 0.05
+"""Seconds between two checks of the header process. Its process id stays reserved until a check reaps it."""
 
-_OWN = ("close", "restore")
-"""Methods of the session that are this end's to call."""
+_RESERVED_METHODS = ("close", "restore")
+"""Methods of the session that only the server may call."""
 
 
-def _split(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
-    """A result without its long tables, and the tables."""
+def _split_tables(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
+    """Returns a result without its long tables, and the tables by field name."""
     if not isinstance(result, Struct) or type(result).__name__ == "Analysis":
         return result, {}
     fields = {name: getattr(result, name) for name in result.__struct_fields__}
     tables: dict[str, Sequence[Any]]
-    tables = {name: rows for name, rows in fields.items() if type(rows) is tuple and len(rows) > _SLICE}
+    tables = {
+        name: rows for name, rows in fields.items() if type(rows) is tuple and len(rows) > _ROWS_PER_MESSAGE
+    }
     return (replace(result, **dict.fromkeys(tables, ())) if tables else result), tables
 
 
-def _paced(job_id: int, answers: Connection) -> Callable[[Progress], None]:
-    """Tells of a phase at once, and now and then of what is done in it: each word wakes who listens."""
+def _throttled_progress(job_id: int, answers: Connection) -> Callable[[Progress], None]:
+    """Returns a progress callback that sends each new phase at once and other progress at intervals.
+
+    Each message wakes the receiving thread, so messages are limited.
+    """
     phase, sent_at = "", 0.0
 
     def on_progress(progress: Progress) -> None:
         nonlocal phase, sent_at
-        now = time.monotonic()
-        if progress.phase != phase or now - sent_at >= _PACE:
-            phase, sent_at = progress.phase, now
+        time_of_call = time.monotonic()
+        if progress.phase != phase or time_of_call - sent_at >= _REPORT_SECONDS:
+            phase, sent_at = progress.phase, time_of_call
             answers.send(("progress", job_id, progress, None))
 
     return on_progress
 
 
-def _call(session: Session, method: str, on_progress: Callable[[Progress], None]) -> Callable[..., Any]:
-    """A method of the session, which tells where it stands if it can.
+def _find_method(
+    session: Session, method: str, on_progress: Callable[[Progress], None]
+) -> Callable[..., Any]:
+    """Returns a method of the session, with `on_progress` bound if the method accepts it.
 
     Raises:
         ValueError: The session has no such method.
@@ -78,118 +85,128 @@ def _call(session: Session, method: str, on_progress: Callable[[Progress], None]
         return partial(_locate, session)
     if method == "analysis":
         method = "packed_analysis"
-    attribute = None if method.startswith("_") or method in _OWN else getattr(session, method, None)
+    attribute = (
+        None if method.startswith("_") or method in _RESERVED_METHODS else getattr(session, method, None)
+    )
     if not callable(attribute):
         raise ValueError(f"the session has no method '{method}'")
     function = getattr(attribute, "__func__", attribute)
-    # what checks its arguments stands around it
-    code = getattr(function, "__wrapped__", function).__code__  # `inspect` takes 20 ms to import
+    # a decorator that checks the arguments wraps the function
+    code = getattr(function, "__wrapped__", function).__code__  # importing `inspect` takes 20 ms
     takes_progress = "on_progress" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return partial(attribute, on_progress=on_progress) if takes_progress else attribute
 
 
 def _serve(requests: Connection, answers: Connection, header_pipe: int) -> None:
-    """The child: one job after the other, until the parent hangs up.
+    """Runs one job after another until the parent closes its pipe.
 
-    The model's header goes to the pipe `header_pipe`.
+    Args:
+        requests: Pipe from the parent.
+        answers: Pipe to the parent.
+        header_pipe: Descriptor of the pipe for the preview of the model's header.
     """
 
     def listen() -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 inbox.put(requests.recv())
-        # the parent is gone: nobody wants the result of what is running; what was not saved may be resumed
-        if temporary:
+        # the parent has ended, so drop the running job; a folder that is not temporary can be resumed
+        if is_temporary:
             scratch.remove(setup["workdir"])
         with contextlib.suppress(OSError):
-            os.killpg(os.getpid(), signal.SIGKILL)  # with whatever it forked
+            os.killpg(os.getpid(), signal.SIGKILL)  # includes forked processes
         os._exit(0)
 
     inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
-    _, setup, history, temporary, memory, looking = requests.recv()
+    _, setup, history, is_temporary, memory, reads_header = requests.recv()
     if memory is not None:
         memory_limit.apply(memory)
     stop_header: Callable[[], None] | None = None
-    if looking and os.path.exists(setup["source"]):  # a name has no header
-        stop_header = _fork_off(setup["source"], header_pipe, requests, answers)
+    if reads_header and os.path.exists(setup["source"]):  # a model name, unlike a path, has no header
+        stop_header = _fork_header_reader(setup["source"], header_pipe, requests, answers)
     os.close(header_pipe)
-    session = _session(setup, history)
-    # only now: two threads that import the facts and a module of theirs at once wait for each other
+    session = _open_session(setup, history)
+    # start the thread after the imports: two threads that import the facts at once deadlock
     threading.Thread(target=listen, name="requests", daemon=True).start()
     while True:
         _, job_id, method, args, kwargs = inbox.get()
 
-        on_progress = _paced(job_id, answers)
+        on_progress = _throttled_progress(job_id, answers)
         failure: ExplorerError | None = None
-        full = False
+        is_out_of_memory = False
         try:
-            result, tables = _split(_call(session, method, on_progress)(*args, **kwargs))
+            result, tables = _split_tables(_find_method(session, method, on_progress)(*args, **kwargs))
         except ExplorerError as error:
-            # under a limit a library that cannot be loaded, or fails, has met it more often than not
-            full = memory is not None and memory_limit.is_met(error)
-            failure = memory_limit.out_of_memory(memory, where=error.where) if full else with_note(error)
+            # under a memory limit, a library that fails or cannot be loaded has usually hit the limit
+            is_out_of_memory = memory is not None and memory_limit.is_met(error)
+            failure = (
+                memory_limit.out_of_memory(memory, where=error.where)
+                if is_out_of_memory
+                else with_note(error)
+            )
         except Exception as bug:
-            full = memory_limit.is_met(bug)
-            failure = memory_limit.out_of_memory(memory) if full else _one_line(bug, method)
-        if full:
-            # only now, when no frame of the failure holds anything: with nothing of what was read so far
-            session = _session(setup, session.history())
+            is_out_of_memory = memory_limit.is_met(bug)
+            failure = memory_limit.out_of_memory(memory) if is_out_of_memory else _describe_bug(bug, method)
+        if is_out_of_memory:
+            # open a new session without cached data; at this point no traceback keeps the old data alive
+            session = _open_session(setup, session.history())
         if stop_header is not None and session.is_kept:
-            stop_header()  # all is known, and the screen has better to do than to take it up
+            stop_header()  # the analysis is complete, so the preview is of no more use
         if memory is not None:
             memory_limit.keep_spare()
         if failure is not None:
             answers.send(("failed", job_id, failure, session.history()))
             continue
-        for part in _parts(result, tables):
-            answers.send((part[0], job_id, part[1], None))
+        for message in _table_messages(result, tables):
+            answers.send((message[0], job_id, message[1], None))
         result = replace(result, layers=()) if type(result).__name__ == "Analysis" else result
         answers.send(("done", job_id, result, session.history()))
         del result, tables
 
 
-def _parts(result: Any, tables: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
-    """The long tables of a result, and the rows of an analysis, a few at a time."""
+def _table_messages(result: Any, tables: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
+    """Yields the long tables of a result, and the rows of an analysis, in parts of limited size."""
     for name, rows in tables.items():
-        for at in range(0, len(rows), _SLICE):
-            yield "part", (name, rows[at : at + _SLICE])
+        for start in range(0, len(rows), _ROWS_PER_MESSAGE):
+            yield "part", (name, rows[start : start + _ROWS_PER_MESSAGE])
     if type(result).__name__ == "Analysis":
         packed: RowPages = result.layers
-        yield from (("rows", some) for some in packed.messages())
+        yield from (("rows", rows_message) for rows_message in packed.messages())
 
 
-def _fork_off(source: str, header_pipe: int, *others: Connection) -> Callable[[], None]:
-    """Reads the header in a process beside this one, while it has no thread that could hold a lock.
+def _fork_header_reader(source: str, header_pipe: int, *other_pipes: Connection) -> Callable[[], None]:
+    """Forks a process that reads the model's header; returns a function that stops it.
 
-    It is of this one's group, and so goes when this one is killed. Returns what stops it.
+    The fork comes before the first thread, because a forked copy of a lock that a thread holds stays locked.
+    The new process is in the engine's process group, and thus is killed with the engine.
     """
-    ended = False
+    has_ended = False
     lock = threading.Lock()
 
     def wait() -> None:
-        nonlocal ended
-        while not ended:
-            time.sleep(_LOOK)
-            with lock:  # once it was waited for, another process may have its number
-                ended = os.waitpid(child, os.WNOHANG)[0] != 0
+        nonlocal has_ended
+        while not has_ended:
+            time.sleep(_POLL_SECONDS)
+            with lock:  # after waitpid, another process may get this process id
+                has_ended = os.waitpid(child, os.WNOHANG)[0] != 0
 
     def stop() -> None:
         with lock:
-            if not ended:
+            if not has_ended:
                 os.kill(child, signal.SIGKILL)
 
     try:
         child = os.fork()
-    except OSError:  # then the screen shows nothing before the analysis
+    except OSError:  # without a header process the screen shows no preview
         return lambda: None
     if child:
         threading.Thread(target=wait, name="header", daemon=True).start()
         return stop
     try:
-        from explorer.process import preview  # 17 ms, in the process that it is forked for
+        from explorer.process import preview  # takes 17 ms, so import it only in the forked process
 
-        for pipe in others:
-            pipe.close()  # whoever waits for the end of the engine's pipes must not wait for this process
+        for pipe in other_pipes:
+            pipe.close()  # the parent must see the engine's pipes close even while this process runs
         preview.run(source, header_pipe)
     except BaseException:
         pass
@@ -198,25 +215,25 @@ def _fork_off(source: str, header_pipe: int, *others: Connection) -> Callable[[]
 
 
 def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:
-    """Which rows of the current model have these paths."""
+    """Row number of each of these paths in the current model; unknown paths are omitted."""
     if session.is_kept:
         rows: Any = session.packed_analysis().layers
         located: dict[str, int] = rows.located(paths)
         return located
-    sought = frozenset(paths)
-    return {layer.path: layer.id for layer in session.analysis().layers if layer.path in sought}
+    wanted_paths = frozenset(paths)
+    return {layer.path: layer.id for layer in session.analysis().layers if layer.path in wanted_paths}
 
 
-def _session(setup: Mapping[str, Any], history: History | None) -> Session:
-    # the engine comes with it, and what shows the file's header begins before
+def _open_session(setup: Mapping[str, Any], history: History | None) -> Session:
+    # this imports the engine; the header process has started already
     session: Session = explorer.session.Session(**setup)
     if history is not None:
         session.restore(history)
     return session
 
 
-def _one_line(bug: Exception, method: str) -> ExplorerError:
-    """What the screen is told of a bug; the traceback goes to the log."""
+def _describe_bug(bug: Exception, method: str) -> ExplorerError:
+    """Error with one line about an unexpected exception. The traceback goes to the log."""
     if (error := beyond(bug)) is None:
         import traceback
 
@@ -226,6 +243,6 @@ def _one_line(bug: Exception, method: str) -> ExplorerError:
 
 
 def main() -> None:
-    """The engine's process; its pipes are named on its command line."""
-    requests, answers, seen = map(int, sys.argv[1:4])
-    _serve(Connection(requests, writable=False), Connection(answers, readable=False), seen)
+    """Runs the engine process. The command line gives the descriptors of its pipes."""
+    requests, answers, header_pipe = map(int, sys.argv[1:4])
+    _serve(Connection(requests, writable=False), Connection(answers, readable=False), header_pipe)

@@ -1,6 +1,6 @@
-"""Signals and standard output while a verb works: what a model's code prints, and how the program ends.
+"""Signals and standard output while a command works: prints of a model's code, and the end of the program.
 
-Verbs that only look at headers do not come here: nothing of a model's runs, nothing is written.
+Commands that only read headers do not use this module: they run no code of a model and write no file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from explorer.process import supervisor
 
 @contextlib.contextmanager
 def calm_end() -> Iterator[None]:
-    """A polite kill, and a line that drops, unwind like Ctrl+C, so that temporary files go too."""
+    """Turns SIGTERM and SIGHUP into SystemExit, so that temporary files are removed as after Ctrl+C."""
 
     def stop(number: int, _: object) -> NoReturn:
         raise SystemExit(128 + number)
@@ -25,7 +25,9 @@ def calm_end() -> Iterator[None]:
     previous: dict[int, Any] = {}
     try:
         for number in filter(None, (signal.SIGTERM, getattr(signal, "SIGHUP", None))):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup's: the work goes on without a line
+            if (
+                signal.getsignal(number) != signal.SIG_IGN
+            ):  # nohup ignores SIGHUP, so that work continues without a terminal
                 previous[number] = signal.signal(number, stop)
     except ValueError:  # not in the main thread, where signals cannot be handled
         yield
@@ -39,11 +41,11 @@ def calm_end() -> Iterator[None]:
 
 @contextlib.contextmanager
 def answer_only(quiet: bool) -> Iterator[None]:
-    """Keeps standard output for the answer: what a model's code or a library prints goes to stderr.
+    """Reserves standard output for the answer: prints of a model's code or of a library go to standard error.
 
-    Native code writes to the file descriptor, Python to `sys.stdout`, so both are turned away. What native
-    code writes is handed to the process that supervises this one, which knows whether these were its last
-    words. With `quiet` the noise goes nowhere, and so does what libraries write to standard error.
+    Native code writes to the file descriptor and Python to `sys.stdout`, so both are redirected. Output of
+    native code goes to the supervising process, which quotes its last line if the child crashes. With
+    `quiet`, all this output and the libraries' standard error are discarded.
     """
     import warnings
 
@@ -54,31 +56,31 @@ def answer_only(quiet: bool) -> Iterator[None]:
         sink: TextIO = sys.stderr
         if quiet:
             sink = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-            _turn(stack, 1, sink.fileno())
-            _turn(stack, 2, sink.fileno())
+            _redirect(stack, 1, sink.fileno())
+            _redirect(stack, 2, sink.fileno())
             stack.enter_context(contextlib.redirect_stderr(sink))
-        elif (noise := supervisor.noise()) >= 0 and sys.stderr is not None:
-            sink = stack.enter_context(_kept(sys.stderr))
-            _turn(stack, 1, noise)
-            _turn(stack, 2, noise)
+        elif (noise_descriptor := supervisor.noise()) >= 0 and sys.stderr is not None:
+            sink = stack.enter_context(_duplicate_stream(sys.stderr))
+            _redirect(stack, 1, noise_descriptor)
+            _redirect(stack, 2, noise_descriptor)
             stack.enter_context(contextlib.redirect_stderr(sink))
         else:
-            _turn(stack, 1, 2)
+            _redirect(stack, 1, 2)
         stack.enter_context(contextlib.redirect_stdout(sink))
         yield
 
 
-def _kept(stream: TextIO) -> TextIO:
-    """A stream to where another one goes, whatever becomes of the number of its descriptor."""
+def _duplicate_stream(stream: TextIO) -> TextIO:
+    """Opens a stream to the current destination of another stream, on a duplicate of its descriptor."""
     stream.flush()
     return open(os.dup(stream.fileno()), "w", encoding=stream.encoding, errors=stream.errors, buffering=1)
 
 
-def _turn(stack: contextlib.ExitStack, descriptor: int, to: int) -> None:
-    """Points a file descriptor elsewhere until the stack unwinds; a closed one stays closed."""
+def _redirect(stack: contextlib.ExitStack, descriptor: int, target: int) -> None:
+    """Redirects a file descriptor until the stack unwinds; a closed descriptor stays closed."""
     try:
         saved = os.dup(descriptor)
-        os.dup2(to, descriptor)
+        os.dup2(target, descriptor)
     except OSError:
         return
     stack.callback(os.close, saved)

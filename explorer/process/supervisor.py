@@ -1,10 +1,10 @@
-"""Supervisor of work in a copy of this process: who is left when it ends, in native code, or never.
+"""Supervisor: runs a command's work in a forked child process, and handles signals and crashes.
 
-Native code that meets a model nobody would write aborts, or runs for good: no exception is raised, and no
-handler of a signal runs. So what a command does is done by a child, and this process waits. A signal is heard
-here, and ends the child at once; nothing of it stays, because it writes into folders that this process
-clears away (`scratch`, `targets`). Only while a result gets its name, and until the answer, is the child left
-in peace. The copy is made while there is one thread and nothing heavy is imported: it takes a millisecond.
+Native code can abort or run forever on an unusual model, and then neither exceptions nor Python's signal
+handlers run. A command therefore works in a child, and the parent waits. On a signal the parent kills the
+child and removes its temporary folders (`scratch`, `output_files`). There is one exception: while the child
+moves a finished result to its final name, it gets a little more time to finish and answer. The fork takes a
+millisecond, because it comes before other threads and large imports.
 """
 
 from __future__ import annotations
@@ -27,282 +27,295 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _GRACE = 0.5
-"""Seconds that a child has for its answer once a result has its name; a second is what a user waits."""
+"""Seconds that a child gets to answer after its result has its final name. Users wait for about a second."""
 _MOVING = 5.0
-"""Seconds more that it has to put the files of a result into place."""
-_HELD = 1.0
-"""Seconds for which what libraries print is held back: the last words of one that aborts are the reason."""
-_LOOK = 0.02
-"""Seconds between two looks at a child that is to end."""
-_STOPPING = 0.001
-"""Seconds in which one that is to stand still does."""
-_LAST = 80
-"""Characters of those words that are told."""
+"""Additional seconds that the child gets to move several files of a result to their final names."""
+_NOISE_SECONDS = 1.0
+"""Seconds for which library output is buffered: if a library aborts, its last output line is the reason."""
+_POLL_SECONDS = 0.02
+"""Seconds between two checks of a child that must end."""
+_STOP_SECONDS = 0.001
+"""Seconds to wait for a child to react to SIGSTOP."""
+_MAX_REASON_CHARACTERS = 80
+"""Most characters of the last output line that an error message quotes."""
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 _noise = -1
 
 
-def if_stopped(text: str) -> None:
-    """Says what the user is to be told if the work is stopped from now on."""
+def set_stop_message(text: str) -> None:
+    """Sets the text that the user sees if the work is stopped from now on."""
     output_files.tell("stopped", text)
 
 
 def noise() -> int:
-    """A descriptor for what libraries print from native code; below 0 where nobody supervises."""
+    """Descriptor for output that libraries print from native code, or -1 without a supervisor."""
     return _noise
 
 
 def run(work: Callable[[], int], *, memory: int | None = None, where: str = "") -> int:
-    """Runs `work` in a copy of this process.
+    """Runs `work` in a forked copy of this process.
 
     Args:
-        work: Returns an exit code; it has said all that is to be said.
-        memory: Most bytes that the copy may take.
-        where: What messages about its end are about.
+        work: Function that returns an exit code, and prints all messages itself.
+        memory: Memory limit of the child in bytes, or None for no limit.
+        where: Subject of error messages about the child's end.
 
     Returns:
-        What `work` returned.
+        Exit code that `work` returned.
 
     Raises:
-        Cancelled: Ctrl+C was pressed before there was an answer.
-        SystemExit: The same of another signal.
-        ExplorerError: Something else ended it: native code that aborts, or exits.
+        Cancelled: The user pressed Ctrl+C before the work ended.
+        SystemExit: Another signal ended the work.
+        ExplorerError: Native code aborted or exited.
     """
     memory_limit.flush()
     temporary = None
-    with contextlib.suppress(OSError, Misuse):  # whoever needs one says so
+    with contextlib.suppress(OSError, Misuse):  # code that needs the folder reports the error
         temporary = scratch.Folder()
-    heard, tell = os.pipe()
-    alive, living = os.pipe()
-    loud, quiet = os.pipe()
-    # a signal that comes meanwhile waits until somebody is there to hear it
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    message_reader, message_writer = os.pipe()
+    parent_alive_reader, parent_alive_writer = os.pipe()
+    noise_reader, noise_writer = os.pipe()
+    # delay signals until the handlers of parent and child are set
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     child = os.fork()
     if child == 0:
-        for end in (heard, living, loud):
+        for end in (message_reader, parent_alive_writer, noise_reader):
             os.close(end)
-        _work(work, tell, alive, quiet, memory, temporary, masked)
-    for end in (tell, alive, quiet):
+        _run_child(work, message_writer, parent_alive_reader, noise_writer, memory, temporary, previous_mask)
+    for end in (message_writer, parent_alive_reader, noise_writer):
         os.close(end)
     try:
-        watch = _Watch(child, heard, loud, memory, where)
-        return watch.wait(masked)
+        watch = _ChildWatcher(child, message_reader, noise_reader, memory, where)
+        return watch.wait(previous_mask)
     finally:
-        for end in (heard, living, loud):
+        for end in (message_reader, parent_alive_writer, noise_reader):
             os.close(end)
         if temporary is not None:
             temporary.remove()
 
 
-def _work(
+def _run_child(
     work: Callable[[], int],
-    tell: int,
-    alive: int,
-    loud: int,
+    message_writer: int,
+    parent_alive_reader: int,
+    noise_writer: int,
     memory: int | None,
     temporary: scratch.Folder | None,
-    masked: set[int | signal.Signals],
+    previous_mask: set[int | signal.Signals],
 ) -> None:
-    """The child; does not return."""
+    """Runs the work in the child process; does not return."""
     global _noise
     code = 2
     try:
-        for number in _SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, lambda number, frame: None)  # they are the parent's
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-        end_with(alive)
+        for signal_number in _SIGNALS:
+            if signal.getsignal(signal_number) != signal.SIG_IGN:
+                signal.signal(signal_number, lambda signal_number, frame: None)  # the parent handles signals
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+        end_with(parent_alive_reader)
         import resource
 
-        # an abort is a line of text, and nothing that lies in the user's folder
+        # an abort must not leave a core file in the user's folder
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         if temporary is not None:
             os.environ["TMPDIR"] = temporary.path
             if "tempfile" in sys.modules:
                 sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]
 
-        def told(*words: object) -> None:
-            os.write(tell, b"".join(os.fsencode(str(word)) + b"\0" for word in words) + b"\0")
+        def send_message(*words: object) -> None:
+            os.write(message_writer, b"".join(os.fsencode(str(word)) + b"\0" for word in words) + b"\0")
 
-        _noise = loud
-        output_files.listen(told)
+        _noise = noise_writer
+        output_files.listen(send_message)
         if memory is not None:
             memory_limit.apply(memory)
         try:
             code = work()
-        except SystemExit as left:
-            code = left.code if isinstance(left.code, int) else 1
+        except SystemExit as exit_request:
+            code = exit_request.code if isinstance(exit_request.code, int) else 1
         except BaseException:
             import traceback
 
             traceback.print_exc()
         memory_limit.flush()
-        told("done")
+        send_message("done")
     finally:
         os._exit(code)
 
 
-class _Watch:
-    """What the parent does until its child has ended.
+class _ChildWatcher:
+    """Waits for a child in the parent: handles signals, and collects the child's messages and library output.
 
     Args:
-        child: Its process id.
-        heard: What it tells of.
-        loud: What libraries print in it.
-        memory: Its limit.
-        where: What messages are about.
+        child: Process id of the child.
+        message_reader: Descriptor of the pipe with the child's messages.
+        noise_reader: Descriptor of the pipe with the output of libraries.
+        memory: Memory limit of the child in bytes, or None.
+        where: Subject of error messages.
     """
 
-    def __init__(self, child: int, heard: int, loud: int, memory: int | None, where: str) -> None:
-        self.child, self.heard, self.loud, self.memory, self.where = child, heard, loud, memory, where
+    def __init__(
+        self, child: int, message_reader: int, noise_reader: int, memory: int | None, where: str
+    ) -> None:
+        self.child, self.message_reader, self.noise_reader, self.memory, self.where = (
+            child,
+            message_reader,
+            noise_reader,
+            memory,
+            where,
+        )
         self.signal = 0
         self.deadline = 0.0
         self.code: int | None = None
-        self.done = False
-        self.rest = b""
-        self.said = "stopped; nothing was written"
-        self.folders: list[str] = []
-        self.made: list[str] = []
-        self.put: dict[str, tuple[str, str]] = {}
-        self.held = b""
+        self.has_finished = False
+        self.partial_message = b""
+        self.stop_message = "stopped; nothing was written"
+        self.temporary_folders: list[str] = []
+        self.new_folders: list[str] = []
+        self.expected_results: dict[str, tuple[str, str]] = {}
+        self.held_noise = b""
 
-    def wait(self, masked: set[int | signal.Signals]) -> int:
-        """Until the child has ended: its exit code."""
-        with self._hearing(masked) as woken:
+    def wait(self, previous_mask: set[int | signal.Signals]) -> int:
+        """Waits until the child has ended, and returns its exit code."""
+        with self._catch_signals(previous_mask) as wakeup_reader:
             scratch.clear_temporary()
-            while not self._ended():
-                if self.signal and self._may_end():
+            while not self._has_ended():
+                if self.signal and self._can_kill():
                     os.kill(self.child, signal.SIGKILL)
                     os.waitpid(self.child, 0)
                     self.code = -signal.SIGKILL
                     break
-                wait = _LOOK if self.signal else _HELD if self.held else None
-                ready = select.select([self.heard, self.loud, woken], [], [], wait)[0]
-                self._listen()
-                if self.loud in ready:
-                    self._hold()
+                wait = _POLL_SECONDS if self.signal else _NOISE_SECONDS if self.held_noise else None
+                ready = select.select([self.message_reader, self.noise_reader, wakeup_reader], [], [], wait)[
+                    0
+                ]
+                self._read_messages()
+                if self.noise_reader in ready:
+                    self._read_noise()
                 elif not ready:
-                    self._let_out()
-                _read(woken)
-            self._listen()
-            self._hold()
-        return self._judged()
+                    self._show_noise()
+                _read(wakeup_reader)
+            self._read_messages()
+            self._read_noise()
+        return self._exit_code()
 
     @contextlib.contextmanager
-    def _hearing(self, masked: set[int | signal.Signals]) -> Iterator[int]:
-        """Remembers signals; yields a descriptor that can be read after one came, or the child ended."""
-        woken, wake = os.pipe()
-        for end in (woken, wake, self.heard, self.loud):
+    def _catch_signals(self, previous_mask: set[int | signal.Signals]) -> Iterator[int]:
+        """Records signals.
+
+        Yields a descriptor that becomes readable after a signal or the end of the child.
+        """
+        wakeup_reader, wakeup_writer = os.pipe()
+        for end in (wakeup_reader, wakeup_writer, self.message_reader, self.noise_reader):
             os.set_blocking(end, False)
 
-        def stop(number: int, frame: FrameType | None) -> None:
-            # a key that is pressed once more is meant
+        def stop(signal_number: int, frame: FrameType | None) -> None:
+            # a second Ctrl+C stops the child without delay
             self.deadline = time.monotonic() + (0.0 if self.signal else _GRACE)
-            self.signal = self.signal or number
+            self.signal = self.signal or signal_number
 
-        ours = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-        previous = {number: signal.signal(number, stop) for number in ours}
-        previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        handled_signals = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        previous = {number: signal.signal(number, stop) for number in handled_signals}
+        previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda signal_number, frame: None)
+        previous_wakeup = signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
         try:
-            yield woken
+            yield wakeup_reader
         finally:
-            signal.set_wakeup_fd(before)
+            signal.set_wakeup_fd(previous_wakeup)
             for number, handler in previous.items():
                 signal.signal(number, handler)
-            os.close(woken)
-            os.close(wake)
+            os.close(wakeup_reader)
+            os.close(wakeup_writer)
 
-    def _ended(self) -> bool:
+    def _has_ended(self) -> bool:
         if self.code is None:
-            ended, status = os.waitpid(self.child, os.WNOHANG)
-            if ended:
+            ended_pid, status = os.waitpid(self.child, os.WNOHANG)
+            if ended_pid:
                 self.code = os.waitstatus_to_exitcode(status)
         return self.code is not None
 
-    def _may_end(self) -> bool:
-        """Whether the child may be killed: it puts no result into place, or its answer takes too long."""
-        ended = status = 0
-        while not ended:  # timeout(1) wakes whoever it stops: then the child has not stood still
+    def _can_kill(self) -> bool:
+        """Whether the child can be killed now: it is not moving a result, or its time is over."""
+        ended_pid = status = 0
+        while not ended_pid:  # timeout(1) sends SIGCONT too: then the child did not stop, so try again
             os.kill(self.child, signal.SIGSTOP)
-            time.sleep(_STOPPING)
-            ended, status = os.waitpid(self.child, os.WUNTRACED | os.WNOHANG)
+            time.sleep(_STOP_SECONDS)
+            ended_pid, status = os.waitpid(self.child, os.WUNTRACED | os.WNOHANG)
         if not os.WIFSTOPPED(status):
             self.code = os.waitstatus_to_exitcode(status)
             return False
-        self._listen()
-        moving = len(self._written()) < len(self.put)
-        if not self.put or time.monotonic() >= self.deadline + (_MOVING if moving else 0.0):
+        self._read_messages()
+        is_moving = len(self._written_results()) < len(self.expected_results)
+        if not self.expected_results or time.monotonic() >= self.deadline + (_MOVING if is_moving else 0.0):
             return True
         os.kill(self.child, signal.SIGCONT)
         return False
 
-    def _written(self) -> list[str]:
-        """The results that got their names."""
+    def _written_results(self) -> list[str]:
+        """Paths of the results that have their final names."""
         paths = []
-        for path, numbers in self.put.items():
+        for path, numbers in self.expected_results.items():
             with contextlib.suppress(OSError):
-                about = os.stat(path)
-                if (str(about.st_dev), str(about.st_ino)) == numbers:
+                status = os.stat(path)
+                if (str(status.st_dev), str(status.st_ino)) == numbers:
                     paths.append(path)
         return paths
 
-    def _listen(self) -> None:
-        """Takes in what the child told of."""
-        *whole, self.rest = (self.rest + _read(self.heard)).split(b"\0\0")
-        for message in whole:
+    def _read_messages(self) -> None:
+        """Reads the messages that the child sent."""
+        *messages, self.partial_message = (self.partial_message + _read(self.message_reader)).split(b"\0\0")
+        for message in messages:
             kind, *words = map(os.fsdecode, message.split(b"\0"))
             if kind == "stopped":
-                self.said = words[0]
+                self.stop_message = words[0]
             elif kind == "writing":
-                self.folders.append(words[0])
+                self.temporary_folders.append(words[0])
             elif kind == "made":
-                self.made.append(words[0])
+                self.new_folders.append(words[0])
             elif kind == "putting":
-                self.put[words[0]] = words[1], words[2]
+                self.expected_results[words[0]] = words[1], words[2]
             elif kind == "done":
-                self.done = True
+                self.has_finished = True
 
-    def _hold(self) -> None:
-        self.held += _read(self.loud)
-        if len(self.held) > 1 << 16:
-            self._let_out()
+    def _read_noise(self) -> None:
+        self.held_noise += _read(self.noise_reader)
+        if len(self.held_noise) > 1 << 16:
+            self._show_noise()
 
-    def _let_out(self) -> None:
-        """Shows what libraries printed."""
+    def _show_noise(self) -> None:
+        """Prints the buffered output of libraries to standard error."""
         with contextlib.suppress(OSError):
-            os.write(2, self.held)
-        self.held = b""
+            os.write(2, self.held_noise)
+        self.held_noise = b""
 
-    def _judged(self) -> int:
-        """What the child returned.
+    def _exit_code(self) -> int:
+        """Exit code that the child returned; removes the files of a child that did not finish.
 
         Raises:
-            ExplorerError: See `run`.
+            Cancelled, SystemExit, ExplorerError: See `run`.
         """
         assert self.code is not None
-        if self.code >= 0 and self.done:
-            self._let_out()
+        if self.code >= 0 and self.has_finished:
+            self._show_noise()
             return self.code
-        for folder in self.folders:
+        for folder in self.temporary_folders:
             scratch.clear(folder)
-        for folder in self.made:
-            with contextlib.suppress(OSError):  # it holds a result
+        for folder in self.new_folders:
+            with contextlib.suppress(OSError):  # fails if the folder contains a result
                 os.rmdir(folder)
-        written = self._written()
-        are = "is written and complete" if len(written) == 1 else "are written and complete"
-        outcome = f"{', '.join(written)} {are}" if written else "nothing was written"
+        written_paths = self._written_results()
+        verb = "is written and complete" if len(written_paths) == 1 else "are written and complete"
+        outcome = f"{', '.join(written_paths)} {verb}" if written_paths else "nothing was written"
         if self.signal == signal.SIGINT:
-            raise Cancelled(f"stopped; {outcome}" if written else self.said)
+            raise Cancelled(f"stopped; {outcome}" if written_paths else self.stop_message)
         if self.signal:
             raise SystemExit(128 + self.signal)
-        # torch's libraries end the process where they cannot ask for the current folder
-        raise removed_folder() or ExplorerError(self._epitaph(), where=self.where, hint=outcome)
+        # torch's libraries exit if the current folder was removed
+        raise removed_folder() or ExplorerError(self._describe_end(), where=self.where, hint=outcome)
 
-    def _epitaph(self) -> str:
-        """Why the child ended, in words."""
+    def _describe_end(self) -> str:
+        """Reason why the child ended."""
         assert self.code is not None
         names = {s.value: s.name for s in signal.Signals}
         ending = names.get(-self.code, f"signal {-self.code}") if self.code < 0 else ""
@@ -310,13 +323,17 @@ class _Watch:
             return f"stopped by {ending or 'a library'}, perhaps at {memory_limit.words(self.memory)}"
         if self.code == -signal.SIGKILL:
             return "stopped by SIGKILL, perhaps for want of memory"
-        last = " ".join(self.held.decode("utf-8", "replace").splitlines()[-1:]).strip()
-        last = last if len(last) <= _LAST else f"...{last[3 - _LAST :]}"
-        return f"a library ended the work ({': '.join(filter(None, (ending, last))) or 'it exits'})"
+        last_line = " ".join(self.held_noise.decode("utf-8", "replace").splitlines()[-1:]).strip()
+        last_line = (
+            last_line
+            if len(last_line) <= _MAX_REASON_CHARACTERS
+            else f"...{last_line[3 - _MAX_REASON_CHARACTERS :]}"
+        )
+        return f"a library ended the work ({': '.join(filter(None, (ending, last_line))) or 'it exits'})"
 
 
 def _read(end: int) -> bytes:
-    """What lies in a pipe that does not block."""
+    """Available bytes of a non-blocking pipe."""
     try:
         return os.read(end, 1 << 16)
     except BlockingIOError:

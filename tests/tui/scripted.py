@@ -62,7 +62,7 @@ from explorer.facts.sizes.decode import Decode
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training, TrainingMemory
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.features.tiling.records import TilingRecord
-from explorer.process.client import begun
+from explorer.process.client import running_future
 from explorer.session.parts import history as states
 from explorer.session.parts.figures import TableFigures
 from explorer.settings.columns import COLUMNS
@@ -559,7 +559,7 @@ def _stats(tensor: TensorInfo, layer: str) -> TensorStats:
 @dataclass
 class _Job:
     method: str
-    future: Future[Any] = field(default_factory=begun)
+    future: Future[Any] = field(default_factory=running_future)
     progress: Progress | None = None
 
 
@@ -600,7 +600,7 @@ class ScriptedEngine:
     def start(self) -> None:
         """Nothing to start."""
 
-    def rest(self) -> bool:
+    def stop_if_idle(self) -> bool:
         """Nothing to end."""
         return False
 

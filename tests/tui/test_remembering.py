@@ -219,6 +219,6 @@ def test_orders_of_many_models_with_long_names_fill_no_disk(tmp_path: Path) -> N
         assert screen_choices.keep(chosen, environment)
     assert (tmp_path / "explorer" / "screen.json").stat().st_size < 1 << 16
     kept = screen_choices.stored_choices(environment)
-    assert kept.of("0099" + "m" * 4000).by_cost
-    assert kept.of("0090" + "m" * 4000).by_cost
-    assert not kept.of("0001" + "m" * 4000).by_cost
+    assert kept.for_model("0099" + "m" * 4000).by_cost
+    assert kept.for_model("0090" + "m" * 4000).by_cost
+    assert not kept.for_model("0001" + "m" * 4000).by_cost

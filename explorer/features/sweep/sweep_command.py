@@ -306,7 +306,7 @@ _TRAINING_OPTIONS = {
 def say_what_is_kept(args: ParsedArgs) -> None:
     """Set the message for a stopped sweep: whether its rows are kept, and where."""
     kept_text = f"what was done is kept in {args.output}; the same command goes on from there"
-    supervisor.if_stopped(
+    supervisor.set_stop_message(
         f"stopped; {kept_text if args.output else 'nothing was kept; with -o FILE it would be'}"
     )
 

@@ -211,7 +211,7 @@ class OpenModels:
             if self.memory is None or resident <= self.memory:
                 break
             size = model_at_rest.engine.resident
-            if model_at_rest.engine.rest():
+            if model_at_rest.engine.stop_if_idle():
                 resident -= size
 
     @property

@@ -76,7 +76,7 @@ class ResumableSession:
 
     def choices(self) -> ScreenChoices:
         """Return the saved choices for the screen. Reads a small file."""
-        return screen_choices.stored_choices(os.environ).of(self._model())
+        return screen_choices.stored_choices(os.environ).for_model(self._model())
 
     def keep_choices(self, choices: ScreenChoices) -> None:
         """Save the choices for the screen. Thread-safe."""
