@@ -1,8 +1,9 @@
 """Checked records and arguments: a wrong name, type, choice or range gives one clear error.
 
 `Spec` is the base class of every record that a user's Python code creates. It checks its fields against their
-annotations on creation. `checked` does the same for the arguments of a function. Both convert values with an
-obvious meaning: a numpy scalar to a number, a path object to text, and a single value to a tuple of one.
+annotations on creation. `checked` does the same for the arguments of a function. Each also converts values
+with an obvious meaning: a numpy scalar becomes a number, a path object becomes text, and a single value
+becomes a tuple with one element.
 """
 
 from __future__ import annotations
@@ -44,16 +45,18 @@ class _Checked(msgspec.StructMeta):
         try:
             return super().__call__(*args, **kwargs)
         except TypeError as error:
-            wrong = next((name for name in kwargs if name not in self.__struct_fields__), None)
-            if wrong is None and len(args) + len(kwargs) > len(self.__struct_fields__):
-                wrong = f"argument {len(args)}"
-            message = str(error)[:1].lower() + str(error)[1:] if wrong is None else f"has no field '{wrong}'"
+            problem = next((name for name in kwargs if name not in self.__struct_fields__), None)
+            if problem is None and len(args) + len(kwargs) > len(self.__struct_fields__):
+                problem = f"argument {len(args)}"
+            message = (
+                str(error)[:1].lower() + str(error)[1:] if problem is None else f"has no field '{problem}'"
+            )
             fields = ", ".join(self.__struct_fields__)
             raise Misuse(message, where=self.__name__, hint=f"its fields: {fields}") from None
 
 
 class Spec(Struct, frozen=True, forbid_unknown_fields=True, metaclass=_Checked):
-    """A record whose fields are checked on creation.
+    """A record that checks its fields on creation.
 
     Raises:
         Misuse: The type of a field does not match its annotation, or the value is not among its choices or
@@ -63,9 +66,9 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True, metaclass=_Checked):
     def __post_init__(self) -> None:
         for name, kind in _fields(type(self)):
             value = getattr(self, name)
-            taken = accepted(value, kind, f"{type(self).__name__}.{name}")
-            if taken is not value:
-                msgspec.structs.force_setattr(self, name, taken)
+            converted = accepted(value, kind, f"{type(self).__name__}.{name}")
+            if converted is not value:
+                msgspec.structs.force_setattr(self, name, converted)
 
 
 @cache
@@ -84,17 +87,17 @@ def accepted(value: Any, kind: Any, where: str) -> Any:
     Raises:
         Misuse: The value has another type, is not among the choices, or is out of range.
     """
-    taken = _converted(value, kind)
-    if taken is _WRONG:
+    accepted_value = _converted(value, kind)
+    if accepted_value is _WRONG:
         plain = _plain(value)
-        tries = (_converted(plain, kind), _converted((plain,), kind))
-        taken = next((converted for converted in tries if converted is not _WRONG), _WRONG)
-    fault = "" if taken is _WRONG else _fault(taken, kind)
-    if taken is _WRONG or fault:
+        attempts = (_converted(plain, kind), _converted((plain,), kind))
+        accepted_value = next((converted for converted in attempts if converted is not _WRONG), _WRONG)
+    fault = "" if accepted_value is _WRONG else _fault(accepted_value, kind)
+    if accepted_value is _WRONG or fault:
         text = repr(value)
         value_text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
         raise Misuse(f"{value_text} cannot be taken", where=where, hint=f"give {allowed(kind)}{fault}")
-    return taken
+    return accepted_value
 
 
 _WRONG = object()
@@ -126,9 +129,8 @@ def _plain(value: Any) -> Any:
 def _fault(value: Any, kind: Any) -> str:
     """Describes the limit that a value breaks, as the end of a hint, or returns '' if it breaks none.
 
-    These limits hold for every field and argument: no infinity, no NaN, no integer beyond 64 bits, no null
-    byte in a path. msgspec 0.20 and 0.21 crash on a pattern in a union, so the types do not express these
-    limits.
+    Every field and argument forbids infinity, NaN, integers beyond 64 bits, and null bytes in paths. The
+    types do not express these limits, because msgspec 0.20 and 0.21 crash on a pattern in a union.
     """
     if isinstance(value, Mapping):
         return _fault((*value, *value.values()), kind)
@@ -184,8 +186,8 @@ def _words(info: Any) -> str:
         return _listed(_choices(info))
     if name == "TupleType":
         kinds = [_words(inner) for inner in info.item_types]
-        same = len(set(kinds)) == 1
-        return f"{len(kinds)} values, each {kinds[0]}" if same else f"values: {', '.join(kinds)}"
+        is_uniform = len(set(kinds)) == 1
+        return f"{len(kinds)} values, each {kinds[0]}" if is_uniform else f"values: {', '.join(kinds)}"
     if name in ("VarTupleType", "ListType", "CollectionType", "SetType", "FrozenSetType"):
         return f"values, each {_words(info.item_type)}"
     if name == "DictType":
@@ -250,14 +252,14 @@ def checked(function: _F, find: Find) -> _F:
             kind = kinds.get(name)
             if kind is None:
                 continue
-            taken = accepted(value, kind, f"{label}({name})")
-            if isinstance(value, tuple) and isinstance(taken, list):
-                taken = tuple(taken)
+            accepted_value = accepted(value, kind, f"{label}({name})")
+            if isinstance(value, tuple) and isinstance(accepted_value, list):
+                accepted_value = tuple(accepted_value)
             if name in by_position:
-                at = positional.index(name)
-                args = (*args[:at], taken, *args[at + 1 :])
+                index = positional.index(name)
+                args = (*args[:index], accepted_value, *args[index + 1 :])
             else:
-                kwargs[name] = taken
+                kwargs[name] = accepted_value
         _check_call(function, names, args, kwargs, label)
         return function(*args, **kwargs)
 
@@ -282,24 +284,27 @@ def _check_call(
     """
     code = function.__code__
     positional = names[: code.co_argcount]
-    first = positional[: len(args)]
+    given_names = positional[: len(args)]
     optional = {
         *positional[len(positional) - len(function.__defaults__ or ()) :],
         *(function.__kwdefaults__ or ()),
     }
-    wrong = [f"has two values for '{name}'" for name in first if name in kwargs]
+    problems = [f"has two values for '{name}'" for name in given_names if name in kwargs]
     if not code.co_flags & _OPEN:
-        wrong += [f"has no argument '{name}'" for name in kwargs if name not in names]
+        problems += [f"has no argument '{name}'" for name in kwargs if name not in names]
     if len(args) > len(positional) and not code.co_flags & _VARIABLE:
-        wrong.append(f"takes {len(positional)} values without a name, and {len(args)} are given")
-    wrong += [f"needs '{name}'" for name in names if name not in {*first, *kwargs, *optional}]
-    if wrong:
+        problems.append(f"takes {len(positional)} values without a name, and {len(args)} are given")
+    problems += [f"needs '{name}'" for name in names if name not in {*given_names, *kwargs, *optional}]
+    if problems:
         arguments = ", ".join(name for name in names if name not in ("self", "session"))
-        raise Misuse(wrong[0], where=label, hint=f"its arguments: {arguments}")
+        raise Misuse(problems[0], where=label, hint=f"its arguments: {arguments}")
 
 
 def _kinds(function: Callable[..., Any], names: tuple[str, ...], find: Find) -> dict[str, Any]:
-    """Resolves the types of a function's arguments. None for a type that cannot be checked."""
+    """Resolves the types of a function's arguments.
+
+    The type is None for an argument that cannot be checked.
+    """
     namespace = _Names(function.__globals__, find)
     kinds: dict[str, Any] = dict.fromkeys(names)
     for name, text in function.__annotations__.items():

@@ -169,9 +169,9 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
         return close
     if not names:
         return ""
-    shown = names if len(names) <= _LISTED else names[: _LISTED // 2]
-    more = f" and {len(names) - len(shown):,} more" if len(shown) < len(names) else ""
-    return f"there is: {', '.join(shown)}{more}"
+    listed_names = names if len(names) <= _LISTED else names[: _LISTED // 2]
+    rest_text = f" and {len(names) - len(listed_names):,} more" if len(listed_names) < len(names) else ""
+    return f"there is: {', '.join(listed_names)}{rest_text}"
 
 
 def nearest_alone(name: str, candidates: Iterable[str]) -> str:

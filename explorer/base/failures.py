@@ -9,12 +9,12 @@ _NO_ARRAY = ("array is too big", "Maximum allowed dimension", "maximum possible 
 """Parts of numpy's messages for an impossible shape."""
 
 
-def beyond(error: Exception) -> ExplorerError | None:
+def known_failure(error: Exception) -> ExplorerError | None:
     """Builds the error for a failure of the model or the installation, or returns None for other failures.
 
-    It covers models with numbers that do not fit or that are nested too deep, such as files made for this
-    purpose (loops of 2^62 iterations in loops of 2^62 iterations). It also covers packages that are missing,
-    broken or too old, and folders that are missing or not writable.
+    It recognizes models with numbers that do not fit or that are nested too deeply. Hostile files contain
+    them, for example loops of 2^62 iterations inside each other. It also recognizes packages that are
+    missing, broken or too old, and folders that are missing or not writable.
     """
     if (refused := failed_surroundings(error)) is not None:
         return refused

@@ -97,5 +97,5 @@ def load(kind: str, name: str) -> Any:
 
 
 def load_all(kind: str) -> Iterator[Any]:
-    """Imports and yields the targets of all offers of a kind, one after the other."""
+    """Imports and yields the targets of all offers of a kind, in order."""
     return (load(kind, name) for name in offered(kind))

@@ -82,9 +82,9 @@ def distributions(folders: Sequence[str] | None = None) -> dict[str, Distributio
     Args:
         folders: Folders with modules, in search order; `sys.path` by default.
     """
-    every: dict[str, Distribution] = {}
+    all_packages: dict[str, Distribution] = {}
     for folder in sys.path if folders is None else folders:
-        here: dict[str, Distribution] = {}
+        folder_packages: dict[str, Distribution] = {}
         try:
             entries = os.listdir(folder or os.curdir)
         except OSError:
@@ -92,13 +92,13 @@ def distributions(folders: Sequence[str] | None = None) -> dict[str, Distributio
         for entry in entries:
             if not entry.endswith((".dist-info", ".egg-info")):
                 continue
-            name, _, rest = entry[: -len(".dist-info")].partition("-")
-            key, version = _key(name), rest.partition("-")[0]
+            name, _, remainder = entry[: -len(".dist-info")].partition("-")
+            key, version = _key(name), remainder.partition("-")[0]
             # `pip install --target` leaves the metadata of the older version in the folder
-            if key not in here or release(version) > release(here[key].version):
-                here[key] = Distribution(version, folder, os.path.join(folder, entry))
-        every = {**here, **every}
-    return every
+            if key not in folder_packages or release(version) > release(folder_packages[key].version):
+                folder_packages[key] = Distribution(version, folder, os.path.join(folder, entry))
+        all_packages = {**folder_packages, **all_packages}
+    return all_packages
 
 
 def distribution(row: VersionRange, installed: Mapping[str, Distribution]) -> Distribution | None:
@@ -157,23 +157,25 @@ def missing_files(package: Distribution) -> list[str]:
         return []
     folders: dict[str, list[tuple[str, bool]]] = {}
     for line in lines:
-        path, _, rest = line.partition(",")
+        path, _, remainder = line.partition(",")
         folder, _, name = path.rpartition("/")
         if _is_code(name) and not path.startswith(("..", "/")) and not _TESTS & {*folder.split("/")}:
-            folders.setdefault(folder, []).append((name, not rest.endswith(",0")))
-    gone = []
+            folders.setdefault(folder, []).append((name, not remainder.endswith(",0")))
+    missing_paths = []
     for folder, names in folders.items():
         place = os.path.join(package.folder, folder)
         try:
-            there = set(os.listdir(place))
+            existing_names = set(os.listdir(place))
         except OSError:
-            there = set()
+            existing_names = set()
         for name, has_content in names:
             path = os.path.join(place, name)
             # checking the size of thousands of source files would take too long
-            if name not in there or (has_content and not name.endswith(".py") and not os.path.getsize(path)):
-                gone.append(f"{folder}/{name}" if folder else name)
-    return gone
+            if name not in existing_names or (
+                has_content and not name.endswith(".py") and not os.path.getsize(path)
+            ):
+                missing_paths.append(f"{folder}/{name}" if folder else name)
+    return missing_paths
 
 
 def imported_place(module: str) -> str | None:
@@ -214,16 +216,20 @@ def file_fault(row: VersionRange, package: Distribution | None) -> Fault | None:
         return None if place else missing_fault(row)
     if place is None and module_name(row) in sys.modules:
         return missing_fault(row)  # the caller blocks its import
-    called = f"{row.package} {package.version}".strip()
-    gone = missing_files(package)
-    if gone or not place:
-        some = f"{len(gone):,} of its files are missing ({gone[0]})" if gone else "its files are missing"
-        if len(gone) == 1:
-            some = f"its file {gone[0]} is missing"
-        return Fault(f"{called} is installed but {some}", repair_command(row, package.version))
-    if not _same(place, package.folder) and not _is_editable(package):
+    label = f"{row.package} {package.version}".strip()
+    missing_paths = missing_files(package)
+    if missing_paths or not place:
+        problem = (
+            f"{len(missing_paths):,} of its files are missing ({missing_paths[0]})"
+            if missing_paths
+            else "its files are missing"
+        )
+        if len(missing_paths) == 1:
+            problem = f"its file {missing_paths[0]} is missing"
+        return Fault(f"{label} is installed but {problem}", repair_command(row, package.version))
+    if not _is_same_folder(place, package.folder) and not _is_editable(package):
         message = (
-            f"{row.package} is imported from {place}, not from {package.folder} where {called} is installed"
+            f"{row.package} is imported from {place}, not from {package.folder} where {label} is installed"
         )
         return Fault(message, "", f"take {place} off PYTHONPATH, or rename {module_name(row)} there")
     return None
@@ -235,14 +241,20 @@ def own_fault() -> Fault | None:
     Returns None if no file is missing or pip did not install the program.
     """
     package = distributions().get("explorer_nn")
-    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    gone = missing_files(package) if package is not None and _same(package.folder, here) else []
-    if package is None or not gone:
-        return None
-    some = (
-        f"{len(gone):,} of the program's own files are" if len(gone) > 1 else "a file of the program's own is"
+    folder_packages = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    missing_paths = (
+        missing_files(package)
+        if package is not None and _is_same_folder(package.folder, folder_packages)
+        else []
     )
-    message = f"{some} missing ({gone[0]})"
+    if package is None or not missing_paths:
+        return None
+    problem = (
+        f"{len(missing_paths):,} of the program's own files are"
+        if len(missing_paths) > 1
+        else "a file of the program's own is"
+    )
+    message = f"{problem} missing ({missing_paths[0]})"
     return Fault(message, f"pip install --force-reinstall --no-deps {_own_source(package)}")
 
 
@@ -274,11 +286,11 @@ def import_fault(error: BaseException) -> Fault | None:
         return None
     package = distribution(row, installed)
     reason = " ".join(str(error).split())[:200]
-    called = f"{row.package} {package.version if package else ''}".strip()
-    message = f"{called} is installed but cannot be imported ({type(error).__name__}: {reason})"
-    lacks = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
-    if lacks and package_of(lacks) != row.package:
-        return Fault(f"{called} needs {lacks}, which is not installed", install_command(row))
+    label = f"{row.package} {package.version if package else ''}".strip()
+    message = f"{label} is installed but cannot be imported ({type(error).__name__}: {reason})"
+    missing_module = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    if missing_module and package_of(missing_module) != row.package:
+        return Fault(f"{label} needs {missing_module}, which is not installed", install_command(row))
     return Fault(message, repair_command(row, package.version if package else ""))
 
 
@@ -287,8 +299,8 @@ def _imported(error: BaseException) -> VersionRange | None:
     for cause in error_chain(error):
         # a frame at the top level of a module belongs to its import
         packages = [package_of(name) for name in _importing(cause)]
-        named = package_of(cause.name or "") if isinstance(cause, ImportError) else ""
-        for package in filter(None, (named, *reversed(packages))):
+        named_package = package_of(cause.name or "") if isinstance(cause, ImportError) else ""
+        for package in filter(None, (named_package, *reversed(packages))):
             return version_range(package)
     return None
 
@@ -311,7 +323,7 @@ def _is_editable(package: Distribution) -> bool:
         return False
 
 
-def _same(first: str, second: str) -> bool:
+def _is_same_folder(first: str, second: str) -> bool:
     return os.path.realpath(first) == os.path.realpath(second or os.curdir)
 
 

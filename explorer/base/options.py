@@ -154,8 +154,8 @@ def _declared_option(field: msgspec.structs.FieldInfo) -> DeclaredOption | None:
         kind, *inner = get_args(kind)
         metas += inner
     least = next((meta.ge for meta in metas if meta.ge is not None), None)
-    many = get_origin(kind) is tuple and get_args(kind)[1:] == (...,)
+    is_list = get_origin(kind) is tuple and get_args(kind)[1:] == (...,)
     default = field.default if field.default is not NODEFAULT else None
-    kind = get_args(kind)[0] if many else kind
+    kind = get_args(kind)[0] if is_list else kind
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    return DeclaredOption(field.name, kind, default, declared, many, least)
+    return DeclaredOption(field.name, kind, default, declared, is_list, least)

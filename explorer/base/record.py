@@ -37,7 +37,7 @@ else:
         )
         return record_class
 
-    def _initialiser(names, defaults, more):
+    def _initialiser(names, defaults, has_post_init):
         arguments, lines = [], []
         for name in names:
             value = defaults.get(f"_{name}")
@@ -49,7 +49,7 @@ else:
             else:
                 continue
             lines.append(f"  self.{name} = {name}")
-        if more:
+        if has_post_init:
             lines.append("  self.__post_init__()")
         exec("\n".join([f"def __init__(self, {', '.join(arguments)}):", *lines]), defaults)
         return defaults["__init__"]

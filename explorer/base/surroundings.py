@@ -75,7 +75,9 @@ def removed_folder() -> Misuse | None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        named = os.environ.get("PWD", "")
-        gone = named if named and not os.path.isdir(named) else ""
-        return Misuse("the current folder was removed", where=gone, hint="cd into a folder that exists")
+        current_path = os.environ.get("PWD", "")
+        removed_path = current_path if current_path and not os.path.isdir(current_path) else ""
+        return Misuse(
+            "the current folder was removed", where=removed_path, hint="cd into a folder that exists"
+        )
     return None

@@ -40,7 +40,7 @@ class VersionRange:
     lowest: str
     """Lower bound in pyproject.toml."""
     highest: str
-    """Newest release. Later patch releases of it also count as tested."""
+    """Newest release. Its later patch releases also count as tested."""
     module: str = ""
     """Import name, if it differs from the package's name."""
     python: str = ""

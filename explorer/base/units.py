@@ -35,27 +35,27 @@ _LARGEST = 1000
 """Bits of the largest number that is written out. A float has 1,023, and only manipulated files have more."""
 
 
-def _beyond(value: int) -> str:
+def _power_of_ten_text(value: int) -> str:
     """Formats a number that is too large to write out as a power of ten: '-10^560'."""
     return f"{'-' if value < 0 else ''}10^{int((value.bit_length() - 1) * 0.3010299957)}"
 
 
 def _scaled(value: int, base: int, units: Sequence[str]) -> str:
     if value.bit_length() > _LARGEST:
-        return _beyond(value)
-    power, scaled = 0, float(value)
+        return _power_of_ten_text(value)
+    unit_index, scaled = 0, float(value)
     # 999.996 would print as "1000.00": carry it to the next unit
-    while abs(scaled) >= base - 0.005 and power < len(units) - 1:
+    while abs(scaled) >= base - 0.005 and unit_index < len(units) - 1:
         scaled /= base
-        power += 1
-    return f"{value}{units[0]}" if power == 0 else f"{scaled:.2f}{units[power]}"
+        unit_index += 1
+    return f"{value}{units[0]}" if unit_index == 0 else f"{scaled:.2f}{units[unit_index]}"
 
 
 def exact_text(value: int | None) -> str:
     """Formats an integer with thousands separators; None -> '?'."""
     if value is None:
         return "?"
-    return f"{value:,}" if value.bit_length() <= _LARGEST else _beyond(value)
+    return f"{value:,}" if value.bit_length() <= _LARGEST else _power_of_ten_text(value)
 
 
 def many_text(count: int, noun: str) -> str:
@@ -145,8 +145,8 @@ def edges_text(edges: str, *, brief: bool = True) -> str:
 
 def seeds_text(seeds: Sequence[int]) -> str:
     """Formats the random inputs of a run: '2 random inputs, seeds 0, 1'; '' for none."""
-    many = "s" * (len(seeds) != 1)
-    return f"{len(seeds)} random input{many}, seed{many} {', '.join(map(str, seeds))}" if seeds else ""
+    plural = "s" * (len(seeds) != 1)
+    return f"{len(seeds)} random input{plural}, seed{plural} {', '.join(map(str, seeds))}" if seeds else ""
 
 
 def rounding_text(ratio: float, limit: float) -> str:

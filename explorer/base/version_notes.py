@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from explorer.base.errors import BadModel, ExplorerError
-from explorer.base.failures import beyond, internal
+from explorer.base.failures import internal, known_failure
 from explorer.base.tested_versions import (
     error_chain,
     installed_version,
@@ -110,7 +110,7 @@ def explained(error: Exception) -> ExplorerError:
     """Builds the error for any failure, with version notes."""
     if isinstance(error, ExplorerError):
         return with_note(error)
-    failure = beyond(error)
+    failure = known_failure(error)
     return internal_error(error) if failure is None else with_note(failure, error)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MOST_BYTES = 256 << 20
-"""Largest number of bytes of all files. A single file may use a quarter of it."""
+"""Largest number of bytes of all files. One file may use a quarter of this limit."""
 MOST_FILES = 2_000
 
 _MAGIC = b"explorer cache 1\n"
@@ -65,11 +65,11 @@ class CacheFolder:
             raw = self._content(name)
         except (OSError, MemoryError):
             return None
-        begins = len(_MAGIC) + _DIGEST
+        content_start = len(_MAGIC) + _DIGEST
         if raw is None or raw[: len(_MAGIC)] != _MAGIC:
             return None
-        content = memoryview(raw)[begins:]
-        if raw[len(_MAGIC) : begins] != _checksum(name, content):
+        content = memoryview(raw)[content_start:]
+        if raw[len(_MAGIC) : content_start] != _checksum(name, content):
             return None
         with contextlib.suppress(OSError):
             os.utime(os.path.join(self.path, name))  # record the use
@@ -77,8 +77,8 @@ class CacheFolder:
 
     def _content(self, name: str) -> bytes | None:
         """Reads a file, if only the user can write it and its folder."""
-        about = os.lstat(self.path)
-        if not stat.S_ISDIR(about.st_mode) or not own_files.is_ours(about):
+        status = os.lstat(self.path)
+        if not stat.S_ISDIR(status.st_mode) or not own_files.is_ours(status):
             return None
         return own_files.read(os.path.join(self.path, name), self.most_bytes)
 
@@ -109,21 +109,21 @@ class CacheFolder:
         """Removes the least recently used files until a new one fits."""
         files = sorted(self._files())
         total, count = sum(size for _, size, _ in files), len(files)
-        for used, each, path in files:
-            is_leftover = path.endswith(".new") and used < time.time() - _LEFT
+        for last_use, file_bytes, path in files:
+            is_leftover = path.endswith(".new") and last_use < time.time() - _LEFT
             if total + size > self.most_bytes or count >= MOST_FILES or is_leftover:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
-                total, count = total - each, count - 1
+                total, count = total - file_bytes, count - 1
 
     def _files(self) -> Iterator[tuple[float, int, str]]:
         """Yields the time of last use, the size and the path of each file."""
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
-                    about = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(about.st_mode):
-                        yield about.st_mtime, about.st_size, entry.path
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        yield status.st_mtime, status.st_size, entry.path
 
 
 def _checksum(name: str, content: bytes | memoryview) -> bytes:

@@ -19,8 +19,8 @@ def command(module: str, *words: str) -> list[str]:
 def end_with(alive: int) -> None:
     """Makes the system kill this process when the other end of a pipe closes for any reason.
 
-    Only Linux supports this. On other systems a thread waits for it, which cannot run while native code holds
-    the interpreter's lock.
+    Linux can do this with a signal. On other systems a thread waits for the end of the pipe; it cannot run
+    while native code holds the interpreter's lock.
 
     Args:
         alive: Read end of the pipe. The parent process holds the write end.

@@ -1,7 +1,8 @@
 """Confinement: a process that serves a visitor may use only files in one folder.
 
 `explorer serve` sets the folder in the environment of a visitor's processes. Every file that a user names is
-opened through `input_files` or `output_files`, which check it here. If no folder is set, nothing is refused.
+opened through `input_files` or `output_files`, which check it here. Without such a folder every path is
+allowed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from explorer.base.errors import Misuse
 VARIABLE = "EXPLORER_SERVED"
 
 
-def check(path: str, *, written: bool = False) -> None:
+def check(path: str, *, for_writing: bool = False) -> None:
     """Refuses a path outside the folder, also through links.
 
     Temporary folders of this process are allowed. The files that huggingface_hub stores next to the served
@@ -22,16 +23,16 @@ def check(path: str, *, written: bool = False) -> None:
     Raises:
         Misuse: The path is outside the folder.
     """
-    if (folder := os.environ.get(VARIABLE)) and not _is_inside(path, folder, written):
+    if (folder := os.environ.get(VARIABLE)) and not _is_inside(path, folder, for_writing):
         raise _outside(path)
 
 
-def check_opened(path: str, about: os.stat_result) -> None:
-    """Refuses an open file that is not the one that `check` accepted: a link changed in between.
+def check_opened(path: str, status: os.stat_result) -> None:
+    """Refuses an open file that differs from the file that `check` accepted: a link changed in between.
 
     Args:
         path: Path that was opened.
-        about: Status of the open file.
+        status: Status of the open file.
 
     Raises:
         Misuse: The open file is another file.
@@ -40,10 +41,10 @@ def check_opened(path: str, about: os.stat_result) -> None:
         return
     check(path)
     try:
-        same = os.path.samestat(about, os.lstat(os.path.realpath(path)))
+        is_same = os.path.samestat(status, os.lstat(os.path.realpath(path)))
     except OSError:
-        same = False
-    if not same:
+        is_same = False
+    if not is_same:
         raise Misuse("this file was replaced while it was opened", where=path, hint="try again")
 
 
@@ -57,10 +58,10 @@ def check_model(source: str) -> None:
     """
     if not (folder := os.environ.get(VARIABLE)):
         return
-    inside = _is_inside(source, folder)
-    if not inside and os.sep in source:
+    is_in_folder = _is_inside(source, folder)
+    if not is_in_folder and os.sep in source:
         raise _outside(source)
-    if not inside or not os.path.exists(source):
+    if not is_in_folder or not os.path.exists(source):
         raise Misuse("only files of the folder that is served are opened", where=source)
 
 
@@ -68,30 +69,30 @@ def _outside(path: str) -> Misuse:
     return Misuse("this is outside the folder that is served", where=path, hint="name a file in it")
 
 
-def _is_inside(path: str, folder: str, written: bool = False) -> bool:
+def _is_inside(path: str, folder: str, for_writing: bool = False) -> bool:
     from explorer.host import scratch  # takes 3 ms, and few processes are confined
 
     try:
-        root, real = os.path.realpath(folder), os.path.realpath(path)
+        root, real_path = os.path.realpath(folder), os.path.realpath(path)
         # also works for a file that does not exist yet
-        if os.path.commonpath([root, real]) == root:
+        if os.path.commonpath([root, real_path]) == root:
             return True
     except ValueError:  # a null byte, or another drive
         return False
-    return (not written and os.path.dirname(real) == blobs_of(root)) or scratch.is_private(path)
+    return (not for_writing and os.path.dirname(real_path) == blobs_of(root)) or scratch.is_private(path)
 
 
 def blobs_of(folder: str) -> str:
     """Finds the folder of the files behind a folder of huggingface_hub's cache; '' for other folders.
 
-    models--NAME/snapshots/REVISION/FILE is a link to models--NAME/blobs/DIGEST. These are the only links that
-    leave the folder of a model.
+    models--NAME/snapshots/REVISION/FILE is a link to models--NAME/blobs/DIGEST. No other links leave the
+    folder of a model.
 
     Args:
         folder: Path without links, see `os.path.realpath`.
     """
     parts = folder.split(os.sep)
-    for at in range(2, len(parts)):
-        if parts[at - 1] == "snapshots" and parts[at - 2].startswith("models--"):
-            return os.sep.join([*parts[: at - 1], "blobs"])
+    for index in range(2, len(parts)):
+        if parts[index - 1] == "snapshots" and parts[index - 2].startswith("models--"):
+            return os.sep.join([*parts[: index - 1], "blobs"])
     return ""

@@ -1,7 +1,7 @@
-"""Doctor: what is installed here, what the machine and its terminal are, what is wrong, and what mends it.
+"""Doctor: checks the installation, the machine and the terminal, and names a repair for each problem.
 
-It answers where nothing else does, so it needs the standard library alone: facts, which need msgspec, are no
-part of it. Each part that fails is a problem of its own instead of the end of all.
+The doctor must also work with a broken installation. It therefore uses only the standard library, and records
+without msgspec. If one check fails, the failure becomes a problem, and the other checks continue.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 @record
 class Problem:
-    """One thing that is wrong.
+    """One problem.
 
     Attributes:
         what: The problem in one line.
-        command: The command that mends it; empty where none does.
-        advice: The next step where no command mends it; empty where one does, or where none is known.
+        command: Command that repairs it, or empty if no command does.
+        advice: Next step without a command, or empty if there is a command or the next step is unknown.
     """
 
     what: str
@@ -53,10 +53,10 @@ class PythonInfo:
     """The Python that runs the program.
 
     Attributes:
-        version: Its version.
-        executable: Its path.
-        tested: The versions that the tests passed with.
-        program: The folder of the program's code.
+        version: Version of Python.
+        executable: Path of Python.
+        tested: Versions with which the tests passed.
+        program: Folder of the program's code.
     """
 
     version: str
@@ -70,11 +70,12 @@ class PackageInfo:
     """A package that the program uses.
 
     Attributes:
-        package: The name that pip knows.
-        version: The installed version; null where the package is absent, empty where its metadata is.
-        tested: The versions that the tests passed with.
-        extra: The extra that brings the package; empty for a package of every installation.
-        state: `newer` than the tested versions is no problem, nor is an `absent` package of an extra.
+        package: Name for pip.
+        version: Installed version; null if the package is absent, empty if its metadata is missing.
+        tested: Versions with which the tests passed.
+        extra: Extra that contains the package; empty for a package of every installation.
+        state: State of the package. `newer` than the tested versions is not a problem, and neither is an
+            `absent` package of an extra.
     """
 
     package: str
@@ -86,13 +87,13 @@ class PackageInfo:
 
 @record
 class ExtraInfo:
-    """An extra.
+    """An extra: a group of optional packages.
 
     Attributes:
-        name: As in `pip install 'explorer-nn[NAME]'`.
-        installed: Whether each of its packages is installed.
-        lacks: Its packages that are not installed.
-        command: The command that installs it.
+        name: Name of the extra, as in `pip install 'explorer-nn[NAME]'`.
+        installed: Whether all packages of the extra are installed.
+        lacks: Packages of the extra that are not installed.
+        command: Command that installs the extra.
     """
 
     name: str
@@ -103,13 +104,13 @@ class ExtraInfo:
 
 @record
 class FolderInfo:
-    """A folder that the program keeps files in.
+    """A folder in which the program keeps files.
 
     Attributes:
-        use: What it holds.
-        path: The folder; for `config` the file.
-        exists: Whether it is there.
-        writable: Whether it can be written, or made.
+        use: Purpose of the folder.
+        path: Path of the folder, or of the file for `config`.
+        exists: Whether the path exists.
+        writable: Whether the folder can be written or created.
     """
 
     use: Literal["config", "cache", "state", "temporary"]
@@ -123,13 +124,13 @@ class TerminalInfo:
     """The terminal.
 
     Attributes:
-        width: Cells in a line; null without a terminal.
-        height: Lines; null without a terminal.
-        name: The variable TERM.
-        colors: How many colors it shows; 0 where NO_COLOR or TERM turns them off.
-        encoding: The encoding of standard output.
-        over_ssh: Whether the session comes over SSH.
-        inside: `tmux` or `screen`, where one of them stands between; else empty.
+        width: Width in cells; null without a terminal.
+        height: Height in lines; null without a terminal.
+        name: Value of the variable TERM.
+        colors: Number of colors that the terminal shows; 0 if NO_COLOR or TERM turns colors off.
+        encoding: Encoding of standard output.
+        over_ssh: Whether the session runs over SSH.
+        inside: `tmux` or `screen` if the terminal runs in one; otherwise empty.
     """
 
     width: int | None
@@ -146,13 +147,13 @@ class MachineInfo:
     """The machine.
 
     Attributes:
-        system: Operating system, its release, the architecture, the C library.
-        processor: The processor's name.
-        processors: Processors that this process may use.
-        memory_bytes: Memory of the machine, or of the container if that is less; null where unknown.
-        free_bytes: Memory that is free; null where unknown.
+        system: Operating system with its release, the architecture, and the C library.
+        processor: Name of the processor.
+        processors: Number of processors that this process may use.
+        memory_bytes: Memory of the machine, or the limit of the container if that is lower; null if unknown.
+        free_bytes: Available memory; null if unknown.
         gpus: Names of the GPUs.
-        gpu_sources: Where the program looked for GPUs.
+        gpu_sources: Places in which the program looked for GPUs.
     """
 
     system: str
@@ -169,14 +170,14 @@ class Checkup:
     """The answer of `explorer doctor`.
 
     Attributes:
-        explorer: The program's version.
-        python: The Python that runs it.
-        machine: Processors, memory, GPUs.
-        terminal: Size, colors, encoding.
-        folders: Where files are kept.
-        packages: Each package that the program uses.
-        extras: Each extra.
-        problems: What is wrong; the exit code is 1 if anything is.
+        explorer: Version of the program.
+        python: The Python that runs the program.
+        machine: Processors, memory, and GPUs.
+        terminal: Size, colors, and encoding.
+        folders: Folders in which the program keeps files.
+        packages: All packages that the program uses.
+        extras: All extras.
+        problems: Problems that were found; the exit code is 1 if there are any.
     """
 
     explorer: str
@@ -190,18 +191,18 @@ class Checkup:
 
 
 def checkup(*, extras: bool = False) -> Checkup:
-    """Looks at everything.
+    """Checks the installation, the machine, the terminal and the folders.
 
     Args:
-        extras: Whether packages of extras are imported, too, which takes seconds.
+        extras: Whether to import the packages of extras, too, which takes seconds.
     """
     problems: list[Problem] = []
     installed = installation.distributions()
-    tried = [row for row in TESTED[1:] if extras or not installation.extra_name(row)]
-    tried = [row for row in tried if installation.distribution(row, installed) is not None]
-    # nothing of it is of use on Windows
-    names = [] if os.name == "nt" else map(module_name, tried)
-    trial = _asked(lambda: ImportTrial(names), None, "imports cannot be tried", problems)
+    rows_to_try = [row for row in TESTED[1:] if extras or not installation.extra_name(row)]
+    rows_to_try = [row for row in rows_to_try if installation.distribution(row, installed) is not None]
+    # on Windows itself the packages are not used
+    names = [] if os.name == "nt" else map(module_name, rows_to_try)
+    trial = _try_or_report(lambda: ImportTrial(names), None, "imports cannot be tried", problems)
     python, machine, terminal = _python(problems), _machine(problems), _terminal(problems)
     folders = tuple(_folders(problems))
     packages = _packages(installed, trial, problems)
@@ -211,7 +212,7 @@ def checkup(*, extras: bool = False) -> Checkup:
 
 
 def short_path(text: str) -> str:
-    """A text with '~' for the user's home: what is pasted into a bug report names nobody."""
+    """Replaces the user's home folder in a text by '~', so that a bug report does not reveal a name."""
     import re
 
     for home in {os.environ.get("HOME", "").rstrip("/\\"), os.path.expanduser("~").rstrip("/\\")}:
@@ -221,18 +222,18 @@ def short_path(text: str) -> str:
 
 
 def _add(problem: Problem, problems: list[Problem]) -> None:
-    """Adds a problem, unless the command of another mends it, too."""
-    mends = problem.command or problem.what
-    if all(mends not in (other_problem.command, other_problem.what) for other_problem in problems):
+    """Adds a problem, unless a listed problem has the same command or text."""
+    remedy = problem.command or problem.what
+    if all(remedy not in (other_problem.command, other_problem.what) for other_problem in problems):
         problems.append(problem)
 
 
 def _problem(fault: Fault) -> Problem:
-    return Problem(short_path(fault.what), _pip(fault.command), short_path(fault.advice))
+    return Problem(short_path(fault.what), _pip_command(fault.command), short_path(fault.advice))
 
 
-def _pip(command: str) -> str:
-    """A command of pip's, for the environment that this is."""
+def _pip_command(command: str) -> str:
+    """Adapts a pip command to the running environment."""
     if not command.startswith("pip "):
         return command
     import shutil
@@ -247,16 +248,16 @@ def _pip(command: str) -> str:
     return f"{python} -m {command}"
 
 
-def _asked(ask: Callable[[], T], otherwise: U, subject: str, problems: list[Problem]) -> T | U:
-    """What `ask` returns; where it fails, that is a problem."""
+def _try_or_report(compute: Callable[[], T], default: U, subject: str, problems: list[Problem]) -> T | U:
+    """Returns the result of `compute`, or `default` if it fails; the failure becomes a problem."""
     try:
-        return ask()
+        return compute()
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         fault = installation.import_fault(error)
         problem = Problem(f"{subject}: {short_path(reason)}", "", "") if fault is None else _problem(fault)
         _add(problem, problems)
-        return otherwise
+        return default
 
 
 # -- Python and its packages
@@ -275,14 +276,14 @@ def _python(problems: list[Problem]) -> PythonInfo:
     return PythonInfo(version, short_path(sys.executable or "?"), range_text(row), short_path(program))
 
 
-_STANDS_ON = {
+_DEPENDENCIES = {
     **dict.fromkeys(("gguf", "ml_dtypes", "onnx", "onnxruntime"), "numpy"),
     "textual": "rich",
     **dict.fromkeys(
         ("torchvision", "torchinfo", "onnxscript", "transformers", "torchao", "lightning"), "torch"
     ),
 }
-"""Packages that cannot be imported where another cannot be."""
+"""Packages that cannot be imported if another package cannot."""
 
 
 def _packages(
@@ -307,45 +308,49 @@ def _packages(
             _add(_problem(fault), problems)
         version = "" if version is None and state == "fine" else version
         states[module_name(row)] = PackageInfo(row.package, version, range_text(row), extra, state)
-    well = ("fine", "newer")
+    working_states = ("fine", "newer")
     for module, fault in (trial.faults() if trial else {}).items():
-        below = states.get(_STANDS_ON.get(module, ""))
-        if states[module].state in well:
+        dependency = states.get(_DEPENDENCIES.get(module, ""))
+        if states[module].state in working_states:
             states[module].state = "broken"
-            # what stands on a broken package is whole again when that is
-            if below is None or below.state in well:
+            # repairing a broken dependency also repairs this package
+            if dependency is None or dependency.state in working_states:
                 _add(_problem(fault), problems)
     return tuple(states.values())
 
 
 def _extras(packages: Sequence[PackageInfo]) -> Iterator[ExtraInfo]:
     for name in dict.fromkeys(EXTRAS.values()):
-        mine = [package for package in packages if package.extra == name]
-        lacks = tuple(package.package for package in mine if package.state == "absent")
-        yield ExtraInfo(name, not lacks, lacks, extra_command(name))
+        own_packages = [package for package in packages if package.extra == name]
+        missing_packages = tuple(package.package for package in own_packages if package.state == "absent")
+        yield ExtraInfo(name, not missing_packages, missing_packages, extra_command(name))
 
 
 # -- folders
 
 
 def _folders(problems: list[Problem]) -> Iterator[FolderInfo]:
-    kinds: tuple[tuple[Kind, str], ...] = (
+    folder_kinds: tuple[tuple[Kind, str], ...] = (
         ("config", "machines cannot be saved"),
         ("cache", "models are analyzed anew each time"),
         ("state", "sessions cannot be resumed"),
     )
-    for kind, loss in kinds:
-        folder = _asked(lambda kind=kind: user_folder(kind, os.environ), "?", f"the {kind} folder", problems)  # type: ignore[misc]
+    for kind, loss in folder_kinds:
+        folder = _try_or_report(
+            lambda kind=kind: user_folder(kind, os.environ), "?", f"the {kind} folder", problems
+        )  # type: ignore[misc]
         path = folder
         if kind == "config":
             path = os.environ.get("EXPLORER_CONFIG") or os.path.join(folder, "config.toml")
             folder = os.path.dirname(path) or os.curdir
             _check_config(path, problems)
-        near = _nearest(folder)
-        writable = folder != "?" and _is_writable(near) and not (path != folder and os.path.isdir(path))
+        existing_folder = _nearest_existing(folder)
+        writable = (
+            folder != "?" and _is_writable(existing_folder) and not (path != folder and os.path.isdir(path))
+        )
         if not writable and folder != "?":
             message = f"nothing can be written to {short_path(folder)}: {loss}"
-            problems.append(Problem(message, _mend(kind, near), ""))
+            problems.append(Problem(message, _repair_command(kind, existing_folder), ""))
         path_text = "none: there is no home folder" if folder.startswith(NOWHERE) else short_path(path)
         yield FolderInfo(kind, path_text, os.path.exists(path), writable)
     yield _temporary(problems)
@@ -367,7 +372,7 @@ def _temporary(problems: list[Problem]) -> FolderInfo:
 def _check_config(path: str, problems: list[Problem]) -> None:
     try:
         content = input_files.content(path, internal=True)
-        import tomllib  # 30 ms, where there is a file
+        import tomllib  # takes 30 ms, so import it only if there is a file
 
         tomllib.loads(content.decode("utf-8-sig"))
     except FileNotFoundError:
@@ -383,8 +388,8 @@ def _check_config(path: str, problems: list[Problem]) -> None:
         problems.append(Problem(f"{short_path(path)} is not TOML: {reason}", "", "correct that line"))
 
 
-def _nearest(path: str) -> str:
-    """The folder itself, or the nearest one above it that is there."""
+def _nearest_existing(path: str) -> str:
+    """Returns the folder itself, or its nearest parent that exists."""
     path = os.path.abspath(path)
     while not os.path.lexists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
@@ -395,20 +400,25 @@ def _is_writable(folder: str) -> bool:
     return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
 
 
-def _mend(kind: str, near: str) -> str:
-    """A command after which the folder can be written."""
+def _repair_command(kind: str, existing_folder: str) -> str:
+    """Returns a command after which the folder can be written."""
     import shlex
 
     mine = getattr(os, "getuid", lambda: None)()
-    place = short_path(near)
-    quoted = place if shlex.quote(place[1:]) == place[1:] else shlex.quote(near)
+    place = short_path(existing_folder)
+    quoted = place if shlex.quote(place[1:]) == place[1:] else shlex.quote(existing_folder)
     try:
-        about = os.stat(near)
+        status = os.stat(existing_folder)
     except OSError:
-        about = None
+        status = None
     home = os.path.expanduser("~")
-    if about is not None and os.path.isdir(near) and f"{near}/".startswith(f"{home}/") and mine:
-        return f"chmod u+rwx {quoted}" if about.st_uid == mine else f'sudo chown -R "$USER" {quoted}'
+    if (
+        status is not None
+        and os.path.isdir(existing_folder)
+        and f"{existing_folder}/".startswith(f"{home}/")
+        and mine
+    ):
+        return f"chmod u+rwx {quoted}" if status.st_uid == mine else f'sudo chown -R "$USER" {quoted}'
     import tempfile
 
     return f"export XDG_{kind.upper()}_HOME={tempfile.gettempdir()}/explorer-{kind}"
@@ -425,10 +435,10 @@ def _terminal(problems: list[Problem]) -> TerminalInfo:
     if size is not None and not encoding.lower().replace("-", "").startswith("utf"):
         message = f"standard output is {encoding}: lines and bars are drawn in plain letters"
         problems.append(Problem(message, "export LC_ALL=C.UTF-8", ""))
-    inside = "tmux" if environment.get("TMUX") else "screen" if environment.get("STY") else ""
-    ssh = any(environment.get(key) for key in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
+    multiplexer = "tmux" if environment.get("TMUX") else "screen" if environment.get("STY") else ""
+    over_ssh = any(environment.get(key) for key in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
     columns, rows = size or (None, None)
-    return TerminalInfo(columns, rows, name, _colors(environment), encoding.lower(), ssh, inside)
+    return TerminalInfo(columns, rows, name, _colors(environment), encoding.lower(), over_ssh, multiplexer)
 
 
 def _size(number: int) -> tuple[int, int] | None:
@@ -454,15 +464,20 @@ def _colors(environment: Mapping[str, str]) -> int:
 def _machine(problems: list[Problem]) -> MachineInfo:
     from explorer.host import processor
 
-    name = _asked(processor.name, platform.machine(), "the processor", problems)
-    many = _asked(lambda: len(processor.processors()), os.cpu_count() or 1, "the processors", problems)
-    memory, gpus = _asked(_memory, None, "the memory", problems), _asked(_gpus, None, "the GPU", problems)
-    whole, free = memory or (None, None)
+    name = _try_or_report(processor.name, platform.machine(), "the processor", problems)
+    processor_count = _try_or_report(
+        lambda: len(processor.processors()), os.cpu_count() or 1, "the processors", problems
+    )
+    memory, gpus = (
+        _try_or_report(_memory, None, "the memory", problems),
+        _try_or_report(_gpus, None, "the GPU", problems),
+    )
+    total_bytes, free = memory or (None, None)
     names, sources = gpus or ((), ())
     if os.name == "nt":
         message = "this is Windows: only --help, --version and doctor answer"
         problems.append(Problem(message, "wsl --install", ""))
-    return MachineInfo(_system(), name, many, whole, free, names, sources)
+    return MachineInfo(_system(), name, processor_count, total_bytes, free, names, sources)
 
 
 def _system() -> str:
@@ -478,24 +493,31 @@ def _memory() -> tuple[int | None, int | None]:
     import psutil
 
     memory = psutil.virtual_memory()
-    whole, free = int(memory.total), int(memory.available)
+    total_bytes, available_bytes = int(memory.total), int(memory.available)
     limit = _text("/sys/fs/cgroup/memory.max").strip()
-    if limit.isdecimal() and 0 < int(limit) < whole:
-        used = _text("/sys/fs/cgroup/memory.current").strip()
-        free = min(free, int(limit) - int(used)) if used.isdecimal() else min(free, int(limit))
-        whole = int(limit)
-    return whole, free
+    if limit.isdecimal() and 0 < int(limit) < total_bytes:
+        used_text = _text("/sys/fs/cgroup/memory.current").strip()
+        available_bytes = (
+            min(available_bytes, int(limit) - int(used_text))
+            if used_text.isdecimal()
+            else min(available_bytes, int(limit))
+        )
+        total_bytes = int(limit)
+    return total_bytes, available_bytes
 
 
 _DRIVERS = "/proc/driver/nvidia/gpus"
 
 
 def _gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of GPUs and where they were looked for: drivers' own files first, which takes no process."""
-    looked: list[str] = []
+    """Names of GPUs, and the places searched.
+
+    Files of drivers come first, because they need no child process.
+    """
+    sources: list[str] = []
     names: list[str] = []
     if sys.platform.startswith("linux"):
-        looked += [_DRIVERS, "/dev/kfd"]
+        sources += [_DRIVERS, "/dev/kfd"]
         try:
             cards = sorted(os.listdir(_DRIVERS))
         except OSError:
@@ -509,9 +531,9 @@ def _gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
     if sys.platform == "darwin" and platform.machine() == "arm64":
         return ("Apple GPU (Metal)",), ("the processor",)
     if not names:
-        looked.append("nvidia-smi")
+        sources.append("nvidia-smi")
         names += _nvidia_smi()
-    return tuple(names), tuple(looked)
+    return tuple(names), tuple(sources)
 
 
 def _nvidia_smi() -> list[str]:
@@ -523,12 +545,16 @@ def _nvidia_smi() -> list[str]:
         return []
     words = [program, "--query-gpu=name", "--format=csv,noheader"]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             words, capture_output=True, text=True, errors="replace", timeout=5, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+    return (
+        [line.strip() for line in result.stdout.splitlines() if line.strip()]
+        if result.returncode == 0
+        else []
+    )
 
 
 def _text(path: str) -> str:

@@ -34,7 +34,7 @@ class FileRead(Struct, frozen=True):
     spans: tuple[tuple[int, int], ...]
 
 
-def whole(path: str) -> FileRead:
+def full_read(path: str) -> FileRead:
     """Records that a file was read in full.
 
     Raises:
@@ -46,16 +46,16 @@ def whole(path: str) -> FileRead:
 
 def read_of(path: str, size: int, spans: Iterable[tuple[int, int]]) -> FileRead:
     """Records parts of a file that were read."""
-    return FileRead(os.path.abspath(path), os.path.realpath(path), size, tuple(joined(spans)))
+    return FileRead(os.path.abspath(path), os.path.realpath(path), size, tuple(merge_spans(spans)))
 
 
-def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sorts spans and joins adjacent and overlapping ones."""
+def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sorts spans, and merges adjacent and overlapping spans."""
     merged: list[tuple[int, int]] = []
     for offset, size in sorted(spans):
         if merged and offset <= sum(merged[-1]):
-            begin, before = merged.pop()
-            offset, size = begin, max(before, offset + size - begin)
+            begin, previous_size = merged.pop()
+            offset, size = begin, max(previous_size, offset + size - begin)
         merged.append((offset, size))
     return merged
 

@@ -19,7 +19,10 @@ _OWN = gc.get_freeze_count()
 
 
 _RARELY = 10_000
-"""New objects between searches on the screen: a key press makes a thousand, most of them short-lived."""
+"""New objects between searches on the screen.
+
+One key press creates a thousand objects, most of them short-lived.
+"""
 
 
 def freeze_once() -> None:

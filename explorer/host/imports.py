@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SECONDS = 40.0
 """Seconds for each process. A busy machine or a network disk takes many times the usual second."""
 _SECONDS_MORE = 10.0
-"""Seconds for the remaining packages after one that hangs."""
+"""Seconds for the remaining packages after a package hangs."""
 _FIRST = {"numpy", "rich", "torch"}
 _UNUSED = {"tflite"}
 """Packages of which the program imports single modules. Importing the package would import all of them."""
@@ -63,7 +63,7 @@ class ImportTrial:
 
     def __init__(self, modules: Iterable[str]) -> None:
         groups: dict[str, list[str]] = {}
-        # packages on which others depend come first, because the others fail for the same reason
+        # dependencies come first, because a broken dependency also breaks its dependents
         for module in sorted(modules, key=lambda name: name not in _FIRST):
             if module not in _UNUSED:
                 groups.setdefault(extra_of(module), []).append(module)
@@ -73,34 +73,38 @@ class ImportTrial:
 
     def faults(self) -> dict[str, Fault]:
         """Waits for all trials and returns the faults of the packages that cannot be imported, by module."""
-        every: dict[str, str] = {}
+        reason_by_module: dict[str, str] = {}
         for names, child in self._children:
-            every |= self._reasons(names, child)
-        return _told_once({name: _fault(name, reason) for name, reason in every.items()}, every)
+            reason_by_module |= self._reasons(names, child)
+        return _told_once(
+            {name: _fault(name, reason) for name, reason in reason_by_module.items()}, reason_by_module
+        )
 
     def _reasons(self, names: Sequence[str], child: subprocess.Popen[str]) -> dict[str, str]:
         """Collects the reasons of failed imports of one installation, by module."""
         reasons: dict[str, str] = {}
-        until = self._until
+        deadline = self._until
         while True:
-            late = False
+            is_late = False
             try:
-                out, _ = child.communicate(timeout=max(0.1, until - time.monotonic()))
+                output, _ = child.communicate(timeout=max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                late = True
+                is_late = True
                 child.kill()
-                out, _ = child.communicate()
-            lines = out.splitlines()
+                output, _ = child.communicate()
+            lines = output.splitlines()
             reasons |= {name: reason for name, reason in zip(lines[::2], lines[1::2], strict=False) if reason}
-            begun = lines[-1] if len(lines) % 2 else ""
-            if begun not in names:
+            unfinished = lines[-1] if len(lines) % 2 else ""
+            if unfinished not in names:
                 return reasons
-            reasons[begun] = "it takes too long" if late else f"it ends the process ({child.returncode})"
-            names = names[names.index(begun) + 1 :]
+            reasons[unfinished] = (
+                "it takes too long" if is_late else f"it ends the process ({child.returncode})"
+            )
+            names = names[names.index(unfinished) + 1 :]
             if not names:
                 return reasons
             child = _child(self._path, names)
-            until = max(self._until, time.monotonic() + _SECONDS_MORE)
+            deadline = max(self._until, time.monotonic() + _SECONDS_MORE)
 
 
 def _child(path: str, names: Sequence[str]) -> subprocess.Popen[str]:
@@ -118,16 +122,20 @@ def _fault(module: str, reason: str) -> Fault:
     row = next(row for row in TESTED if module_name(row) == module)
     package = distribution(row, distributions())
     version = package.version if package else ""
-    called = f"{row.package} {version}".strip()
-    if lacks := _lacked(module, reason):
-        return Fault(f"{called} needs {lacks}, which is not installed", install_command(row))
-    return Fault(f"{called} is installed but cannot be imported ({reason})", repair_command(row, version))
+    label = f"{row.package} {version}".strip()
+    if missing_module := _lacked(module, reason):
+        return Fault(f"{label} needs {missing_module}, which is not installed", install_command(row))
+    return Fault(f"{label} is installed but cannot be imported ({reason})", repair_command(row, version))
 
 
 def _lacked(module: str, reason: str) -> str:
     """Finds the missing package that a module imports; '' if the import failed for another reason."""
-    lacks = _LACKS.match(reason)
-    return lacks[1] if lacks is not None and lacks[1].partition(".")[0] != module else ""
+    missing_module = _LACKS.match(reason)
+    return (
+        missing_module[1]
+        if missing_module is not None and missing_module[1].partition(".")[0] != module
+        else ""
+    )
 
 
 def _told_once(faults: dict[str, Fault], reasons: dict[str, str]) -> dict[str, Fault]:

@@ -125,22 +125,22 @@ def text(
     return open(number, encoding=encoding, errors=errors, newline=newline)
 
 
-def content(path: str, *, internal: bool = False, most: int = MOST_BYTES) -> bytes:
+def content(path: str, *, internal: bool = False, max_bytes: int = MOST_BYTES) -> bytes:
     """Reads a complete file.
 
     Args:
         path: Path of the file.
         internal: Whether the program chose the path, as for `descriptor`.
-        most: Largest size in bytes.
+        max_bytes: Largest size in bytes.
 
     Raises:
         Misuse: The file is outside the served folder.
-        OSError: The file cannot be read, is not a regular file, or is larger than `most`.
+        OSError: The file cannot be read, is not a regular file, or is larger than `max_bytes`.
     """
     with binary(path, internal=internal) as file:
-        raw = file.read(most + 1)
-    if len(raw) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB")
+        raw = file.read(max_bytes + 1)
+    if len(raw) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes >> 20} MiB")
     return raw
 
 
@@ -227,13 +227,13 @@ def toml(source: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
         text = source.decode("utf-8-sig") if isinstance(source, bytes) else source
     except UnicodeDecodeError:
         raise Misuse("this is not TOML: it is no text in UTF-8", where=path) from None
-    if deep := re.search(_DEEP, re.sub(QUOTED, "q", text)):
-        line = deep.string.count("\n", 0, deep.start()) + 1
+    if deep_key := re.search(_DEEP, re.sub(QUOTED, "q", text)):
+        line = deep_key.string.count("\n", 0, deep_key.start()) + 1
         raise Misuse("a key has too many parts", where=f"{path}:{line}")
     try:
         return text, tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError also for a number with too many digits
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        at = re.search(_AT, reason)
-        where = f"{path}:{at[1]}" if at and at[1] else path
+        position = re.search(_AT, reason)
+        where = f"{path}:{position[1]}" if position and position[1] else path
         raise Misuse(f"this is not TOML: {re.sub(_AT, '', reason)}", where=where) from None

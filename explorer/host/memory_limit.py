@@ -1,13 +1,13 @@
 """Memory limit of a process, and detection of the errors that libraries report when it is reached.
 
 The limit is RLIMIT_DATA, which covers a process's private writable memory: heap, stacks, anonymous maps. It
-does not count mapped weights, which are read-only, nor the address space that torch, CUDA and glibc's arenas
-only reserve. RLIMIT_AS would count both, so a model of 100 GB could not be opened. RLIMIT_RSS is not
-enforced, and watching the resident size would react too late. A copy-on-write map of a file
-(`torch.load(mmap=True)`) counts in full. Only Linux counts maps under this limit.
+does not count mapped weights, which are read-only. It also does not count the address space that torch, CUDA
+and glibc's arenas only reserve. RLIMIT_AS would count both, so a model of 100 GB could not be opened.
+RLIMIT_RSS is not enforced, and watching the resident size would react too late. A copy-on-write map of a file
+(`torch.load(mmap=True)`) counts in full. This limit counts maps on Linux only.
 
-At the limit Python raises MemoryError. Native code throws, aborts, or fails with its own message, and
-`is_met` knows those messages. The parent process reports a child that was killed.
+Python raises MemoryError at the limit. Native code throws, aborts, or fails with its own message; `is_met`
+recognizes those messages. The parent process reports a child that was killed.
 """
 
 from __future__ import annotations

@@ -37,15 +37,15 @@ def check_target(
         new_folder: Folder that will be created before the result is written.
 
     Raises:
-        Misuse: `path` is one of those files, its folder does not exist, it is not a regular file, it exists
-            and must not be replaced, or this process may not write there (`confinement`).
+        Misuse: `path` is a file in use, or it exists and must not be replaced. Or `path` is not a regular
+            file, its folder does not exist, or this process may not write there (`confinement`).
     """
     _check_confined(path)
     if os.path.isdir(path):
         raise Misuse("is a directory", where=path, hint="name a file to write")
-    beside = f"{path}.data"
-    if any(_same_file(file, beside) for file in weights):
-        raise Misuse("the model's weights lie beside it", where=beside, hint="choose another name")
+    data_path = f"{path}.data"
+    if any(_same_file(file, data_path) for file in weights):
+        raise Misuse("the model's weights lie beside it", where=data_path, hint="choose another name")
     if not os.path.lexists(path):
         _check_folder(os.path.dirname(os.path.abspath(path)), new_folder)
         return
@@ -91,7 +91,7 @@ def _files(model: str) -> tuple[str, ...]:
 
 
 def _check_confined(path: str) -> None:
-    confinement.check(path, written=True)
+    confinement.check(path, for_writing=True)
 
 
 def _same_file(a: str, b: str) -> bool:
@@ -151,8 +151,8 @@ def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False
         raise Misuse("is a directory", where=path, hint="name a file to write")
     folder, name = os.path.split(os.path.abspath(path))
     _check_folder(folder)
-    staging, ours = _staging(path), scratch.is_private(path)
-    if not ours:
+    staging, is_private = _staging(path), scratch.is_private(path)
+    if not is_private:
         tell("writing", staging)
     lock = _claimed(staging, path)
     try:
@@ -165,7 +165,7 @@ def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False
         if executable:
             mode = os.stat(temporary).st_mode
             os.chmod(temporary, mode | (mode & 0o444) >> 2)
-        _put(staging, folder, name, overwrite, ours)
+        _move_into_place(staging, folder, name, overwrite, is_private)
     except OSError as error:
         raise _unwritten(path, error) from error
     finally:
@@ -187,7 +187,7 @@ def _unwritten(path: str, error: OSError) -> Misuse:
     return Misuse(f"cannot be written: {text}", where=path, hint="nothing was written")
 
 
-def _put(staging: str, folder: str, name: str, overwrite: bool, ours: bool) -> None:
+def _move_into_place(staging: str, folder: str, name: str, overwrite: bool, is_private: bool) -> None:
     """Moves the written files into place, the file `name` last.
 
     Raises:
@@ -195,21 +195,21 @@ def _put(staging: str, folder: str, name: str, overwrite: bool, ours: bool) -> N
         OSError: A file cannot be moved.
     """
     entries = sorted(os.listdir(staging), key=lambda entry: entry == name)
-    if ours:
+    if is_private:
         for entry in entries:
             os.chmod(os.path.join(staging, entry), scratch.PRIVATE)
     else:
-        about = os.stat(os.path.join(staging, name))
-        tell("putting", os.path.join(folder, name), about.st_dev, about.st_ino)
-    done: list[str] = []
+        status = os.stat(os.path.join(staging, name))
+        tell("putting", os.path.join(folder, name), status.st_dev, status.st_ino)
+    moved_paths: list[str] = []
     try:
         for entry in entries:
             target = os.path.join(folder, entry)
             _move(os.path.join(staging, entry), target, overwrite)
-            done.append(target)
+            moved_paths.append(target)
     except BaseException as error:
-        for placed in () if overwrite else done:
-            os.unlink(placed)
+        for moved_path in () if overwrite else moved_paths:
+            os.unlink(moved_path)
         if isinstance(error, FileExistsError) and not overwrite:
             raise Misuse(
                 "the file exists", where=target, hint="choose another name, or say --force"
@@ -218,7 +218,9 @@ def _put(staging: str, folder: str, name: str, overwrite: bool, ours: bool) -> N
 
 
 def _move(source: str, target: str, overwrite: bool) -> None:
-    """Renames a file. Without `overwrite` it never replaces another file, even one created in the meantime.
+    """Renames a file.
+
+    Without `overwrite` an existing file is never replaced, even if it was created in the meantime.
 
     Raises:
         FileExistsError: The target exists.
@@ -236,7 +238,7 @@ def _move(source: str, target: str, overwrite: bool) -> None:
         os.replace(source, target)
 
 
-_BESIDE = 1 << 20
+_MARGIN_BYTES = 1 << 20
 """Bytes that a file needs besides its weights."""
 
 
@@ -252,7 +254,7 @@ def check_room(path: str, nbytes: int) -> None:
     """
     import shutil  # takes 12 ms with its imports, too slow for the start of every command
 
-    if shutil.disk_usage(os.path.dirname(path)).free < nbytes + _BESIDE:
+    if shutil.disk_usage(os.path.dirname(path)).free < nbytes + _MARGIN_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -263,9 +265,9 @@ def listen(tell: Callable[..., None]) -> None:
     """Registers a listener for written files.
 
     Args:
-        tell: Callback. Its arguments are 'writing' and the folder of a new result; 'made' and a folder for
-            results that does not exist yet; or 'putting', the path of the result, and the device and inode of
-            the file that will get this name.
+        tell: Callback with one of three groups of arguments. 'writing' comes with the folder of a new result.
+            'made' comes with a folder for results that does not exist yet. 'putting' comes with the path of a
+            result, and the device and inode of the file that will get this name.
     """
     global _listener
     _listener = tell
@@ -316,5 +318,5 @@ def _staging(path: str) -> str:
     import hashlib  # takes 10 ms; commands that write nothing do not need it
 
     folder, name = os.path.split(os.path.abspath(path))
-    mark = hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()
-    return os.path.join(folder, f".explorer-{mark}.part")
+    digest = hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()
+    return os.path.join(folder, f".explorer-{digest}.part")

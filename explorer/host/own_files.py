@@ -20,31 +20,31 @@ for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
     _WRITING |= getattr(os, _name, 0)
 
 
-def is_ours(about: os.stat_result) -> bool:
+def is_ours(status: os.stat_result) -> bool:
     """Whether the user owns a file or folder and only the user may write it; True if unknown."""
-    return not hasattr(os, "getuid") or (about.st_uid == os.getuid() and not about.st_mode & 0o022)
+    return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
 
 
-def read(path: str, most: int) -> bytes:
+def read(path: str, max_bytes: int) -> bytes:
     """Reads one of the user's own files.
 
     Args:
         path: Path of the file. A link is refused.
-        most: Largest size in bytes.
+        max_bytes: Largest size in bytes.
 
     Raises:
-        OSError: The file cannot be read, is not a regular file, is larger than `most`, or others can write
+        OSError: The file cannot be read, is not a regular file, is larger than `max_bytes`, or others can write
             it.
     """
     descriptor = os.open(path, _READING)
     with open(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
-        if not is_ours(about):
+        if not is_ours(status):
             raise OSError(errno.EPERM, "others can write it")
-        raw = file.read(most + 1)
-    if len(raw) > most:
+        raw = file.read(max_bytes + 1)
+    if len(raw) > max_bytes:
         raise OSError(errno.EFBIG, "it is too large")
     return raw
 
@@ -80,16 +80,16 @@ def make_folder(path: str) -> None:
         OSError: The folder cannot be created, or the path is not a folder.
     """
     missing = [path]
-    while (above := os.path.dirname(missing[-1])) not in ("", missing[-1]) and not os.path.lexists(above):
-        missing.append(above)
+    while (parent := os.path.dirname(missing[-1])) not in ("", missing[-1]) and not os.path.lexists(parent):
+        missing.append(parent)
     for folder in reversed(missing):
         with contextlib.suppress(FileExistsError):
             # `os.makedirs` applies its mode to the last folder only
             os.mkdir(folder, PRIVATE_FOLDER)
-    about = os.lstat(path)
-    if not stat.S_ISDIR(about.st_mode):
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-    if hasattr(os, "getuid") and about.st_uid != os.getuid():
+    if hasattr(os, "getuid") and status.st_uid != os.getuid():
         raise PermissionError(errno.EPERM, "it belongs to somebody else", path)
-    if about.st_mode & 0o077 and hasattr(os, "getuid"):
+    if status.st_mode & 0o077 and hasattr(os, "getuid"):
         os.chmod(path, PRIVATE_FOLDER)

@@ -19,8 +19,8 @@ _SYSCTL = ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize"), (3, "hw.l3cachesize"))
 def name() -> str:
     """Name of the processor, or its architecture if the system reports no name."""
     match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
-    called = match[1].strip() if match else _told_by_macos("machdep.cpu.brand_string")
-    return called or platform.processor() or platform.machine()
+    reported_name = match[1].strip() if match else _told_by_macos("machdep.cpu.brand_string")
+    return reported_name or platform.processor() or platform.machine()
 
 
 def processors() -> tuple[int, ...]:
@@ -32,13 +32,16 @@ def processors() -> tuple[int, ...]:
 
 def cores(root: str = _CPU) -> int:
     """Number of cores that this process may use. A core with two threads counts once."""
-    mine = processors()
+    own_processors = processors()
     if not os.path.isdir(root):
         import psutil
 
-        return min(psutil.cpu_count(logical=False) or len(mine), len(mine))
-    alike = {_text(f"{root}/cpu{at}/topology/thread_siblings_list").strip() or str(at) for at in mine}
-    return len(alike)
+        return min(psutil.cpu_count(logical=False) or len(own_processors), len(own_processors))
+    core_ids = {
+        _text(f"{root}/cpu{index}/topology/thread_siblings_list").strip() or str(index)
+        for index in own_processors
+    }
+    return len(core_ids)
 
 
 def caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
@@ -48,8 +51,8 @@ def caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
         size = re.fullmatch(r"(\d+)([KMG]?)", _text(f"{folder}/size").strip())
         level = _text(f"{folder}/level").strip()
         if size and level.isdecimal() and _text(f"{folder}/type").strip() != "Instruction":
-            shared = _listed(_text(f"{folder}/shared_cpu_list"))
-            from_files.add((int(level), int(size[1]) * _UNITS[size[2]], shared))
+            sharing_count = _listed(_text(f"{folder}/shared_cpu_list"))
+            from_files.add((int(level), int(size[1]) * _UNITS[size[2]], sharing_count))
     from_system = [(level, _configured(key), 0) for level, key in _SYSCONF]
     from_system += [(level, int(_told_by_macos(key) or 0), 0) for level, key in _SYSCTL]
     return tuple(sorted(from_files)) or tuple(cache for cache in from_system if cache[1] > 0)
@@ -91,9 +94,11 @@ def instructions(flags: str | None = None) -> str:
         lines = re.search(r"^(?:flags|Features)\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
         names = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
         flags = lines[1] if lines else " ".join(map(_told_by_macos, names))
-        arms = {"hw.optional.arm.FEAT_I8MM": "i8mm", "hw.optional.arm.FEAT_DotProd": "asimddp"}
+        arm_features = {"hw.optional.arm.FEAT_I8MM": "i8mm", "hw.optional.arm.FEAT_DotProd": "asimddp"}
         if not lines and sys.platform == "darwin" and platform.machine() == "arm64":
-            flags += " asimd " + " ".join(flag for key, flag in arms.items() if _told_by_macos(key) == "1")
+            flags += " asimd " + " ".join(
+                flag for key, flag in arm_features.items() if _told_by_macos(key) == "1"
+            )
     words = set(flags.lower().replace("avx1.0", "avx").split())
     return next((name for flag, name in _INSTRUCTIONS if flag in words), "")
 

@@ -52,8 +52,8 @@ class Folder:
 
 def _bases() -> list[str]:
     """Folders for temporary files, as in Python's `tempfile`, whose import takes 10 ms."""
-    named = filter(None, (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")))
-    return [os.path.abspath(base) for base in (*named, "/tmp", "/var/tmp")]
+    variables = filter(None, (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")))
+    return [os.path.abspath(base) for base in (*variables, "/tmp", "/var/tmp")]
 
 
 def _make() -> tuple[str, int]:
@@ -81,8 +81,11 @@ def keep_private(path: str) -> None:
 
 def is_private(path: str) -> bool:
     """Whether a file is in a folder that is marked as private."""
-    real = os.path.realpath(os.path.dirname(os.path.abspath(path)))
-    return any(real == ours or real.startswith(ours + os.sep) for ours in tuple(_ours))
+    real_path = os.path.realpath(os.path.dirname(os.path.abspath(path)))
+    return any(
+        real_path == private_folder or real_path.startswith(private_folder + os.sep)
+        for private_folder in tuple(_ours)
+    )
 
 
 def open_private(path: str) -> IO[bytes]:
@@ -95,10 +98,10 @@ def open_private(path: str) -> IO[bytes]:
 @contextlib.contextmanager
 def private_files(folder: str) -> Iterator[str]:
     """Makes files that are created in a folder during the block readable by the user only."""
-    before = set(os.listdir(folder))
+    names_before = set(os.listdir(folder))
     yield folder
     for entry in os.scandir(folder):
-        if entry.name not in before and entry.is_file(follow_symlinks=False):
+        if entry.name not in names_before and entry.is_file(follow_symlinks=False):
             os.chmod(entry.path, PRIVATE)
 
 
@@ -112,7 +115,7 @@ def claim(path: str) -> int:
         FileExistsError: Another process works in the folder, or may do so.
         OSError: The folder cannot be created.
     """
-    end = time.monotonic() + _CLEARING
+    deadline = time.monotonic() + _CLEARING
     while True:
         is_new = True
         try:
@@ -122,7 +125,7 @@ def claim(path: str) -> int:
         try:
             descriptor = _locked(path, is_new)
         except FileExistsError:
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
             continue
@@ -162,10 +165,10 @@ def _locked(path: str, is_new: bool) -> int | None:
             raise
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
     try:
-        free = try_lock(descriptor)
+        is_free = try_lock(descriptor)
     except OSError:  # the file system has no locks
-        free = is_new
-    if not free:
+        is_free = is_new
+    if not is_free:
         os.close(descriptor)
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
     with contextlib.suppress(OSError):
@@ -182,16 +185,16 @@ def release(path: str, lock: int) -> None:
     renamed first, so that no process can claim it in the meantime.
     """
     remove(path)
-    aside = os.path.join(os.path.dirname(path), f".explorer-{os.urandom(8).hex()}.part")
-    is_aside = False
+    renamed = os.path.join(os.path.dirname(path), f".explorer-{os.urandom(8).hex()}.part")
+    is_renamed = False
     with contextlib.suppress(OSError):
-        os.rename(path, aside)
-        is_aside = True
+        os.rename(path, renamed)
+        is_renamed = True
     os.close(lock)
-    if is_aside:
+    if is_renamed:
         with contextlib.suppress(OSError):
-            _empty(aside)
-            os.rmdir(aside)
+            _empty(renamed)
+            os.rmdir(renamed)
 
 
 def remove(path: str) -> None:

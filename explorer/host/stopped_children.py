@@ -29,13 +29,13 @@ class StoppedChildren:
         Raises:
             EngineDied: A process has been stopped for `LIMIT` seconds.
         """
-        now = time.monotonic()
-        self._since = {pid: self._since.get(pid, now) for pid in stages if _is_stopped(pid)}
-        for at, pid in enumerate(stages):
-            if now - self._since.get(pid, now) > LIMIT:
+        time_now = time.monotonic()
+        self._since = {pid: self._since.get(pid, time_now) for pid in stages if _is_stopped(pid)}
+        for index, pid in enumerate(stages):
+            if time_now - self._since.get(pid, time_now) > LIMIT:
                 raise EngineDied(
-                    f"the process of stage {at + 1} answers no more: it was stopped (SIGSTOP, or a debugger)",
-                    where=files[at],
+                    f"the process of stage {index + 1} answers no more: it was stopped (SIGSTOP, or a debugger)",
+                    where=files[index],
                     hint="all stages were ended; run it again",
                 )
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 import explorer.session
 from explorer.base.errors import ExplorerError
-from explorer.base.failures import beyond
+from explorer.base.failures import known_failure
 from explorer.base.version_notes import with_note
 from explorer.host import memory_limit, scratch
 from explorer.session.cache.rows import RowPages
@@ -234,7 +234,7 @@ def _open_session(setup: Mapping[str, Any], history: History | None) -> Session:
 
 def _describe_bug(bug: Exception, method: str) -> ExplorerError:
     """Error with one line about an unexpected exception. The traceback goes to the log."""
-    if (error := beyond(bug)) is None:
+    if (error := known_failure(bug)) is None:
         import traceback
 
         traceback.print_exc()

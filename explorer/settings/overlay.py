@@ -117,7 +117,7 @@ def _content(path: str) -> bytes:
         OSError: The file cannot be read or is too large.
     """
     packed = path.lower().endswith((".json", ".json.gz"))
-    content = input_files.content(path, most=_MAX_TRACE_BYTES if packed else input_files.MOST_BYTES)
+    content = input_files.content(path, max_bytes=_MAX_TRACE_BYTES if packed else input_files.MOST_BYTES)
     if not content.startswith(_GZIP_MAGIC):
         return content
     unpack = zlib.decompressobj(wbits=31)

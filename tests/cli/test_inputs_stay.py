@@ -66,7 +66,7 @@ def test_without_force_no_verb_loses_a_file_that_came_meanwhile(tmp_path, sample
     out = tmp_path / "out"
     out.mkdir()
     came = []
-    put = output_files._put
+    put = output_files._move_into_place
 
     def late(staging, folder, name, overwrite, ours):
         if folder == str(out):
@@ -75,7 +75,7 @@ def test_without_force_no_verb_loses_a_file_that_came_meanwhile(tmp_path, sample
             came.append(path)
         put(staging, folder, name, overwrite, ours)
 
-    monkeypatch.setattr(output_files, "_put", late)
+    monkeypatch.setattr(output_files, "_move_into_place", late)
     models = {name: sample(name) for name in ("jsc_tiny", "jsc_tiny_x10")}
     assert main(words.format(out=out, **models).split()) == 2
     assert "the file exists" in capsys.readouterr().err

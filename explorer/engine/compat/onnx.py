@@ -39,8 +39,8 @@ def scan_along_any_axis() -> list[Any]:
         def _run(self, *args: Any, **options: Any) -> Any:
             options.pop("scan_output_axes", None)
             stacked = list(super()._run(*args, **options))
-            first = len(stacked) - len(self.along)
-            for index, axis in enumerate(self.along, first):
+            first_output = len(stacked) - len(self.along)
+            for index, axis in enumerate(self.along, first_output):
                 stacked[index] = np.moveaxis(stacked[index], 0, axis)
             return tuple(stacked)
 

@@ -1,6 +1,6 @@
 """Assumptions about onnxruntime: texts of its errors, names of its passes, names in its optimized graphs.
 
-None of these is documented. This module does not import onnxruntime.
+onnxruntime documents none of them. This module does not import onnxruntime.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _KERNEL_SUFFIX = "_kernel_time"
 SIGNED_TO_UNSIGNED = "Avx2WeightS8ToU8Transformer"
 """A pass that 'x64quantprecision' enables.
 
-It rewrites a matmul of signed bytes with a signed result to a form without a kernel, and it fails if two
-nodes share a zero point. Such matmuls have exact kernels without it.
+The pass rewrites a matmul of signed bytes with a signed result to a form without a kernel. It also fails if
+two nodes share a zero point. Without the pass, such matmuls have exact kernels.
 
 Assumes: the pass has this name.
 Seen: onnxruntime 1.23 to 1.32.
@@ -30,18 +30,18 @@ Otherwise: the pass stays enabled, and a model that it breaks loads at a lower l
 ONE_ZERO_POINT = "QDQS8ToU8Transformer"
 """Another pass that 'x64quantprecision' enables. It adds a zero point to a DequantizeLinear without one.
 
-With scales along an axis it adds only a single value, and the runtime cannot run the result.
+The pass adds a single value even if the scales lie along an axis, and the runtime cannot run the result.
 
 Assumes: the pass has this name.
 Seen: onnxruntime 1.23 to 1.32.
-Otherwise: the pass stays enabled, and a model that it breaks fails with one line of onnxruntime's.
+Otherwise: the pass stays enabled, and a model that it breaks fails with one line from onnxruntime.
 """
 
 PROPAGATION = "QDQPropagationTransformer"
 """A pass that inserts a QuantizeLinear after a DequantizeLinear.
 
-If the latter has no zero point, the new node has none either, so it quantizes to unsigned bytes where the
-values were signed.
+If the DequantizeLinear has no zero point, the new QuantizeLinear has no zero point either. It then quantizes
+to unsigned bytes although the values were signed.
 
 Assumes: the pass has this name.
 Seen: onnxruntime 1.23 to 1.32.
@@ -51,18 +51,18 @@ Otherwise: the pass stays enabled, and `verify` finds that the outputs differ.
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 """Domain of the operators that store channels in blocks.
 
-Assumes: all of them are in this domain.
+Assumes: onnxruntime defines all such operators in this domain.
 Seen: onnxruntime 1.23 to 1.32.
-Otherwise: the sum and the activation that are fused into such a Conv get no time; the Conv gets it all.
+Otherwise: the sum and the activation that are fused into such a Conv have no time; the Conv has the total.
 """
 
 LAID_OUT = "ReorderOutput"
 LAYOUT_CHANGES = frozenset(("ReorderInput", LAID_OUT))
 """Operators that only change the layout of channels.
 
-Assumes: there are no others.
+Assumes: onnxruntime has no other such operators.
 Seen: onnxruntime 1.23 to 1.32.
-Otherwise: the time of other such operators is shown as that of no layer.
+Otherwise: the time of other such operators is assigned to no layer.
 """
 
 

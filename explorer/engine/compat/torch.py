@@ -1,6 +1,6 @@
 """Assumptions about torch that its documentation does not state.
 
-Only files that need torch import this one.
+This module imports torch, so only modules that need torch import it.
 """
 
 from __future__ import annotations
@@ -216,13 +216,13 @@ def with_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor | None]) 
     Otherwise: a deep copy whose parameters are set one by one, which needs the layer's memory again.
     """
     if "_parameters" in vars(module):
-        twin: Any = copy.copy(module)
-        twin._parameters = dict(tensors)
-        return twin
-    twin = copy.deepcopy(module)
+        layer_copy: Any = copy.copy(module)
+        layer_copy._parameters = dict(tensors)
+        return layer_copy
+    layer_copy = copy.deepcopy(module)
     for name, tensor in tensors.items():
-        setattr(twin, name, None if tensor is None else nn.Parameter(tensor, requires_grad=False))
-    return twin
+        setattr(layer_copy, name, None if tensor is None else nn.Parameter(tensor, requires_grad=False))
+    return layer_copy
 
 
 def forward_pre_hooks(module: nn.Module) -> list[Any]:
@@ -314,8 +314,8 @@ def has_global_hooks() -> bool:
     Seen: torch 2.9 to 2.15.
     Otherwise: True, so that every module is run, which is slower.
     """
-    kinds = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
-    return any(getattr(torch_module, f"_global_{kind}", True) for kind in kinds)
+    kind_names = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+    return any(getattr(torch_module, f"_global_{kind}", True) for kind in kind_names)
 
 
 apply_of_module: Callable[..., Any] = getattr(nn.Module, "_apply", nn.Module.apply)
@@ -389,10 +389,10 @@ def hide(mode: TorchFunctionMode) -> bool:
         depth = torch._C._len_torch_function_stack()
         if not depth or torch._C._get_function_stack_at(depth - 1) is not mode:
             return False
-        take, _ = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
+        pop, _ = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
     except AttributeError:
         return False
-    take()
+    pop()
     return True
 
 
@@ -455,8 +455,8 @@ _plain_call: Callable[..., Any] = nn.Module.__call__
 def _watched_call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     run = _WATCHING.run
     if run is None:
-        for noted in tuple(_elsewhere):
-            noted(self)
+        for report in tuple(_elsewhere):
+            report(self)
     return _plain_call(self, *args, **kwargs) if run is None else run(_plain_call, self, args, kwargs)
 
 
@@ -476,7 +476,7 @@ def listening(run: Run, elsewhere: Callable[[nn.Module], None] = lambda module: 
         Otherwise: one clear error, because no module would be observed.
     """
     global _plain_call, _watchers
-    outer = _WATCHING.run
+    previous = _WATCHING.run
     with unmet("torch", "its modules are called in another way"):
         vars(nn.Module)["__call__"]
     with _CALLS:
@@ -489,7 +489,7 @@ def listening(run: Run, elsewhere: Callable[[nn.Module], None] = lambda module: 
     try:
         yield
     finally:
-        _WATCHING.run = outer
+        _WATCHING.run = previous
         with _CALLS:
             _watchers -= 1
             _elsewhere.remove(elsewhere)
@@ -523,7 +523,7 @@ def attention_by(function: Callable[..., Any]) -> Iterator[None]:
     Otherwise: attention is not fused, so its scores count as memory, which is an upper bound.
     """
     global _attention_watchers
-    outer = _ATTENDING.function
+    previous = _ATTENDING.function
     functions = vars(nn.functional)
     with _CALLS:
         if not _attention_watchers:
@@ -533,7 +533,7 @@ def attention_by(function: Callable[..., Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        _ATTENDING.function = outer
+        _ATTENDING.function = previous
         with _CALLS:
             _attention_watchers -= 1
             if not _attention_watchers:
@@ -569,7 +569,7 @@ def uncompiled() -> Iterator[None]:
     Otherwise: the compiler meets our observers, and its error becomes the reason in such a row.
     """
     global _uncompiled_threads, _is_eager
-    outer, functions = _UNCOMPILED.on, vars(torch)
+    previous, functions = _UNCOMPILED.on, vars(torch)
     with _CALLS:
         if not _uncompiled_threads:
             functions["compile"] = _compile_unless_watched
@@ -583,7 +583,7 @@ def uncompiled() -> Iterator[None]:
     try:
         yield
     finally:
-        _UNCOMPILED.on = outer
+        _UNCOMPILED.on = previous
         with _CALLS:
             _uncompiled_threads -= 1
             if not _uncompiled_threads:
@@ -756,15 +756,15 @@ def attention_workspace(
     """
     block = min(queries, next(size for least, size in ((768, 256), (192, 64), (0, 32)) if queries >= least))
     scores = block * min(keys, 512)
-    narrow = dtype.itemsize if dtype.itemsize < 4 else 0
-    wide = max(dtype.itemsize, 4)
+    narrow_bytes = dtype.itemsize if dtype.itemsize < 4 else 0
+    wide_bytes = max(dtype.itemsize, 4)
     if backward:
-        return (2 * scores + block) * wide + 2 * scores * narrow
-    return (scores + 2 * block + block * width) * wide + scores * narrow
+        return (2 * scores + block) * wide_bytes + 2 * scores * narrow_bytes
+    return (scores + 2 * block + block * width) * wide_bytes + scores * narrow_bytes
 
 
 def calls_on_cpu(
-    function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], longest: int
+    function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], max_calls: int
 ) -> RecordedCalls | None:
     """Records the operator calls of a function for tensors of these shapes on a CPU.
 
@@ -772,7 +772,7 @@ def calls_on_cpu(
     as for tensors with values.
 
     Returns:
-        The calls, or None if the function fails or makes more than `longest` calls.
+        The calls, or None if the function fails or makes more than `max_calls` calls.
 
     Assumes: `torch.Tensor._make_wrapper_subclass` creates a tensor of any device without memory, and torch
     chooses kernels by the properties of such a tensor.
@@ -784,7 +784,7 @@ def calls_on_cpu(
     class _Root:
         calls = root
 
-    _Root.longest = longest  # type: ignore[attr-defined]
+    _Root.longest = max_calls  # type: ignore[attr-defined]
 
     def stand_in(tensor: torch.Tensor) -> torch.Tensor:
         return _OnCpu.wrap(tensor.detach(), _Root, tensor.requires_grad)

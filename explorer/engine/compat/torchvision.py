@@ -1,11 +1,11 @@
 """Assumptions about torchvision: the loops of its detection models, and the package of a model.
 
 Mask R-CNN pastes each mask at the size of its box, and Keypoint R-CNN scales each heatmap to the size of its
-box. No shape implies these sizes: a tensor without values returns 1 for them, which is no bound and may not
-even be valid. A box is never larger than the image to which it was clipped. So these functions are replaced
-by ones that use the largest possible box, and a note states the assumption.
+box. No shape implies these sizes. A tensor without values returns 1 for them, which is not a bound and can
+even be invalid. A box is never larger than the image to which it was clipped. This module therefore replaces
+these functions by functions that use the largest possible box, and a note states the assumption.
 
-The originals are always restored. This module never imports torchvision.
+The original functions are always restored. This module never imports torchvision.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def _remembering_images(original: Any, note: Note) -> Any:
                 f"torchvision {installed_version('torchvision')} has no {missing}:"
                 " every box taken to have a side of 1"
             )
-        outer, _STATE.image = _STATE.image, tuple(max(sizes) for sizes in zip(*image_shapes, strict=True))
+        previous, _STATE.image = _STATE.image, tuple(max(sizes) for sizes in zip(*image_shapes, strict=True))
         try:
             return original(self, features, proposals, image_shapes, targets)
         finally:
-            _STATE.image = outer
+            _STATE.image = previous
 
     return forward
 
@@ -86,8 +86,8 @@ def _heatmaps_of_whole_images(original: Any, note: Note) -> Any:
 def _suppression_at_once(original: Any, note: Note) -> Any:
     """Replaces `_batched_nms_vanilla`, which loops over classes, with torchvision's other implementation.
 
-    That one handles all classes at once, with their boxes moved far apart. Both keep the same boxes; which
-    one is faster depends on the number of boxes.
+    The other implementation handles all classes at once, with their boxes moved far apart. Both keep the same
+    boxes. The number of boxes determines which implementation is faster.
     """
     boxes = sys.modules["torchvision.ops.boxes"]
     return getattr(boxes, "_batched_nms_coordinate_trick", original)
@@ -134,7 +134,8 @@ class _ThreadState(threading.local):
     """State of this thread.
 
     Attributes:
-        note: Receives the assumptions as text; None while the thread runs no model on shapes.
+        note: Callback that receives each assumption as text, or None while the thread runs no model on
+            shapes.
         image: Height and width of the largest image of the running RoIHeads, or None.
     """
 
@@ -183,11 +184,11 @@ def replaced(note: Note) -> Iterator[None]:
         if not _users:
             _install()
         _users += 1
-    outer, _STATE.note = _STATE.note, note
+    previous, _STATE.note = _STATE.note, note
     try:
         yield
     finally:
-        _STATE.note = outer
+        _STATE.note = previous
         with _LOCK:
             _users -= 1
             while not _users and _undo:
@@ -201,8 +202,8 @@ def part_of(model: nn.Module) -> str:
     Seen: torchvision 0.24 to 0.29.
     Otherwise: the model gets an image as its input and fails, with a line that names `--input-shape`.
     """
-    pieces = type(model).__module__.split(".")
-    return next((part for part in ("detection", "video", "optical_flow") if part in pieces), "")
+    name_parts = type(model).__module__.split(".")
+    return next((part for part in ("detection", "video", "optical_flow") if part in name_parts), "")
 
 
 def _install() -> None:
@@ -211,8 +212,8 @@ def _install() -> None:
         holder: Any = sys.modules.get(module)
         if holder is None:
             continue
-        *outer, name = attribute.split(".")
-        for part_name in outer:
+        *previous, name = attribute.split(".")
+        for part_name in previous:
             holder = getattr(holder, part_name, None)
         original = getattr(holder, name, None)
         if original is None:

@@ -1,6 +1,7 @@
 """Assumptions about transformers: caches of its models, and internals of configurations and modules.
 
-Every function takes objects of transformers, or of code with the same interface. None imports transformers.
+Every function takes objects of transformers, or of code with the same interface. This module does not import
+transformers.
 """
 
 from __future__ import annotations
@@ -149,14 +150,15 @@ def returned_fields(result: Any) -> dict[str, Any]:
 
 
 def cache_layers(cache: Any) -> list[Any]:
-    """Returns the layers of a cache, for an encoder-decoder first those of self-attention.
+    """Returns the layers of a cache, or an empty list for other caches.
 
-    Empty for other caches.
+    The layers of self-attention come first for an encoder-decoder.
 
     Assumes: a cache has `layers`, that of an encoder-decoder `self_attention_cache` and
     `cross_attention_cache`.
     Seen: 5.0 to 5.24.
-    Otherwise: an empty list. No cache is grown then, and each length is counted with a prompt of that length.
+    Otherwise: an empty list. The cache then cannot grow, and each length is counted with a prompt of that
+    length.
     """
     self_attention = getattr(cache, "self_attention_cache", None)
     if self_attention is not None:

@@ -13,7 +13,7 @@ from explorer.engine.formats.onnx.file_reads import model_reads
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel, OnProgress
-from explorer.host.file_reads import whole
+from explorer.host.file_reads import full_read
 from explorer.host.gc_pause import gc_pause
 
 TYPE_CHECKING = False
@@ -106,7 +106,7 @@ class OnnxModel:
         if info.model.inference_died:
             return None
         # without a source, the reader may have read any part of the file
-        return (whole(self.source),) if self.model.source is None else model_reads(self.model)
+        return (full_read(self.source),) if self.model.source is None else model_reads(self.model)
 
     def sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         """Returns the sizes of dimensions and inputs for the analysis.

@@ -27,7 +27,7 @@ def module_content(model: nn.Module) -> str:
         digest.update(piece.encode())
         digest.update(b"\0")
     for path in _files(model):
-        digest.update(input_files.content(path, internal=True, most=_MOST_CODE))
+        digest.update(input_files.content(path, internal=True, max_bytes=_MOST_CODE))
     return digest.hexdigest()
 
 

@@ -69,7 +69,7 @@ def _hashed_bytes(module: Any) -> Iterator[bytes]:
         yield tensor.detach().cpu().double().numpy().tobytes() if hasattr(tensor, "detach") else b""
     python_modules = {sys.modules.get(type(layer).__module__) for layer in module.modules()}
     for path in sorted(path for code in python_modules if (path := getattr(code, "__file__", None))):
-        yield input_files.content(path, internal=True, most=_MAX_CODE_BYTES)
+        yield input_files.content(path, internal=True, max_bytes=_MAX_CODE_BYTES)
 
 
 def _module(models: Models, on_progress: OnProgress = None) -> Any:

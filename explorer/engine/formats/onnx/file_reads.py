@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from explorer.engine.graph.model import FileSpan, Model
-from explorer.host.file_reads import FileRead, joined, read_of
+from explorer.host.file_reads import FileRead, merge_spans, read_of
 
 _LARGE = 1 << 16
 """Smallest size of a weight that is recorded as skipped, in bytes."""
@@ -19,7 +19,7 @@ def model_reads(model: Model) -> tuple[FileRead, ...]:
     """
     source = model.source
     assert source is not None
-    viewed = joined(source.looked)
+    viewed = merge_spans(source.looked)
     ends = [sum(span) for span in viewed]
     skipped = sorted(
         (payload.offset, payload.size)

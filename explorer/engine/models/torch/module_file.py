@@ -19,7 +19,7 @@ from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Info
 from explorer.host import input_files
-from explorer.host.file_reads import FileRead, whole
+from explorer.host.file_reads import FileRead, full_read
 from explorer.host.optional_packages import error_line, search_here, silence
 
 
@@ -51,7 +51,7 @@ class RebuiltModule(TorchModel):
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`."""
-        return (whole(self.source),)
+        return (full_read(self.source),)
 
 
 def open_script(source: str, options: OpenOptions) -> OpenedModel:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from explorer.base.failures import beyond
+from explorer.base.failures import known_failure
 from explorer.engine.runtime.torch_arrays import as_array, as_tensor
 from explorer.host import child
 
@@ -34,7 +34,7 @@ def main() -> None:
     try:
         names, outputs, run = load_stage(config)
     except Exception as error:  # the parent process adds the number of the stage
-        status.send(("failed", " ".join(str(beyond(error) or error).split())))
+        status.send(("failed", " ".join(str(known_failure(error) or error).split())))
         return
     status.send(("ready", None))
     waiting: queue.Queue[Any] = queue.Queue(_WAITING)

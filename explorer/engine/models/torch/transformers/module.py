@@ -37,7 +37,7 @@ from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.values.numbers import Numbers
 from explorer.facts import Info, Layer
 from explorer.host import input_files
-from explorer.host.file_reads import FileRead, read_of, whole
+from explorer.host.file_reads import FileRead, full_read, read_of
 from explorer.host.optional_packages import require
 
 
@@ -128,7 +128,7 @@ class ConfiguredModule(TorchModel):
             json_names = [
                 name for name in os.listdir(self.source) if name.endswith(("config.json", ".index.json"))
             ]
-            reads = [whole(os.path.join(self.source, name)) for name in sorted(json_names)]
+            reads = [full_read(os.path.join(self.source, name)) for name in sorted(json_names)]
             return (*reads, *map(_header, files))
         except OSError:
             return None
