@@ -33,8 +33,8 @@ class Family(NamedTuple):
 
 
 FAMILIES: dict[str, Family] = {
-    one.name: one
-    for one in (
+    entry.name: entry
+    for entry in (
         Family("conv", "#5f87d7", "#005faf", "#5555ff", "#0000aa", "C"),
         Family("matmul", "#d7875f", "#d75f00", "#ff5555", "#aa0000", "M"),
         Family("attention", "#af5faf", "#870087", "#ff55ff", "#aa00aa", "Q"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from functools import partial
 from typing import Literal
 
 from explorer.base import installation
@@ -336,9 +337,8 @@ def _folders(problems: list[Problem]) -> Iterator[FolderInfo]:
         ("state", "sessions cannot be resumed"),
     )
     for kind, loss in folder_kinds:
-        folder = _try_or_report(
-            lambda kind=kind: user_folder(kind, os.environ), "?", f"the {kind} folder", problems
-        )  # type: ignore[misc]
+        find_folder = partial(user_folder, kind, os.environ)
+        folder = _try_or_report(find_folder, "?", f"the {kind} folder", problems)
         path = folder
         if kind == "config":
             path = os.environ.get("EXPLORER_CONFIG") or os.path.join(folder, "config.toml")

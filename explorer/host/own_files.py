@@ -33,8 +33,8 @@ def read(path: str, max_bytes: int) -> bytes:
         max_bytes: Largest size in bytes.
 
     Raises:
-        OSError: The file cannot be read, is not a regular file, is larger than `max_bytes`, or others can write
-            it.
+        OSError: The file cannot be read, is not a regular file, is larger than `max_bytes`, or
+            others can write it.
     """
     descriptor = os.open(path, _READING)
     with open(descriptor, "rb") as file:

@@ -34,7 +34,8 @@ class StoppedChildren:
         for index, pid in enumerate(stages):
             if time_now - self._since.get(pid, time_now) > LIMIT:
                 raise EngineDied(
-                    f"the process of stage {index + 1} answers no more: it was stopped (SIGSTOP, or a debugger)",
+                    f"the process of stage {index + 1} answers no more:"
+                    " it was stopped (SIGSTOP, or a debugger)",
                     where=files[index],
                     hint="all stages were ended; run it again",
                 )
