@@ -21,7 +21,7 @@ import os, sys
 from explorer.process.header_reader import HeaderReader
 reader = HeaderReader()
 assert reader.read(sys.argv[1]).params == 61_706
-print(*(one._process.pid for one in reader._live), flush=True)
+print(*(one._process.pid for one in reader._running_children), flush=True)
 os._exit(1)
 """
 
@@ -41,7 +41,7 @@ def test_a_reader_that_breaks_costs_its_own_header_only(sample: Sample) -> None:
     reader = HeaderReader()
     try:
         assert reader.read(str(sample("lenet"))).params == 61_706
-        (child,) = reader._live
+        (child,) = reader._running_children
         os.kill(child._process.pid, signal.SIGKILL)
         child._process.wait()
         broken = reader.read(str(sample("lenet")))
