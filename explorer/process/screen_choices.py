@@ -87,6 +87,11 @@ def state_folder(environment: Mapping[str, str]) -> str:
     return user_folder("state", environment)
 
 
+def has_choices(environment: Mapping[str, str]) -> bool:
+    """Return whether the screen was used before. Its first use writes the file."""
+    return os.path.lexists(os.path.join(state_folder(environment), _FILE))
+
+
 def stored_choices(environment: Mapping[str, str]) -> ScreenChoices:
     """Stored choices, or the defaults if there is no readable file."""
     try:

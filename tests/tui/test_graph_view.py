@@ -173,7 +173,7 @@ async def test_plus_unfolds_a_box_in_its_place_and_minus_folds_it() -> None:
         assert chosen(hands) == boxes(hands)[0] == "features.0"
         opened = boxes(hands)
         await hands.press("down", "plus")
-        assert "nothing stands in it" in status(hands)
+        assert "this box is one operator" in status(hands)
         assert boxes(hands) == opened
         await hands.press("minus")
         assert boxes(hands) == ["features", "classifier"]

@@ -267,7 +267,7 @@ async def test_tilings_made_by_hand_are_kept_as_a_file(tmp_path: Path) -> None:
     target = str(tmp_path / "npu.toml")
     async with screen() as hands:
         await hands.press("K")
-        assert "nothing was tiled yet" in hands.strip(Status)
+        assert "no tiling yet" in hands.strip(Status)
         await hands.tile()
         await hands.press("K")
         assert hands.pilot.app.screen.query_one(Input).value == "alexnet.toml"

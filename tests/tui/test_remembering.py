@@ -12,7 +12,7 @@ from explorer.base.errors import BadModel
 from explorer.process import screen_choices
 from explorer.process.saved_sessions import ScreenState
 from explorer.process.screen_choices import ScreenChoices
-from explorer.tui.models.resumable_session import ResumableSession
+from explorer.tui.models.resumable_session import FIRST_KEYS, ResumableSession
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.tree.table import SHOWN
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
@@ -37,7 +37,7 @@ class Notebook:
 
     def notice(self) -> str:
         """What the user has to know."""
-        return "cut off before: explorer --resume goes on with that session" if self.others else ""
+        return "a session of this model was cut off: explorer --resume continues it" if self.others else ""
 
     def choices(self) -> ScreenChoices:
         """How the user wants the screen."""
@@ -145,7 +145,7 @@ async def test_a_state_that_cannot_be_read_any_more_gives_way_to_the_one_before(
 
 async def test_a_user_is_told_that_a_session_of_this_model_waits() -> None:
     async with screen(keeper=Notebook(others=True), size=(120, 40)) as hands:
-        assert "explorer --resume goes on with that session" in hands.strip(Status)
+        assert "explorer --resume continues it" in hands.strip(Status)
     async with screen(keeper=Notebook(), size=(120, 40)) as hands:
         assert "resume" not in hands.strip(Status)
 
@@ -169,6 +169,27 @@ async def test_columns_order_and_divider_are_kept_from_session_to_session_until_
         assert "flat" not in hands.strip(PaneHead, "#tree-head")
         assert hands.main.panes.left.size.width > width
     assert notes.chosen == ScreenChoices(metric="macs")
+
+
+def test_a_newcomer_reads_the_first_keys_until_the_screen_was_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    first = ResumableSession("one.onnx", {})
+    first.engine.start()
+    try:
+        assert first.notice() == FIRST_KEYS
+        assert len(FIRST_KEYS) < 80
+        first.keep_choices(ScreenChoices(metric="macs"))
+        assert first.notice() == FIRST_KEYS, "the line stays in the session that shows it"
+    finally:
+        first.close(properly=True)
+    second = ResumableSession("other.onnx", {})
+    second.engine.start()
+    try:
+        assert second.notice() == ""
+    finally:
+        second.close(properly=True)
 
 
 @pytest.mark.parametrize("junk", [b"", b"[]", b'{"divider": 101}', b'{"columns": "x"}', b"[" * 60_000])

@@ -202,7 +202,7 @@ async def test_what_is_written_runs_as_a_pipeline_and_stages_of_other_cuts_do_no
     folder = tmp_path / "stages"
     async with screen(engine, size=(100, 40)) as hands:
         await hands.press("vertical_line", "r")
-        assert "nothing is written yet: w writes the stages" in hands_said(hands)
+        assert "no stages written yet: w writes them" in hands_said(hands)
         await hands.press("w")
         hands.pilot.app.screen.query_one(Input).value = str(folder)
         await hands.press("enter")

@@ -192,9 +192,7 @@ class BlameCommand(ScreenCommand):
         if not self.context.ready():
             return
         if not self.store.can_compare:
-            self.store.say(
-                "nothing to compare with: this is the model as it was opened; = sets another beside it"
-            )
+            self.store.say("no other state to compare with: = opens another model beside this one")
         else:
             self.begin()
 

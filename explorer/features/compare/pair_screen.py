@@ -209,7 +209,7 @@ class PairScreen(SubScreen[PairRequest]):
         rows, count = self.rows, len(self._pair.visible)
         stop = self._pair.next_stop(rows.cursor, step)
         if stop is None:
-            self._refuse("nothing differs in a layer")
+            self._refuse("no layer differs")
             return
         place, number = stop
         if len(self._pair.visible) == count:
@@ -222,7 +222,7 @@ class PairScreen(SubScreen[PairRequest]):
         """Hide equal rows, or show them again."""
         pair = self._pair
         if not pair.stops and not pair.fact.graph:
-            self._refuse("nothing differs")
+            self._refuse("no difference")
             return
         self._to(pair.show_only(not pair.only, self.rows.cursor))
 

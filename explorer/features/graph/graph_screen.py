@@ -191,7 +191,7 @@ class GraphView(SubScreen[int]):
         """Return the visible part of the drawing. It scrolls only when the chosen box leaves it."""
         drawing, box = self.drawing, self.box
         if box is None or height < 1:
-            return [text("nothing in it is to be drawn", "dim")]
+            return [text("no layer to draw in this group", "dim")]
         left, top = self._corner
         if not (left <= box.x and box.x + box.width <= left + width):
             left = box.x + box.width // 2 - width // 2
@@ -263,7 +263,9 @@ class GraphView(SubScreen[int]):
             unfold = (*self.drawing.unfolded, box.unfolds)
             self._go(self.request._replace(unfold=unfold), box.row, keeps_place=True)
         elif box is not None:
-            self._say("nothing stands in it: it is one operator" if box.layers else "it stands outside")
+            self._say(
+                "this box is one operator, without parts" if box.layers else "this box is outside the group"
+            )
 
     def action_graph_fold(self) -> None:
         """Close the smallest open group that contains the chosen box. Without one, draw the outer group."""
@@ -366,7 +368,7 @@ class GraphView(SubScreen[int]):
     def action_graph_next(self, step: int) -> None:
         """Go to the next or previous search result, with wraparound."""
         if not self._matches:
-            self._say("nothing was searched for: / does")
+            self._say("no search yet: / searches")
             return
         current_row = -1 if self._chosen_row is None else self._chosen_row
         candidates = [row for row in self._matches if (row - current_row) * step > 0]

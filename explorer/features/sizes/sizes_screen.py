@@ -351,4 +351,4 @@ class SizesCommand(ScreenCommand):
     async def _bind(self, dims: dict[str, int], previous_dims: dict[str, int]) -> None:
         self.store.history = await self.jobs.run("binding sizes", "bind", dims)
         await self.context.show_current("bind", previous_dims)
-        self.store.say(f"bound: {units.dims_text(dims)}" if dims else "no size is bound")
+        self.store.say(f"bound: {units.dims_text(dims)}" if dims else "all sizes are open")

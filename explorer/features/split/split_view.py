@@ -427,7 +427,7 @@ class SplitScreen(SubScreen[int]):
             places = sorted([*places, unit])
             self._move_cuts(places, places.index(unit))
         else:
-            self._refuse("no stage can begin here")
+            self._refuse("a stage cannot start here")
 
     # other splits
 
@@ -541,7 +541,7 @@ class SplitScreen(SubScreen[int]):
         if good:
             self._split.written = self._split.places, self._split.request.form
         success_text = f"{many_text(len(fact.stages), 'stage')} written to {fact.output}"
-        text = success_text if good else "nothing was written: the stages are not the model"
+        text = success_text if good else "no file written: the stages differ from the model"
         hint_rows = [Row(Span("r runs them as a pipeline", "quiet"))] if good else []
         blocks = [*proof_blocks(fact), Row(), Row(text), *hint_rows]
         self._say(text)
@@ -561,7 +561,7 @@ class SplitScreen(SubScreen[int]):
         if self._jobs.current is not None or self._following:
             self.app.bell()
         elif split.written is None:
-            self._refuse("nothing is written yet: w writes the stages")
+            self._refuse("no stages written yet: w writes them")
         elif split.written != (split.places, split.request.form):
             self._refuse("other cuts were written than these: w writes the stages")
         else:

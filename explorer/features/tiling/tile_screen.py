@@ -302,7 +302,7 @@ class TileDialog(Dialog[TileSpec]):
             chosen_sites = self._sites_here(all_sites) if choice == 1 else self._sites_of_kind(all_sites)
             if not chosen_sites:
                 where = self._chosen[0].path if self._chosen else "no layer"
-                raise ExplorerError("no matmul here that can be tiled", where=where)
+                raise ExplorerError("no matmul here can be tiled", where=where)
             sites = tuple(site.name for site in chosen_sites)
         edges = _EDGES[self.query_one("#edges", OptionField).index]
         values = {name: self.query_one(f"#{name}", OptionField).value for name in ("form", "grouped")}

@@ -383,7 +383,7 @@ class TileViewCommand(ScreenCommand):
         names = {named} if named else {layer.path for layer in chosen_layers}
         skipped = () if plan is None else plan.skipped
         why = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")
-        self.store.say(why or "no matmul here that can be tiled; t, then i shows all that can")
+        self.store.say(why or "no matmul here can be tiled: t, then i lists those that can")
 
     async def _tiled_sites(self) -> tuple[list[SitePlan], Plan | None]:
         """Return the tiled sites and None, or for a model that is not tiled, the planned sites and their

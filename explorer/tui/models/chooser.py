@@ -232,7 +232,7 @@ class ChooserScreen(Screen[None]):
         note = chosen_row.note if isinstance(chosen_row, (ModelFile, KeptSession)) else ""
         state = safe(note) or ("reading…" if self._busy else safe(self._note))
         if rows.words and not rows.shown:
-            state = "none is called so"
+            state = "no name matches: Backspace shows more"
         data_types = ""
         if rows.short and not state and isinstance(chosen_row, ModelFile) and chosen_row.architecture:
             data_types = stored(chosen_row)  # narrow rows have no room for the data types

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from explorer.process.screen_choices import ScreenChoices
 
 
+FIRST_KEYS = "first keys: ↑ ↓ move · Enter open · Tab other pane · t tile · ? all keys"
+"""Line that a newcomer sees on the first screen."""
+
+
 class ResumableSession:
     """A session with its engine process, saved to a folder so that it can be resumed after a disconnect.
 
@@ -39,6 +43,7 @@ class ResumableSession:
     ) -> None:
         self._source, self._options, self._memory = source, options, memory
         self._cwd = os.getcwd()
+        self._is_first_use = not screen_choices.has_choices(os.environ)
         self._kept = resumed[0] if resumed else None
         self._view = resumed[1].view if resumed else None
         self.engine = EngineProcess(
@@ -72,7 +77,9 @@ class ResumableSession:
             folder = screen_choices.state_folder(os.environ)
             return f"this session cannot be resumed later: {folder} cannot be written"
         has_waiting_session = self._kept.others_wait(self._source, os.environ, self._cwd)
-        return "cut off before: explorer --resume goes on with that session" if has_waiting_session else ""
+        if has_waiting_session:
+            return "a session of this model was cut off: explorer --resume continues it"
+        return FIRST_KEYS if self._is_first_use else ""
 
     def choices(self) -> ScreenChoices:
         """Return the saved choices for the screen. Reads a small file."""

@@ -277,7 +277,7 @@ def test_who_opens_the_model_again_is_told_of_the_session_that_was_cut_off(
     with ready(sample("lenet"), "conv1", env=env) as terminal:
         terminal.hang_up()
         terminal.process.wait(PATIENCE)
-    with ready(sample("lenet"), "cut off before", env=env):
+    with ready(sample("lenet"), "was cut off", env=env):
         pass
 
 

@@ -61,7 +61,7 @@ def keep_choices(context: CommandContext) -> None:
     if not context.ready():
         return
     if not context.store.can_compare:
-        context.store.say("nothing was tiled yet; t tiles a layer")
+        context.store.say("no tiling yet: t tiles a layer")
         return
     question = "How each matmul was tiled, as rules for --config, written to"
     write_file(context, "Keep the tilings", f"{context.store.stem}.toml", question, "keep_choices")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def undo(context: CommandContext) -> None:
     """Go back by one state."""
     if not context.store.can_compare:
-        context.store.say("nothing to undo")
+        context.store.say("nothing to undo: no change yet")
     else:
         context.start("Undo", _go(context, "undo"))
 
@@ -20,7 +20,7 @@ def redo(context: CommandContext) -> None:
     """Go forward by one state."""
     history = context.store.history
     if history is None or not history.redoable:
-        context.store.say("nothing to redo")
+        context.store.say("nothing to redo: u undoes first")
     else:
         context.start("Redo", _go(context, "redo"))
 

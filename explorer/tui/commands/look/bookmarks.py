@@ -18,7 +18,7 @@ def bookmark(context: CommandContext) -> None:
         return
     if layer.path in store.bookmarks:
         store.bookmarks.remove(layer.path)
-        store.say(f"no bookmark on {safe(layer.path)} any more")
+        store.say(f"bookmark removed from {safe(layer.path)}")
     else:
         store.bookmarks.append(layer.path)
         store.say(f"bookmark on {safe(layer.path)} · ' lists all {len(store.bookmarks):,}")
@@ -28,7 +28,7 @@ def bookmark(context: CommandContext) -> None:
 def list_bookmarks(context: CommandContext) -> None:
     """Ask for a bookmark, and go to its layer."""
     if not context.store.bookmarks:
-        context.store.say("no bookmarks yet: M sets one on the chosen layer")
+        context.store.say("no bookmarks yet: M sets one on the current layer")
         return
     choices = [MenuItem(path, str(number), path) for number, path in enumerate(context.store.bookmarks, 1)]
     context.ask(PickDialog("Bookmarks", choices), context.go_to_layer)

@@ -65,7 +65,7 @@ class NextCommand(ScreenCommand):
             if step == "1" and has_command("weights"):
                 command_of("weights")(self.context).run()
             else:
-                self.store.say("nothing was searched for: / and Ctrl+P do")
+                self.store.say("no search yet: / or Ctrl+P searches")
             return
         forward = step == "1"
         index = (

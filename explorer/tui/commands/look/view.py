@@ -106,7 +106,7 @@ def rail(context: CommandContext) -> None:
     store.notify("rail")
     edges = store.on_demand.answers.get("edges")
     if not store.rail:
-        store.say("no rail beside the tree")
+        store.say("rail hidden: R shows it")
     elif edges is not None and edges.unknown:
         store.say(edges.unknown)
     elif tree.size.width < RAIL_FROM:

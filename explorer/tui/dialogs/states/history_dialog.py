@@ -230,21 +230,21 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         if self.query_one(_StateList).current_state:
             self._answer("script")
         else:
-            self._refuse("no command leads to the model as opened")
+            self._refuse("the model as opened needs no command")
 
     def action_script_all(self) -> None:
         """Write the commands that lead to all states as a script."""
         if self.query_one(_StateList).row_count > 1:
             self._answer("script_all")
         else:
-            self._refuse("nothing was done yet")
+            self._refuse("no change yet: t tiles, Q quantizes")
 
     def action_copy_command(self) -> None:
         """Copy the command that made the state to the terminal's clipboard."""
         rows = self.query_one(_StateList)
         command = rows.history.entries[rows.current_state].command
         if not command:
-            self._refuse("no command made it")
+            self._refuse("no command makes this state")
             return
         self.app.copy_to_clipboard(command)
         message = fit(f" sent to terminal: {safe(command)}", self.size.width)
@@ -267,7 +267,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
 
         name = "as opened" if state == 0 else safe(entry.label)
         question = f"What to call '{name}'; nothing takes its name away"
-        texts = {"placeholder": "no name", "hint": "name it"}
+        texts = {"placeholder": "no name", "hint": "name this state"}
         dialog = EntryDialog("Name", entry.name, question, **texts, required=False)
         self.app.push_screen(dialog, answered)
 
