@@ -345,6 +345,22 @@ class TorchinfoDifference(Struct, frozen=True):
     why: str
 
 
+class TorchinfoLayout(Struct, frozen=True):
+    """The columns, depth and rows of torchinfo's table, in torchinfo's own words.
+
+    Attributes:
+        columns: Names of columns, such as 'input_size'. Empty for output size, parameters and multiply-adds.
+        depth: Number of levels, from 1. None for all.
+        width: Characters of each column. None for torchinfo's default.
+        rows: Names of row settings, such as 'ascii_only'. Empty for 'depth' and 'var_names'.
+    """
+
+    columns: tuple[str, ...] = ()
+    depth: int | None = None
+    width: int | None = None
+    rows: tuple[str, ...] = ()
+
+
 class TorchinfoTable(Struct, frozen=True):
     """The table that torchinfo itself prints, and the numbers that differ from Explorer's."""
 

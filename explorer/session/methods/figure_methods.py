@@ -13,6 +13,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.memory import roofline as limits
 from explorer.engine.costs.training import step
 from explorer.facts import Analysis, Info, LayerTable, OpStat, Plan, TileSpec
+from explorer.facts.comparison import TorchinfoLayout
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import figures as computed
 from explorer.session.parts.figures import Batches
@@ -188,11 +189,24 @@ def training_over_time(
     return replace(fact, memory=memory)
 
 
-def torchinfo(session: Facade) -> TorchinfoTable:
+def torchinfo(
+    session: Facade,
+    *,
+    columns: Sequence[str] = (),
+    depth: int | None = None,
+    width: int | None = None,
+    rows: Sequence[str] = (),
+) -> TorchinfoTable:
     """Prints the opened model with torchinfo and lists the numbers that differ from Explorer's, with reasons.
 
+    Args:
+        columns: torchinfo's `col_names`. Empty for output size, parameters and multiply-adds.
+        depth: Number of levels, from 1. None for all.
+        width: torchinfo's `col_width`. None for its default.
+        rows: torchinfo's `row_settings`. Empty for 'depth' and 'var_names'.
+
     Raises:
-        Misuse: The model is an ONNX file.
+        Misuse: The model is an ONNX file, or torchinfo has no such column or row setting.
         MissingExtra: torchinfo is not installed.
         BadModel: torchinfo cannot run the model.
     """
@@ -203,7 +217,8 @@ def torchinfo(session: Facade) -> TorchinfoTable:
             hint="leave --style out: our own tree is for every format",
             code="drop_option",
         )
-    return computed.torchinfo_table(session.parts.models)
+    layout = TorchinfoLayout(tuple(columns), depth, width, tuple(rows))
+    return computed.torchinfo_table(session.parts.models, layout)
 
 
 def ops(session: Facade, index: int | None = None) -> tuple[OpStat, ...]:

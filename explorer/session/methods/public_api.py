@@ -192,7 +192,14 @@ class PublicMethods:
         """Combines `training` at the first batch size with the result of `training_memory`."""
         raise NotImplementedError
 
-    def torchinfo(self) -> TorchinfoTable:
+    def torchinfo(
+        self,
+        *,
+        columns: Sequence[str] = (),
+        depth: int | None = None,
+        width: int | None = None,
+        rows: Sequence[str] = (),
+    ) -> TorchinfoTable:
         """Prints the opened model with torchinfo and lists the numbers that differ from Explorer's, with reasons."""
         raise NotImplementedError
 

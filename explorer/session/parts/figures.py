@@ -25,7 +25,7 @@ from explorer.engine.costs.value_flow import ValueFlow, row_edges
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.tiling.layers import tile_arithmetic
 from explorer.facts import Analysis, Info, Layer, LayerTable, Plan, Shape, whole_model
-from explorer.facts.comparison import TorchinfoTable
+from explorer.facts.comparison import TorchinfoLayout, TorchinfoTable
 from explorer.facts.external.overlay import Overlay
 from explorer.facts.external.placement import Placement
 from explorer.facts.graph.connections import Connections
@@ -404,10 +404,12 @@ class TableFigures(Struct, frozen=True):
         )
 
 
-def torchinfo_table(models: Models) -> TorchinfoTable:
+def torchinfo_table(models: Models, layout: TorchinfoLayout) -> TorchinfoTable:
     """Prints the opened model with torchinfo and lists the numbers that differ from Explorer's."""
     from explorer.engine.costs.compare import torchinfo  # imports torch
 
     opened: Any = models.opened()
     shapes, dims = models.options["input_shapes"], models.options["dims"]
-    return torchinfo.table(opened.loaded, models.examined(0).analysis, input_shapes=shapes, dims=dims)
+    return torchinfo.table(
+        opened.loaded, models.examined(0).analysis, layout=layout, input_shapes=shapes, dims=dims
+    )

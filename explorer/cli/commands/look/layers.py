@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 STYLES = ("tree", "torchinfo", "torchsummary", "keras", "sizes")
+_TORCHINFO_COLUMNS = {
+    "input": "input_size",
+    "output": "output_size",
+    "kernel": "kernel_size",
+    "params": "num_params",
+    "share": "params_percent",
+    "macs": "mult_adds",
+    "trainable": "trainable",
+}
+"""torchinfo's names of columns, by Explorer's."""
+_TORCHINFO_LAYOUT = {"columns", "depth", "col_width", "row_settings"}
+"""Options that torchinfo's own table takes."""
 _SHAPING = {"columns", "filter", "sort", "depth", "flat", "fold_constants"}
 """Options that select rows and columns."""
 _TABLE = (*sorted(_SHAPING), "machine", "peak_macs", "bandwidth", "tile", "overlay", "provider")
@@ -29,8 +41,10 @@ _TABLE = (*sorted(_SHAPING), "machine", "peak_macs", "bandwidth", "tile", "overl
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.layer is not None:
         return _layer_answer(args, progress)
-    if args.compare or (args.style == "torchinfo" and not args.explicit & _SHAPING):
+    shaping = args.explicit & (_SHAPING if args.csv else _SHAPING - _TORCHINFO_LAYOUT)
+    if args.compare or (args.style == "torchinfo" and not shaping):
         return _torchinfo(args, progress)
+    args.refuse(("col_width", "row_settings"), "only torchinfo's own table has it", "add --style torchinfo")
     if args.style != "tree" or args.explicit.intersection(_TABLE):
         return about(
             args, progress, lambda session, info: (_table(args, session),), "table", "look.table", "table"
@@ -92,7 +106,14 @@ def _torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
         if info.totals.nodes and not info.model.format.startswith("torch") and not args.compare:
             return (_table(args, session),)
         ours = session.analysis() if args.style == "tree" else None
-        return info, session.torchinfo(), ours, args.compare
+        names = [_TORCHINFO_COLUMNS.get(name, name) for name in args.columns or ()]
+        layout = {
+            "columns": names,
+            "depth": args.depth,
+            "width": args.col_width,
+            "rows": args.row_settings or (),
+        }
+        return info, session.torchinfo(**({} if args.style == "tree" else layout)), ours, args.compare
 
     def page(*facts: Any) -> list[Block]:
         blocks: list[Block] = (
@@ -142,6 +163,16 @@ COMMAND = Command(
             manual="columns that go together: our own tree; torchinfo's own table, made by torchinfo (of a"
             " graph our figures in its columns); the columns of torchsummary or Keras; `sizes`: input,"
             " forward and backward, params and total MiB of each layer",
+        ),
+        Option(
+            "--col-width", "characters of each column of torchinfo's own table (default 25)", "N", least=1
+        ),
+        Option(
+            "--row-settings",
+            "rows of torchinfo's own table, between commas: depth, var_names, ascii_only,\n"
+            "hide_recursive_layers (default depth,var_names)",
+            "NAMES",
+            reads="names",
         ),
         Option("--compare", "where torchinfo's numbers are not ours, and which rule decides"),
         Option(

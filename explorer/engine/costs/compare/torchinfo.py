@@ -17,25 +17,27 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.base.errors import BadModel, ExplorerError
+from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
 from explorer.base.units import printable
 from explorer.engine.compat.torch import parameters_of
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import Analysis, Layer
-from explorer.facts.comparison import TorchinfoDifference, TorchinfoTable
+from explorer.facts.comparison import TorchinfoDifference, TorchinfoLayout, TorchinfoTable
 from explorer.host.optional_packages import error_line, require
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 
 COLUMNS = ("output_size", "num_params", "mult_adds")
+ROWS = ("depth", "var_names")
 
 
 def table(
     loaded: LoadedModule,
     analysis: Analysis,
     *,
+    layout: TorchinfoLayout = TorchinfoLayout(),  # noqa: B008  a frozen record
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
     dims: Mapping[str, int] | None = None,
 ) -> TorchinfoTable:
@@ -43,24 +45,27 @@ def table(
 
     loaded: Model to run: its copy on the meta device, or the model with values if the copy cannot run.
     analysis: Analysis of the same model with the same inputs.
+    layout: Columns, depth, width and row names of the printed table.
     input_shapes: Input dtypes and shapes by name, as passed to the analysis.
     dims: Sizes of dimensions by name, as passed to the analysis.
 
     Raises:
         MissingExtra: torchinfo is not installed.
         BadModel: torchinfo cannot run the model.
+        Misuse: torchinfo has no such column or row setting.
     """
     torchinfo = require("torchinfo", loaded.source)
     bound_inputs = bind(loaded, input_shapes, dims)
+    options = _options(layout)
     try:
-        summary, model = _summary(loaded, bound_inputs, "meta"), loaded.meta()
+        summary, model = _summary(loaded, bound_inputs, "meta", options), loaded.meta()
     except ExplorerError:
         raise
     except Exception:
         # operators that need values do not run on the meta device
         try:
             model = loaded.materialise()
-            summary = _summary(loaded, bound_inputs, "cpu")
+            summary = _summary(loaded, bound_inputs, "cpu", options)
         except ExplorerError:
             raise
         except Exception as error:
@@ -70,23 +75,48 @@ def table(
     return TorchinfoTable(text, str(torchinfo.__version__), _differences(summary, model, analysis))
 
 
-def _summary(loaded: LoadedModule, bound_inputs: Any, device: str) -> Any:
+def _options(layout: TorchinfoLayout) -> dict[str, Any]:
+    """Arguments of `torchinfo.summary` that the layout sets.
+
+    Raises:
+        Misuse: torchinfo has no such column or row setting.
+    """
+    from torchinfo.enums import ColumnSettings, RowSettings
+
+    for flag, names, settings in (
+        ("--columns", layout.columns, ColumnSettings),
+        ("--row-settings", layout.rows, RowSettings),
+    ):
+        known = [str(setting.value) for setting in settings]
+        for name in names:
+            if name not in known:
+                hint = nearest(name, known) or f"torchinfo has {', '.join(known)}"
+                raise Misuse(f"torchinfo has no '{name}'", where=flag, hint=hint)
+    options = {
+        "col_names": layout.columns,
+        "row_settings": layout.rows,
+        "col_width": layout.width,
+        "depth": layout.depth,
+    }
+    return {name: option for name, option in options.items() if option}
+
+
+def _summary(loaded: LoadedModule, bound_inputs: Any, device: str, options: Mapping[str, Any]) -> Any:
     import torchinfo
     from torchinfo.torchinfo import clear_cached_forward_pass
 
     model = loaded.meta() if device == "meta" else loaded.materialise()
     args, kwargs = bound_inputs.arguments(device=device)
     deepest = max((name.count(".") + 1 for name, _ in model.named_modules() if name), default=1)
+    formatting: dict[str, Any] = {"col_names": COLUMNS, "row_settings": ROWS, "depth": deepest + 1, **options}
     with loaded.quiet(), restoring_modes(model.modules()):
         try:
             return torchinfo.summary(
                 model,
                 input_data=list(args) if args else kwargs,
-                col_names=COLUMNS,
-                row_settings=("depth", "var_names"),
-                depth=deepest + 1,
                 device=device,
                 verbose=0,
+                **formatting,
                 **(kwargs if args else {}),
             )
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -363,3 +364,55 @@ def test_a_missing_torchinfo_is_one_line_with_the_command(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "torchinfo", None)
     with pytest.raises(MissingExtra, match=r"pip install 'explorer-nn\[torch\]'"):
         compared(nn.Sequential(nn.Linear(5, 7)), (3, 5))
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {
+            "columns": (
+                "input_size",
+                "output_size",
+                "kernel_size",
+                "num_params",
+                "params_percent",
+                "trainable",
+            )
+        },
+        {"columns": ("mult_adds", "input_size"), "depth": 1, "width": 18},
+        {"depth": 2, "width": 31, "rows": ("ascii_only", "depth")},
+        {"rows": ("var_names",)},
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_table_is_torchinfos_own_to_the_byte(layout: dict[str, Any], dtype: str) -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5))
+            self.right = nn.Linear(7, 5)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.left(x) + self.right(y)
+
+    net = Pair().to(getattr(torch, dtype))
+    inputs = [torch.zeros(2, *shape, dtype=getattr(torch, dtype)) for shape in ((3, 8, 8), (7,))]
+    theirs = torchinfo.summary(
+        net,
+        input_data=inputs,
+        col_names=layout.get("columns", ("output_size", "num_params", "mult_adds")),
+        depth=layout.get("depth", 9),
+        col_width=layout.get("width", 25),
+        row_settings=layout.get("rows", ("depth", "var_names")),
+        verbose=0,
+    )
+    with Session(net, inputs=tuple(inputs)) as session:
+        assert session.torchinfo(**layout).text == str(theirs)
+
+
+def test_a_column_that_torchinfo_lacks_is_refused_by_name() -> None:
+    with (
+        Session(nn.Linear(2, 2), inputs=torch.zeros(1, 2)) as session,
+        pytest.raises(Misuse, match=r"torchinfo has no 'input_sizes'.*did you mean 'input_size'"),
+    ):
+        session.torchinfo(columns=["input_sizes"])
