@@ -244,8 +244,8 @@ def _sample(tensor: Tensor) -> bytes:
     # reading computes the payload, so read it in order and keep only the samples
     out = bytearray()
     begin = 0
-    for piece in payload.pieces():
-        chunk = memoryview(piece).cast("B")
+    for chunk_data in payload.pieces():
+        chunk = memoryview(chunk_data).cast("B")
         for offset in offsets:
             first, last = max(offset, begin), min(offset + _SAMPLE, begin + len(chunk))
             if first < last:
@@ -257,8 +257,8 @@ def _sample(tensor: Tensor) -> bytes:
 def _chunks(payload: Payload) -> Iterator[bytes]:
     """Yields a payload in chunks of equal size, so that differently split payloads can be compared."""
     buffer = bytearray()
-    for piece in payload.pieces():
-        chunk = memoryview(piece).cast("B")
+    for chunk_data in payload.pieces():
+        chunk = memoryview(chunk_data).cast("B")
         for start in range(0, len(chunk), _CHUNK):
             buffer += chunk[start : start + _CHUNK]
             while len(buffer) >= _CHUNK:

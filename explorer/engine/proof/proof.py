@@ -225,31 +225,31 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
         task.plan,
         list(inputs.tried),
     )  # the proof of sites removes inputs on which the original fails
-    halfway = _decomposed_original(task.before, plan, inputs.sizes.tried[0], inputs.declared)
-    sites = SiteProof(halfway, task.after, tried, task.seed, task.tell, task.cancel)
+    decomposed = _decomposed_original(task.before, plan, inputs.sizes.tried[0], inputs.declared)
+    sites = SiteProof(decomposed, task.after, tried, task.seed, task.tell, task.cancel)
     first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
     with (
         gc_pause(),  # symbolic execution creates 100,000 objects without reference cycles
-        whole_run.run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,
+        whole_run.run_in_background(task.after, plan if len(seeds) == 1 else None, first) as background_run,
     ):
-        originals = sites.originals(plan)
+        originals = sites.find_originals(plan)
         with in_background(task.meanwhile) as background_task:
-            proofs = sites.sites(plan, originals, ahead) if plan is not None else ()
+            proofs = sites.prove_sites(plan, originals, background_run) if plan is not None else ()
         correspondence = _match(task, inputs, originals, proofs)
         pairing = whole_run.Pairing(
             task.before,
-            halfway,
+            decomposed,
             task.after,
             task.names,
             [random_inputs.draw(tried[i % len(tried)], seed) for i, seed in enumerate(seeds)],
             inputs.tried[0],
             plan,
             originals,
-            sites.seen,
-            sites.outputs if halfway is task.before else None,
+            sites.observed,
+            sites.outputs if decomposed is task.before else None,
             _rounding_growth(plan),
         )
-        runs = whole_run.Runs(pairing, task.tell, task.cancel, ahead)
+        runs = whole_run.Runs(pairing, task.tell, task.cancel, background_run)
         sites.forget()
         grounds = Grounds(
             sites=proofs,

@@ -208,8 +208,8 @@ def _remarks(grounds: Grounds) -> Iterator[str]:
 def _accuracy_text(whole: Sequence[OutputEvidence]) -> str:
     measured = [e for e in whole if e.rms_before is not None and e.rms_after is not None and not e.equal]
     if not measured:
-        grown = max(e.relative_rms or 0.0 for e in whole)
+        relative = max(e.relative_rms or 0.0 for e in whole)
         largest = max(e.max_abs or 0.0 for e in whole)
-        return f"rounding grows to {grown:.1e} of its size (largest difference {largest:.1e})"
+        return f"rounding grows to {relative:.1e} of its size (largest difference {largest:.1e})"
     worst = max(measured, key=lambda e: (e.rms_after or 0.0) / max(e.rms_before or 0.0, 1e-300))
     return f"RMS error {worst.rms_after:.1e} against float64, the original's is {worst.rms_before:.1e}"

@@ -317,12 +317,14 @@ class LayerProbe:
             into: 0 to start a new trial, or a positive number to add to the last trial.
         """
         roundings = {self.named[name]: dtype for name, dtype in sessions.dtypes.items()}
-        here = {name: trials.round_to_type(layer_inputs[name], roundings.get(name)) for name in sessions.read}
+        before_feeds = {
+            name: trials.round_to_type(layer_inputs[name], roundings.get(name)) for name in sessions.read
+        }
         after_feeds = {
             name: trials.cast_to_type(trials.round_to_type(layer_inputs[self.named[name]], dtype), dtype)
             for name, dtype in sessions.dtypes.items()
         }
-        old = sessions.first.run(here, [sessions.outputs[p.pair.before] for p in group])
+        old = sessions.first.run(before_feeds, [sessions.outputs[p.pair.before] for p in group])
         new = sessions.second.run(after_feeds, [sessions.outputs_after[p.pair.after] for p in group])
         off = []
         for place in group:
@@ -331,11 +333,13 @@ class LayerProbe:
                 place.alone.append(trials.Trial(OutputComparison(place.whole.figures.roundoff)))
             differs = place.float and not trials.is_same(a, b)
             stop_if(self.cancel)
-            trials.add(place.alone[-1], a, b, self._reference(place, here) if differs else None)
+            trials.add(place.alone[-1], a, b, self._reference(place, before_feeds) if differs else None)
             if differs:
                 off.append(place)
         if off and not into:
-            moved = sessions.first.run(shift_by_one_ulp(here), [sessions.outputs[p.pair.before] for p in off])
+            moved = sessions.first.run(
+                shift_by_one_ulp(before_feeds), [sessions.outputs[p.pair.before] for p in off]
+            )
             for place in off:
                 name = sessions.outputs[place.pair.before]
                 place.alone[-1].figures.sensitivity = rms_change(old[name], moved[name])

@@ -86,24 +86,24 @@ def product(x: Array, weight: Array) -> tuple[Array, Array]:
     exact = np.zeros((x.shape[0], weight.shape[1]), wide)
     bound = np.zeros_like(exact)
     # the bound needs few digits, and single precision takes half the time
-    rough = wide == np.float64 and weight.dtype == np.float32
+    is_bound_float32 = wide == np.float64 and weight.dtype == np.float32
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        magnitude = np.abs(x).astype(np.float32 if rough else wide, copy=False)
+        magnitude = np.abs(x).astype(np.float32 if is_bound_float32 else wide, copy=False)
         for rows, columns in _slabs(weight):
             slab = weight[rows, columns]
             exact[:, columns] += _multiply(x[:, rows], slab.astype(wide))
             size = np.abs(slab).astype(magnitude.dtype, copy=False)
             bound[:, columns] += _multiply(magnitude[:, rows], size)
-    if rough:
+    if is_bound_float32:
         inexact = ~((bound > _RANGE[0]) & (bound < _RANGE[1]))
         # a row or a column of zeros loses nothing
         unsure = (inexact & weight.any(0)).any(1) & x.any(1) if inexact.any() else np.zeros(len(x), bool)
         if unsure.any():
-            some = np.abs(x[unsure])
+            magnitudes = np.abs(x[unsure])
             bound[unsure] = 0
             for rows, columns in _slabs(weight):
                 part = np.abs(weight[rows, columns]).astype(wide)
-                bound[unsure, columns] += _multiply(some[:, rows], part)
+                bound[unsure, columns] += _multiply(magnitudes[:, rows], part)
     return exact, bound
 
 

@@ -52,7 +52,7 @@ from explorer.host import scratch
 Tell = Callable[[str, int, int], None]
 TorchRun = Callable[[Sequence[Array]], Sequence[Array]]
 Evidence = tuple[OutputEvidence, ...]
-Ahead = Future[ModelOutputs]
+BackgroundRun = Future[ModelOutputs]
 
 _WEIGHTS = 1 << 30
 """Bytes of weights of whole models that may run in parallel. Each session has its own copy."""
@@ -68,35 +68,35 @@ class Pairing(Struct, frozen=True):
 
     Attributes:
         before: Original model.
-        halfway: Original model with the operators decomposed that the plan names.
+        decomposed: Original model with the operators decomposed that the plan names.
         after: Model to compare with it.
         names: Name of the input of `after` by the name of the original's input.
         feeds: Input arrays for each draw, by the original's names.
         drawn: Random inputs that the first draw was made from.
         plan: Tile plan of `after`, or None.
-        found: Planned products in the original, by output name.
+        originals: Planned products in the original, by output name.
         shapes: Types and shapes of the inputs and outputs of the products.
         outputs: Outputs of the original for the first draw, or None if it did not run yet.
         growth: Factor by which the other model may round more, because of longer sums.
     """
 
     before: Model
-    halfway: Model
+    decomposed: Model
     after: Model
     names: Mapping[str, str]
     feeds: Sequence[Mapping[str, Array]]
     drawn: Sequence[RandomInput]
     plan: Plan | None
-    found: Mapping[str, Original]
+    originals: Mapping[str, Original]
     shapes: Mapping[str, TensorInfo]
     outputs: Mapping[str, Array] | None
     growth: float
 
 
-def run_ahead(
+def run_in_background(
     after: Model, plan: Plan | None, feeds: Mapping[str, Array]
-) -> contextlib.AbstractContextManager[Ahead | None]:
-    """Starts to load and run a tiled model in the background, because loading takes one processor long.
+) -> contextlib.AbstractContextManager[BackgroundRun | None]:
+    """Starts to load and run a tiled model in the background. Loading is slow and uses one processor.
 
     The context value is None if the run would take too much memory or time beside the proof.
     """
@@ -116,14 +116,14 @@ class Runs:
         pairing: Models and inputs.
         tell: Callback for progress, with the phase, the completed count and the total count.
         cancel: Function that returns True to cancel, or None.
-        ahead: Run of the other model that has already started, or None.
+        background_run: Run of the other model that has already started, or None.
     """
 
     def __init__(
-        self, pairing: Pairing, tell: Tell, cancel: Cancel, background_run: Ahead | None = None
+        self, pairing: Pairing, tell: Tell, cancel: Cancel, background_run: BackgroundRun | None = None
     ) -> None:
-        self.pairing, self.tell, self.cancel, self._ahead = pairing, tell, cancel, background_run
-        self._other: tuple[ModelOutputs, str] | None = None
+        self.pairing, self.tell, self.cancel, self._background_run = pairing, tell, cancel, background_run
+        self._other_result: tuple[ModelOutputs, str] | None = None
         self._steps: list[None] = []
         self._total = 2 * len(pairing.feeds)
 
@@ -145,12 +145,12 @@ class Runs:
 
     def run_other(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
         """Runs the other model on all inputs, at most once. Also returns a note on how it ran."""
-        if self._other is None and self._ahead is not None:
-            self._other = wait_for(self._ahead, share.stopped), ""
+        if self._other_result is None and self._background_run is not None:
+            self._other_result = wait_for(self._background_run, share.stopped), ""
             self.step()
-        elif self._other is None:
-            self._other = self._start_other(share)
-        return self._other
+        elif self._other_result is None:
+            self._other_result = self._start_other(share)
+        return self._other_result
 
     def _start_other(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
         pair = self.pairing
@@ -163,7 +163,7 @@ class Runs:
     def run_float64(self, index: int, share: ThreadShare) -> tuple[list[dict[str, Array]], str]:
         """Runs the original in float64 on one input. Returns no results and the reason if that fails."""
         return outputs.reference(
-            self.pairing.halfway, [self.pairing.feeds[index]], share.stopped, partial(self.step, share)
+            self.pairing.decomposed, [self.pairing.feeds[index]], share.stopped, partial(self.step, share)
         )
 
     def run_in_parallel(self, *works: Callable[[ThreadShare], Any]) -> list[Any]:
@@ -222,7 +222,7 @@ def by_stored_numbers(evidence: Evidence, pairing: Pairing) -> Evidence:
     The other model then rounds other numbers than the original, so the original's float64 error is not a
     limit. The limit is the effect of the roundings on a path through the model.
     """
-    depth = outputs.depth_of(pairing.halfway)
+    depth = outputs.depth_of(pairing.decomposed)
     return tuple(
         output if output.passed else outputs.relaxed_evidence(output, depth, pairing.growth)
         for output in evidence
@@ -263,7 +263,7 @@ def _noise(pairing: Pairing) -> Noise:
     """Collects the facts about rounding errors that are known before the models run."""
     return Noise(
         NOT_NEEDED,
-        outputs.depth_of(pairing.halfway),
+        outputs.depth_of(pairing.decomposed),
         pairing.growth,
         drawn=(random_outputs(pairing.before), random_outputs(pairing.after)),
         steps=outputs.has_steps(pairing.before),
@@ -312,8 +312,8 @@ def _runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
     """Yields the other model, or its scan variant if it has too many nodes for a session."""
     model: Model | None = None
     plan = pair.plan
-    if plan is not None and _unrolled(plan) > _MANY_NODES and pair.halfway.opset >= 9:
-        model = scan_stand_in(pair.halfway, pair.after, plan, pair.found, pair.shapes)
+    if plan is not None and _unrolled(plan) > _MANY_NODES and pair.decomposed.opset >= 9:
+        model = scan_stand_in(pair.decomposed, pair.after, plan, pair.originals, pair.shapes)
     if model is None or plan is None:
         yield pair.after, ""
         return

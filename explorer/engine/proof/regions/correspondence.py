@@ -184,9 +184,11 @@ class Correspondence:
                 before = first_graph.region(pair.before, _Stops(stops, first, closed_numbers))
                 after = second_graph.region(pair.after, _Stops(stops_after, second.values, closed_numbers))
                 twins = {name: names.get(second.values[name], "") for name in after.inputs}
-                here = position[pair.before]
-                rests = [n for n in (*before.inputs, *twins.values()) if first.get(n) not in self._certain]
-                later_inputs = {n for n in rests if position.get(n, -1) >= here}
+                region_position = position[pair.before]
+                uncertain_inputs = [
+                    n for n in (*before.inputs, *twins.values()) if first.get(n) not in self._certain
+                ]
+                later_inputs = {n for n in uncertain_inputs if position.get(n, -1) >= region_position}
                 if "" not in twins.values() and not later_inputs:
                     changed.append(ChangedRegion(pair, before, after, twins))
                 elif pair.before not in ends:
@@ -194,7 +196,7 @@ class Correspondence:
                 else:
                     candidates = {p.before for p in pairs} - ends
                     excluded = later_inputs & candidates or {
-                        n for n in candidates if position[n] > here and later_inputs
+                        n for n in candidates if position[n] > region_position and later_inputs
                     }
                     crossed |= excluded
                     self.cut_off += [] if excluded else [pair]
@@ -272,14 +274,14 @@ class Correspondence:
 
 
 class _Stops(Struct, frozen=True):
-    """The names at which a region stops: all of `names`, except values whose number is in `closed`."""
+    """The names at which a region stops: `names`, except values with a number in `closed_numbers`."""
 
     names: Collection[str]
     numbers: Mapping[str, int]
-    closed: Collection[int]
+    closed_numbers: Collection[int]
 
     def __contains__(self, name: Any) -> bool:
-        return name in self.names and self.numbers[name] not in self.closed
+        return name in self.names and self.numbers[name] not in self.closed_numbers
 
 
 def _is_usable(info: TensorInfo | None) -> bool:

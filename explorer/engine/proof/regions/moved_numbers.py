@@ -58,17 +58,18 @@ def _find_changed_number(sides: Sides) -> Iterator[StoredDifference]:
     """
     if any(sum(t.elements for t in m.graph.initializers.values()) > _MANY for m in sides):
         return
-    (mine, had), (theirs, have) = (np.unique(_numbers(m), return_counts=True) for m in sides)
+    (mine, counts_before), (theirs, counts_after) = (
+        np.unique(_numbers(m), return_counts=True) for m in sides
+    )
     numbers = np.union1d(mine, theirs)
     surplus = np.zeros(numbers.size, np.int64)
-    surplus[np.searchsorted(numbers, mine)] += had
-    surplus[np.searchsorted(numbers, theirs)] -= have
+    surplus[np.searchsorted(numbers, mine)] += counts_before
+    surplus[np.searchsorted(numbers, theirs)] -= counts_after
     missing, new = numbers[surplus > 0], numbers[surplus < 0]
     changed_count, total = min(
-        (surplus[surplus > 0].sum(), had.sum()), (-surplus[surplus < 0].sum(), have.sum())
+        (surplus[surplus > 0].sum(), counts_before.sum()), (-surplus[surplus < 0].sum(), counts_after.sum())
     )
-    # where weights were joined or split, neighbors have no counterpart here; where numbers were computed from
-    # others, some have none close by
+    # if weights were joined or split, or numbers were computed anew, the nearest numbers are no counterparts
     if not missing.size or not new.size or (changed_count > 1 and changed_count * SELDOM > total):
         return
     limit = _NEARBY if changed_count * SELDOM <= total else _NEAR
@@ -76,11 +77,11 @@ def _find_changed_number(sides: Sides) -> Iterator[StoredDifference]:
         (_nearest(missing, number), _nearest(new, number))
         for number in (missing if missing.size <= new.size else new)
     ]
-    shares = [abs(now - old) / abs(old) if old else np.inf for old, now in near]
+    shares = [abs(new_number - old) / abs(old) if old else np.inf for old, new_number in near]
     if CLOSE < max(shares) <= limit:
-        old, now = near[shares.index(max(shares))]
+        old, new_number = near[shares.index(max(shares))]
         yield StoredDifference(
-            f"a stored number is {now:.9g}, where the original has {old:.9g}", max(shares), True
+            f"a stored number is {new_number:.9g}, where the original has {old:.9g}", max(shares), True
         )
 
 
@@ -111,18 +112,18 @@ def _compare_tensors(sides: Sides, sizes: Sizes, is_same: Same) -> Iterator[Stor
             (twin, twin_tensor, _counterpart(tensor, twin_tensor))
             for twin, twin_tensor in sorted(theirs.items())
         )
-        twin, twin_tensor, there = next(
+        twin, twin_tensor, similar = next(
             (match for match in candidates if match[2] is not None), ("", tensor, None)
         )
-        if there is None:
+        if similar is None:
             continue
         if name in sizes[0]:
-            text = folded_change(name, tensor, there, sizes[0][name])
+            text = folded_change(name, tensor, similar, sizes[0][name])
         elif twin in sizes[1]:
-            counterpart = tensor if there is twin_tensor else turned_matrix(tensor)
+            counterpart = tensor if similar is twin_tensor else turned_matrix(tensor)
             text = folded_change(twin, twin_tensor, counterpart, sizes[1][twin])
         else:
-            old, new = (np.asarray(t.array()).reshape(-1) for t in (tensor, there))
+            old, new = (np.asarray(t.array()).reshape(-1) for t in (tensor, similar))
             if old.tobytes() != new.tobytes():
                 yield describe_difference("a stored tensor", old, new, None, tensor)
             continue

@@ -46,7 +46,7 @@ _HELD = 3 << 28
 """Bytes of freed memory above which the process returns memory to the operating system."""
 
 LARGE = 1 << 26
-"""Bytes of a site's matrices above which the site is not proved at the same time as the whole model runs."""
+"""Bytes of a site's matrices above which its proof waits until the run of the whole model has ended."""
 
 
 class SiteProof:
@@ -55,7 +55,7 @@ class SiteProof:
     Args:
         before: Original model, in which the operators named by the plan are decomposed.
         after: Tiled model.
-        tried: Random inputs, one tuple for each set of sizes. `sites` removes sizes that the original
+        tried: Random inputs, one tuple for each set of sizes. `prove_sites` removes sizes that the original
             rejects.
         seed: Seed of the random inputs.
         tell: Callback for progress, with the phase, the completed count and the total count.
@@ -64,7 +64,7 @@ class SiteProof:
     Attributes:
         unresolved: Reason why no operand of a planned product depends on data, by site key.
         outputs: Outputs of the original for the first input, or None if the main graph has no site.
-        seen: Shapes and types of the inputs and outputs of the sites in the main graph.
+        observed: Shapes and types of the inputs and outputs of the sites in the main graph.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SiteProof:
         self.tell, self.cancel = tell, cancel
         self.unresolved: dict[str, str] = {}
         self.outputs: dict[str, Array] | None = None
-        self.seen: dict[str, TensorInfo] = {}
+        self.observed: dict[str, TensorInfo] = {}
         self._wirings: dict[tuple[str, ...], Wiring | None] = {}
         self._known_places: dict[int, list[SubgraphView]] = {}
         self._sessions: dict[str, Sessions] = {}
@@ -93,7 +93,7 @@ class SiteProof:
         for file in self._files:
             file.forget()
 
-    def originals(self, plan: Plan | None) -> dict[str, Original]:
+    def find_originals(self, plan: Plan | None) -> dict[str, Original]:
         """Finds the original's product for each site of a plan, by site key.
 
         A plan may come from another model, such as the model before an earlier tiling. Layers 1 and 2 skip a
@@ -136,7 +136,7 @@ class SiteProof:
             name in ends or wiring.maker(name) for name in original.inputs
         )
 
-    def sites(
+    def prove_sites(
         self, plan: Plan, originals: Mapping[str, Original], background_run: Future[Any] | None = None
     ) -> tuple[SiteEvidence, ...]:
         """Proves the plan's sites that the original contains (layers 1 and 2).
@@ -153,15 +153,20 @@ class SiteProof:
         evidence_by_site: dict[str, SiteEvidence] = {}
         completed, total = 0, len(planned) * len(self.tried)
         for drawn in list(self.tried):
-            moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
+            tested_sites = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
             tasks: list[SiteTask] = []
 
             def tick(completed_works: int, before: int = completed) -> None:
                 self.tell("proving matmuls", before + completed_works // 2, total)
 
-            coming = self._yield_works(moved, originals, drawn, tasks, background_run)
+            pending_works = self._yield_works(tested_sites, originals, drawn, tasks, background_run)
             works = streamed(
-                coming, _TOGETHER, tick=tick, cancel=self.cancel, count=2 * len(moved), beside=background_run
+                pending_works,
+                _TOGETHER,
+                tick=tick,
+                cancel=self.cancel,
+                count=2 * len(tested_sites),
+                beside=background_run,
             )
             for task in tasks:
                 key, evidence = key_of(task.site), task.evidence()
@@ -176,7 +181,7 @@ class SiteProof:
 
     def _yield_works(
         self,
-        moved: Sequence[SitePlan],
+        tested_sites: Sequence[SitePlan],
         originals: Mapping[str, Original],
         drawn: tuple[RandomInput, ...],
         tasks: list[SiteTask],
@@ -188,11 +193,11 @@ class SiteProof:
         next group starts. Each site's task is added to `tasks`.
         """
         wiring = self._wirings.get(()) or Wiring.of(self.after.graph)
-        sizes = {key_of(s): _activation_bytes(s, originals[key_of(s)]) for s in moved}
+        sizes = {key_of(s): _activation_bytes(s, originals[key_of(s)]) for s in tested_sites}
         # a large site is a group of its own, and takes more memory than its inputs
-        large = {key_of(s): matrix_bytes(s) for s in moved if matrix_bytes(s) > LARGE}
+        large = {key_of(s): matrix_bytes(s) for s in tested_sites if matrix_bytes(s) > LARGE}
         groups = list(
-            batches(moved, lambda s: max(sizes[key_of(s)], _EXPOSED * (key_of(s) in large)), _EXPOSED)
+            batches(tested_sites, lambda s: max(sizes[key_of(s)], _EXPOSED * (key_of(s) in large)), _EXPOSED)
         )
         runs = self._run_original([[originals[key_of(s)] for s in g if not s.place] for g in groups], drawn)
         for group in groups:
@@ -207,7 +212,9 @@ class SiteProof:
                 return
             if drawn is self.drawn:
                 for name, value in values.items():
-                    self.seen[name] = TensorInfo(name, element_type(value), tuple(value.shape), "observed")
+                    self.observed[name] = TensorInfo(
+                        name, element_type(value), tuple(value.shape), "observed"
+                    )
             if any(site.place for site in group):
                 self._places(drawn)  # computed here once for all sites of the group
             if any(key_of(site) in large for site in group):
@@ -226,7 +233,7 @@ class SiteProof:
                 del prepare, task, work
             del values
         give_back(_HELD)
-        if drawn is self.drawn and self.seen:
+        if drawn is self.drawn and self.observed:
             last = next(runs)
             self.outputs = {v.name: last[v.name] for v in self.before.graph.outputs}
 
@@ -239,7 +246,7 @@ class SiteProof:
         self, groups: Sequence[Sequence[Original]], drawn: tuple[RandomInput, ...]
     ) -> Iterator[dict[str, Array]]:
         """Runs the original and yields the inputs and outputs of each group of sites."""
-        portions = [list(dict.fromkeys(n for o in some for n in (*o.inputs, o.output))) for some in groups]
+        portions = [list(dict.fromkeys(n for o in group for n in (*o.inputs, o.output))) for group in groups]
         if drawn is self.drawn and any(portions):
             portions.append([v.name for v in self.before.graph.outputs])
         return run_in_pieces(self.before, draw(drawn, self.seed), portions, "the original")
@@ -314,8 +321,12 @@ def find_original(
     """
     wiring = wiring or Wiring.of(model.graph)
     node = wiring.maker(output)
-    mean = MEANINGS.get((node.domain, node.op)) if node is not None else None
-    return mean(node, NodeReader(model, planned, wiring)) if node is not None and mean is not None else None
+    read_product = MEANINGS.get((node.domain, node.op)) if node is not None else None
+    return (
+        read_product(node, NodeReader(model, planned, wiring))
+        if node is not None and read_product is not None
+        else None
+    )
 
 
 def key_of(site: SitePlan) -> str:

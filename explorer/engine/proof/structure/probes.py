@@ -105,7 +105,7 @@ def cut_out(
     constants = {name for region in region_list for name in region.initializers}
     cut_values = set(inputs) | {region.value for region in region_list}
     names = {
-        name: _unused(f"{name}/alone", graph_producers.producer)
+        name: _make_unused(f"{name}/alone", graph_producers.producer)
         for name in cut_values
         if name in graph_producers.producer
     }
@@ -130,7 +130,7 @@ def region_model(graph_producers: GraphProducers, region: Region, types: Mapping
     return cut_out(graph_producers, [region], {name: types.get(name, "float32") for name in region.inputs})[0]
 
 
-def _unused(name: str, names: Collection[str]) -> str:
+def _make_unused(name: str, names: Collection[str]) -> str:
     while name in names:
         name += "'"
     return name
