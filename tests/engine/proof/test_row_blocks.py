@@ -26,7 +26,7 @@ def shortened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Small matmuls are treated as large ones; the list says of each whether a part of its rows did."""
     said: list[bool] = []
 
-    def told(*args: Any) -> row_blocks.SomeRows | None:
+    def told(*args: Any) -> row_blocks.PartialOutput | None:
         found = row_blocks.run_some(*args)
         said.append(found is not None)
         return found

@@ -33,7 +33,7 @@ class ChangedNodes(Struct, frozen=True):
     after: tuple[int, ...]
 
 
-def changed_nodes(
+def find_changed_nodes(
     before: GraphProducers,
     after: GraphProducers,
     regions: tuple[Region, Region],
@@ -53,7 +53,7 @@ def changed_nodes(
     only_before, only_after = (
         {index for index in side.live if not side.is_shared(index, shared)} for side in sides
     )
-    rewired = _peel(sides, only_before, only_after)
+    rewired = _remove_equal_tail(sides, only_before, only_after)
     if not only_before and not only_after:
         return ChangedNodes("connected otherwise", *rewired) if rewired else ChangedNodes("", (), ())
     kind: Change = "removed" if not only_after else "inserted" if not only_before else "replaced"
@@ -160,7 +160,7 @@ class _Side:
         return all(self.numbers[name] in shared for name in outputs)
 
 
-def _peel(
+def _remove_equal_tail(
     sides: tuple[_Side, _Side], only_before: set[int], only_after: set[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Removes the nodes at the end of the regions that are equal in both.

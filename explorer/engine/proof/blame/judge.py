@@ -11,7 +11,7 @@ from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.rounding import QUANTIZERS, fold_rounding, formats_text
 from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, subgraphs
 from explorer.engine.graph.tile_metadata import SITE_KEY
-from explorer.engine.proof.blame.changed_nodes import changed_nodes
+from explorer.engine.proof.blame.changed_nodes import find_changed_nodes
 from explorer.engine.proof.blame.probe import LayerProbe
 from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.run import depth_of
@@ -42,7 +42,7 @@ class Judge:
             nodes = [self.after.nodes[node_index] for node_index in place.after.nodes]
             place_growth = max((self.rows.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0)
             growth = max(growth, place_growth)
-            departs = self._excess(place, place.whole, self.depth, growth, None) != ""
+            departs = self._excess_reason(place, place.whole, self.depth, growth, None) != ""
             state, reason, trial = self._judge_alone(place, place_growth)
             if state == "rounding":
                 state = "inherited" if departs else "equal" if place.whole.equal else "rounding"
@@ -67,20 +67,20 @@ class Judge:
             if trial.not_run:
                 judgment = "unjudged", f"it could not be run alone: {trial.not_run}", None
                 continue
-            reason = self._excess(place, trial, depth, growth, None)
+            reason = self._excess_reason(place, trial, depth, growth, None)
             if not reason:
                 continue
             sound = coarser and not trial.fault and not trial.figures.nonfinite
             if not sound or (
                 coarsest_after[0] != _QUANTIZED
-                and self._excess(place, trial, depth, growth, coarsest_after[0])
+                and self._excess_reason(place, trial, depth, growth, coarsest_after[0])
             ):
                 return "introduced", reason, trial
             if judgment[0] == "rounding":
                 judgment = "coarser", f"computed in {coarsest_after[1]}", trial
         return judgment
 
-    def _excess(
+    def _excess_reason(
         self, place: ComparedValue, trial: Trial, depth: int, growth: float, roundoff: float | None
     ) -> str:
         """Returns the reason why rounding cannot explain a difference, or '' if it can."""
@@ -148,7 +148,7 @@ class Judge:
         node, twin = self.before.nodes[index], self.after.nodes[self.after.producer[place.pair.after]]
         change: Change = ""
         if state == "introduced":
-            change, index, node, twin = self._changed_nodes(place, (index, node, twin))
+            change, index, node, twin = self._find_changed_nodes(place, (index, node, twin))
         figures = place.whole.figures
         was_compared = bool(figures.elements)
         relative = _relative(figures) if place.float else None
@@ -185,7 +185,7 @@ class Judge:
             change=change,
         )
 
-    def _changed_nodes(
+    def _find_changed_nodes(
         self, place: ComparedValue, makers: tuple[int, Node, Node]
     ) -> tuple[Change, int, Node, Node]:
         """Finds the changed node in the layer that introduces the error.
@@ -195,7 +195,7 @@ class Judge:
             the node in the second model.
         """
         index, node, twin = makers
-        changed = changed_nodes(self.before, self.after, (place.before, place.after), self.named)
+        changed = find_changed_nodes(self.before, self.after, (place.before, place.after), self.named)
         if not changed.change:
             return "behind the fault", index, node, twin
         if changed.before:

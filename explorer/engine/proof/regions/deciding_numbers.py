@@ -315,22 +315,24 @@ def _unmatched_rows(
     return rows
 
 
-def moved_number(model: Model, number: Deciding) -> Iterator[Model]:
+def with_near_number(model: Model, number: Deciding) -> Iterator[Model]:
     """Yields the model with a slightly smaller number, then with a slightly larger number."""
-    yield from (_with_moved(model, number, power) for power in (-1, 1))
+    yield from (_replace_number(model, number, power) for power in (-1, 1))
 
 
-def scaled_number(model: Model, number: Deciding) -> list[Model]:
+def with_far_number(model: Model, number: Deciding) -> list[Model]:
     """Builds the model with a far smaller and a far larger factor, or nothing if it is not a factor."""
     if isinstance(number, TableRow) or number.op not in _MULTIPLIES:
         return []
-    return [_with_moved(model, number, power) for power in (-_FAR, _FAR)]
+    return [_replace_number(model, number, power) for power in (-_FAR, _FAR)]
 
 
-def _with_moved(model: Model, number: Deciding, sign: int) -> Model:
+def _replace_number(model: Model, number: Deciding, sign: int) -> Model:
     """Replaces a number in all graphs and functions of a model."""
-    functions = {key: _moved_function(function, number, sign) for key, function in model.functions.items()}
-    return replace(model, graph=_moved_graph(model.graph, number, sign), functions=functions)
+    functions = {
+        key: _replace_in_function(function, number, sign) for key, function in model.functions.items()
+    }
+    return replace(model, graph=_replace_in_graph(model.graph, number, sign), functions=functions)
 
 
 def _model_numbers(model: Model) -> Iterator[Held]:
@@ -431,22 +433,22 @@ def _is_numeric(tensor: Tensor) -> bool:
     return not tensor.dtype.startswith(("string", "float4", "float6", "float8", "complex"))
 
 
-def _moved_function(function: Function, number: Deciding, sign: int) -> Function:
+def _replace_in_function(function: Function, number: Deciding, sign: int) -> Function:
     """Replaces a number in a function, whose new tensors become Constant nodes."""
-    nodes, added = _moved_nodes(function.nodes, {}, number, sign)
+    nodes, added = _replace_in_nodes(function.nodes, {}, number, sign)
     constants = [
         Node("Constant", (), (name,), attributes={"value": tensor}) for name, tensor in added.items()
     ]
     return replace(function, nodes=gathered((*constants, *nodes)), record=None) if added else function
 
 
-def _moved_graph(graph: Graph, number: Deciding, sign: int) -> Graph:
+def _replace_in_graph(graph: Graph, number: Deciding, sign: int) -> Graph:
     """Replaces a number in the nodes of a graph that have the same operator."""
-    nodes, added = _moved_nodes(graph.nodes, graph.initializers, number, sign)
+    nodes, added = _replace_in_nodes(graph.nodes, graph.initializers, number, sign)
     return replace(graph, nodes=gathered(nodes), initializers={**graph.initializers, **added})
 
 
-def _moved_nodes(
+def _replace_in_nodes(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], number: Deciding, sign: int
 ) -> tuple[list[Node], dict[str, Tensor]]:
     """Replaces a number in nodes, and returns the nodes with the new tensors that they read."""
@@ -456,7 +458,7 @@ def _moved_nodes(
     added: dict[str, Tensor] = {}
     new_nodes: list[Node] = []
     for node in ordered:
-        bodies = {name: _moved_graph(body, number, sign) for name, body in subgraphs(node)}
+        bodies = {name: _replace_in_graph(body, number, sign) for name, body in subgraphs(node)}
         if bodies:
             node = with_bodies(node, bodies)
         if node.op == number.op:

@@ -22,7 +22,7 @@ from explorer.engine.proof.regions.stored_numbers import (
     StoredDifference,
     constants_of,
     describe_difference,
-    turned_matrix,
+    transpose_matrix,
 )
 from explorer.engine.runtime.onnxruntime import Array
 
@@ -120,7 +120,7 @@ def _compare_tensors(sides: Sides, sizes: Sizes, is_same: Same) -> Iterator[Stor
         if name in sizes[0]:
             text = folded_change(name, tensor, similar, sizes[0][name])
         elif twin in sizes[1]:
-            counterpart = tensor if similar is twin_tensor else turned_matrix(tensor)
+            counterpart = tensor if similar is twin_tensor else transpose_matrix(tensor)
             text = folded_change(twin, twin_tensor, counterpart, sizes[1][twin])
         else:
             old, new = (np.asarray(t.array()).reshape(-1) for t in (tensor, similar))
@@ -138,7 +138,7 @@ def _counterpart(tensor: Tensor, candidate: Tensor) -> Tensor | None:
     sizes = [[n for n in t.shape if n != 1] for t in (tensor, candidate)]
     forms = [candidate] if sizes[0] == sizes[1] else []
     if len(candidate.shape) == len(tensor.shape) == 2 and candidate.shape[::-1] == tensor.shape:
-        forms.append(turned_matrix(candidate))
+        forms.append(transpose_matrix(candidate))
     old = np.asarray(tensor.array(), np.float64).reshape(-1)
     for form in forms:
         new = np.asarray(form.array(), np.float64).reshape(-1)

@@ -45,7 +45,9 @@ class NodeContents:
             for node in all_nodes(model, side):
                 if node.domain or node.op not in ("If", "Loop"):
                     continue
-                if id(node) in top and all(n in varied[index] or n in constants for n in controls([node])):
+                if id(node) in top and all(
+                    n in varied[index] or n in constants for n in control_inputs([node])
+                ):
                     continue
                 if node.op == "If" or not all(n in constants or not n for n in node.inputs[:2]):
                     return True
@@ -63,7 +65,7 @@ class NodeContents:
         return sorted(v for v in numbers if np.isfinite(v))
 
 
-def controls(nodes: Sequence[Node]) -> list[str]:
+def control_inputs(nodes: Sequence[Node]) -> list[str]:
     """Finds the values that choose the branches of If nodes and the trip counts of loops."""
     names = dict.fromkeys(
         name

@@ -35,26 +35,26 @@ from explorer.engine.proof.regions.deciding_numbers import (
     Deciding,
     TableRow,
     Variation,
-    moved_number,
     one_sided,
-    scaled_number,
+    with_far_number,
+    with_near_number,
 )
 from explorer.engine.proof.regions.float64_layers import EXACT, float64_difference, run_in_float64
 from explorer.engine.proof.regions.moved_numbers import find_moved
-from explorer.engine.proof.regions.observability import NodeContents, controls
+from explorer.engine.proof.regions.observability import NodeContents, control_inputs
 from explorer.engine.proof.regions.stored_numbers import (
     StoredDifferences,
+    compare_stored,
     constants_of,
-    differences,
-    restored,
+    restore,
 )
 from explorer.engine.proof.regions.synthetic_values import (
     FED_FLOATS,
     Feeds,
-    dense,
-    meeting,
-    spreads,
+    dense_values,
     steered_values,
+    value_spreads,
+    values_at_limits,
 )
 from explorer.engine.proof.structure.probes import Pair, region_model
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
@@ -73,13 +73,13 @@ _DRAWS = 3
 _UPSTREAM = 3
 """Number of times that a region is extended upstream if only made-up values show a difference."""
 
-_DENSE, _MEETING, _STEERED = "dense random", "few different", "steered"
+_DENSE, _AT_LIMITS, _STEERED = "dense random", "few different", "steered"
 """Kinds of sets of values. The original's values have the kind ''."""
 
 _NAMED = 3
 """Number of operators of a region that a message names."""
 
-_AHEAD = 1 << 24
+_PREFETCHED = 1 << 24
 """Bytes of the original's values that one run fetches for later regions.
 
 One run for each region would take time quadratic in the number of regions.
@@ -91,7 +91,7 @@ _SMALL = 1 << 20
 _LIMITS = 48
 """Largest number of limits on one side of a region that are tried."""
 
-_INSIDE = 16
+_MAX_INNER = 16
 """Number of values in a region, counted from the last, that are checked for a hidden difference."""
 
 
@@ -222,7 +222,7 @@ def _hidden_value(
     numbers, the difference was lost: in an ArgMax, behind zero weights, or in a sum with far larger numbers.
     """
     differing: set[str] = set()
-    for name in inner_values[:_INSIDE]:
+    for name in inner_values[:_MAX_INNER]:
         # an earlier, smaller region may have had inputs with another meaning in the other graph
         second = runner.graphs.regions(dropped - {name}, {})
         alone = next((r for r in second if r.pair.before == name), None)
@@ -317,8 +317,8 @@ class _Runner:
         return {name: feeds[name] for name in names}
 
     def _upcoming(self, requested: Sequence[str]) -> Iterator[str]:
-        """Yields names of values that the next regions need, up to `_AHEAD` bytes."""
-        budget, is_past_request = _AHEAD, False
+        """Yields names of values that the next regions need, up to `_PREFETCHED` bytes."""
+        budget, is_past_request = _PREFETCHED, False
         for name in self._requested:
             is_past_request = is_past_request or name == requested[0]
             if not is_past_request or name in requested:
@@ -381,8 +381,8 @@ class _Runner:
                 for kind, feeds in self._value_sets(region, nodes, values, trial_inputs, first=index == 0):
                     difference = self._run_sets(region, run, kind, feeds, tally)
                     if difference is not None:
-                        where = f" on {kind} values" if kind in (_DENSE, _MEETING) else ""
-                        certain = kind != _MEETING
+                        where = f" on {kind} values" if kind in (_DENSE, _AT_LIMITS) else ""
+                        certain = kind != _AT_LIMITS
                         failure = replace(
                             evidence,
                             draws=tally.draws,
@@ -459,11 +459,11 @@ class _Runner:
         if not stored_differences.alike:
             return self._moved_differences(region, worst, stored_differences)
         large = [difference for difference in stored_differences.differences if difference.large]
-        for difference in large[:_INSIDE]:
+        for difference in large[:_MAX_INNER]:
             # two differences may cancel, as when a factor moves from one weight to the next
             alone = len(stored_differences.differences) == 1 or difference.place is None
             if alone or not self._distinguishes(
-                region, nodes, before, restored(stored_differences.sides[1], difference)
+                region, nodes, before, restore(stored_differences.sides[1], difference)
             ):
                 return difference.text, 0.0, 0.0
         return (
@@ -515,9 +515,9 @@ class _Runner:
         """
         changes = partial(self._changes_output, region, nodes, model)
         # if only the smaller or only the larger number changes the output, the values covered one side of it
-        if all(map(changes, moved_number(model, number))):
+        if all(map(changes, with_near_number(model, number))):
             return True
-        far = scaled_number(model, number)
+        far = with_far_number(model, number)
         return bool(far) and not any(map(changes, far))
 
     def _changes_output(
@@ -574,7 +574,7 @@ class _Runner:
         gap = None
         if any(self._holds_floats(model) for model in stored_differences.sides):
             original_values = self.original_values(region.reads, self.tries[0], self.seed)
-            values = dense(original_values, spreads(original_values), _SPREADS[0], self.seed)
+            values = dense_values(original_values, value_spreads(original_values), _SPREADS[0], self.seed)
             gap = float64_difference(region, (self.before, self.after), values, self.cancel)
         elif worst.equal:
             return "", 0.0, 0.0
@@ -613,7 +613,7 @@ class _Runner:
         first: bool,
     ) -> Iterator[tuple[str, list[Feeds]]]:
         """Yields the sets of values to try, each with its kind."""
-        steering = [name for name in controls(nodes[0]) if name in region.before.inputs]
+        steering = [name for name in control_inputs(nodes[0]) if name in region.before.inputs]
         floats = [n for n, v in original_values.items() if v.dtype.name in FED_FLOATS and v.size]
         feeds = [original_values]
         if not floats:
@@ -626,12 +626,15 @@ class _Runner:
         if not floats:
             return
         count = max(1, min(_MANY, _ENOUGH // sum(original_values[name].size for name in floats)))
-        wide = spreads(original_values)
+        wide = value_spreads(original_values)
         for spread in _SPREADS if first else _SPREADS[:1]:
-            yield _DENSE, [dense(original_values, wide, spread, self.seed + i) for i in range(count)]
+            yield _DENSE, [dense_values(original_values, wide, spread, self.seed + i) for i in range(count)]
         yield (
-            _MEETING,
-            [meeting(original_values, self.contents.numbers(nodes), self.seed + i) for i in range(count)],
+            _AT_LIMITS,
+            [
+                values_at_limits(original_values, self.contents.numbers(nodes), self.seed + i)
+                for i in range(count)
+            ],
         )
 
     def _run_sets(
@@ -643,7 +646,7 @@ class _Runner:
         tally: _Trials,
     ) -> OutputEvidence | None:
         """Runs a region on sets of values, and returns the evidence of a difference or None."""
-        if kind == _MEETING and not all(r.equal for r in tally.results):
+        if kind == _AT_LIMITS and not all(r.equal for r in tally.results):
             return None  # rounding may put a value on the other side of a limit
         pairs = []
         for values in feeds:
@@ -673,7 +676,9 @@ class _Runner:
     def _differences(self, region: ChangedRegion) -> StoredDifferences:
         """Compares the numbers that a region stores in the two graphs."""
         if region.key not in self._stored_in:
-            self._stored_in = {region.key: differences(*self._cut_models(region), self.graphs.same_content)}
+            self._stored_in = {
+                region.key: compare_stored(*self._cut_models(region), self.graphs.same_content)
+            }
         return self._stored_in[region.key]
 
     def _nodes(self, region: ChangedRegion) -> tuple[list[Node], list[Node]]:

@@ -27,7 +27,7 @@ from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor
 from explorer.engine.proof.structure.probes import GraphProducers
 from explorer.engine.runtime.onnxruntime import Array
 
-_PLACES: Mapping[str, Collection[int]] = {
+_LAYOUT_INPUTS: Mapping[str, Collection[int]] = {
     **dict.fromkeys(("Expand", "Gather", "GatherElements", "GatherND", "Reshape", "Split"), (1,)),
     **dict.fromkeys(("Squeeze", "Tile", "TopK", "Unsqueeze", "CumSum"), (1,)),
     **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"), (1,)),
@@ -37,7 +37,7 @@ _PLACES: Mapping[str, Collection[int]] = {
 }
 """Indices of the inputs that only decide where elements go. Runs on distinct values show a difference."""
 
-_SHAPES = frozenset(
+_LAYOUT_ATTRIBUTES = frozenset(
     (
         *("auto_pad", "axes", "axis", "dilations", "ends", "group", "keepdims", "kernel_shape"),
         *("noop_with_empty_axes", "num_outputs", "output_padding", "output_shape", "pads", "perm", "shape"),
@@ -46,7 +46,7 @@ _SHAPES = frozenset(
 )
 """Attributes that only decide where elements go."""
 
-_TURNS = ("transA", "transB")
+_TRANSPOSE_FLAGS = ("transA", "transB")
 """Attributes that say that a matrix is stored transposed."""
 
 CLOSE, _ROUNDINGS = 2.0**-21, 8
@@ -124,7 +124,7 @@ class StoredDifferences(Struct, frozen=True):
         )
 
 
-def differences(before: Model, after: Model, is_same: Same) -> StoredDifferences:
+def compare_stored(before: Model, after: Model, is_same: Same) -> StoredDifferences:
     """Compares the stored numbers of two regions that have the same operators.
 
     Args:
@@ -135,14 +135,14 @@ def differences(before: Model, after: Model, is_same: Same) -> StoredDifferences
     for sides, sizes in _forms(before, after):
         try:
             return StoredDifferences(
-                list(_Comparison(sides, is_same, sizes).differences()), True, sides, sizes
+                list(_Comparison(sides, is_same, sizes).compare_stored()), True, sides, sizes
             )
-        except _Unlike:
+        except _NoCounterpart:
             continue
     return StoredDifferences([], False, sides, sizes)
 
 
-def restored(model: Model, difference: StoredDifference) -> Model:
+def restore(model: Model, difference: StoredDifference) -> Model:
     """Puts the first region's number back into the second region, in place of one difference."""
     assert difference.place is not None
     index, place = difference.place
@@ -177,18 +177,18 @@ class _Comparison:
     def __init__(self, sides: Sides, is_same: Same, sizes: Sizes) -> None:
         self.sides, self.same, self.sizes = sides, is_same, sizes
 
-    def differences(self) -> Iterator[StoredDifference]:
+    def compare_stored(self) -> Iterator[StoredDifference]:
         """Returns all differences.
 
         Raises:
-            _Unlike: The operators differ, or constants differ in type or shape.
+            _NoCounterpart: The operators differ, or constants differ in type or shape.
         """
         nodes = self.sides[0].graph.nodes, self.sides[1].graph.nodes
         constants = [constants_of(m.graph.nodes, m.graph.initializers) for m in self.sides]
         live = [GraphProducers(model).live for model in self.sides]
-        return self._differing(nodes, constants, live, top=True)
+        return self._compare_nodes(nodes, constants, live, top=True)
 
-    def _differing(
+    def _compare_nodes(
         self,
         nodes: tuple[Sequence[Node], Sequence[Node]],
         constants: Sequence[ChainMap[str, Tensor]],
@@ -202,10 +202,12 @@ class _Comparison:
         if len(first) != len(second) or any(
             a.key != b.key for (_, a), (_, b) in zip(first, second, strict=True)
         ):
-            raise _Unlike
+            raise _NoCounterpart
         for (_, a), (position, b) in zip(first, second, strict=True):
-            places = _PLACES.get(a.op, ()) if not a.domain else ()
-            turned = [bool(a.attributes.get(flag)) != bool(b.attributes.get(flag)) for flag in _TURNS]
+            places = _LAYOUT_INPUTS.get(a.op, ()) if not a.domain else ()
+            is_transposed = [
+                bool(a.attributes.get(flag)) != bool(b.attributes.get(flag)) for flag in _TRANSPOSE_FLAGS
+            ]
             for index, (x, y) in enumerate(zip_longest(a.inputs, b.inputs, fillvalue="")):
                 if x in live[0] or y in live[1]:
                     continue
@@ -214,23 +216,25 @@ class _Comparison:
                 if x_tensor is not None and y_tensor is not None:
                     if index in places and x_tensor.dtype.startswith("int"):
                         continue
-                    if index < len(turned) and turned[index] and x in self.sizes[0]:
-                        y_tensor, y, place = turned_matrix(y_tensor), "", None
-                    elif index < len(turned) and turned[index]:
-                        x_tensor, x = turned_matrix(x_tensor), ""
-                    yield from self._of_weights(f"a constant of {a.op}", (x, y), (x_tensor, y_tensor), place)
+                    if index < len(is_transposed) and is_transposed[index] and x in self.sizes[0]:
+                        y_tensor, y, place = transpose_matrix(y_tensor), "", None
+                    elif index < len(is_transposed) and is_transposed[index]:
+                        x_tensor, x = transpose_matrix(x_tensor), ""
+                    yield from self._compare_weights(
+                        f"a constant of {a.op}", (x, y), (x_tensor, y_tensor), place
+                    )
                 elif (x_tensor is None) != (y_tensor is None) and not (x and y) and index not in places:
                     yield from _one_sided(a.op, x_tensor, y_tensor, place)
-            yield from self._attributes(a, b, constants, position if top else None)
+            yield from self._compare_attributes(a, b, constants, position if top else None)
             functions = [model.functions.get(a.key) for model in self.sides]
             if functions[0] is not None and functions[1] is not None:
                 bodies = functions[0].nodes, functions[1].nodes
-                yield from self._differing(bodies, [constants_of(body, {}) for body in bodies], ((), ()))
+                yield from self._compare_nodes(bodies, [constants_of(body, {}) for body in bodies], ((), ()))
 
-    def _attributes(
+    def _compare_attributes(
         self, a: Node, b: Node, constants: Sequence[ChainMap[str, Tensor]], position: int | None
     ) -> Iterator[StoredDifference]:
-        for name in sorted({*a.attributes, *b.attributes} - _SHAPES - {*_unused_attributes(a)}):
+        for name in sorted({*a.attributes, *b.attributes} - _LAYOUT_ATTRIBUTES - {*_unused_attributes(a)}):
             x, y = (
                 node.attributes[name] if name in node.attributes else _default(model, node, name)
                 for model, node in zip(self.sides, (a, b), strict=True)
@@ -241,15 +245,15 @@ class _Comparison:
                     constants_of(g.nodes, g.initializers, *s.maps)
                     for g, s in zip((x, y), constants, strict=True)
                 ]
-                yield from self._differing((x.nodes, y.nodes), inner_constants, ((), ()))
+                yield from self._compare_nodes((x.nodes, y.nodes), inner_constants, ((), ()))
             elif isinstance(x, Tensor) and isinstance(y, Tensor):
-                yield from self._of_tensors(label, x, y, place)
+                yield from self._compare_tensors(label, x, y, place)
             elif type(x) is not type(y) or x != y:
                 share = _largest_share(x, y)
                 was = a.attributes.get(name)
                 yield StoredDifference(f"{label} differs", share, not share <= CLOSE, place, was)
 
-    def _of_weights(
+    def _compare_weights(
         self,
         label: str,
         names: tuple[str, str],
@@ -263,13 +267,13 @@ class _Comparison:
                 if text := folded_change(names[index], tensors[index], counterpart, size):
                     yield StoredDifference(text, np.inf, True, place, tensors[0])
                 return
-        yield from self._of_tensors(label, *tensors, place)
+        yield from self._compare_tensors(label, *tensors, place)
 
-    def _of_tensors(
+    def _compare_tensors(
         self, label: str, first: Tensor, second: Tensor, place: tuple[int, int | str] | None
     ) -> Iterator[StoredDifference]:
         if first.dtype != second.dtype or first.elements != second.elements:
-            raise _Unlike
+            raise _NoCounterpart
         if first.shape == second.shape and self.same(first, second):
             return
         try:
@@ -281,7 +285,7 @@ class _Comparison:
             yield describe_difference(label, a, b, place, first)
 
 
-class _Unlike(Exception):
+class _NoCounterpart(Exception):
     """Two lists of nodes have different operators."""
 
 
@@ -307,18 +311,18 @@ def _largest_share(x: Any, y: Any) -> float:
     )
 
 
-def turned_matrix(tensor: Tensor) -> Tensor:
+def transpose_matrix(tensor: Tensor) -> Tensor:
     """Transposes a stored matrix.
 
     Raises:
-        _Unlike: The tensor is not a matrix of numbers.
+        _NoCounterpart: The tensor is not a matrix of numbers.
     """
     try:
         values = np.asarray(tensor.array())
     except BadModel:
-        raise _Unlike from None
+        raise _NoCounterpart from None
     if values.ndim != 2:
-        raise _Unlike
+        raise _NoCounterpart
     matrix = np.ascontiguousarray(values.T)
     return Tensor(tensor.name, tensor.dtype, matrix.shape, Inline(matrix.tobytes()))
 

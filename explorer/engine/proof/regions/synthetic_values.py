@@ -15,7 +15,7 @@ FED_FLOATS = (*FLOATS, "bfloat16")
 Feeds = dict[str, Array]
 
 
-def spreads(values: Feeds) -> dict[str, float]:
+def value_spreads(values: Feeds) -> dict[str, float]:
     """Computes the spread of each float value: the standard deviation, or the largest magnitude, or 1."""
     deviations = {}
     for name, value in values.items():
@@ -26,7 +26,7 @@ def spreads(values: Feeds) -> dict[str, float]:
     return deviations
 
 
-def dense(values: Feeds, wide: Mapping[str, float], spread: float, seed: int) -> Feeds:
+def dense_values(values: Feeds, wide: Mapping[str, float], spread: float, seed: int) -> Feeds:
     """Replaces each float by a normal random number with standard deviation `wide` times `spread`."""
     drawn_values: Feeds = {}
     for name, value in values.items():
@@ -40,7 +40,7 @@ def dense(values: Feeds, wide: Mapping[str, float], spread: float, seed: int) ->
     return drawn_values
 
 
-def meeting(values: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
+def values_at_limits(values: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
     """Draws values at which comparisons change: zeros, halves, equal values and numbers stored in the region.
 
     Args:

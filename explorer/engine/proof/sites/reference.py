@@ -33,16 +33,16 @@ class Reference(Struct, frozen=True):
     product: Array
 
 
-def rows_of(array: Array, some: Array | None) -> Array:
-    """Selects the rows `some` of an array of shape (batch, M, ...), or all rows for None."""
-    return array if some is None else array[:, some]
+def rows_of(array: Array, row_indices: Array | None) -> Array:
+    """Selects the rows `row_indices` of an array of shape (batch, M, ...), or all rows for None."""
+    return array if row_indices is None else array[:, row_indices]
 
 
 def references(
     meaning: ProductSpec,
     draws: Sequence[Sequence[Array]],
     lefts: Sequence[Rows],
-    looked: Sequence[Array | None],
+    compared_rows: Sequence[Array | None],
 ) -> list[Reference]:
     """Computes the expected output of a site for each draw of its inputs.
 
@@ -50,7 +50,7 @@ def references(
         meaning: Product that the site computes.
         draws: Input arrays of each run.
         lefts: Functions that return rows of X, one for each draw.
-        looked: Indices of the rows to compute for each draw, or None for all rows.
+        compared_rows: Indices of the rows to compute for each draw, or None for all rows.
     """
     constant_weight = isinstance(meaning.right, np.ndarray)
     weights = [meaning.weight(inputs) for inputs in (draws[:1] if constant_weight else draws)]
@@ -59,46 +59,56 @@ def references(
     wider = draws[0][0].dtype == np.float64 and terms <= _WITHOUT_BLAS
     wide = np.dtype(np.longdouble if wider else np.float64)
     all_rows = np.arange(meaning.M)
-    bands = [(x_rows, all_rows if some is None else some) for x_rows, some in zip(lefts, looked, strict=True)]
+    bands = [
+        (x_rows, all_rows if row_indices is None else row_indices)
+        for x_rows, row_indices in zip(lefts, compared_rows, strict=True)
+    ]
     with np.errstate(all="ignore"):
-        if constant_weight and meaning.batch * meaning.K * sum(len(some) for _, some in bands) <= _ROWS:
+        if (
+            constant_weight
+            and meaning.batch * meaning.K * sum(len(row_indices) for _, row_indices in bands) <= _ROWS
+        ):
             # one pass over the weight for all draws
-            ends = np.cumsum([len(some) for _, some in bands])[:-1]
-            together = np.arange(sum(len(some) for _, some in bands))
+            ends = np.cumsum([len(row_indices) for _, row_indices in bands])[:-1]
+            band_positions = np.arange(sum(len(row_indices) for _, row_indices in bands))
 
             def all_draws(b: int, index: Array | slice) -> Array:
-                return np.concatenate([x_rows(b, some) for x_rows, some in bands])[index]
+                return np.concatenate([x_rows(b, row_indices) for x_rows, row_indices in bands])[index]
 
-            products = _product_in_bands(all_draws, together, weights[0], wide)
+            products = _product_in_bands(all_draws, band_positions, weights[0], wide)
             parts = [np.split(side, ends, axis=1) for side in products]
         else:
             products_by_draw = [
-                _product_in_bands(*band, weights[0 if constant_weight else at], wide)
-                for at, band in enumerate(bands)
+                _product_in_bands(*band, weights[0 if constant_weight else index], wide)
+                for index, band in enumerate(bands)
             ]
             parts = [list(side) for side in zip(*products_by_draw, strict=True)]
         results = []
-        for inputs, some, part, top in zip(draws, looked, *parts, strict=True):
+        for inputs, row_indices, part, top in zip(draws, compared_rows, *parts, strict=True):
             part *= wide.type(meaning.alpha)
             top *= abs(meaning.alpha)
             bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
             added: Any = 0
             if bias is not None:
-                added = rows_of(meaning.arrange_bias(bias.astype(wide) * wide.type(meaning.beta)), some)
+                added = rows_of(
+                    meaning.arrange_bias(bias.astype(wide) * wide.type(meaning.beta)), row_indices
+                )
             if meaning.visible is not None:
-                visible = rows_of(meaning.visible, some)
+                visible = rows_of(meaning.visible, row_indices)
                 part, top = np.where(visible, part, 0), np.where(visible, top, 0)
             results.append(Reference(part + added, top + np.abs(added), part))
     return results
 
 
-def _product_in_bands(x_rows: Rows, some: Array, weight: Array, wide: np.dtype[Any]) -> tuple[Array, Array]:
+def _product_in_bands(
+    x_rows: Rows, row_indices: Array, weight: Array, wide: np.dtype[Any]
+) -> tuple[Array, Array]:
     """Computes X W and |X| |W|, a few rows at a time: X of a convolution can have 29 million elements."""
     batch, depth, width = weight.shape
-    exact, bound = (np.empty((batch, len(some), width), wide) for _ in range(2))
+    exact, bound = (np.empty((batch, len(row_indices), width), wide) for _ in range(2))
     step = max(1, _ROWS // max(depth, 1))
     for b in range(batch):
-        for first in range(0, len(some), step):
+        for first in range(0, len(row_indices), step):
             rows = slice(first, first + step)
-            exact[b, rows], bound[b, rows] = product(x_rows(b, some[rows]).astype(wide), weight[b])
+            exact[b, rows], bound[b, rows] = product(x_rows(b, row_indices[rows]).astype(wide), weight[b])
     return exact, bound

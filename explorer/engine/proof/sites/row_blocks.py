@@ -1,6 +1,6 @@
 """Runs the dense draw of a large site on only some of the row blocks of its Scan.
 
-A Scan without state applies the same body to every block of rows. The body reads nothing outside its block,
+A Scan without state applies the same body to every block of rows. The body reads nan outside its block,
 so a fault of the body shows in any block. The run on the original's activations still covers all blocks.
 
 The dense draw exists because the original's activations may multiply part of the weight by zeros. A few
@@ -28,11 +28,11 @@ _LARGE = 1 << 28
 _FEW = 4
 """Number of blocks to run if they use the whole weight."""
 
-_PLACES = 64
+_MAX_ROWS = 64
 """Largest number of rows to compare in one block, and after the last full block."""
 
 
-class SomeRows(Struct, frozen=True):
+class PartialOutput(Struct, frozen=True):
     """The output of a site for some rows of a draw.
 
     Attributes:
@@ -48,7 +48,7 @@ class SomeRows(Struct, frozen=True):
 
 def run_some(
     runner: Runner, site: SitePlan, meaning: ProductSpec, draw: Sequence[Array], y: Array, seed: int
-) -> SomeRows | None:
+) -> PartialOutput | None:
     """Runs a site on some blocks of the rows of a draw.
 
     Args:
@@ -76,12 +76,12 @@ def run_some(
     if blocks is None:
         return None
     block_indices, rows = blocks
-    back = np.full(count, len(block_indices))  # index of the NaN block behind the blocks that run
-    back[block_indices] = np.arange(len(block_indices))
+    inverse_indices = np.full(count, len(block_indices))  # index of the NaN block behind the blocks that run
+    inverse_indices[block_indices] = np.arange(len(block_indices))
     nodes, selectors = _with_fewer_blocks(runner.nodes, scan_index)
     body: Graph = runner.nodes[scan_index].attributes["body"]
-    nothing = np.full((), np.nan, body.outputs[0].dtype or y.dtype)
-    feeds = zip((*runner.input_names, *selectors), (*draw, block_indices, back, nothing), strict=True)
+    nan = np.full((), np.nan, body.outputs[0].dtype or y.dtype)
+    feeds = zip((*runner.input_names, *selectors), (*draw, block_indices, inverse_indices, nan), strict=True)
     try:
         output = runner.run_nodes(nodes, dict(feeds))
     except BadModel:
@@ -92,7 +92,7 @@ def run_some(
         or np.isnan(meaning.arrange_output(output)[:, rows]).any()
     ):
         return None
-    return SomeRows(output, rows, x_rows)
+    return PartialOutput(output, rows, x_rows)
 
 
 def _is_row_scan(node: Node, runner: Runner) -> bool:
@@ -117,27 +117,34 @@ def _choose_blocks(
     """Chooses the blocks to run and the rows to compare.
 
     The compared rows are the first and last row of each block, the rows of one full block, and the rows after
-    the last full block, which other nodes compute. At most `_PLACES` random rows are taken of a block.
+    the last full block, which other nodes compute. At most `_MAX_ROWS` random rows are taken of a block.
 
     Returns:
         Indices of the blocks and of the rows, or None if the weight needs more than half of the blocks.
     """
-    tall = site.tile[0]
+    tile_height = site.tile[0]
     generator = np.random.default_rng((seed, 4))
-    some = _FEW
-    while 2 * some <= count:
-        inner_blocks = generator.permutation(np.arange(1, count - 1))[: some - 2]
+    block_count = _FEW
+    while 2 * block_count <= count:
+        inner_blocks = generator.permutation(np.arange(1, count - 1))[: block_count - 2]
         block_indices = np.sort(np.concatenate([[0, count - 1], inner_blocks]))
-        places = generator.permutation(tall)[:_PLACES]
-        trailing_rows = count * tall + generator.permutation(max(meaning.M - count * tall, 0))[:_PLACES]
-        block_rows = generator.choice(block_indices) * tall + places
+        places = generator.permutation(tile_height)[:_MAX_ROWS]
+        trailing_rows = (
+            count * tile_height + generator.permutation(max(meaning.M - count * tile_height, 0))[:_MAX_ROWS]
+        )
+        block_rows = generator.choice(block_indices) * tile_height + places
         rows = np.concatenate(
-            [block_indices * tall, block_indices * tall + tall - 1, block_rows, trailing_rows]
+            [
+                block_indices * tile_height,
+                block_indices * tile_height + tile_height - 1,
+                block_rows,
+                trailing_rows,
+            ]
         )
         rows = np.unique(rows[rows < meaning.M])
         if x_rows(0, rows).any(0).all():
             return block_indices, rows
-        some *= 2
+        block_count *= 2
     return None
 
 
@@ -155,18 +162,22 @@ def _with_fewer_blocks(nodes: Sequence[Node], scan_index: int) -> tuple[list[Nod
     scan = nodes[scan_index]
     (output,) = scan.outputs
     names = "which", "back", "nothing", "few", "blank", "more"
-    chosen_blocks, back, nothing, chosen_output, blank, extended_output = (
+    chosen_blocks, inverse_indices, nan, chosen_output, blank, extended_output = (
         f"{output}/{name}" for name in names
     )
     chosen_inputs = [f"{name}/{chosen_blocks}" for name in scan.inputs]
-    instead = [
+    replacement_nodes = [
         *(
-            Node("Gather", [name, chosen_blocks], [some])
-            for name, some in zip(scan.inputs, chosen_inputs, strict=True)
+            Node("Gather", [name, chosen_blocks], [chosen_input])
+            for name, chosen_input in zip(scan.inputs, chosen_inputs, strict=True)
         ),
         scan.with_values(chosen_inputs, [chosen_output]),
-        Node("Mul", [chosen_output, nothing], [blank]),
+        Node("Mul", [chosen_output, nan], [blank]),
         Node("Concat", [chosen_output, blank], [extended_output], attributes={"axis": 0}),
-        Node("Gather", [extended_output, back], [output]),
+        Node("Gather", [extended_output, inverse_indices], [output]),
     ]
-    return [*nodes[:scan_index], *instead, *nodes[scan_index + 1 :]], (chosen_blocks, back, nothing)
+    return [*nodes[:scan_index], *replacement_nodes, *nodes[scan_index + 1 :]], (
+        chosen_blocks,
+        inverse_indices,
+        nan,
+    )
