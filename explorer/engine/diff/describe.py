@@ -1,4 +1,4 @@
-"""Describes the differences between two matched nodes in words, and rates the confidence of the match."""
+"""Describes the differences between two matched nodes, and rates the confidence of the match."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Judge:
         self.rows = rows
         self.depth = depth_of(self.before.model)
         self.coarse: dict[int, tuple[float, str]] = {}
-        self.formats = _formats(self.before.model, self.after.model)
+        self.formats = _added_formats(self.before.model, self.after.model)
 
     def probes(self, ends: set[str]) -> Iterator[Probe]:
         """Yields a probe for every compared value, in execution order."""
@@ -46,7 +46,7 @@ class Judge:
             state, reason, trial = self._judge_alone(place, place_growth)
             if state == "rounding":
                 state = "inherited" if departs else "equal" if place.whole.equal else "rounding"
-            yield self._probe(place, departs, state, reason, trial, place.pair.before in ends)
+            yield self._build_probe(place, departs, state, reason, trial, place.pair.before in ends)
 
     def _judge_alone(self, place: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
         """Judges a layer that ran alone.
@@ -60,7 +60,9 @@ class Judge:
         coarsest_after = self._coarsest(self.after, place.after, place.dtypes[1])
         coarser = coarsest_after[0] > max(was[0], unit_roundoff(place.dtypes[0]))
         worst_trial = max(
-            (t for t in place.alone if not t.not_run), key=lambda t: _relative(t.figures) or 0.0, default=None
+            (t for t in place.alone if not t.not_run),
+            key=lambda t: _relative_error(t.figures) or 0.0,
+            default=None,
         )
         judgment: tuple[ProbeState, str, Trial | None] = ("rounding", "", worst_trial)
         for trial in place.alone:
@@ -134,7 +136,7 @@ class Judge:
             coarse_types += [_coarseness(tensor.dtype) for tensor in graph.initializers.values()]
         return max(coarse_types)
 
-    def _probe(
+    def _build_probe(
         self,
         place: ComparedValue,
         departs: bool,
@@ -151,7 +153,7 @@ class Judge:
             change, index, node, twin = self._find_changed_nodes(place, (index, node, twin))
         figures = place.whole.figures
         was_compared = bool(figures.elements)
-        relative = _relative(figures) if place.float else None
+        relative = _relative_error(figures) if place.float else None
         ran = trial is not None and not trial.fault and not trial.not_run
         alone_figures = trial.figures if trial is not None and ran and place.float else None
         live = [
@@ -174,9 +176,9 @@ class Judge:
             snr_db=relative_decibels(relative) if relative else None,
             cosine=figures.cosine if place.float else None,
             nonfinite=figures.nonfinite,
-            noise=_noise(figures),
-            introduced=_relative(alone_figures) if alone_figures is not None else None,
-            introduced_noise=_noise(alone_figures) if alone_figures is not None else None,
+            noise=_relative_noise(figures),
+            introduced=_relative_error(alone_figures) if alone_figures is not None else None,
+            introduced_noise=_relative_noise(alone_figures) if alone_figures is not None else None,
             departs=departs,
             state=state,
             reason=printable(reason),
@@ -186,7 +188,7 @@ class Judge:
         )
 
     def _find_changed_nodes(
-        self, place: ComparedValue, makers: tuple[int, Node, Node]
+        self, place: ComparedValue, producers: tuple[int, Node, Node]
     ) -> tuple[Change, int, Node, Node]:
         """Finds the changed node in the layer that introduces the error.
 
@@ -194,7 +196,7 @@ class Judge:
             Tuple of four: the change; the index of the node in the first model; the node in the first model;
             the node in the second model.
         """
-        index, node, twin = makers
+        index, node, twin = producers
         changed = find_changed_nodes(self.before, self.after, (place.before, place.after), self.named)
         if not changed.change:
             return "behind the fault", index, node, twin
@@ -206,7 +208,7 @@ class Judge:
         return changed.change, index, node if changed.before else twin, twin
 
 
-def _formats(before: Model, after: Model) -> dict[int, str]:
+def _added_formats(before: Model, after: Model) -> dict[int, str]:
     """Finds number formats that only the second model applies, as text by node index."""
     side = DefUse(after)
     folded = fold_rounding(DefUse(before), side)
@@ -221,14 +223,14 @@ def _coarseness(dtype: str) -> tuple[float, str]:
     return (_COARSE[dtype], dtype) if dtype in _COARSE else (0.0, "")
 
 
-def _relative(figures: OutputComparison) -> float | None:
+def _relative_error(figures: OutputComparison) -> float | None:
     """Computes the RMS error divided by the RMS of the value."""
     if not figures.elements or figures.mse is None or not figures.scale:
         return 0.0 if figures.equal and figures.elements else None
     return math.sqrt(figures.mse) / figures.scale
 
 
-def _noise(figures: OutputComparison) -> float | None:
+def _relative_noise(figures: OutputComparison) -> float | None:
     """Computes the original's own error relative to the value, measured against float64."""
     if not figures.judged or not figures.plausible or not figures.scale:
         return None

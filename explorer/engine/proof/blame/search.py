@@ -108,29 +108,29 @@ def blame(
     try:
         inputs, ends = pair_inputs(before, after, FLOATS), _pair_outputs(before, after)
     except InputMismatch as why:
-        return _unlike(before, after, str(why), time.perf_counter() - started)
+        return _build_mismatch(before, after, str(why), time.perf_counter() - started)
     seeds = () if arrays is not None else tuple(seed + i for i in range(draws))
     measure = partial(
         LayerProbe, before, after, inputs, ends, budget=budget, on_progress=on_progress, cancel=cancel
     )
-    look = partial(_probe_at, after, inputs, ends, plan, seeds, measure)
+    probe_inputs = partial(_probe_at, after, inputs, ends, plan, seeds, measure)
     if arrays is not None:
         return replace(
-            look(random_inputs.given_inputs(before, arrays)), seconds=time.perf_counter() - started
+            probe_inputs(random_inputs.given_inputs(before, arrays)), seconds=time.perf_counter() - started
         )
     shapes = random_inputs.fixed_shapes(before, after, inputs, input_shapes or {})
     tried = choose_sizes(before, plan, {**_fixed_sizes(before, after, inputs), **(dims or {})}, shapes).tried
-    worst = _worst(lambda sizes: look(random_inputs.plan_inputs(before, sizes, shapes)), tried)
+    worst = _worst_answer(lambda sizes: probe_inputs(random_inputs.plan_inputs(before, sizes, shapes)), tried)
     return replace(worst, seconds=time.perf_counter() - started)
 
 
-def _worst(look: Callable[[dict[str, int]], Blame], tried: Sequence[dict[str, int]]) -> Blame:
+def _worst_answer(probe_inputs: Callable[[dict[str, int]], Blame], tried: Sequence[dict[str, int]]) -> Blame:
     """Returns the answer at the first of several sizes at which the models differ."""
     best: Blame | None = None
     failed: BadModel | None = None
     for sizes in tried:
         try:
-            fact = replace(look(sizes), at=sizes)
+            fact = replace(probe_inputs(sizes), at=sizes)
         except BadModel as why:
             failed = failed or (why if len(tried) == 1 else BadModel(f"{why} (at {dims_text(sizes)})"))
             continue
@@ -184,7 +184,7 @@ def _probe_at(
         ):
             probing, probes = second_probe
     texts = (d.text() + (f", rounded to {coarser[d.name]}" if d.name in coarser else "") for d in drawn)
-    return _answer(probing, probes, seeds, tuple(texts))
+    return _build_answer(probing, probes, seeds, tuple(texts))
 
 
 def _can_hold(wide: str | None, narrow: str) -> bool:
@@ -235,7 +235,7 @@ def _renamed_values(probing: LayerProbe, probes: Sequence[Probe]) -> list[str]:
     return moved_names
 
 
-def _unlike(before: Model, after: Model, why: str, seconds: float) -> Blame:
+def _build_mismatch(before: Model, after: Model, why: str, seconds: float) -> Blame:
     """Builds the answer for two models whose inputs or outputs do not match."""
     return Blame(
         kind="unlike",
@@ -258,7 +258,7 @@ def _unlike(before: Model, after: Model, why: str, seconds: float) -> Blame:
     )
 
 
-def _answer(
+def _build_answer(
     probing: LayerProbe,
     probes: tuple[Probe, ...],
     seeds: tuple[int, ...],
@@ -268,14 +268,14 @@ def _answer(
     at_fault = [i for i, p in enumerate(probes) if p.state == "introduced"]
     coarser = [i for i, p in enumerate(probes) if p.state == "coarser"]
     weighted = [i for i, place in enumerate(probing.places) if _has_weights(probing.before, place.before)]
-    kind = _kind(probes, at_fault, coarser, len(weighted))
+    kind = _decide_kind(probes, at_fault, coarser, len(weighted))
     first = next(iter(at_fault or coarser), None)
-    worst = _largest([(i, p.relative) for i, p in enumerate(probes)])
-    largest = _largest([(i, probes[i].introduced) for i in at_fault or coarser])
+    worst = _index_of_largest([(i, p.relative) for i, p in enumerate(probes)])
+    largest = _index_of_largest([(i, probes[i].introduced) for i in at_fault or coarser])
     return Blame(
         kind=kind,
         same=kind in ("equal", "rounding"),
-        verdict=_verdict(kind, probes, at_fault, coarser, len(weighted), largest),
+        verdict=_verdict_text(kind, probes, at_fault, coarser, len(weighted), largest),
         criterion=CRITERION,
         before=probing.before.model.path,
         after=probing.after.model.path,
@@ -293,7 +293,7 @@ def _answer(
     )
 
 
-def _largest(figures: Sequence[tuple[int, float | None]]) -> int | None:
+def _index_of_largest(figures: Sequence[tuple[int, float | None]]) -> int | None:
     """Finds the index of the largest figure, or None if no figure is above zero."""
     sized = [(value, -i) for i, value in figures if value]
     return -max(sized)[1] if sized else None
@@ -307,7 +307,7 @@ def _has_weights(wiring: GraphProducers, region: Region) -> bool:
     )
 
 
-def _kind(
+def _decide_kind(
     probes: Sequence[Probe], at_fault: Sequence[int], coarser: Sequence[int], weighted: int
 ) -> BlameKind:
     """Decides the kind of the answer."""
@@ -325,7 +325,7 @@ def _kind(
     return "equal" if is_equal else "rounding"
 
 
-def _verdict(
+def _verdict_text(
     kind: BlameKind,
     probes: Sequence[Probe],
     at_fault: Sequence[int],
@@ -371,10 +371,10 @@ def _verdict(
     ends = [p for p in probes if p.output]
     visible = any(p.departs for p in ends) or not ends
     hidden = "" if visible else "; the outputs do not show it on these inputs"
-    return f"departs first in {_named(first)}{_change(first)}: {first.reason}{others_text}{hidden}"
+    return f"departs first in {_named(first)}{_change_text(first)}: {first.reason}{others_text}{hidden}"
 
 
-def _change(probe: Probe) -> str:
+def _change_text(probe: Probe) -> str:
     """Describes the change of the faulty node as the end of a sentence, as in ', which was inserted'."""
     if not probe.change:
         return ""

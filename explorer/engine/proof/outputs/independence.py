@@ -50,18 +50,18 @@ def count_independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, i
     widths = {}
     for output in model.graph.outputs:
         nodes, _ = wiring.needed([output.name])
-        width = _narrowest(model, nodes, output.name, elements)
+        width = _fewest_elements(model, nodes, output.name, elements)
         if width:
             widths[output.name] = width
     return widths
 
 
-def _narrowest(model: Model, nodes: Sequence[Node], output: str, elements: Mapping[str, int]) -> int:
+def _fewest_elements(model: Model, nodes: Sequence[Node], output: str, elements: Mapping[str, int]) -> int:
     """Finds the smallest number of elements that are alive between two nodes, or 0 if unknown."""
     initializers = model.graph.initializers
     last = {name: index for index, node in enumerate(nodes) for name in reads(node)}
     last[output] = len(nodes)
-    depths = [_depth(model, node) for node in nodes]
+    depths = [_count_roundings(model, node) for node in nodes]
     half, depth_so_far = sum(depths) / 2, 0
     alive = {v.name for v in model.graph.feeds if v.name in last}
     varying: set[str] = set(alive)
@@ -81,7 +81,7 @@ def _narrowest(model: Model, nodes: Sequence[Node], output: str, elements: Mappi
     return narrowest
 
 
-def _depth(model: Model, node: Node) -> int:
+def _count_roundings(model: Model, node: Node) -> int:
     """Estimates the roundings in a node by the length of its sums."""
     if node.op in _EXACT and not node.domain:
         return 0

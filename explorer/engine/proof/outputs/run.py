@@ -112,7 +112,7 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
     for a, b in pairs:
         same_type = a.dtype == b.dtype or (a.dtype in alike and b.dtype in alike)
         if not same_type or not _may_match(a, b):
-            raise InputMismatch(f"input {_declared(a)} is {_declared(b)} in the other model")
+            raise InputMismatch(f"input {_declaration_text(a)} is {_declaration_text(b)} in the other model")
     return {a.name: b.name for a, b in pairs}
 
 
@@ -165,7 +165,7 @@ def _may_match(a: Value, b: Value) -> bool:
     )
 
 
-def _declared(value: Value) -> str:
+def _declaration_text(value: Value) -> str:
     return f"'{printable(value.name)}' {value.dtype or '?'} {shape_text(value.shape)}"
 
 
@@ -204,7 +204,7 @@ def run_all(
         return replace(run, level=session.level)
     # a rounding of 1e-7 sometimes decides between two integers. An input change of that size seldom
     # passes the first quantizer, so the input changes by more, and an unoptimized run adds in another order
-    run = run_each(call, session.outputs, feeds, step, shake=_by_a_little)
+    run = run_each(call, session.outputs, feeds, step, shake=_shift_slightly)
     plain = RuntimeSession(model, what=label, optimise=False, threads=threads).run(feeds[0])
     changes = (rms_change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
     moved = tuple(max(pair) for pair in zip(run.sensitivity, changes, strict=True))
@@ -215,7 +215,7 @@ _LITTLE = 2.0**-14
 """Relative change of an input that a quantizer reads, large enough to change some of its integers."""
 
 
-def _by_a_little(feeds: Feeds) -> Feeds:
+def _shift_slightly(feeds: Feeds) -> Feeds:
     """Changes float inputs by `_LITTLE`."""
     return {
         name: value if value.dtype.kind != "f" else (value * (1 + _LITTLE)).astype(value.dtype)
@@ -275,7 +275,7 @@ def run_each(
 
 def shift_by_one_ulp(feeds: Feeds) -> Feeds:
     """Changes each float input by one unit in the last place."""
-    return {name: _move(value) for name, value in feeds.items()}
+    return {name: _shift_floats(value) for name, value in feeds.items()}
 
 
 def rms_change(old: Any, new: Any) -> float:
@@ -287,7 +287,7 @@ def rms_change(old: Any, new: Any) -> float:
     return math.sqrt(figures.mse or 0.0)
 
 
-def _move(value: Array) -> Array:
+def _shift_floats(value: Array) -> Array:
     """Changes floats by one unit in the last place, up and down in turn. Other types are unchanged."""
     if value.dtype.kind != "f":
         return value
@@ -460,7 +460,7 @@ def _compare_floats(
             if comparison.unreferenced_draws is not None
             else ""
         )
-        reason = _accuracy(
+        reason = _accuracy_text(
             comparison.rms_before or 0.0, comparison.rms_after or 0.0, original_label, draws_note
         )
     else:
@@ -512,7 +512,7 @@ def _beyond_rounding(comparison: OutputComparison) -> str:
     return f"RMS difference {gap:.2e} of an output of size {scale:.2e}"
 
 
-def _accuracy(before: float, after: float, original_label: str, draws_note: str) -> str:
+def _accuracy_text(before: float, after: float, original_label: str, draws_note: str) -> str:
     figures = f"RMS error against float64 {after:.2e}, of {original_label} {before:.2e}{draws_note}"
     if after <= 1.1 * before:
         return f"{figures}: no less accurate"

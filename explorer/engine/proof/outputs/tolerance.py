@@ -92,11 +92,11 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
         parts.append(f"difference {worst:.2e}, {share_text}")
     if tolerance.snr is not None:
         passed = passed and noise >= tolerance.snr
-        share = max(share, _amplitude(tolerance.snr - noise))
+        share = max(share, _amplitude_ratio(tolerance.snr - noise))
         parts.append("no noise" if noise == math.inf else f"signal to noise {noise:.1f} dB")
     return passed, "; ".join(parts), share
 
 
-def _amplitude(decibels: float) -> float:
+def _amplitude_ratio(decibels: float) -> float:
     """Converts a gain in dB to an amplitude ratio. It is infinite beyond the range of a float."""
     return math.inf if decibels > 6000 else 10 ** (decibels / 20)

@@ -98,10 +98,10 @@ def run_in_background(
 ) -> contextlib.AbstractContextManager[BackgroundRun | None]:
     """Starts to load and run a tiled model in the background. Loading is slow and uses one processor.
 
-    The context value is None if the run would take too much memory or time beside the proof.
+    The context value is None if the run would take too much memory or time while the proof runs.
     """
     weights = sum(t.nbytes for t in after.graph.initializers.values())
-    if plan is None or _unrolled(plan) > _MANY_NODES or 2 * weights > within_limit(_WEIGHTS):
+    if plan is None or _count_unrolled(plan) > _MANY_NODES or 2 * weights > within_limit(_WEIGHTS):
         return in_background(None)
     threads = max(1, processors() // 2)
     sparing = max(map(matrix_bytes, plan.sites), default=0) > LARGE
@@ -156,7 +156,7 @@ class Runs:
         pair = self.pairing
         label = "the other model" if pair.plan is None else _TILED
         renamed = [{pair.names[k]: v for k, v in feeds.items()} for feeds in pair.feeds]
-        with _runnable(pair, share) as (model, note):
+        with _runnable_model(pair, share) as (model, note):
             step = partial(self.step, share)
             return outputs.run_all(model, renamed, label, step, threads=share.threads), note
 
@@ -207,13 +207,13 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
         ((after, note),) = runs.run_in_parallel(runs.run_other)
     else:
         before, (after, note) = runs.run_in_parallel(partial(runs.run_original, shake=shake), runs.run_other)
-    noise = replace(_noise(pairing), proved=proved)
+    noise = replace(_known_noise(pairing), proved=proved)
     remarks = tuple(
         f"{label} loads in onnxruntime only with its optimization at '{run.level}'"
         for label, run in (("the original", before), ("the other model", after))
         if run.level
     )
-    return _judge(before, after, noise, note, runs), remarks
+    return _judge_outputs(before, after, noise, note, runs), remarks
 
 
 def by_stored_numbers(evidence: Evidence, pairing: Pairing) -> Evidence:
@@ -255,11 +255,11 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
         if len(torch_outputs) != len(names):
             raise Misuse(f"the torch model gives {len(torch_outputs)} outputs, its graph {len(names)}")
         theirs.append(tuple(np.asarray(v) for v in torch_outputs))
-    noise = replace(_noise(pairing), both=True)
-    return _judge(ModelOutputs(names, tuple(theirs)), after, noise, note, runs)
+    noise = replace(_known_noise(pairing), both=True)
+    return _judge_outputs(ModelOutputs(names, tuple(theirs)), after, noise, note, runs)
 
 
-def _noise(pairing: Pairing) -> Noise:
+def _known_noise(pairing: Pairing) -> Noise:
     """Collects the facts about rounding errors that are known before the models run."""
     return Noise(
         NOT_NEEDED,
@@ -270,7 +270,9 @@ def _noise(pairing: Pairing) -> Noise:
     )
 
 
-def _judge(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, runs: Runs) -> Evidence:
+def _judge_outputs(
+    before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, runs: Runs
+) -> Evidence:
     """Judges the outputs with as few runs as possible.
 
     Further runs follow only if they could change the result.
@@ -308,11 +310,11 @@ def _judge(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, r
 
 
 @contextlib.contextmanager
-def _runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
+def _runnable_model(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
     """Yields the other model, or its scan variant if it has too many nodes for a session."""
     model: Model | None = None
     plan = pair.plan
-    if plan is not None and _unrolled(plan) > _MANY_NODES and pair.decomposed.opset >= 9:
+    if plan is not None and _count_unrolled(plan) > _MANY_NODES and pair.decomposed.opset >= 9:
         model = scan_stand_in(pair.decomposed, pair.after, plan, pair.originals, pair.shapes)
     if model is None or plan is None:
         yield pair.after, ""
@@ -325,6 +327,6 @@ def _runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
         yield reader.read(path), note
 
 
-def _unrolled(plan: Plan) -> int:
+def _count_unrolled(plan: Plan) -> int:
     """Counts the products of a plan that are nodes of their own."""
     return sum(s.products for s in plan.sites if s.form in ("unrolled", "lab"))

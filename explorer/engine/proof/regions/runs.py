@@ -65,7 +65,7 @@ _SPREADS = (1.0, 0.1, 10.0)
 """Spreads of the dense values, relative to the original's values."""
 
 _ENOUGH, _MANY = 4096, 8
-"""Number of made-up elements that suffice, and the most sets of them."""
+"""Number of made-up elements to test with, and largest number of sets of them."""
 
 _DRAWS = 3
 """Number of inputs on which a region without float inputs is tried."""
@@ -224,17 +224,17 @@ def _hidden_value(
     differing: set[str] = set()
     for name in inner_values[:_MAX_INNER]:
         # an earlier, smaller region may have had inputs with another meaning in the other graph
-        second = runner.graphs.regions(dropped - {name}, {})
-        alone = next((r for r in second if r.pair.before == name), None)
-        if alone is None:
+        smaller_regions = runner.graphs.regions(dropped - {name}, {})
+        smaller_region = next((r for r in smaller_regions if r.pair.before == name), None)
+        if smaller_region is None:
             continue
-        runner.expose([alone])
-        settled = runner.test_extended(alone, dropped - {name})
-        if not settled.lasting:
+        runner.expose([smaller_region])
+        result = runner.test_extended(smaller_region, dropped - {name})
+        if not result.lasting:
             continue
         differing.add(name)
         if runner.graphs.follows(region.pair, differing, dropped):
-            return settled
+            return result
     return None
 
 
@@ -330,8 +330,8 @@ class _Runner:
 
     def test_extended(self, region: ChangedRegion, dropped: set[str]) -> RegionResult:
         """Tests a region alone and, if needed, together with the nodes that compute its inputs."""
-        alone = result = self.test(region)
-        past: set[str] = set()
+        first_result = result = self.test(region)
+        passed_values: set[str] = set()
         for _ in range(_UPSTREAM):
             if (
                 result.passed
@@ -339,15 +339,15 @@ class _Runner:
                 or (result.lasting and result.evidence.kind == "unproven")
             ):
                 break
-            past |= {name for name in region.reads if name in self.before.producer}
-            regions = self.graphs.regions(set(dropped), {region.pair.before: past})
+            passed_values |= {name for name in region.reads if name in self.before.producer}
+            regions = self.graphs.regions(set(dropped), {region.pair.before: passed_values})
             wider = next((r for r in regions if r.pair == region.pair), region)
             if wider.key == region.key:
                 break
             region = wider
             self.expose([region])
             result = self.test(region)
-        return result if result.passed else alone
+        return result if result.passed else first_result
 
     def test(self, region: ChangedRegion) -> RegionResult:
         """Tests a region at all sizes."""
@@ -461,8 +461,8 @@ class _Runner:
         large = [difference for difference in stored_differences.differences if difference.large]
         for difference in large[:_MAX_INNER]:
             # two differences may cancel, as when a factor moves from one weight to the next
-            alone = len(stored_differences.differences) == 1 or difference.place is None
-            if alone or not self._distinguishes(
+            is_only_difference = len(stored_differences.differences) == 1 or difference.place is None
+            if is_only_difference or not self._distinguishes(
                 region, nodes, before, restore(stored_differences.sides[1], difference)
             ):
                 return difference.text, 0.0, 0.0

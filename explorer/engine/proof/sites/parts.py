@@ -56,29 +56,31 @@ def run_in_pieces(
     """
     wiring = Wiring.of(model.graph)
     if any(name not in feeds and wiring.maker(name) is None for names in portions for name in names):
-        yield from _run_whole(model, feeds, portions, label)  # no node makes a stored value
+        yield from _run_whole(model, feeds, portions, label)  # no node computes a stored value
         return
     pieces: list[list[int]] = []
     computed_nodes: set[int] = set()
     for names in portions:
-        piece_nodes = [index for index in wiring.positions(names) if index not in computed_nodes]
-        computed_nodes.update(piece_nodes)
-        pieces.append(piece_nodes)
+        node_indices = [index for index in wiring.positions(names) if index not in computed_nodes]
+        computed_nodes.update(node_indices)
+        pieces.append(node_indices)
     nodes = model.graph.nodes
     read = [{name for index in piece for name in reads(nodes[index])} for piece in pieces]
-    last = {n: index for index, names in enumerate(portions) for n in (*read[index], *names)}
+    last_use = {n: index for index, names in enumerate(portions) for n in (*read[index], *names)}
     values = dict(feeds)
     for index, (piece, names) in enumerate(zip(pieces, portions, strict=True)):
-        outputs = [o for node in piece for o in nodes[node].outputs if last.get(o, -1) > index or o in names]
+        outputs = [
+            o for node in piece for o in nodes[node].outputs if last_use.get(o, -1) > index or o in names
+        ]
         inputs = {name: values[name] for name in read[index] if name in values}
         if outputs and not all(isinstance(value, np.ndarray) for value in inputs.values()):
-            # a session of a part cannot take sequences and the like
+            # the session of a part can take arrays only, no sequences or maps
             yield from _run_whole(model, feeds, portions[index:], label)
             return
         if outputs:
             values.update(run_nodes(model, [nodes[n] for n in piece], inputs, outputs, label))
         yield {name: values[name] for name in names}
-        values = {name: value for name, value in values.items() if last.get(name, -1) > index}
+        values = {name: value for name, value in values.items() if last_use.get(name, -1) > index}
 
 
 def _run_whole(

@@ -76,7 +76,7 @@ def run_some(
     if blocks is None:
         return None
     block_indices, rows = blocks
-    inverse_indices = np.full(count, len(block_indices))  # index of the NaN block behind the blocks that run
+    inverse_indices = np.full(count, len(block_indices))  # index of the NaN block, after the blocks that run
     inverse_indices[block_indices] = np.arange(len(block_indices))
     nodes, selectors = _with_fewer_blocks(runner.nodes, scan_index)
     body: Graph = runner.nodes[scan_index].attributes["body"]

@@ -206,15 +206,15 @@ class GraphNumbers:
         """Numbers values and all values on which they depend, without recursion along the graph."""
         pending = list(reversed(names))
         started: set[str] = set()
-        numbers, makers = scope.numbers, scope.producers
+        numbers, producers = scope.numbers, scope.producers
         while pending:
             name = pending[-1]
-            if name in numbers or name not in makers:
+            if name in numbers or name not in producers:
                 pending.pop()
                 if name not in numbers:
                     numbers[name] = self._outer_number(name, scope)
                 continue
-            node = makers[name]
+            node = producers[name]
             product = self.site(scope.path, name, node)
             input_names = product.inputs if product is not None else tuple(reads(node))
             unnumbered = [n for n in input_names if n not in numbers]
