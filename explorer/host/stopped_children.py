@@ -1,4 +1,7 @@
-"""Detects stopped child processes (SIGSTOP, a debugger), which neither end nor answer."""
+"""Detects stopped stage processes (SIGSTOP, a debugger), which neither end nor answer.
+
+A stage is one part of a split model; each stage runs in its own child process.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ import psutil
 from explorer.base.errors import EngineDied
 
 LIMIT = 10.0
-"""Seconds for which a stage may be stopped before all stages are ended."""
+"""Seconds for which a stage may be stopped before the program ends all stages."""
 
 
 class StoppedChildren:
     """Tracks for how long each child process has been stopped."""
 
     def __init__(self) -> None:
-        self._since: dict[int, float] = {}
+        self._stopped_since: dict[int, float] = {}
 
     def check(self, stages: Sequence[int], files: Sequence[str]) -> None:
         """Checks the processes of all stages. Call it repeatedly.
@@ -29,10 +32,12 @@ class StoppedChildren:
         Raises:
             EngineDied: A process has been stopped for `LIMIT` seconds.
         """
-        time_now = time.monotonic()
-        self._since = {pid: self._since.get(pid, time_now) for pid in stages if _is_stopped(pid)}
+        check_time = time.monotonic()
+        self._stopped_since = {
+            pid: self._stopped_since.get(pid, check_time) for pid in stages if _is_stopped(pid)
+        }
         for index, pid in enumerate(stages):
-            if time_now - self._since.get(pid, time_now) > LIMIT:
+            if check_time - self._stopped_since.get(pid, check_time) > LIMIT:
                 raise EngineDied(
                     f"the process of stage {index + 1} answers no more:"
                     " it was stopped (SIGSTOP, or a debugger)",

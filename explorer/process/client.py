@@ -48,8 +48,8 @@ class TreePreview(Struct, frozen=True):
     Attributes:
         header: Facts of the whole model.
         rows: Rows of the layer tree.
-        whole: Whether `rows` are all rows.
-        plain: Whether `rows` are all rows, and only tensors and the groups that their names form.
+        whole: Whether `rows` contains all rows.
+        plain: Whether the tree is complete and contains only tensors and the groups that their names form.
     """
 
     header: ModelHeader

@@ -53,7 +53,7 @@ _MAX_LISTED = 100
 _LOCK_TRIES, _LOCK_DELAY = 6, 0.002
 """Attempts to take a lock, and the seconds between them.
 
-Another process that only checks holds it for less.
+Other processes that only check a lock hold it briefly.
 """
 _SECONDS_KEPT = 7 * 86_400.0
 """Age in seconds at which a session that was not resumed is removed: one week."""
