@@ -12,64 +12,58 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Any
+    from typing import Any, TypedDict, Unpack
+
+    Targets = Mapping[str, str]
+
+    class Offers(TypedDict, total=False):
+        """Kinds of offers. Each is a map from names to targets.
+
+        A target is a dotted name relative to the package of the feature, such as 'tile_command.COMMAND'.
+
+        Attributes:
+            verbs: Verbs of the command line: records of type `cli.arguments.command.Command`.
+            methods: Methods of `Session`: functions whose first argument is the session.
+            functions: Functions of `explorer.session` that work on several models or on none.
+            changes: Changes, which make states of the history: records of type `session.parts.change.Change`.
+            records: Types of `facts.change.ChangeRecord` that the states of each change keep.
+            fields: Functions that build the fields of a state in the answers, one for each change.
+            commands: Keys of the main screen: tables of `tui.commands.key_table.CommandKey`.
+            keys: Keys of the feature's own screens for the help: tables of `tui.text.keys.Key`.
+            layer_lines: Parts of the page of a layer: functions that take a `tui.tabs.layer.LayerParts`.
+            model_blocks: Blocks on the page of the model: functions that take the screen's store.
+            pictures: Pictures that matplotlib draws: functions that take axes, the model's totals and a fact.
+            sections: Sections of the HTML report: records of type `report.html.page.Section`.
+            words: Texts for the answer of another feature's verb: functions that build blocks from a fact.
+        """
+
+        verbs: Targets
+        methods: Targets
+        functions: Targets
+        changes: Targets
+        records: Targets
+        fields: Targets
+        commands: Targets
+        keys: Targets
+        layer_lines: Targets
+        model_blocks: Targets
+        pictures: Targets
+        sections: Targets
+        words: Targets
+
 
 _ROOM = "explorer.features"
 
 
 class Feature:
-    """Offers of a feature: for each kind of offer, a map from names to targets.
-
-    A target is a dotted name relative to the package of the feature, such as 'tile_command.COMMAND'.
+    """Offers of a feature.
 
     Args:
-        verbs: Verbs of the command line: records of type `cli.arguments.command.Command`.
-        methods: Methods of `Session`: functions whose first argument is the session.
-        functions: Functions of `explorer.session` that work on several models or on none.
-        changes: Changes, which make states of the history: records of type `session.parts.change.Change`.
-        records: Types of `facts.change.ChangeRecord` that the states of each change keep.
-        fields: Functions that build the fields of a state in the answers, one for each change.
-        commands: Keys of the main screen: tables of `tui.commands.key_table.CommandKey`.
-        keys: Keys of the feature's own screens for the help: tables of `tui.text.keys.Key`.
-        layer_lines: Parts of the page of a layer: functions that take a `tui.tabs.layer.LayerParts`.
-        model_blocks: Blocks on the page of the model: functions that take the screen's store.
-        pictures: Pictures that matplotlib draws: functions that take axes, the model's totals and a fact.
-        sections: Sections of the HTML report: records of type `report.html.page.Section`.
-        words: Texts for the answer of another feature's verb: functions that build blocks from a fact.
+        **offers: Offers by kind; see `Offers`.
     """
 
-    def __init__(
-        self,
-        *,
-        verbs: Mapping[str, str] | None = None,
-        methods: Mapping[str, str] | None = None,
-        functions: Mapping[str, str] | None = None,
-        changes: Mapping[str, str] | None = None,
-        records: Mapping[str, str] | None = None,
-        fields: Mapping[str, str] | None = None,
-        commands: Mapping[str, str] | None = None,
-        keys: Mapping[str, str] | None = None,
-        layer_lines: Mapping[str, str] | None = None,
-        model_blocks: Mapping[str, str] | None = None,
-        pictures: Mapping[str, str] | None = None,
-        sections: Mapping[str, str] | None = None,
-        words: Mapping[str, str] | None = None,
-    ) -> None:
-        self.offers = {
-            "verbs": verbs or {},
-            "methods": methods or {},
-            "functions": functions or {},
-            "changes": changes or {},
-            "records": records or {},
-            "fields": fields or {},
-            "commands": commands or {},
-            "keys": keys or {},
-            "layer_lines": layer_lines or {},
-            "model_blocks": model_blocks or {},
-            "pictures": pictures or {},
-            "sections": sections or {},
-            "words": words or {},
-        }
+    def __init__(self, **offers: Unpack[Offers]) -> None:
+        self.offers: Mapping[str, Any] = offers
 
 
 _homes: dict[str, dict[str, str]] = {}

@@ -7,7 +7,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from explorer.base.options import group_of, options
-from explorer.cli.arguments.options import Option
+from explorer.cli.arguments.options import Option, key_of
 
 S = TypeVar("S", bound=Struct)
 
@@ -80,6 +80,6 @@ def typed_values(
         group: Group of options to return; '' for all.
     """
     declared = group_of(record, group) if group else options(record)
-    keys = {option.name: _option(option).key for option in declared if option.name not in without}
+    keys = {option.name: key_of(option.flag) for option in declared if option.name not in without}
     typed = vars(args)
     return {name: typed[key] for name, key in keys.items() if key in args.explicit and key in typed}

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+def key_of(flag: str) -> str:
+    """Return the name of an option's attribute in `ParsedArgs`: its long flag with '_' for '-'."""
+    return flag[2:].replace("-", "_")
+
+
 @record
 class Option:
     """An option of the command line.
@@ -59,7 +64,7 @@ class Option:
     @property
     def key(self) -> str:
         """Name of the option's attribute in `ParsedArgs`."""
-        return self.into or self.flag[2:].replace("-", "_")
+        return self.into or key_of(self.flag)
 
     @property
     def spellings(self) -> tuple[str, ...]:

@@ -15,29 +15,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_ORDER = (
-    *("info", "layers", "ops", "memory", "roofline", "sizes", "outline", "list", "formats", "weights"),
-    *("activations", "values", "graph", "plot", "report"),
-    *("compare", "diff", "verify", "blame", "evaluate"),
-    *(
-        "tile",
-        "plan",
-        "settings",
-        "sweep",
-        "quantize",
-        "fold",
-        "edit",
-        "convert",
-        "rebatch",
-        "extract",
-        "split",
-    ),
-    *("pipeline", "train", "make", "history"),
-    *("profile", "training", "machines"),
-    *("serving", "decode"),
-    *("help", "schema", "doctor", "serve", "cache", "completion", "man"),
-)
-"""Order of the commands in the help, group by group (`Command.group`). Others follow by name."""
+_ORDER = """
+info layers ops memory roofline sizes outline list formats weights activations values graph plot
+report compare diff verify blame evaluate tile plan settings sweep quantize fold edit convert
+rebatch extract split pipeline train make history profile training machines serving decode help
+schema doctor serve cache completion man
+"""
+"""Order of the commands within their groups (`Command.group`). Other commands follow by name."""
 
 _ALSO = {"machine": "machines"}
 """Alternative spellings of verbs."""
@@ -81,7 +65,7 @@ class _Verbs:
         return isinstance(name, str) and self._home(name) is not None
 
     def __iter__(self) -> Iterator[str]:
-        position = {name: place for place, name in enumerate(_ORDER)}
+        position = {name: place for place, name in enumerate(_ORDER.split())}
         names = {**self._own, **_of_features()}
         return iter(sorted(names, key=lambda name: (position.get(name, len(position)), name)))
 

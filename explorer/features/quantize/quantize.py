@@ -458,10 +458,6 @@ def _merge_formats(earlier: QuantizedLayer | None, layer: QuantizedLayer) -> Qua
     return replace(layer, input=earlier.input) if layer.input in _UNCHANGED_FORMATS else layer
 
 
-def _steps(request: QuantizeRequest, work: Work) -> Steps:
-    return work.parts.of(Quantizer).steps(request, work)
-
-
 def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     request: QuantizeRequest = entry.record.quantize
     if request.calibrate:  # the script may run in another folder
@@ -485,4 +481,11 @@ def _reads(request: QuantizeRequest) -> tuple[str | None, ...]:
     return request.calibrate, request.spec.config
 
 
-CHANGE = Change("quantize", QuantizeRequest, _steps, _words, _reads, _requantize)
+CHANGE = Change(
+    "quantize",
+    QuantizeRequest,
+    lambda request, work: work.parts.of(Quantizer).steps(request, work),
+    _words,
+    _reads,
+    _requantize,
+)

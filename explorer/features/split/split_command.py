@@ -105,7 +105,6 @@ SPLIT = Command(
     ("MODEL",),
     (
         *_SPLIT_OPTIONS,
-        *declared_options(SplitSpec, "optimizer"),
         "--force",
         "--no-verify",
         "--seed",

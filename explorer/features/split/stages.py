@@ -356,12 +356,8 @@ def _is_proved(fact: Split) -> bool:
     )
 
 
-def _steps(spec: PartSpec, work: Work) -> Steps:
-    return work.parts.of(Splitter).steps(spec, work)
-
-
 def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     return [*entry.record.words], ""
 
 
-CHANGE = Change("extract", PartSpec, _steps, _words)
+CHANGE = Change("extract", PartSpec, lambda spec, work: work.parts.of(Splitter).steps(spec, work), _words)
