@@ -233,7 +233,7 @@ class OutputComparison(Struct):
         return self._rms("error new")
 
     def figures(self) -> dict[str, Any]:
-        """Returns the fields of the evidence from this comparison; None where nothing was compared."""
+        """Returns the fields of the evidence from this comparison. They are None if nothing was compared."""
         was_compared = bool(self.elements)
         return {
             "max_abs": self.max_abs if was_compared else None,

@@ -1,8 +1,8 @@
 """Chooses the sizes at which a proof tests the open (symbolic) dimensions of a model.
 
 A graph that accepts every size may be wrong only at some sizes: below the tile size, at a multiple of it, or
-at an odd length. An open dimension is therefore tested at 1, 2, 3, a prime above 16, around its tile size and
-above two tiles, as far as the model runs at these sizes.
+at an odd length. An open dimension is therefore tested at 1, 2, 3 and a prime above 16. It is also tested
+around its tile size and above two tiles. Sizes at which the model does not run are skipped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Finds the node in a region that was inserted, removed, replaced, changed or connected to other inputs.
 
 The proof compares values, but a fault is in a node. The region that computes a value has a few nodes in each
-model, most of them equal. Two steps remove the equal nodes. From the start: nodes that compute the same
-values from the same inputs. From the end: equal operators that read the result of the changed node.
+model, and most of them are equal. Two steps remove equal nodes. The first step starts at the inputs and
+removes nodes that compute the same values. The second step starts at the output and removes equal operators
+that read the result of the changed node.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds deciding numbers: limits, factors and table rows that only one of two graphs contains.
 
-If a graph compares a size with 20, with a rounded twentieth of it, or has a table of 20 rows, runs at smaller
-sizes do not show its behavior above 20. So runs close to such a number must show that it matters: another
-number in its place must change the output. Open sizes are also tried below and above it.
+A graph may compare a size with 20, or have a table of 20 rows. Runs at smaller sizes then do not show its
+behavior above 20. So runs close to such a number must show that it matters: another number in its place must
+change the output. Open sizes are also tried below and above it.
 """
 
 from __future__ import annotations

@@ -451,9 +451,8 @@ class _Runner:
         """Judges the differences of stored numbers that the runs of a region do not show.
 
         Returns:
-            Tuple of three: a difference that no run shows, or ''; the largest relative difference of stored
-            numbers that were computed in another order; the relative output difference that the runs may
-            hide.
+            Tuple of three: a difference that no run shows, or ''; the largest difference caused by another
+            order of computation; the output difference that the runs may hide. Both differences are relative.
         """
         before = self._cut_models(region)[0]
         if not stored_differences.alike:

@@ -50,8 +50,8 @@ def compare_exact(
         y: Output of the original model.
 
     Returns:
-        Tuple of four: the comparison with the original's output; the fault, or '' if every element is exact;
-        a remark on the original, or ''; whether the remark says that the runtime saturates its sums.
+        Tuple of four: the comparison with the original's output; the fault, or ''; a remark on the original,
+        or ''; whether the remark says that the runtime saturates its sums.
     """
     assert meaning.integers is not None
     floats = np.issubdtype(y.dtype, np.floating)

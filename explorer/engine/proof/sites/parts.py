@@ -1,8 +1,8 @@
-"""Runs parts of a graph in separate sessions, with the weights left where they are stored.
+"""Runs parts of a graph in separate sessions. Weights stay where they are stored.
 
-One run that returns every activation of a large network needs gigabytes. One full run for each portion of the
-activations repeats the work. Here each portion becomes a small model that starts where the previous portions
-ended.
+One run that returns every activation of a large network needs gigabytes. A full run for each portion of the
+activations repeats the work. This module runs each portion as a small model that starts where the previous
+portions ended.
 """
 
 from __future__ import annotations
