@@ -91,8 +91,10 @@ def _exit_codes(verbs: Mapping[str, Command]) -> list[str]:
     return rows
 
 
-CHOOSER = "lists what can be opened: models here, recent ones, sessions to resume, torchvision's names"
-FOLDER = "lists the models in a folder by their headers, to choose one from"
+CHOOSER = (
+    "lists the models that you can open: models here, recent ones, sessions to resume, torchvision's names"
+)
+FOLDER = "lists the models in a folder, from their headers"
 
 
 def options() -> str:

@@ -36,7 +36,7 @@ def as_text(fact: Checkup) -> Iterator[str]:
     for line in _packages(fact.packages):
         yield f"{line.rstrip()}\n"
     if any(entry.state == "newer" for entry in fact.packages):
-        yield "> newer than what the tests passed with\n"
+        yield "> newer than the tested versions\n"
     yield "\n"
     installed = [entry.name for entry in fact.extras if entry.installed]
     partial = [

@@ -39,7 +39,8 @@ def as_text(formats: KnownFormats) -> Iterator[str]:
         for line in columns(lines, room):
             yield f"{line}\n"
         yield "\n"
-    yield "A file is recognized by its content; its name decides only what is said of one that is broken.\n"
+    yield "Explorer recognizes a file by its content. Its name matters only in the error of a broken"
+    " file.\n"
 
 
 def as_json(formats: KnownFormats, head: dict[str, Any]) -> dict[str, Any]:

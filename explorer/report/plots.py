@@ -58,7 +58,7 @@ def check(path: str) -> None:
         MissingExtra: matplotlib is not installed, or is broken.
     """
     if os.path.splitext(path)[1].lower() not in _ENDINGS:
-        raise Misuse("the ending says the format", where=path, hint="use .svg or .png")
+        raise Misuse("the file name's ending selects the format", where=path, hint="use .svg or .png")
     check_library(path)
 
 

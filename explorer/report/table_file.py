@@ -75,7 +75,7 @@ def document_text(document: dict[str, Any], rows: str, path: str) -> str:
     """
     ending = os.path.splitext(path)[1].lower()
     if ending not in (".csv", ".json"):
-        raise Misuse("the ending says the format", where=path, hint="use .csv or .json")
+        raise Misuse("the file name's ending selects the format", where=path, hint="use .csv or .json")
     if ending == ".csv":
         return csv_text(document[rows])
     return json.dumps(document, indent=2, allow_nan=False) + "\n"

@@ -142,7 +142,7 @@ def test_a_newer_version_is_marked_and_is_no_problem(tmp_path: Path) -> None:
     code, out, _ = doctor(tmp_path)
     assert code == 0
     assert "> tomlkit" in out
-    assert "> newer than what the tests passed with" in out
+    assert "> newer than the tested versions" in out
 
 
 def test_a_home_that_cannot_be_written_is_three_problems_with_commands(tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def test_without_an_output_the_command_tells_the_choice_by_modules(
     assert told["command"].endswith("jsc.py_jsc_tiny_quantized.pt2 --to int8")
     assert main.main(["quantize", SAMPLE, "--to", "int8", "--quiet"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "Only the choice, of an nn.Module by its modules: -o FILE.pt2 writes it" in said
+    assert "This is only the choice for the modules of an nn.Module" in said
     assert main.main(["settings", SAMPLE, "--formats", "--to", "int8", "--json", "--quiet"]) == 0
     assert [one["form"] for one in json.loads(capsys.readouterr().out)["layers"]] == ["module"]
     assert main.main(["quantize", SAMPLE, "--to", "int8", "--form", "qdq", "--json", "--quiet"]) == 0

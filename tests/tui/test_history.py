@@ -181,7 +181,7 @@ async def test_a_comparison_can_be_stopped() -> None:
         await hands.press("H", "c", "up", "c")
         assert "comparing" in hands.strip(Status)
         await hands.press("escape")
-        assert "stopped, nothing was changed" in hands.strip(Status)
+        assert "stopped, no change was made" in hands.strip(Status)
 
 
 @pytest.mark.slow

@@ -228,7 +228,7 @@ async def test_escape_stops_it_and_nothing_was_changed(session):
         await hands.press("Q", "enter")
         assert "quantizing" in hands.strip(Status)
         await hands.press("escape")
-        assert "Quantize: stopped, nothing was changed" in hands.strip(Status)
+        assert "Quantize: stopped, no change was made" in hands.strip(Status)
         assert len(session.history().entries) == 1
 
 

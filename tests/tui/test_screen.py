@@ -86,7 +86,7 @@ async def test_a_path_that_cannot_be_written_is_asked_for_again_as_it_was_typed(
         await hands.press("x")
         hands.pilot.app.screen.query_one(Input).value = str(tmp_path / "layers.xls")
         await hands.press("enter")
-        assert "the ending says the format" in " ".join(hands.dialog().split())
+        assert "the file name's ending selects the format" in " ".join(hands.dialog().split())
         await hands.press("escape")
         assert typed() == str(tmp_path / "layers.xls")
         hands.pilot.app.screen.query_one(Input).value = str(there)
@@ -361,7 +361,7 @@ async def test_esc_stops_a_job_and_nothing_is_changed() -> None:
         assert "tiling · proving" in hands.strip(Status)
         assert "3/14" in hands.strip(Status)
         await hands.press("escape")
-        assert "stopped, nothing was changed" in hands.strip(Status)
+        assert "stopped, no change was made" in hands.strip(Status)
         assert "not saved" not in hands.strip(TitleBar)
 
 

@@ -393,7 +393,7 @@ async def test_the_tilings_are_written_as_the_command_line_prints_them(tmp_path:
         assert "exists. Replace it?" in hands.dialog()
         await hands.press("escape")
         await write("out.txt")
-        assert "the ending says the format" in hands.dialog()
+        assert "the file name's ending selects the format" in hands.dialog()
 
 
 @pytest.mark.slow

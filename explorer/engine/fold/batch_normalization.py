@@ -185,7 +185,7 @@ def _fold_into_readers(work: FoldingGraph, index: int, node: Node, affine: Affin
     if reason := work.why_visible(output):
         raise NotFoldable(f"what it makes {reason}")
     if not readers:
-        raise NotFoldable("nobody reads it")
+        raise NotFoldable("no layer reads it")
     new: list[NewParameters] = []
     for reader in readers:
         if reader.domain or reader.op not in _FOLD_NORM_BEFORE or reader.inputs.count(output) > 1:

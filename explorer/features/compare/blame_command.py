@@ -50,8 +50,7 @@ COMMAND = Command(
     _run,
     exits={"only rounding": DONE, "different": DIFFERENT, "undecided": UNPROVEN},
     usage="blame A B",
-    manual="where two models part: the first layer that introduces more than rounding, and how the error"
-    " grows"
-    " along the graph; `--plot FILE.svg` draws it",
+    manual="the first layer where two models differ by more than rounding, and how the error grows along"
+    " the graph; `--plot FILE.svg` draws it",
     group="compare",
 )

@@ -53,8 +53,8 @@ COMMAND = Command(
     _run,
     exits={"all explained": DONE, "not explained": DIFFERENT, "different": DIFFERENT, "unproven": UNPROVEN},
     usage="compare M1 M2 ...",
-    manual="figures side by side, relative to the first, which is best of each, and why totals differ"
-    " (folded batch norm, dropped dropout, ...); `--machine` adds least time, and cycles of what is tiled,"
-    " `--verify` a proof of each",
+    manual="the figures of several models, relative to the first, with the best of each and the reasons for"
+    " differences (such as folded batch normalization); `--machine` adds least times and cycles, `--verify`"
+    " a proof of each",
     group="compare",
 )

@@ -18,9 +18,9 @@ def compare(fact: Comparison) -> list[Block]:
     """Build the output of `explorer compare`: the verdict, totals, operators and differences."""
     verdict = "a difference in parameters or MACs is not explained"
     if fact.agree:
-        verdict = "parameters and MACs are the same, or every difference in them is explained"
+        verdict = "parameters and MACs are the same, or each difference is explained"
         if any(not model.totals.nodes and not model.totals.coverage for model in fact.models):
-            verdict = "parameters are the same, or every difference in them is explained; MACs are not known"
+            verdict = "parameters are the same, or each difference is explained; MACs are unknown"
     formats: tuple[Cell, ...] = (
         "Format",
         *(Span(label(model.model.format), "quiet") for model in fact.models),

@@ -53,7 +53,7 @@ COMMAND = Command(
     _run,
     exits={"no change": DONE, "changed": DIFFERENT},
     usage="diff A B",
-    manual="what changed from one graph to another, by operator and node by node, and in cost;"
-    " with `--tree` the two layer trees side by side (`explorer A B` shows them on the screen)",
+    manual="what changed between two graphs, by operator, by node and by cost; `--tree` prints both layer"
+    " trees side by side (`explorer A B` shows them on the screen)",
     group="compare",
 )

@@ -68,6 +68,6 @@ COMMAND = Command(
         "unproven": UNPROVEN,
     },
     usage="verify A B",
-    manual="evidence, per output and per tiled matmul, that two models compute the same",
+    manual="a proof that two models compute the same, for each output and each tiled matmul",
     group="compare",
 )

@@ -73,9 +73,9 @@ COMMAND = Command(
     _run,
     exits=IF_PROVED,
     usage="convert MODEL -o FILE",
-    manual="writes the model as another kind of file and shows that it is the same: a PyTorch module as ONNX"
-    " (`.onnx`), TorchScript (`.pt`) or torch.export (`.pt2`), ONNX as TorchScript or torch.export, a"
-    " checkpoint as `.safetensors` and back, TFLite as ONNX",
+    manual="converts a model to another format and compares both: a PyTorch module to ONNX (`.onnx`),"
+    " TorchScript (`.pt`) or torch.export (`.pt2`), ONNX to TorchScript or torch.export, a checkpoint to"
+    " `.safetensors` and back, TFLite to ONNX",
     needs=("--output",),
     group="change",
 )

@@ -140,8 +140,8 @@ COMMAND = Command(
     ),
     _run,
     usage="graph MODEL -o FILE.html",
-    manual="which layer feeds which: `.svg`, Graphviz's `.dot`, a page that folds (`.html`), text (`.txt`),"
-    " or node data for Model Explorer (`.json`)",
+    manual="a drawing of which layer feeds which: `.svg`, `.dot` for Graphviz, a page with groups that open"
+    " (`.html`), text (`.txt`), or node data for Model Explorer (`.json`)",
     needs=("--output",),
     group="look",
 )

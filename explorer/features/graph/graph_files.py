@@ -281,7 +281,11 @@ def check(path: str) -> str:
     """
     ending = os.path.splitext(path)[1].lower()
     if ending not in (*_WRITERS, NODE_DATA, TEXT):
-        raise Misuse("the ending says the format", where=path, hint="use .svg, .html, .txt, .dot or .json")
+        raise Misuse(
+            "the file name's ending selects the format",
+            where=path,
+            hint="use .svg, .html, .txt, .dot or .json",
+        )
     return ending
 
 

@@ -125,7 +125,9 @@ def _files_to_write(args: ParsedArgs) -> list[str]:
     files = [path for path in (args.output, args.trace) if path]
     for path, endings in ((args.output, _ENDINGS), (args.trace, (".json",))):
         if path and not path.lower().endswith(endings):
-            raise Misuse("the ending says the format", where=path, hint=f"use {' or '.join(endings)}")
+            raise Misuse(
+                "the file name's ending selects the format", where=path, hint=f"use {' or '.join(endings)}"
+            )
         if path:
             where = args.tensorboard or ""
             check_target(
@@ -213,9 +215,9 @@ COMMAND = Command(
     ),
     _run,
     usage="profile MODEL [OTHER]",
-    manual="how long a model runs on this machine, an ONNX graph in onnxruntime and a module in torch: each"
-    " layer's time with its spread, operators with their memory,"
-    " what is no layer, MACs and bytes a second, how sure it is, and whether the machine was loaded;"
-    " of two models the layers side by side, timed in turn, and which differences are more than noise",
+    manual="the run time of a model on this machine, in onnxruntime or torch: the time of each layer with"
+    " its spread, operators with their memory, overhead, MACs and bytes per second, the confidence, and"
+    " whether the machine was loaded; for two models, timed in turn, the layers side by side and the"
+    " differences above noise",
     group="measure",
 )

@@ -57,7 +57,7 @@ def walls(fact: ProfileComparison) -> Fields:
     overhead = fact.after.overhead_seconds - fact.before.overhead_seconds
     rows.append(Field("  of which overhead", _difference(overhead, True), "no kernel runs"))
     if slowed := fact.before.slowed_seconds - fact.after.slowed_seconds:
-        remark = "what kernels took longer under the profiler than whole runs do without it: go by shares"
+        remark = "time that the profiler added to kernels: use the shares"
         rows.append(Field("  less slowed kernels", _difference(slowed, True), remark))
     if doubted := [profile for profile in fact.layers if profile.significant is None]:
         counts = [

@@ -74,7 +74,8 @@ def beside_layers(fact: Profile, limit: int) -> list[Block]:
             Line(),
             Line(
                 Span(
-                    f"{len(fact.removed):,} layers do not run: computed as it is loaded, or left out", "quiet"
+                    f"{len(fact.removed):,} layers do not run: computed while the model loads, or removed",
+                    "quiet",
                 )
             ),
         ]
@@ -124,7 +125,7 @@ def _overhead(fact: Profile) -> list[Field]:
     remark = "no kernel runs: calls, copies, gaps" + ("; and what other work took" if fact.loaded else "")
     rows = [Field("Runtime overhead", seconds(fact.overhead_seconds), remark, "overhead")]
     if fact.slowed_seconds:
-        remark = "the kernels took longer under the profiler than whole runs do without it: go by shares"
+        remark = "the profiled kernels took longer than a run without the profiler: use the shares"
         slowed = Span(seconds_text(fact.slowed_seconds), "warning", value=fact.slowed_seconds)
         rows.append(Field("Kernels slowed", slowed, remark, "slowed"))
     return rows

@@ -65,8 +65,8 @@ COMMAND = Command(
     ),
     _run,
     usage="quantize MODEL -o FILE --to FORMAT",
-    manual="gives weights, inputs and biases of layers another number format, writes what onnxruntime runs"
-    " (or, where `-o` ends in `.pt2` or `.pt`, an nn.Module of PyTorch's own operators), and says layer by"
-    " layer what it costs; without `-o` only the choice",
+    manual="stores weights, inputs and biases of layers in another number format, and prints the error of"
+    " each layer; writes ONNX for onnxruntime, or for `.pt2` or `.pt` a module of PyTorch's own operators;"
+    " without `-o` prints only the choice",
     group="change",
 )

@@ -135,15 +135,15 @@ def _source_text(fact: Quantization) -> str:
     if not (fact.output or fact.seconds):
         if fact.by_shapes:
             return ""
-        accumulator_text = ", and tells what accumulators need" if fact.accumulator_bits else ""
+        accumulator_text = " and the accumulator bits" if fact.accumulator_bits else ""
         if fact.modules:
             return (
-                "Only the choice, of an nn.Module by its modules: -o FILE.pt2 writes it and measures what it"
-                f" loses{accumulator_text}; -o FILE.onnx or --form quantizes its ONNX export."
+                "This is only the choice for the modules of an nn.Module. -o FILE.pt2 writes it and measures"
+                f" the errors{accumulator_text}. -o FILE.onnx or --form quantizes its ONNX export."
             )
         return (
-            "Only the choice, nothing was run: -o FILE writes the model and measures what it"
-            f" loses{accumulator_text}."
+            "This is only the choice; nothing ran. -o FILE writes the model and measures the errors"
+            f"{accumulator_text}."
         )
     figures = "ranges and errors" if fact.outputs else "ranges"
     ran = f"{figures} from {printable(fact.calibration)}; " if fact.calibration else ""
@@ -354,9 +354,7 @@ def quantize_settings(about: Info, fact: QuantizeSettings) -> list[Block]:
         Line(),
         Table(_SETTINGS_COLUMNS, [_settings_row(layer) for layer in fact.layers]),
         Line(),
-        Paragraph(
-            "In brackets where a value was said; one without was said nowhere and is the default.", "quiet"
-        ),
+        Paragraph("Brackets show where a value was set. A value without brackets is the default.", "quiet"),
         *unused_rules(fact.unused, "layer"),
     ]
 

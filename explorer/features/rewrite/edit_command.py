@@ -69,8 +69,8 @@ COMMAND = Command(
     ),
     _run,
     usage="edit MODEL -o FILE --rename OLD=NEW|--set NODE.ATTRIBUTE=VALUE|--delete NODE|--replace-op OLD=NEW",
-    manual="edits a graph by hand, step by step in the order that was typed: each step is checked against the"
-    " model and the operator's schema, sizes are inferred anew, and onnxruntime has to load the result;"
-    " without `-o` only what would change",
+    manual="edits a graph by hand, in the order of the options: checks each step against the model and the"
+    " operator's schema, infers sizes again, and loads the result in onnxruntime; without `-o` prints what"
+    " would change",
     group="change",
 )

@@ -80,8 +80,8 @@ COMMAND = Command(
     _run,
     exits=IF_PROVED,
     usage="fold MODEL -o FILE",
-    manual="folds BatchNormalization into the weights of the Conv, ConvTranspose or Gemm before it (or behind"
-    " it, where that is exact), computes constants, takes Identity and idle Dropout away; each kind of"
-    " rewrite is proved within rounding; without `-o` it only says what would go, and what stays and why",
+    manual="folds BatchNormalization into the weights of the Conv, ConvTranspose or Gemm before it (or"
+    " after it, if that is exact), computes constants, and removes Identity and idle Dropout; proves each"
+    " kind of rewrite within rounding; without `-o` prints what would be removed, and what stays and why",
     group="change",
 )

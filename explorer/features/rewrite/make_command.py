@@ -50,8 +50,8 @@ COMMAND = Command(
     _run,
     usage="make KIND:SIZES[:OPTIONS] -o FILE",
     manual="writes a small ONNX model from a line of text: a matrix product (`linear:MxKxN`), a convolution"
-    " (`conv:CxHxW:OxKxK`), an attention (`attention:BxSxD`), a network of layers (`mlp:bn16-relu-16x5`);"
-    " the same line and seed make the same bytes",
+    " (`conv:CxHxW:OxKxK`), an attention (`attention:BxSxD`) or a chain of layers (`mlp:bn16-relu-16x5`);"
+    " the same line and seed give the same bytes",
     needs=("--output",),
     subject="line",
     meaning="KIND:SIZES[:OPTIONS], such as linear:128x128x128 (explorer help split)",

@@ -47,9 +47,9 @@ COMMAND = Command(
     _run,
     exits=IF_PROVED,
     usage="rebatch MODEL BATCH -o FILE",
-    manual="writes a model whose batch is fixed in the file for another batch (a name leaves it open), with"
-    " the Reshapes, Expands, constants and declared shapes that carry it; each row is compared with the"
-    " original run alone",
+    manual="changes the fixed batch of a model (a name makes it open), with the Reshapes, Expands,"
+    " constants and declared shapes that depend on it; compares each row with a run of the original on that"
+    " row",
     others={"BATCH": "how many rows the model is to take, or a name that leaves it open"},
     needs=("--output",),
     group="change",

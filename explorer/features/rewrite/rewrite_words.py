@@ -15,7 +15,7 @@ from explorer.report.present.compare.verify import evidence
 from explorer.report.present.figures import count, plain, ports, size, written
 from explorer.report.present.row_groups import alike
 
-_PLAIN = {"identity": "does nothing: who reads it reads its input", "constants": "is stored"}
+_PLAIN = {"identity": "does nothing: its readers now read its input", "constants": "is stored"}
 
 
 def fold(source: str, fact: Fold, *, asked: bool = True) -> list[Block]:
@@ -31,7 +31,7 @@ def fold(source: str, fact: Fold, *, asked: bool = True) -> list[Block]:
     if fact.output:
         return [*blocks, Line(), *written(fact.output, seconds_text(fact.seconds))]
     if asked:
-        message = "nothing was written; --no-verify writes it as it is"
+        message = "no file written; --no-verify writes it anyway"
         return [*blocks, Line(), Paragraph(message, "bad")]
     return (
         [*blocks, Line(), Paragraph("Nothing is written without -o FILE.", "quiet")] if fact.steps else blocks
@@ -68,7 +68,7 @@ def step_blocks(step: FoldStep) -> list[Block]:
     if step.verification is not None:
         blocks += [Line(), *evidence(step.verification)]
     elif step.output:
-        blocks += [Line(), Paragraph("not compared with what it was", "warning")]
+        blocks += [Line(), Paragraph("not compared with the original", "warning")]
     return blocks
 
 
@@ -114,7 +114,7 @@ def edit(source: str, fact: Edit, change: Diff | None) -> list[Block]:
     if change is not None:
         blocks += [Line(), *changes(change)]
     if not fact.output:
-        return [*blocks, Line(), Paragraph("nothing was written: add -o FILE", "warning")]
+        return [*blocks, Line(), Paragraph("no file written: add -o FILE", "warning")]
     return [*blocks, Line(), *written(fact.output, seconds_text(fact.seconds))]
 
 

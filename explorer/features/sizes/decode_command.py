@@ -36,7 +36,8 @@ COMMAND = Command(
     ("explorer decode model.onnx --past 1024", "explorer decode package.module:gpt --trust --csv"),
     _run,
     usage="decode MODEL --past 1024",
-    manual="one decode step of a language model beside the pass over its text (prefill), layer by layer; what"
-    " the key-value cache takes for each token, and from how many tokens on it takes more than the weights",
+    manual="one decode step of a language model beside the prompt's pass (prefill), for each layer; the"
+    " bytes of the key-value cache for each token, and the number of tokens from which it is larger than"
+    " the weights",
     group="language",
 )

@@ -50,7 +50,7 @@ def cache_figures(fact: Decode) -> Fields:
             "KV cache, a token",
             fact.kv_bytes_per_token,
             "",
-            "keys and values of all layers, the whole batch",
+            "keys and values of all layers, for the full batch",
             "KV/token",
         ),
         bytes_field("KV cache", fact.kv_cache_bytes, "", f"of {fact.tokens:,} tokens", "KV cache"),

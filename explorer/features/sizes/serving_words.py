@@ -66,7 +66,11 @@ def parameters(fact: Serving) -> Fields:
     if fact.active != fact.params:
         rows.append(
             count_field(
-                "Active", fact.active, fact.decode.sign, "that a token works with, tables whole", "active"
+                "Active",
+                fact.active,
+                fact.decode.sign,
+                "used for one token, with full embedding tables",
+                "active",
             )
         )
     rows += [
@@ -87,7 +91,7 @@ def parts_table(fact: Serving) -> Table:
     return table_of(
         fact.parts,
         (
-            (Column("part", shrink=True), lambda part: part.name or "(the model itself)"),
+            (Column("part", shrink=True), lambda part: part.name or "(the model)"),
             (Column("kind", shrink=True, drop=2), lambda part: Span(part.kind, "kind")),
             (Column("layers", "right", drop=1), lambda part: plain(part.count)),
             (Column("params", "right"), lambda part: count(part.params)),
@@ -118,7 +122,7 @@ def passes_table(fact: Serving) -> Table:
     columns = (
         Column("of one sequence"),
         Column(f"prompt of {fact.spec.prompt:,}", "right"),
-        Column(f"a token behind {fact.spec.contexts[0]:,}", "right"),
+        Column(f"a token after {fact.spec.contexts[0]:,}", "right"),
     )
     return Table(columns, rows)
 

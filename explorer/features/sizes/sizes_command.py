@@ -45,7 +45,7 @@ COMMAND = Command(
     ),
     _run,
     usage="sizes MODEL --over sequence=1:32k",
-    manual="MACs, bytes moved, activations, weights, key-value cache and least time over one size, with their"
-    " closed forms, and where one passes another: `activations pass the weights at batch 11`",
+    manual="MACs, bytes moved, activations, weights, key-value cache and least time over one size, with"
+    " formulas and the points where one figure passes another: `activations pass the weights at batch 11`",
     group="look",
 )

@@ -117,7 +117,7 @@ def _column_of(fact: SizeCurves, size: int, across: int) -> int:
 def _crossing_lines(fact: SizeCurves, index: int) -> list[Line]:
     """Return a line for each crossing. Its mark is filled once the slider's size has reached it."""
     if not fact.crossings:
-        return [((" nothing passes anything else in this range", "dim"),)]
+        return [((" no figure passes another in this range", "dim"),)]
     return [
         (
             (" ◆ " if crossing.size <= fact.sizes[index] else " ◇ ", "warn"),
@@ -139,7 +139,7 @@ def _draw_plot(fact: SizeCurves, index: int, plot: _Plot, width: int, rows: int)
     drawn_curves = [(curve, sign) for sign in plot.signs if (curve := fact.curve(sign[0])) is not None]
     values = [value for curve, _ in drawn_curves for value in curve.values if value > 0]
     if not values:
-        return [((fit(f" {plot.title}: nothing to plot", width), "dim"),)]
+        return [((fit(f" {plot.title}: no figures to plot", width), "dim"),)]
     low, high = math.log10(min(values)) - 0.15, math.log10(max(values)) + 0.05
     unit, unit_log = _unit(plot, max(values))
     ticks = log_ticks(low - unit_log, high - unit_log, max(2, rows // 2))

@@ -82,7 +82,7 @@ def crossing_text(fact: SizeCurves, crossing: Crossing) -> str:
 def crossings_blocks(fact: SizeCurves) -> list[Block]:
     """Build a line for each crossing, with both figures."""
     if not fact.crossings:
-        return [Line(Span("nothing passes anything else in this range", "quiet"))]
+        return [Line(Span("no figure passes another in this range", "quiet"))]
     lines: list[Block] = []
     for crossing in fact.crossings:
         above, below = (curve_value(fact, name, crossing.size) for name in (crossing.above, crossing.below))
@@ -177,9 +177,7 @@ def _evidence(fact: SizeCurves) -> str:
     """Describe in a sentence how the curves were counted."""
     number = len(fact.counted)
     if set(fact.sizes) <= set(fact.counted):
-        exception = (
-            "" if fact.closed else " The figures keep to no closed form, and nothing is said between them."
-        )
+        exception = "" if fact.closed else " No formula fits the figures between these sizes."
         return f"The whole model was counted at each of these sizes.{exception}"
     some = ", ".join(f"{n:,}" for n in fact.counted[:4])
     return (

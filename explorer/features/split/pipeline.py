@@ -99,7 +99,7 @@ def run_pipeline(
 def _check_output(output: str, overwrite: bool, input: PathText | None) -> None:
     """Check before the run that the output file can be written."""
     if not output.endswith(".npz"):
-        raise Misuse("the ending says the format", where=output, hint="use .npz")
+        raise Misuse("the file name's ending selects the format", where=output, hint="use .npz")
     read = [input] if input is not None else []
     output_files.check_target(output, overwrite=overwrite, models=[], weights=(), inputs=read)
 

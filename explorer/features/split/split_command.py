@@ -123,9 +123,9 @@ SPLIT = Command(
     _run_split,
     exits=IF_PROVED,
     usage="split MODEL -n N [-o FOLDER]",
-    manual="cuts a model where the largest stage is as small as can be and, of those cuts, the fewest bytes"
-    " cross; tells stages, cuts, balance and what the pipeline of them does; `-o` writes an ONNX file a stage"
-    " with `stages.json`, and proves that together they are the model",
+    manual="cuts a model into stages, so that the largest is as small as possible and the fewest bytes"
+    " cross the cuts; prints stages, cuts, balance and the pipeline's speed; `-o` writes one ONNX file for"
+    " each stage with `stages.json`, and proves that together they are the model",
     group="change",
 )
 
@@ -168,9 +168,9 @@ EXTRACT = Command(
     _run_extract,
     exits={"done": DONE, "different": DIFFERENT},
     usage="extract MODEL --layer GLOB|--from A --to B -o FILE",
-    manual="writes a part of a model as an ONNX model of its own (of an nn.Module also as a `.pt2` program,"
-    " or in a `.pt` its state_dict), whose inputs are what it reads in the whole: layers by a glob or filter,"
-    " or what lies between two; it is run on the whole's own values, and must give the whole's own numbers",
+    manual="writes a part of a model as a model: the layers of a glob or filter, or those between two"
+    " layers; ONNX, or for an nn.Module also a `.pt2` program or a `.pt` state_dict; its inputs are the"
+    " values that it reads, and on the full model's values it must give the same numbers",
     needs=("--output",),
     group="change",
 )
@@ -222,7 +222,7 @@ PIPELINE = Command(
     usage="pipeline FOLDER",
     subject="folder",
     meaning="a folder of stages, as explorer split MODEL -n 2 -o FOLDER writes it",
-    manual="runs the stages that `split` wrote, each in a process of its own, with micro-batches through"
-    " them; times each stage alone first, and holds the throughput against the forecast of these times",
+    manual="runs the stages that `split` wrote, one process each, on micro-batches; first times each stage"
+    " alone, then compares the throughput with the forecast",
     group="change",
 )

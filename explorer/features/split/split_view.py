@@ -62,10 +62,11 @@ SPLIT_KEYS = key_group(
     ("split_count(1)", ("plus",), "+", "A stage more", "The best cuts for it are searched"),
     ("split_count(-1)", ("minus",), "-", "A stage less", "The best cuts for it are searched"),
     ("split_by", ("b",), "b", "What is balanced", "MACs, parameters, memory, training, time: the next"),
-    ("split_best", ("o",), "o", "The best cuts again", "In place of those that were moved"),
+    ("split_best", ("o",), "o", "The best cuts again", "Restores the best cuts"),
     ("split_settings", ("s",), "s", "Settings…", "Stages, measure, machines, links, micro-batches, schedule"),
     ("split_write", ("w",), "w", "Write…", "The stages into a folder, proved to be the model"),
-    ("split_run", ("r",), "r", "Run", "What was written, a process a stage: its speed beside the forecast"),
+    ("split_run", ("r",), "r", "Run", "Run the written stages, one process each, and compare with the"
+    " forecast"),
     ("split_figures", ("p",), "p", "Figures", "In place of the layers, where both have no room"),
     ("split_pane", ("tab", "shift+tab"), "Tab", "Other pane", "The layers, or the figures, which scroll"),
     ("split_exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480"),
@@ -284,7 +285,7 @@ class SplitScreen(SubScreen[int]):
         if self._split.draft is None:
             self.dismiss(None)
         else:
-            self._say("stopped, nothing was changed")
+            self._say("stopped, no change was made")
 
     def _show_error(self, error: ExplorerError, request: SplitRequest) -> None:
         """Show the error, followed by the settings dialog."""
@@ -528,7 +529,7 @@ class SplitScreen(SubScreen[int]):
             with suppress(OSError):
                 if fresh:
                     os.rmdir(folder)
-            self._say("stopped, nothing was written")
+            self._say("stopped, no file was written")
         except ExplorerError as error:
             message = MessageDialog("Write the stages", str(error))
             self.app.push_screen(message, lambda _: self.action_split_write())

@@ -60,11 +60,11 @@ def split(about: Info, fact: Split, *, proved: bool = True, plot: str = "") -> l
         blocks += [Line(), *proof_blocks(fact)]
     if fact.output:
         if not proved:
-            blocks += [Line(), Paragraph("not compared with the whole", "warning")]
+            blocks += [Line(), Paragraph("not compared with the full model", "warning")]
         files = f"{many_text(len(fact.stages), 'stage')} and stages.json"
         blocks += [Line(), *written(fact.output, files, seconds_text(fact.seconds))]
     elif fact.verification is not None:
-        blocks += [Line(), Paragraph("nothing was written; --no-verify writes the stages as they are", "bad")]
+        blocks += [Line(), Paragraph("no file written; --no-verify writes the stages anyway", "bad")]
     return [*blocks, *([Line(), *written(plot)] if plot else [])]
 
 
@@ -87,11 +87,11 @@ def proof_blocks(fact: Split) -> list[Block]:
     module = fact.stages[0].file.endswith(".pt2")
     if fact.exact is not None:
         text, tone = (
-            (f"run one after the other: bit for bit the whole's outputs{at_cuts(fact.rounded)}", "passed")
+            (f"run one after the other: the model's outputs, bit for bit{at_cuts(fact.rounded)}", "passed")
             if fact.exact
-            else ("run one after the other: not bit for bit the whole's outputs", "")
+            else ("run one after the other: the model's outputs, but not bit for bit", "")
             if module and all(output.passed for output in fact.outputs)
-            else ("run one after the other: OTHER OUTPUTS than the whole's", "bad")
+            else ("run one after the other: OUTPUTS DIFFER from the model's", "bad")
         )
         conditions = "one thread" if module else "optimization off, one thread"
         blocks.append(Paragraph(f"{text} ({conditions})", tone))  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ def _step_block(step: StepProof) -> Paragraph:
     error = clauses(worst.reason)[0]
     result = f"of {many_text(len(step.gradients), 'gradient')}, the furthest: {worst.name}, {error}"
     if all(tensor.equal for tensor in tensors):
-        result = f"outputs and {many_text(len(step.gradients), 'gradient')} bit for bit the whole's"
+        result = f"outputs and {many_text(len(step.gradients), 'gradient')} equal the model's bit for bit"
     head = f"a training step by {step.schedule}, {step.micro_batches:,} micro-batches, a process a stage: "
     return Paragraph(f"{head}{result}", "passed" if all(tensor.passed for tensor in tensors) else "bad")
 
@@ -371,7 +371,7 @@ def extraction(source: str, fact: Extraction) -> list[Block]:
     head = Line((Span("part of ", "quiet"), Span(source, "strong")))
     blocks = [head, *part_blocks(fact), Line()]
     if not fact.output:
-        return [*blocks, Paragraph("nothing was written; --no-verify writes it as it is", "bad")]
+        return [*blocks, Paragraph("no file written; --no-verify writes it anyway", "bad")]
     return [*blocks, *written(fact.output, seconds_text(fact.seconds))]
 
 
@@ -394,13 +394,13 @@ def part_blocks(fact: Extraction) -> list[Block]:
     if fact.exact:
         conditions = "in PyTorch" if fact.runtime == "torch" else "optimization off, one thread"
         text = (
-            f"on the whole's own values: its own numbers, bit for bit{at_cuts(fact.rounded)} ({conditions})"
+            f"on the model's own values: the same numbers, bit for bit{at_cuts(fact.rounded)} ({conditions})"
         )
         blocks.append(Paragraph(text, "passed"))
     elif fact.exact is False:
-        blocks.append(Paragraph("on the whole's own values: OTHER NUMBERS than the whole's", "bad"))
+        blocks.append(Paragraph("on the model's own values: NUMBERS DIFFER from the model's", "bad"))
     elif not fact.compared:
-        blocks.append(Paragraph("not compared with the whole", "warning"))
+        blocks.append(Paragraph("not compared with the full model", "warning"))
     return [*blocks, *as_optimised(fact.compared, "it"), *(Paragraph(text, "quiet") for text in fact.drawn)]
 
 

@@ -419,8 +419,8 @@ COMMAND = Command(
     _run,
     exits={**IF_PROVED, "limits missed": DIFFERENT, "some failed": BAD_INPUT},
     usage="sweep MODEL ... --tile 16,32,64 --machine npu.toml",
-    manual="many tilings side by side: tile matmuls, utilization, traffic, buffer, cycles of each, with"
-    " `--verify` its proof, and their Pareto front; or with `--quantize` number formats, layer by layer, and"
-    " a mixed precision; `-o FILE` keeps the rows and goes on where it was stopped",
+    manual="compares many tilings and marks the Pareto front: tile matmuls, utilization, traffic, buffer,"
+    " cycles, and with `--verify` a proof; with `--quantize` compares number formats and searches a mixed"
+    " precision; `-o FILE` keeps the rows and continues an interrupted sweep",
     group="change",
 )

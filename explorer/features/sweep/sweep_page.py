@@ -139,7 +139,7 @@ class ParetoPlot:
         """Draw the plot in `width` by `height` cells. A small area shows only the title."""
         title = " {1} over {0}".format(*(_TITLES.get(name, name) for name in self.axes))
         if not self._points or height < 5 or width < 24:
-            return [((fit(f"{title}: nothing to plot" if not self._points else "", width), "dim"),)]
+            return [((fit(f"{title}: no figures to plot" if not self._points else "", width), "dim"),)]
         texts = [bytes_text if name in ("buffer", "traffic") else count_text for name in self.axes]
         labels = [[texts[axis](round(10.0**end)) for end in self._bounds[axis]] for axis in (0, 1)]
         margin = max(map(len, labels[1]))

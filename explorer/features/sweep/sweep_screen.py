@@ -362,7 +362,9 @@ class SweepScreen(ParetoScreen[TileSpec]):
             self._tilings.request.hardware if self._tilings.request is not None else None
         ) or Hardware()
         rows = ordered(self._tilings.rows, self._tilings.sort, reverse=self._tilings.reverse)
-        explanation = "All tilings with their figures; the ending says the format, .csv or .json"
+        explanation = (
+            "All tilings with their figures; the file name's ending selects the format, .csv or .json"
+        )
         self._write(
             "Write the tilings",
             f"{stem}_sweep.csv",

@@ -90,9 +90,7 @@ COMMAND = Command(
     ),
     _run,
     usage="plan MODEL --machine npu.toml",
-    manual="what a tiling would cost, matmul by matmul: tile matmuls and their utilization, traffic without"
-    " reuse"
-    " and in each loop order, buffers, cycles and time on a machine, distance from the lower bound;"
-    " with every formula",
+    manual="the cost of a tiling for each matmul: tile matmuls, utilization, traffic without reuse and in"
+    " each loop order, buffers, cycles and time on a machine, and the lower bound; with the formulas",
     group="change",
 )

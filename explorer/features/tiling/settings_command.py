@@ -62,7 +62,7 @@ COMMAND = Command(
     ),
     _run,
     usage="settings MODEL --config FILE",
-    manual="how each matmul would be tiled (`--formats`: which number formats it would take), and who said"
-    " so: the default, a line of the file, the command line",
+    manual="the tiling of each matmul (with `--formats` its number formats), and where each value was set:"
+    " the default, a line of the file, or the command line",
     group="change",
 )

@@ -155,6 +155,7 @@ COMMAND = Command(
     _run,
     exits=IF_PROVED,
     usage="tile MODEL -o FILE",
-    manual="tiles the matmuls, proves that nothing changed, writes the result; without `-o` only the plan",
+    manual="tiles the matmuls, proves that the outputs stay the same, and writes the result; without `-o`"
+    " prints only the plan",
     group="change",
 )

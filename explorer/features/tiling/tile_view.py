@@ -61,7 +61,8 @@ TILE_KEYS = key_group(
     ("tile_edge('col', 0)", ("home",), "Home", "First block of the row", "To the left edge"),
     ("tile_edge('col', 1)", ("end",), "End", "Last block of the row", "To the right edge"),
     ("tile_edge('row col', 0)", ("g",), "g", "First block", "To the upper left"),
-    ("tile_edge('row col', 1)", ("G",), "G", "Last block", "To the lower right, where edges meet"),
+    ("tile_edge('row col', 1)", ("G",), "G", "Last block", "Go to the lower right corner, to the partial"
+    " tiles"),
     ("tile_step('depth', -1)", ("left_square_bracket",), "[", "Slice before",
         "One tile matmul of the block back"),
     ("tile_step('depth', 1)", ("right_square_bracket",), "]", "Next slice",
@@ -81,7 +82,7 @@ TILE_KEYS = key_group(
     ("tile_loop(-1)", ("S",), "S", "Step before", "The one before"),
     ("tile_speed(1)", ("plus",), "+", "Faster", "Twice as many steps a second"),
     ("tile_speed(-1)", ("minus",), "-", "Slower", "Half as many"),
-    ("tile_order", ("o",), "o", "Order of the loops", "The next of the six, with what it moves"),
+    ("tile_order", ("o",), "o", "Order of the loops", "The next of the six loop orders, with its traffic"),
     ("tile_copy", ("y",), "y", "Copy", "Send the chosen tile matmul, in words, to the terminal"),
 )
 # fmt: on

@@ -279,12 +279,15 @@ def tile(
     if fact.verification is not None and not fact.verification.passed:
         differs = fact.verification.verdict_kind == "different"
         why = "The proof failed" if differs else "It could not be proved"
-        blocks.append(Paragraph(f"{why}, so nothing was written.", "bad" if differs else "warning"))
+        blocks.append(Paragraph(f"{why}, so no file was written.", "bad" if differs else "warning"))
         if not fact.command:
             return blocks
         return [*blocks, *to_blame(source, fact.verification.after, opening, f"{fact.command} --no-verify")]
     if not fact.output:
-        return [*blocks, Paragraph("Only the plan: nothing was written. Add -o FILE to tile.", "quiet")]
+        return [
+            *blocks,
+            Paragraph("This is only the plan; no file was written. Add -o FILE to tile.", "quiet"),
+        ]
     blocks.append(
         Line(("wrote ", Span(fact.output, "strong"), Span(f"  in {seconds_text(fact.seconds)}", "quiet")), 2)
     )
@@ -368,7 +371,7 @@ def settings(about: Info, fact: Settings) -> list[Block]:
         blocks.append(Line())
     blocks.append(
         Paragraph(
-            "In brackets where a value was said; one without was said nowhere and is the default."
+            "Brackets show where a value was set. A value without brackets is the default."
             " Partial tiles are those of --edges ragged.",
             "quiet",
         )

@@ -42,8 +42,8 @@ COMMAND = Command(
     ),
     _run,
     usage="evaluate M1 M2 ... --data FILE",
-    manual="how well models do on the samples of a file, batch by batch: accuracy, top-5, cross entropy or"
-    " squared error, classes that are confused, and how far each agrees with the first",
+    manual="the quality of models on the samples of a file: accuracy, top-5, cross entropy or squared"
+    " error, confused classes, and the agreement with the first model",
     needs=("--data",),
     group="compare",
 )

@@ -132,7 +132,7 @@ def _confusions(model: ModelScore, fact: Evaluation) -> list[Block]:
     text = f"{model.confused:,} labels missed"
     if fact.outputs <= _MATRIX:
         return [
-            Heading(printable(model.source), f"{text}; what they were taken for"),
+            Heading(printable(model.source), f"{text}; predicted classes"),
             *_matrix(model, fact.outputs),
         ]
     rows = [(plain(c.label), plain(c.predicted), plain(c.count)) for c in model.confusions[: 2 * _MAX_LISTED]]

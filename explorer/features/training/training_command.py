@@ -46,6 +46,7 @@ COMMAND = Command(
     ),
     _run,
     usage="training MODEL --batch 32 --optimizer adam",
-    manual="one training step: backward MACs, gradients, optimizer state, memory over time, which batch fits",
+    manual="one training step: backward MACs, gradients, optimizer state, memory over time, and the largest"
+    " batch that fits",
     group="measure",
 )

@@ -218,7 +218,7 @@ def figures(about: Info, fact: Training) -> Fields:
             ),
             bytes_field("Input", fact.input_bytes, sign),
             bytes_field("Weight bytes", fact.param_bytes, ""),
-            bytes_field("Gradients", fact.gradient_bytes, "", "of what is trained"),
+            bytes_field("Gradients", fact.gradient_bytes, "", "of trained parameters"),
             bytes_field("Optimizer", fact.optimizer_bytes, "", OPTIMIZERS[fact.optimizer]),
         ]
     )
@@ -296,7 +296,7 @@ def heading(fact: Training) -> Heading:
 
 
 OPTIMIZERS: Mapping[Optimizer, str] = {
-    "sgd": "SGD keeps nothing",
+    "sgd": "SGD keeps no state",
     "momentum": "SGD with momentum keeps 1 number a parameter",
     "adam": "Adam keeps 2 numbers a parameter",
 }

@@ -93,7 +93,7 @@ COMMAND = Command(
     ),
     _run,
     usage="activations MODEL",
-    manual="runs the model and shows the same of what its layers put out; `-o OUT.npz` keeps the values;"
-    " `--backward` what flows back",
+    manual="runs the model and prints the same for the outputs of its layers; `-o OUT.npz` saves the"
+    " values; `--backward` prints the gradients",
     group="look",
 )

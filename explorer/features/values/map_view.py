@@ -74,11 +74,11 @@ HEAT_KEYS = key_group(
         "Of a convolution the output channel"),
     ("heat_place(2, 1)", ("right_curly_bracket",), "}", "One on on the axis before that",
         "Of a convolution the output channel"),
-    ("heat_tensor(1)", ("n",), "n", "Next tensor", "Of the layer: its weights, and what it puts out"),
+    ("heat_tensor(1)", ("n",), "n", "Next tensor", "Select a tensor of the layer: weights or outputs"),
     ("heat_tensor(-1)", ("p",), "p", "Tensor before", "Of the layer"),
     ("heat_outlier", ("o",), "o", "Next outlier", "Of the ten farthest from the mean, the farthest first"),
-    ("heat_before", ("b",), "b", "Before and after", "The state that this one was made from, beside it"),
-    ("heat_about", ("a",), "a", "Figures, or not", "Range, histogram, outliers and widest channels, beside"),
+    ("heat_before", ("b",), "b", "Before and after", "Shows the state before this one beside it"),
+    ("heat_about", ("a",), "a", "Figures, or not", "Shows range, histogram, outliers and widest channels"),
     ("heat_scroll(1)", ("space",), "Space", "Further down the figures", "Where they are long"),
 )
 # fmt: on
@@ -427,7 +427,7 @@ class HeatMapView(SubScreen[None]):
     def action_heat_before(self) -> None:
         """Show or hide the map of the earlier state."""
         if self._earlier_state is None:
-            self._say("this is the model as it was opened: there is no state before it")
+            self._say("this is the original model: there is no state before it")
             return
         self._compared = self.request.before is None
         earlier = self._earlier_state if self._compared else None

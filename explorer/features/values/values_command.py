@@ -83,8 +83,9 @@ COMMAND = Command(
     ),
     _run,
     usage="values MODEL NAME",
-    manual="the numbers of one tensor, stored or put out by a layer: a slice, as codes and scales too where"
-    " it is quantized, beside those of another model, into a `.npy`; `--map` draws it and names its outliers",
+    manual="the numbers of one stored tensor or layer output: a slice, with codes and scales if it is"
+    " quantized, beside those of another model, or into a `.npy` file; `--map` draws it and lists its"
+    " outliers",
     others={"NAME": "a stored tensor, or a layer or tensor of the graph"},
     group="look",
 )

@@ -44,7 +44,7 @@ COMMAND = Command(
     ),
     _run,
     usage="weights MODEL",
-    manual="the values of stored tensors: range, mean, zeros, quantiles, histogram; what is tied, what is"
-    " stored twice; `--stat` chooses others, `--axis` tells channels apart",
+    manual="the values of stored tensors: range, mean, zeros, quantiles, histogram, and tensors that are"
+    " tied or stored twice; `--stat` selects other statistics, `--axis` gives each channel a row",
     group="look",
 )

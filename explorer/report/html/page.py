@@ -100,7 +100,7 @@ def check(path: str) -> None:
         MissingExtra: matplotlib, which draws the pictures, is not installed or is broken.
     """
     if os.path.splitext(path)[1].lower() not in _WRITERS:
-        raise Misuse("the ending says the format", where=path, hint="use .html or .md")
+        raise Misuse("the file name's ending selects the format", where=path, hint="use .html or .md")
     plots.check_library(path)
 
 

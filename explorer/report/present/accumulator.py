@@ -13,7 +13,7 @@ from explorer.report.present.figures import plain
 def in_a_line(bits: int, sums: Mapping[str, Accumulator]) -> Span:
     """Summarize how many layers overflow an accumulator of `bits` bits, and how many bits are needed."""
     if not sums:
-        return Span("nothing here sums stored integers", "quiet")
+        return Span("no layer here sums stored integers", "quiet")
     narrow, max_bits = (
         sum(need.bits > bits for need in sums.values()),
         max(need.bits for need in sums.values()),
@@ -42,5 +42,5 @@ def overflows(bits: int, sums: Mapping[str, Accumulator]) -> list[Block]:
             (Column("in channel", "right"), lambda name: plain(sums[name].channel)),
         ),
     )
-    note = f"Sums are held to {limit} either way; for each sum told there is an input that makes it."
+    note = f"Sums may reach {limit} in both directions. Some input reaches each printed sum."
     return [Line(), table, Paragraph(note, "quiet")]

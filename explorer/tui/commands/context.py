@@ -115,7 +115,7 @@ class CommandContext:
         try:
             await work
         except Cancelled:
-            self.store.say(f"{title}: stopped, nothing was changed")
+            self.store.say(f"{title}: stopped, no change was made")
         except ExplorerError as error:
             self.fail(title, error, failed)
 
@@ -165,7 +165,7 @@ class CommandContext:
             self.store.history = await self.jobs.ask(*way_back)
             self.store.notify("history")
             raise ExplorerError(
-                "the model cannot be read again, so the step was taken back", hint=str(error)
+                "the new model cannot be read, so the step was undone", hint=str(error)
             ) from error
 
     async def show_made(self, *way_back: Any, command: str) -> None:

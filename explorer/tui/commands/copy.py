@@ -48,7 +48,7 @@ class CopyAsCommand(ScreenCommand):
 
     def _main_copies(self) -> Copies:
         return {
-            "r": ("The row", "of the tree, as it stands there", self._row),
+            "r": ("The row", "of the tree, as shown", self._row),
             "t": ("The tree", "all rows that are open, as text", lambda: text_of(self.tree)),
             "p": ("The page", "of the tab, as text", self._page),
             "m": ("The page as Markdown", "of the layer with its tables; of a list as code", self._markdown),

@@ -74,7 +74,7 @@ def help_lines(width: int, own_groups: Collection[str] = ()) -> list[Line]:
     lines += [BLANK, head("Filter")]
     for example, meaning in (
         ("conv 3", "words, anywhere in the path or the kind; * and ? match as in file names"),
-        ("op:Conv", "by operator; -op:Relu is everything else"),
+        ("op:Conv", "by operator; -op:Relu finds all others"),
         ("macs>1e6 bytes<1MiB", "by figures; also params, status:unknown"),
     ):
         lines.extend(wrap(((fit("  " + example, 22), "key"), (meaning, "dim")), width - 1, 22))

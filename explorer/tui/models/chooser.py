@@ -130,7 +130,7 @@ class ChooserScreen(Screen[None]):
         self.query_one(TitleBar).show(
             lambda width: (
                 ((" Open a model", "strong"), ("  ", "dim"), (middle(title, max(width - 18, 8)), "dim")),
-                ((fit(" Headers are read, nothing is loaded", width), "dim"),),
+                ((fit(" Reads headers; loads no model", width), "dim"),),
             )
         )
         self.run_worker(self._load_folder(), group="look", exclusive=True, exit_on_error=False)

@@ -23,11 +23,11 @@ from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 # fmt: off
 OPEN_KEYS = key_group(
     "In the list of open models",
-    ("show", ("enter",), "Enter", "Show it", "The others stay as they are; what runs in them goes on"),
-    ("close", ("x", "delete"), "x Del", "Close it", "Asks first if something of it is not saved"),
+    ("show", ("enter",), "Enter", "Show it", "The other models stay open, and their jobs continue"),
+    ("close", ("x", "delete"), "x Del", "Close it", "Asks first if a change is not saved"),
     ("open", ("O",), "O", "Open another…", "From the chooser"),
     ("pair", ("equals_sign",), "=", "Side by side", "The one under the cursor, as opened, and that on show"),
-    ("mark", ("space",), "Space", "Mark", "To set its figures beside those of others"),
+    ("mark", ("space",), "Space", "Mark", "Mark it to compare its figures"),
     ("figures", ("t",), "t", "Figures", "Of the one on show and of those marked, as opened, in a table"),
 )
 # fmt: on

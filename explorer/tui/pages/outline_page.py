@@ -59,7 +59,7 @@ def failed_page(failure: str) -> Callable[[int], list[Line]]:
 
 def _failure_note(failure: str) -> list[Block]:
     """Return blocks that explain why only the header is shown."""
-    note = "The model could not be opened; this is what its header says."
+    note = "The model could not be opened. This is its header."
     return [Paragraph(failure, "bad", 0), Paragraph(note, "quiet", 0)]
 
 

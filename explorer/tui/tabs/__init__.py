@@ -43,7 +43,7 @@ TABS: tuple[TabKey, ...] = (
     TabKey("layer", "1", "Layer", "Lay", "What is known of the chosen layer", "lines", "layer.LayerTab"),
     TabKey("model", "2", "Model", "Mod", "Totals, inputs, outputs, assumptions", "lines", "model.ModelTab"),
     TabKey("operators", "3", "Operators", "Ops",
-        "Every operator type: how many, what they cost, their attributes' ranges", "rows",
+        "Each operator type: count, cost, ranges of attributes", "rows",
         "operators.OperatorsTab"),
     TabKey("diff", "4", "Diff", "Diff", "What changed against the model as opened", "rows", "diff.DiffTab"),
     TabKey("memory", "5", "Memory", "Mem", "What is live at each step, and what makes the peak", "plot",

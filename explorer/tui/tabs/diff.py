@@ -29,8 +29,8 @@ class DiffTab(Tab[FoldList]):
             self.view.set_entries(diff_entries(store.changes, store.exact), keep=True)
         else:
             opened = (
-                "This is the model as it was opened.",
-                "Press t to tile it, = to set another model beside it.",
+                "This is the original model: nothing has changed yet.",
+                "Press t to tile it, or = to compare it with another model.",
             )
             notes = ("Not compared yet.", "Press d to compare.") if store.can_compare else opened
             self.view.set_entries(note_entries(notes))

@@ -155,7 +155,7 @@ class FilterLine(Horizontal):
             except ExplorerError as error:  # the query asks for figures that this model does not have
                 self._show_all()
                 self._store.query = ""
-                self._store.say(f"the filter is taken away: {error}")
+                self._store.say(f"filter removed: {error}")
 
     async def _narrow_by(self, text: str) -> None:
         """Show the matches of a query while they are found. Key presses interrupt the search."""

@@ -100,5 +100,7 @@ def stage_columns() -> dict[str, LayerColumn]:
 
     return {
         STAGE: column(STAGE, "stage", "text", "of the split: which stage; of a group over several 1-3"),
-        CROSSING: column(CROSSING, "over a cut", "bytes", "of the split: handed on by a cut before it"),
+        CROSSING: column(
+            CROSSING, "over a cut", "bytes", "of the split: bytes that cross a cut before the row"
+        ),
     }

@@ -39,7 +39,7 @@ LIST_KEYS = (
     Key("first", ("home", "g"), "Home g", "To the first row", "Move the cursor to the top", MOVE),
     Key("last", ("end",), "End", "To the last row", "Move the cursor to the end", MOVE),
     Key("unfold", ("right", "l"), "→ l", "Open the row", "Open a group, or step into it", MOVE),
-    Key("fold", ("left", "h"), "← h", "Close the row", "Close a group, or step out of it", MOVE),
+    Key("fold", ("left", "h"), "← h", "Close the row", "Close a group, or go to its parent", MOVE),
     Key("switch", ("enter", "space"), "Enter Space", "Open or close the row", "Open or close a group", MOVE),
 )
 # fmt: on

@@ -142,7 +142,7 @@ def test_a_model_that_came_out_different_is_exit_code_1_and_nothing_is_written(
     code, out, err = run(*typed)
     assert (code, err) == (1, "")
     assert "DIFFERENT" in out
-    assert out.splitlines()[-1].strip() == "nothing was written; --no-verify writes it without the comparison"
+    assert out.splitlines()[-1].strip() == "no file written; --no-verify writes it without the comparison"
     assert not (tmp_path / "net.pt").exists()
     code, out, _ = run(*typed, "--json")
     found = json.loads(out)

@@ -332,7 +332,9 @@ def test_who_works_when_is_drawn_and_told_without_a_machine(
     assert "stage 3" in drawn
     assert f"bubble {ahead['bubble']:.1%}" in drawn
     assert "exists" in said(capsys, LENET, "-n", "3", "--plot", str(picture), code=2)
-    assert "the ending says the format" in said(capsys, LENET, "-n", "3", "--plot", "p.txt", code=2)
+    assert "the file name's ending selects the format" in said(
+        capsys, LENET, "-n", "3", "--plot", "p.txt", code=2
+    )
 
 
 def test_a_size_that_is_not_known_says_what_to_bind(capsys: pytest.CaptureFixture[str]) -> None:

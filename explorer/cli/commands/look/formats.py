@@ -31,7 +31,7 @@ COMMAND = Command(
     ("explorer formats", "explorer formats models/ --json"),
     _run,
     usage="formats",
-    manual="what can be opened, and by what it is recognized; with a folder the same as `outline`",
+    manual="the formats that Explorer reads, and how it recognizes them; with a folder the same as `outline`",
     instant=True,
     group="tools",
 )

@@ -25,7 +25,8 @@ COMMAND = Command(
     ),
     _run,
     usage="info MODEL",
-    manual="totals: parameters, MACs (multiply-accumulates, 2 FLOPs each), memory, bytes moved, and their"
-    " coverage; of a tiled model the share of the MACs that runs on tiles, and what is left and why",
+    manual="totals: parameters, MACs (multiply-accumulates, 2 FLOPs each), memory, bytes moved and"
+    " coverage; for a tiled model the share of MACs on tiles, and the layers that are not tiled with the"
+    " reason",
     group="look",
 )

@@ -177,7 +177,7 @@ COMMAND = Command(
         Option("--compare", "where torchinfo's numbers are not ours, and which rule decides"),
         Option(
             "--layer",
-            "one layer or group: its figures, who makes what it reads, who reads what it makes",
+            "one layer or group: its figures, the layers that it reads and those that read it",
             "PATH",
         ),
         *MACHINE,
@@ -210,7 +210,7 @@ COMMAND = Command(
     ),
     _run,
     usage="layers MODEL",
-    manual="the tree of layers, each with its shapes and its cost; with `--columns`, `--sort`, `--filter`,"
-    " `--depth`, `--flat` and `--style` as any table of it",
+    manual="the layer tree with shapes and costs; `--columns`, `--sort`, `--filter`, `--depth`, `--flat`"
+    " and `--style` change the table",
     group="look",
 )

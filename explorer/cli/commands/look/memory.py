@@ -28,7 +28,6 @@ COMMAND = Command(
     ("explorer memory resnet18", "explorer memory model.onnx --dim batch=8 --csv"),
     _run,
     usage="memory MODEL",
-    manual="activation memory step by step: the peak and who holds it, the smallest arena that first fit"
-    " needs",
+    manual="activation memory step by step: the peak with its tensors, and the smallest arena for first fit",
     group="look",
 )

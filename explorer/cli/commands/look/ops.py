@@ -46,7 +46,7 @@ COMMAND = Command(
     ),
     _run,
     usage="ops MODEL",
-    manual="what each operator type costs, and the range of values that its attributes take; of a module with"
-    " `--fx` the nodes of torch.fx",
+    manual="the cost of each operator type, and the ranges of its attributes; with `--fx` the nodes of"
+    " torch.fx of a module",
     group="look",
 )

@@ -29,8 +29,8 @@ COMMAND = Command(
     ("explorer outline model.onnx", "explorer outline model.safetensors --json", "explorer outline models/"),
     answer,
     usage="outline MODEL",
-    manual="what a file's header says, at once and without any framework: modules, operators, tensors; of a"
-    " folder, its models",
+    manual="the header of a file, without loading a framework: modules, operators, tensors; for a folder,"
+    " its models",
     instant=True,
     group="look",
 )

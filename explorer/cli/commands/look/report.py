@@ -53,7 +53,7 @@ COMMAND = Command(
     ),
     _run,
     usage="report MODEL -o FILE.html",
-    manual="one page with everything, tables that sort, pictures inside; or `.md`",
+    manual="one page with all figures, sortable tables and pictures, as HTML or Markdown (`.md`)",
     needs=("--output",),
     group="look",
 )

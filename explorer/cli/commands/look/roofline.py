@@ -33,6 +33,6 @@ COMMAND = Command(
     ),
     _run,
     usage="roofline MODEL --peak-macs 4T --bandwidth 100GB/s",
-    manual="which layers compute limits and which memory, and the least time each can take",
+    manual="which layers are compute-bound and which are memory-bound, with the least time of each",
     group="look",
 )

@@ -24,7 +24,6 @@ COMMAND = Command(
     ("explorer cache", "explorer cache --clear"),
     _run,
     usage="cache",
-    manual="where analyses of models are kept that were opened before, how many, and their bytes; `--clear`"
-    " removes them",
+    manual="the folder, number and bytes of the kept analyses; `--clear` deletes them",
     group="tools",
 )

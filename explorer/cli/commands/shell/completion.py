@@ -26,7 +26,7 @@ COMMAND = Command(
     ),
     _run,
     usage="completion bash",
-    manual="a script for `bash`, `zsh` or `fish`, with which Tab completes verbs, options and their values",
+    manual="a script for `bash`, `zsh` or `fish` that completes commands, options and values with Tab",
     instant=True,
     subject="shell",
     words=tuple(SHELLS),

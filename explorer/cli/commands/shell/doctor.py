@@ -13,7 +13,7 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
     from explorer.report import doctor_words
 
     fact = checkup(extras=args.extras)
-    outcome = "something is wrong" if fact.problems else "nothing is wrong"
+    outcome = "something is wrong" if fact.problems else "no problem found"
     if args.json:
         return Answer(pieces=lambda: doctor_words.as_json(fact, head()), outcome=outcome)
     return Answer(pieces=lambda: doctor_words.as_text(fact), outcome=outcome)
@@ -27,10 +27,10 @@ COMMAND = Command(
     ("explorer doctor", "explorer doctor --json", "explorer doctor --extras"),
     _run,
     usage="doctor",
-    manual="what is installed here beside the versions that the tests passed with, the machine, the terminal,"
-    " and the folders that are written; what is wrong, with the command that mends it: for a bug report",
+    manual="installed packages with their tested versions, the machine, the terminal and the program's"
+    " folders; each problem with the command that repairs it; for a bug report",
     instant=True,
     anywhere=True,
-    exits={"nothing is wrong": 0, "something is wrong": 1},
+    exits={"no problem found": 0, "something is wrong": 1},
     group="tools",
 )

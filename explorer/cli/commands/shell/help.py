@@ -45,7 +45,7 @@ COMMAND = Command(
     ("explorer help", "explorer help tutorial"),
     _run,
     usage="help TOPIC",
-    manual="a page of the manual; without a topic, which there are",
+    manual="a page of the manual; without a topic, the list of pages",
     instant=True,
     subject="topic",
     words=manual.TOPICS,

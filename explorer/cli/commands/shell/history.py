@@ -26,13 +26,13 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
     state = args.state
     if state is not None and args.output is None:
-        raise Misuse("says which state the script leads to", where="--state", hint="give -o FILE.sh, too")
+        raise Misuse("selects the state of the script", where="--state", hint="give -o FILE.sh, too")
     output = args.output and os.path.abspath(args.output)
     model = args.models[0] if args.models else None
     is_comparing = args.beside is not None
     if not is_comparing:
         unused_options = ("draws", "machine", "seed", "verify")
-        args.refuse(unused_options, "says something of --beside alone", "add --beside STATES")
+        args.refuse(unused_options, "works only with --beside", "add --beside STATES")
     machine = hardware(args)
     # listing states runs nothing, so it needs no trust; comparing states opens them
     stored_session, saved = saved_sessions.find(model, os.environ, trust=args.trust or not is_comparing)
@@ -74,7 +74,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "history",
-    "show what was done in an interrupted session; -o writes it as a script",
+    "print the states of an interrupted session; -o writes them as a script",
     ("[MODEL]",),
     (
         "--output",
@@ -85,11 +85,11 @@ COMMAND = Command(
         ),
         Option(
             "--beside",
-            "figures of these states beside each other: numbers or names between commas, or all",
+            "compare these states: numbers or names with commas, or all",
             "STATES",
         ),
         HARDWARE,
-        Option("--verify", "with --beside: prove that each computes what the first does"),
+        Option("--verify", "with --beside: prove that each state computes the same as the first"),
         *("--draws", "--seed", "--trust", "--force", "--memory", "--markdown"),
         *TABLE,
     ),
@@ -103,8 +103,7 @@ COMMAND = Command(
     _run,
     exits=IF_PROVED,
     usage="history",
-    manual="what was done in a session whose line was dropped, all states and branches; `-o FILE.sh` keeps"
-    " them as a script of commands, `--state N` what leads to one of them; `--beside 0,2` sets figures of"
-    " states beside each other",
+    manual="the states and branches of an interrupted session; `-o FILE.sh` saves them as a script of"
+    " commands, `--state N` only the commands for one state; `--beside 0,2` compares the figures of states",
     group="change",
 )

@@ -26,9 +26,8 @@ COMMAND = Command(
     ("explorer list models/", "explorer list models/ --json", "explorer list"),
     _run,
     usage="list FOLDER",
-    manual="the models of a folder by their headers, without loading any: format, size, parameters,"
-    " quantization, stored types, date; without a folder those here, sessions to resume, recent models,"
-    " torchvision's names",
+    manual="the models in a folder, from their headers: format, size, parameters, quantization, types,"
+    " date; without a folder the models here, sessions to resume, recent models and torchvision's names",
     instant=True,
     subject="folder",
     meaning="a folder with models in it",

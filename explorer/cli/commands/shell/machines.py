@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 _MEASURING = (
     Option(
         "--measure",
-        "measure this machine and write it into the config file, as here or as --save says",
-        manual="measure this machine with onnxruntime and write it into the config file, as `here` or as"
-        " `--save` says",
+        "measure this machine and save it in the config file, as 'here' or by the name of --save",
+        manual="measure this machine with onnxruntime and save it in the config file, as `here` or by the"
+        " name of `--save`",
     ),
     Option("--threads", "threads for operators (default: one a core)", "N", least=1),
     Option("--time-limit", "seconds for all kernels together (default 60)", "S", "60", least=1),
@@ -76,9 +76,8 @@ COMMAND = Command(
     ),
     _run,
     usage="machines",
-    manual="the machines that `--machine` takes by name: those of the config file, and presets with the type"
-    " of number that each peak is for and the datasheet that has the figure; with `--save` one more is"
-    " written into the config file, from settings or from another machine with some of them changed; with"
-    " `--measure` this one is measured and written there as `here`",
+    manual="the machines for `--machine`: those of the config file, and presets with the number type of"
+    " their peak and their datasheet; `--save` adds one to the config file, from settings or from another"
+    " machine; `--measure` measures this machine and saves it as `here`",
     group="measure",
 )

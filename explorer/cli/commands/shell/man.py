@@ -20,7 +20,7 @@ COMMAND = Command(
     ("explorer man    (explorer man | man -l - shows it)",),
     _run,
     usage="man",
-    manual="the manual page: `explorer man | man -l -`, or kept as `~/.local/share/man/man1/explorer.1`",
+    manual="the manual page: `explorer man | man -l -`, or save it as `~/.local/share/man/man1/explorer.1`",
     instant=True,
     group="tools",
 )

@@ -44,7 +44,7 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
     )
 
     def ready(link: str) -> None:
-        print_pieces([f"{link}\n", f"serves {folder} to who has this link; Ctrl+C ends it\n"])
+        print_pieces([f"{link}\n", f"serves {folder} to anyone with this link; Ctrl+C ends it\n"])
 
     asyncio.run(server.run(ready))
     return Answer(pieces=tuple)
@@ -86,8 +86,7 @@ COMMAND = Command(
     ("explorer serve model.onnx", "explorer serve models/ --port 0"),
     _run,
     usage="serve MODEL",
-    manual="the screen in a browser, for who has the link that is printed; files only below the model's"
-    " folder",
+    manual="the screen in a browser, for anyone with the printed link; files only below the model's folder",
     instant=True,
     group="tools",
 )

@@ -37,7 +37,7 @@ def conversion(fact: Conversion) -> list[Block]:
     if not fact.output:
         return [
             *blocks,
-            Paragraph("nothing was written; --no-verify writes it without the comparison", "bad"),
+            Paragraph("no file written; --no-verify writes it without the comparison", "bad"),
         ]
     return [*blocks, *written(fact.output, bytes_text(fact.file_bytes), seconds_text(fact.seconds))]
 
@@ -46,7 +46,7 @@ def _unknown(fact: Conversion) -> list[Block]:
     """List the parts of the source that are missing in a file written without comparison."""
     rows = Rows(lambda entry: (Span(printable(entry[0]), "bad"), entry[1]), fact.unknown)
     return [
-        Paragraph("not in the file, as it is not understood:", "bad"),
+        Paragraph("not in the file, because Explorer does not know it:", "bad"),
         Table((Column("name", shrink=True), Column("why")), rows, what="names", more="--json has all"),
     ]
 

@@ -51,7 +51,7 @@ def verdict(fact: Diff) -> str:
 def _equality(fact: Diff) -> tuple[str, str]:
     """Return the kind of equality of equal graphs, and its explanation."""
     if fact.nodes:
-        return "equal", "nothing but names inside the graph differs"
+        return "equal", "only names inside the graph differ"
     return "identical", "no node differs"
 
 

@@ -115,7 +115,7 @@ def _worst_error(fact: Verification) -> Field:
     gaps = [(output.max_abs, output.name) for output in outputs if output.max_abs is not None]
     gaps += [(region.max_abs, region.value) for region in fact.regions if region.max_abs is not None]
     if not gaps:
-        return Field("worst error", Span("nothing was compared by value", "strong"))
+        return Field("worst error", Span("no value was compared", "strong"))
     gap, name = max(gaps)
     return Field(
         "worst error", Span(f"{gap:.1e}" if gap else "0, bit for bit", "strong"), name if gap else ""
@@ -194,7 +194,7 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
         for site in [worst(group)]
     ]
     columns = (
-        Column("matmul" if len(rows) == len(sites) else "matmul, the worst of those alike", shrink=True),
+        Column("matmul" if len(rows) == len(sites) else "matmul, the worst of a kind", shrink=True),
         Column("tiles bit-equal", "right"),
         Column("rows run", "right", drop=5),
         Column("max error", "right"),
@@ -221,7 +221,7 @@ def _region_table(regions: Sequence[RegionEvidence]) -> Table:
         for region in regions[:_CAP]
     ]
     columns = (
-        Column("changed region, by what it makes", shrink=True),
+        Column("changed region, by its outputs", shrink=True),
         Column("operators", shrink=True, drop=1),
         Column("sets of values", "right", drop=2),
         Column("max error", "right"),

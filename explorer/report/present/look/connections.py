@@ -55,7 +55,7 @@ def layer(about: Info, fact: Connections, overlay: Overlay | None = None) -> lis
     return answer(about, page)
 
 
-_NOTES = {"Inputs": "and who makes them", "Outputs": "and who reads them"}
+_NOTES = {"Inputs": "and the layers that make them", "Outputs": "and the layers that read them"}
 
 
 def unknown_blocks(fact: Connections) -> list[Block]:
@@ -186,7 +186,7 @@ def _other_uses(output: OutputConnection) -> Sequence[Cell]:
         cells.append(Span(f"and {hidden_count:,} more readers, {output.reader_count:,} in all", "quiet"))
     if output.model_output:
         cells.append(Span("output of the model", "quiet"))
-    return cells or ([] if output.readers else [Span("nobody reads it", "quiet")])
+    return cells or ([] if output.readers else [Span("no layer reads it", "quiet")])
 
 
 def _tensor(tensor: TensorInfo, producer_path: str, fact: Connections) -> tuple[Cell, Cell, Cell, Cell]:

@@ -204,14 +204,14 @@ def _coverage(totals: Totals) -> Field:
         return Field("Coverage", "100 %", _COVERED[totals.status])
     remark = "the other nodes' cost is unknown and in no total; explorer layers marks them ?"
     if not totals.nodes:
-        remark = "what it computes is not known"
+        remark = "unknown operator"
     # never round up to 100 %, because the coverage is incomplete
     share = reached_text(totals.coverage) if totals.nodes else "0.0 %"
     return Field(Span("Coverage", "warning"), Span(share, "warning"), Span(remark, "warning"))
 
 
 _COVERED = {
-    "exact": "the cost of every node is known",
+    "exact": "the cost of each node is known",
     "bound": "every node is counted, some at an upper bound",
     "assumed": "every node is counted, some under an assumption",
     "unknown": "every node is counted",

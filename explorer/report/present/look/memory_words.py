@@ -46,9 +46,9 @@ def figures(fact: Memory) -> list[Block]:
     signs = {"unknown": ">= ", "bound": "~ " if fact.assumed else "<= "}
     sign = signs.get(fact.status, "")
     peak_path = fact.steps[fact.peak_step].path if fact.steps else ""
-    sum_remark = "of every tensor, inputs too; none for what is in place"
+    sum_remark = "of all tensors, with inputs; an in-place result needs none"
     peak = f"buffers live at step {fact.peak_step:,}, {peak_path or 'the inputs'}"
-    resident = "resident throughout, in none of the above"
+    resident = "in memory all the time; not part of the figures above"
     rows = [
         bytes_field("Buffers, sum", fact.sum_bytes, sign, sum_remark, "sum"),
         bytes_field("Activations, peak", fact.peak_bytes, sign, peak, "peak"),

@@ -104,10 +104,10 @@ def _boundaries(fact: Placement) -> Table:
         )
         for boundary in fact.boundaries
     ]
-    return Table(columns, rows, what="boundaries, as they are met", more=_ALL)
+    return Table(columns, rows, what="boundaries, in execution order", more=_ALL)
 
 
 def _fused(fact: Placement) -> Table:
     columns = (Column("runs as"), Column("on"), Column("layers", shrink=True))
     rows = [(operator.op, _short(operator.provider), " + ".join(operator.layers)) for operator in fact.fused]
-    return Table(columns, rows, what="operators made of several layers", more=_ALL)
+    return Table(columns, rows, what="operators that run several layers", more=_ALL)

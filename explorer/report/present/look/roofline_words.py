@@ -92,7 +92,7 @@ def _machine_fields(machine: Machine, *, apart: bool) -> list[Field]:
 def ridge_field(ridge: float) -> Field:
     """Return the ridge: the intensity at which compute and memory take equally long."""
     return Field(
-        "Ridge", f"{ridge:,.1f} FLOPs/byte", "left of it memory limits, right of it compute", "ridge"
+        "Ridge", f"{ridge:,.1f} FLOPs/byte", "below it memory-bound, above it compute-bound", "ridge"
     )
 
 

@@ -42,7 +42,7 @@ def measured_blocks(fact: MeasuredMachine) -> list[Block]:
     took = seconds_text(fact.seconds)
     blocks.append(Paragraph(f"Measured {fact.date} in {took}, with {fact.runtime}.", "quiet"))
     if fact.loaded:
-        advice = "Measured again with nothing else to do it may be faster."
+        advice = "A measurement on an idle machine may be faster."
         blocks.append(Paragraph(f"The machine was loaded: {fact.load}. {advice}", "warning"))
     return blocks
 

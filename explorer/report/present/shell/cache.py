@@ -16,7 +16,7 @@ def cache(fact: CacheUsage) -> list[Block]:
             (
                 count_field("Files", fact.files),
                 bytes_field("Together", fact.bytes),
-                bytes_field("At most", fact.most_bytes, remark="what was used least recently goes first"),
+                bytes_field("At most", fact.most_bytes, remark="the least recently used goes first"),
             )
         ),
         Line(),

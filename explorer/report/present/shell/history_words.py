@@ -38,7 +38,7 @@ def history(
         return [*blocks, Line(("wrote ", Span(output, "strong")), 2)]
     return [
         *blocks,
-        Paragraph("explorer --resume goes on with it; -o FILE.sh keeps all of it as a script.", "quiet"),
+        Paragraph("explorer --resume continues it; -o FILE.sh saves it as a script.", "quiet"),
     ]
 
 

@@ -68,7 +68,7 @@ def hardware_fields(machine: Hardware) -> Fields:
         ("clock", rate_text(machine.clock, "Hz") if machine.clock else None),
         ("buffer", bytes_text(machine.buffer) if machine.buffer else None),
         ("array", " x ".join(map(str, machine.array)) if machine.array else None),
-        ("moving", "behind computing (double-buffered)" if machine.double_buffered else "after computing"),
+        ("moving", "during computing (double-buffered)" if machine.double_buffered else "after computing"),
     ]
     name = Field("machine", Span(printable(machine.name), "strong"))
     return Fields([name, *(Field(label, text) for label, text in pairs if text is not None)])

@@ -52,7 +52,7 @@ def export(context: CommandContext) -> None:
         await asyncio.to_thread(write_layers, analysis, path, context.tree.model.overlay)
         context.store.say(f"{len(analysis.layers):,} layers written to {path}")
 
-    question = "All layers with their figures; the ending says the format, .csv or .json"
+    question = "All layers with their figures; the file name's ending selects .csv or .json"
     context.ask_path("Export the layers", f"{context.store.stem}_layers.csv", question, write)
 
 

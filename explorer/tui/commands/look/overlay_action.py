@@ -34,5 +34,5 @@ async def _load_overlay(context: CommandContext, path: str) -> None:
     overlay = await context.jobs.ask("overlay", files) if files else None
     store.overlays = files
     context.panes.rearrange(lambda model: show_overlay(model, overlay))
-    removed_message = "figures from outside are taken away"
+    removed_message = "external figures removed"
     store.say(removed_message if overlay is None else overlay_text(overlay))

@@ -93,7 +93,7 @@ async def back(context: CommandContext, direction: str = "") -> None:
     path = context.store.jumps.step(context.tree.current_layer, forward=bool(direction))
     if path is None:
         context.store.say(
-            "there is nothing to go forward to" if direction else "there is nothing to go back to"
+            "there is no later place to go to" if direction else "there is no earlier place to go to"
         )
     elif (row := await context.located(path)) is not None:
         context.panes.show_layer(row)

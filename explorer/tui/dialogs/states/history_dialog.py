@@ -32,10 +32,10 @@ HISTORY_KEYS = key_group(
     ("go", ("enter",), "Enter", "Go there", "The state becomes the current model"),
     ("mark", ("space",), "Space", "Mark", "Marks a state, or takes its mark away; as many as you like"),
     ("figures", ("t",), "t", "Table",
-        "Figures of the marked states beside each other, and which is best (one: beside the opened)"),
+        "Compare the marked states and show the best of each figure (one state: with the original)"),
     ("compare", ("c",), "c", "Compare", "Marks a state; on a second one, shows what changed between the two"),
     ("prove", ("v",), "v", "Prove",
-        "That it computes what the one marked first does, or the model as it was opened"),
+        "Prove that it computes the same as the first marked state, or as the original"),
     ("rename", ("n",), "n", "Name", "What to call the state"),
     ("script", ("s",), "s", "Script…", "The commands that lead to the state, as a shell script"),
     ("script_all", ("S",), "S", "Script of all…", "The commands that make every state of every branch"),
@@ -212,7 +212,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         if len(places) == 1:
             places = list(dict.fromkeys((*places, rows.current_state)))
         if len(places) == 1:
-            self._refuse("there is nothing to set it beside: mark another")
+            self._refuse("no other state to compare with: mark one with Space")
         else:
             self.dismiss(HistoryRequest("figures", rows.current_state, marked=tuple(places)))
 
@@ -221,7 +221,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         rows = self.query_one(_StateList)
         against = rows.marked[0] if rows.marked else 0
         if against == rows.current_state:
-            self._refuse("it would be proved equal to itself")
+            self._refuse("a state is always equal to itself: mark another one")
         else:
             self._answer("prove", against)
 
