@@ -506,7 +506,7 @@ def test_tile_without_a_target_shows_the_plan_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     code, out, _ = run("tile", lenet)
     assert code == 0
-    assert "nothing was written" in out
+    assert "no file was written" in out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -520,7 +520,7 @@ def test_edges_are_said_to_be_what_they_will_be(run: Run, sample: Callable[[str]
     assert "padded tiles at the edges" in batched.splitlines()[0]
     _, settings, _ = run("settings", bert, "--tile", "16")
     assert "padded (open sizes)" in settings
-    assert "partial" not in settings.split("In brackets")[0]
+    assert "partial" not in settings.split("Brackets show")[0]
 
 
 def test_what_goes_wrong_after_the_file_is_written_does_not_deny_it(
@@ -533,7 +533,7 @@ def test_what_goes_wrong_after_the_file_is_written_does_not_deny_it(
     code, out, err = run("tile", lenet, "-o", tmp_path / "t.onnx")
     assert code == 0
     assert "what changed cannot be shown: odd" in err
-    assert "nothing was written" not in out + err
+    assert "no file was written" not in out + err
     assert (tmp_path / "t.onnx").exists()
 
 

@@ -67,7 +67,7 @@ async def test_what_cannot_be_done_is_told_and_asked_again(engine, session):
 async def test_the_layers_under_the_cursor_become_the_model(engine, session):
     async with screen(engine, size=(100, 30)) as hands:
         await hands.press("down", "down", "semicolon")
-        assert "its own numbers, bit for bit" in hands.dialog()
+        assert "the same numbers, bit for bit" in hands.dialog()
         await hands.press("escape")
         assert [row.split()[0] for row in hands.tree()[1:]] == ["MaxPool", "MaxPool_1"]
         assert session.history().entries[1].words == ("extract", "--layer", "pool")

@@ -73,7 +73,7 @@ async def test_a_state_that_cannot_be_read_is_not_gone_to() -> None:
     async with screen(ScriptedEngine(tilings=2), size=(120, 40)) as hands:
         hands.engine.errors["analysis"] = BadModel("ran out of memory")
         await hands.press("H", "home", "enter")
-        assert "the step was taken back; ran out of memory" in " ".join(hands.dialog().split())
+        assert "the step was undone; ran out of memory" in " ".join(hands.dialog().split())
         assert hands.engine.states.current == 2
 
 
@@ -144,7 +144,7 @@ async def test_a_key_that_has_nothing_to_do_says_why() -> None:
     async with screen(ScriptedEngine()) as hands:
         await hands.press("H")
         for key, why in (
-            ("t", "mark another"),
+            ("t", "mark one with Space"),
             ("v", "equal to itself"),
             ("s", "as opened"),
             ("y", "no command"),

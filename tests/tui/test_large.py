@@ -118,7 +118,7 @@ async def test_a_model_that_fails_to_open_shows_its_outline_and_says_why_there_i
         assert hands.at() == "features.0"
         page = " ".join(hands.text("#layer").split())
         assert "the graph has a cycle: 'one' -> 'two'" in page
-        assert "this is what its header says" in page
+        assert "This is its header" in page
         assert "not analyzed yet" not in page
         await hands.press("2")
         assert "the graph has a cycle" in hands.text("#model")

@@ -30,14 +30,14 @@ async def test_enter_on_a_tensor_goes_to_who_made_it_and_backspace_comes_back() 
         assert hands.at() == "features.3"
         await hands.press("backspace")
         assert hands.at() == "features.3"
-        assert "nothing to go back to" in hands.strip(Status)
+        assert "no earlier place to go to" in hands.strip(Status)
         await hands.press("right_square_bracket", "right_square_bracket")
         assert hands.at() == "features.0"
         # another way from here: what lay ahead is gone
         await hands.press("down", "enter")
         assert hands.at() == "features.relu0"
         await hands.press("right_square_bracket")
-        assert "nothing to go forward to" in hands.strip(Status)
+        assert "no later place to go to" in hands.strip(Status)
 
 
 async def test_the_footer_names_the_key_that_follows_and_a_click_on_it_follows() -> None:

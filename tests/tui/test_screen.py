@@ -171,7 +171,7 @@ async def test_numbers_of_tabs_open_them_and_tab_goes_back() -> None:
         await hands.press("3", "down", "enter")
         assert "kernel_shape" in hands.text("#operators")
         await hands.press("4")
-        assert "as it was opened" in hands.text("#diff")
+        assert "the original model" in hands.text("#diff")
         await hands.press("tab")
         assert hands.main.query_one(LayerTree).has_focus
 

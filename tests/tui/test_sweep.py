@@ -437,6 +437,6 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
 
 def test_a_plot_of_nothing_or_of_one_says_so_or_shows_it() -> None:
     nothing = (replace(some()[0], error="no"),)
-    assert "nothing to plot" in line_text(ParetoPlot(nothing, ("buffer", "cycles")).lines(None, 60, 12)[0])
+    assert "no figures to plot" in line_text(ParetoPlot(nothing, ("buffer", "cycles")).lines(None, 60, 12)[0])
     alone = ParetoPlot(some(1), ("buffer", "traffic")).lines(None, 60, 12)
     assert sum(line_text(line).count("◆") for line in alone) == 2

@@ -188,8 +188,8 @@ def test_a_stage_with_another_weight_is_found_and_nothing_is_written(
 
     monkeypatch.setattr(engine, "stage_models", wrong)
     text = said(capsys, LENET, "-n", "2", "-o", str(tmp_path / "s"), code=1)
-    assert "OTHER OUTPUTS" in text
-    assert "nothing was written" in text
+    assert "OUTPUTS DIFFER" in text
+    assert "no file written" in text
     assert not list(tmp_path.iterdir())
 
 

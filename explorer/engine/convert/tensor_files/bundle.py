@@ -103,7 +103,7 @@ def _read_bytes(path: str, offset: int, length: int) -> Iterator[memoryview]:
 
 def copy_description(tensors: Sequence[BundledTensor]) -> str:
     """Description such as 'copying 12 tensors, 3.50 MiB'."""
-    return f"copy_description {many_text(len(tensors), 'tensor')}, {bytes_text(_total_bytes(tensors))}"
+    return f"copying {many_text(len(tensors), 'tensor')}, {bytes_text(_total_bytes(tensors))}"
 
 
 def _total_bytes(tensors: Sequence[BundledTensor]) -> int:
