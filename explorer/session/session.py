@@ -56,6 +56,8 @@ class Session(_Base):
         observe: Whether a run on random inputs finds the shapes that inference cannot find.
         past: Number of tokens in the KV cache for decode mode, which processes one new token; None for a full
             pass.
+        partial: Whether a module whose code fails has figures up to the failed layer. By default its figures
+            are refused with an `ExplorerError` that names the layer and the shapes.
         workdir: Folder for changed models until they are saved. None uses a temporary folder, which `close`
             removes.
         cache: Whether to reuse the stored analysis of the same model and to store new ones.
@@ -76,6 +78,7 @@ class Session(_Base):
         rules: PathText | None = None,
         observe: bool = False,
         past: Natural | None = None,
+        partial: bool = False,
         workdir: PathText | None = None,
         cache: bool = True,
     ) -> None:
@@ -90,7 +93,9 @@ class Session(_Base):
             "observe": observe,
             "past": past,
         }
-        self.parts = SessionParts(Models(source, inputs, options, workdir, cache))
+        models = Models(source, inputs, options, workdir, cache)
+        models.partial = partial
+        self.parts = SessionParts(models)
 
     def __enter__(self) -> Self:
         return self

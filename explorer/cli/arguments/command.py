@@ -66,6 +66,7 @@ class ParsedArgs:
             "rules": self.rules,
             "observe": self.observe,
             "past": self.past,
+            **({"partial": True} if "partial" in self.explicit else {}),
         }
 
     def refuse(self, keys: Iterable[str], reason: str, hint: str = "") -> None:

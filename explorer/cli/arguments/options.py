@@ -97,7 +97,7 @@ WRITTEN = ("--output", "--plot", "--scalesim", "--take")
 
 OPENING = (
     *("--dim", "--input-shape", "--weights", "--weights-file", "--trust", "--rules", "--observe"),
-    *("--decode", "--past"),
+    *("--decode", "--past", "--partial"),
     *("--memory", "--no-cache"),
 )
 MACHINE = ("--machine", "--peak-macs", "--bandwidth")
@@ -179,6 +179,7 @@ OPTIONS: dict[str, Option] = {
         Option("--trust", "let code inside a model file, or in --rules, run"),
         Option("--rules", "a Python file with rules for operators of your own (needs --trust)", "FILE"),
         Option("--observe", "take shapes that inference cannot find from a run on random inputs"),
+        Option("--partial", "if the model's code fails, use the figures up to the failed layer"),
         Option("--decode", "cost of one decode step of a language model (needs --past)"),
         Option("--past", "tokens in the key-value cache before the decode step", "N", least=0),
         Option(

@@ -11,7 +11,7 @@ SCREEN = Command(
     "prove numerically that nothing changed, and see what changed in the graph.",
     ("[MODEL]", "[BESIDE]"),
     (
-        *OPENING,
+        *(flag for flag in OPENING if flag != "--partial"),  # the tree shows the failed layer
         Option(
             "--resume",
             "take up a session whose line was dropped: MODEL's, or without one the newest",

@@ -31,6 +31,7 @@ def about(
     rows: str = "",
     opening: Callable[[Session, ProgressLine], Info] | None = None,
     package: str = REPORT,
+    partial: bool = False,
 ) -> Answer:
     """Open the model and return an answer about it.
 
@@ -45,8 +46,10 @@ def about(
         rows: Key of the list that `--csv` prints; see `Answer`.
         opening: Function that opens the model and returns its totals; by default `Session.open`.
         package: Package of the presenters: that of the report, or of a feature.
+        partial: Whether the answer needs no run of the model's code, so that it may fail.
     """
-    with explorer.Session(args.models[0], **args.opening) as session:
+    options = {**args.opening, "partial": True} if partial else args.opening
+    with explorer.Session(args.models[0], **options) as session:
         info = session.open(on_progress=progress) if opening is None else opening(session, progress)
         facts = ask(session, info)
         digest = session.sha256() if args.json else None

@@ -70,7 +70,7 @@ class Comparer:
             ModuleSide(
                 module.loaded.materialise(),
                 formats_at(models.history, index),
-                models.examined(index, on_progress, cancel).info,
+                models.complete(index, on_progress, cancel).info,
             )
             for module, index in zip(opened, (before, after_at), strict=True)
         ]
@@ -107,7 +107,7 @@ class Comparer:
                 cancel=cancel,
             )
         else:
-            examined = [models.examined(index, on_progress, cancel) for models, index in states]
+            examined = [models.complete(index, on_progress, cancel) for models, index in states]
             changes = self._diff_modules(before, after, on_progress, cancel)
             tree = tree_diff(
                 *[result.analysis for result in examined],
@@ -133,7 +133,7 @@ class Comparer:
     ) -> Comparison:
         """Compare totals and operators of a state with those of other states; see `figure_columns`."""
         states = (self._models, before), *other_states
-        examined = [models.examined(index, on_progress, cancel) for models, index in states]
+        examined = [models.complete(index, on_progress, cancel) for models, index in states]
         compared = compare(
             [result.analysis for result in examined],
             [result.schedule for result in examined],
@@ -169,7 +169,7 @@ class Comparer:
                 state.
             hardware: Machine for times and cycles, or None to leave them out.
         """
-        infos = [models.examined(index, on_progress, cancel).info for models, index in states]
+        infos = [models.complete(index, on_progress, cancel).info for models, index in states]
         proofs = [
             models.history.entries[index].verification
             if prove is None
@@ -193,7 +193,7 @@ Prove = Callable[[State], Verification]
 
 def _column(state: State, hardware: Hardware | None, proof: Verification | None) -> Figures:
     models, index = state
-    examined = models.examined(index)
+    examined = models.complete(index)
     machine, tiled = roofline_machine(hardware), examined.info.tiled
     timed = machine is not None and examined.info.totals.nodes
     plan = Tiler(models).tiling(index) if tiled is not None else None

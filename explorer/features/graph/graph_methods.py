@@ -62,7 +62,7 @@ def graph(
             `between`; or the file holds only tensors, without connections.
     """
     models = session.parts.models
-    examined = models.examined(models.at(index), on_progress, cancel)
+    examined = models.complete(models.at(index), on_progress, cancel)
     row_of, ends = partial(figures.row, models), None
     if between is not None:
         ends = row_of(between[0], index, "--from"), row_of(between[1], index, "--to")
@@ -113,7 +113,7 @@ def node_figures(
         BadModel: torch.export cannot export the module.
     """
     state_index = session.parts.models.at(index)
-    examined = session.parts.models.examined(state_index, on_progress, cancel)
+    examined = session.parts.models.complete(state_index, on_progress, cancel)
     outside = figures.outside(session.parts.models, overlay, index)
     return session.parts.of(_graphs).node_figures(
         examined, session.parts.models.opened(state_index), session.parts.models.source, figure, outside

@@ -29,6 +29,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         "tensors" if args.stat is None and args.axis is None else "statistics",
         opening=open_or_stored,
         package=__package__,
+        partial=True,
     )
 
 

@@ -96,5 +96,5 @@ def placement(session: Facade, providers: Sequence[str] = (), *, index: int | No
             where=models.source,
             hint="explorer convert MODEL -o OUT.onnx, and that",
         )
-    analysis = models.examined(state).analysis
+    analysis = models.complete(state).analysis
     return runs.placement(models.graph(state), analysis, providers, scratch=models.workdir)

@@ -40,12 +40,12 @@ def open(session: Facade, *, on_progress: OnProgress = None, cancel: Cancel = No
         Misuse: An option does not fit the model.
         MissingExtra: A required package is not installed.
     """
-    return session.parts.models.examined(0, on_progress, cancel).info
+    return session.parts.models.complete(0, on_progress, cancel).info
 
 
 def info(session: Facade, index: int | None = None) -> Info:
     """Returns the totals of the model at `index` of the history (None: the current one)."""
-    return session.parts.models.examined(session.parts.models.at(index)).info
+    return session.parts.models.complete(session.parts.models.at(index)).info
 
 
 def info_at(
@@ -59,7 +59,9 @@ def info_at(
         cancel: Callback. If it returns True, the analysis stops.
     """
     models = session.parts.models
-    return models.presented(0, models.original_at(input_shapes, on_progress, cancel)).info
+    examined = models.original_at(input_shapes, on_progress, cancel)
+    models.refuse(examined.failure)
+    return models.presented(0, examined).info
 
 
 def stored(session: Facade) -> Info:
@@ -122,8 +124,10 @@ def training(
 def _training_work(session: Facade, batch: int | None, optimizer: Optimizer, index: int | None) -> Training:
     """Computes the cost of a training step without its memory over time."""
     step.check(batch, optimizer)
-    opened = session.parts.models.opened(session.parts.models.at(index))
-    return step.training(opened.training(batch), optimizer)
+    models = session.parts.models
+    gradients = models.opened(models.at(index)).training(batch)
+    models.refuse(gradients.failure)
+    return step.training(gradients, optimizer)
 
 
 def training_memory(
@@ -301,7 +305,7 @@ def _table_plan(
     state = session.parts.models.at(index)
     if (
         not any("utilization" in text for text in column_texts)
-        or session.parts.models.examined(state).info.tiled is None
+        or session.parts.models.complete(state).info.tiled is None
     ):
         return None
     return session.tiling(index)
@@ -360,4 +364,4 @@ def overlay(session: Facade, figures: Outside, index: int | None = None) -> Over
 
 def search(session: Facade, text: str, index: int | None = None) -> tuple[int, ...]:
     """Finds the ids of the layers that match a query (see `explorer.settings.filter`)."""
-    return filter.search(session.parts.models.examined(session.parts.models.at(index)).analysis.layers, text)
+    return filter.search(session.parts.models.complete(session.parts.models.at(index)).analysis.layers, text)

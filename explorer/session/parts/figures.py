@@ -84,7 +84,7 @@ def training_memory(
 
 def row(models: Models, layer: str | int, index: int | None, where: str = "--layer") -> int:
     """Finds the id of the row that the user selected by id or by a text for `named_layer`."""
-    layers = models.examined(models.at(index)).analysis.layers
+    layers = models.complete(models.at(index)).analysis.layers
     row_id = layer if isinstance(layer, int) else named_layer(layers, layer, where)
     if not 0 <= row_id < len(layers):
         raise Misuse(f"there is no layer {row_id}", hint=f"the model has {len(layers):,} rows")
@@ -93,7 +93,7 @@ def row(models: Models, layer: str | int, index: int | None, where: str = "--lay
 
 def groups(models: Models, name: str, index: int | None, where: str) -> list[int]:
     """Finds the ids of all groups that match a text for `named_layer`."""
-    layers = models.examined(models.at(index)).analysis.layers
+    layers = models.complete(models.at(index)).analysis.layers
     matches = layers_named(layers, name) or [named_layer(layers, name, where)]
     groups = [row_id for row_id in matches if layers[row_id].group]
     if not groups:
@@ -105,7 +105,7 @@ def groups(models: Models, name: str, index: int | None, where: str) -> list[int
 
 def connections(models: Models, layer: str | int, index: int | None) -> Connections:
     """Finds the producers of a layer's inputs and the readers of its outputs."""
-    examined = models.examined(models.at(index))
+    examined = models.complete(models.at(index))
     row_id, layers, flow = row(models, layer, index), examined.analysis.layers, examined.flow
     same_names = same_name(layers, layer)
     if flow is not None:
@@ -121,7 +121,7 @@ def connections(models: Models, layer: str | int, index: int | None) -> Connecti
 
 def edges(models: Models, index: int | None) -> RowEdges:
     """Lists the downward edges between rows."""
-    examined = models.examined(models.at(index))
+    examined = models.complete(models.at(index))
     flow = examined.flow
     if flow is None:
         return row_edges(flow, _missing_edges_reason(examined))
@@ -147,7 +147,7 @@ def table(
         raise Misuse(f"there is no style '{style}'", where="style", hint=nearest(style, tree_columns.STYLES))
     if depth is not None and depth < 1:
         raise Misuse("a tree has one level at least", where="depth")
-    analysis = models.examined(models.at(index)).analysis
+    analysis = models.complete(models.at(index)).analysis
     figures = table_figures.sums(analysis)
     column_figures = table_figures.beside(analysis.info, figures)
     order = sort.removeprefix("-")
@@ -187,7 +187,7 @@ def table(
 
 def column(models: Models, name: str, table_figures: TableFigures, index: int | None) -> array[float]:
     """Computes the cells of one column as numbers: one per row, then one for the full model."""
-    analysis = models.examined(models.at(index)).analysis
+    analysis = models.complete(models.at(index)).analysis
     figures = table_figures.sums(analysis)
     narrowed = selection.filter_rows(analysis.info, analysis.layers, None, figures) if figures else None
     column_figures = table_figures.beside(
@@ -232,7 +232,7 @@ def overlay(models: Models, figures: Outside, index: int | None) -> Overlay:
     else:
         paths = [named] if isinstance(named, str) else named
         files = [read(path) for path in paths]
-    return on_rows(models.examined(models.at(index)).analysis.layers, files)
+    return on_rows(models.complete(models.at(index)).analysis.layers, files)
 
 
 _OUTSIDE = PathText | Sequence[PathText] | Mapping[str, Any]
@@ -411,5 +411,5 @@ def torchinfo_table(models: Models, layout: TorchinfoLayout) -> TorchinfoTable:
     opened: Any = models.opened()
     shapes, dims = models.options["input_shapes"], models.options["dims"]
     return torchinfo.table(
-        opened.loaded, models.examined(0).analysis, layout=layout, input_shapes=shapes, dims=dims
+        opened.loaded, models.complete(0).analysis, layout=layout, input_shapes=shapes, dims=dims
     )

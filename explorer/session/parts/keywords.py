@@ -20,6 +20,7 @@ class _ModelKeywords(TypedDict, total=False):
     rules: PathText | None
     observe: bool
     past: Natural | None
+    partial: bool
     workdir: PathText | None
     cache: bool
 

@@ -59,6 +59,11 @@ _MAX_MODULES = 3
 _MAX_EXPORT_BYTES = 1 << 32
 """Bytes of weights above which the plan of a module does not export the module to a file."""
 
+_PARTIAL = (
+    "correct the sizes with --input-shape, or pass --partial (in Python partial=True) for the figures up to"
+    " there"
+)
+
 Dims = Mapping[str, int | Sequence[int]]
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 State = tuple["Models", int]
@@ -79,6 +84,7 @@ class Models:
         source: A path or a name; the class of an nn.Module object.
         module: The nn.Module object, or None.
         strict: Whether every dimension and input in the options must exist in the model.
+        partial: Whether a module whose run fails has figures up to the failed layer, instead of an error.
         rules: Rules that the user's file registered, once the model is open.
         history: History of the states.
         products: Matrix products by state, and by the operators that were decomposed or packed, see `plans`.
@@ -93,7 +99,7 @@ class Models:
         if named and inputs is not None:
             raise Misuse("inputs go with an nn.Module object", hint="for a path or a name: input_shapes=...")
         self.options = options
-        self.strict = True
+        self.strict, self.partial = True, False
         self.rules: Rules | None = None
         self._workdir = workdir
         if workdir is not None:
@@ -132,7 +138,7 @@ class Models:
         """
         confinement.check_model(source)
         opened = Models(source, None, dict(self.options), None, self._uses_cache)
-        opened.strict = False
+        opened.strict, opened.partial = False, self.partial
         return opened
 
     @property
@@ -363,6 +369,28 @@ class Models:
                 self._cache_fact(state, "info", lambda: _info_with_bounds(result))
         return self._examined[state]
 
+    def complete(self, state: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
+        """Like `examined`, for figures of the full model.
+
+        Raises:
+            BadModel: The run of a module failed, and the session is not partial.
+        """
+        examined = self.examined(state, on_progress, cancel)
+        self.refuse(examined.failure)
+        return examined
+
+    def refuse(self, failure: str) -> None:
+        """Refuses a module whose run failed, unless the session is partial.
+
+        Args:
+            failure: Layer at which the module's code failed, and its error; '' if it ran to its end.
+
+        Raises:
+            BadModel: The run failed.
+        """
+        if failure and not self.partial:
+            raise BadModel(f"the model failed in {failure}", where=self.source, hint=_PARTIAL)
+
     def examined_as(self, model: Model, path: str, cancel: Cancel) -> AnalysisResult:
         """Analyzes a graph, with its rows, that will become a state with another path."""
         result = _onnx(path, self._state_options(self.options["dims"]), model).examine(cancel=cancel)
@@ -371,14 +399,14 @@ class Models:
 
     def analysis(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """Totals and all layers of a state."""
-        analysis = self.examined(state, on_progress, cancel).analysis
+        analysis = self.complete(state, on_progress, cancel).analysis
         if len(analysis.layers) <= _ALWAYS_PACKED + _PACKED_PER_SECOND * self._seconds:
             self._cache_fact(state, "rows", lambda: packed(analysis.layers))
         return analysis
 
     def pages(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """Like `analysis`, with packed rows."""
-        examined = self.examined(state, on_progress, cancel)
+        examined = self.complete(state, on_progress, cancel)
         rows: Any = None if state or self.cache is None else self.cache.rows()
         if rows is None:
             rows = packed(examined.analysis.layers)
@@ -387,7 +415,7 @@ class Models:
 
     def ops(self, state: int) -> tuple[OpStat, ...]:
         """Statistics of the operator types of a state."""
-        return self._cached_or_computed(state, "ops", lambda: operator_stats(self.examined(state).analysis))
+        return self._cached_or_computed(state, "ops", lambda: operator_stats(self.complete(state).analysis))
 
     def memory(self, state: int) -> Memory:
         """Lifetimes of tensors and the arena of a state."""
@@ -420,7 +448,7 @@ class Models:
         Raises:
             Misuse: The model is a file of tensors without operators.
         """
-        examined = self.examined(self.at(index))
+        examined = self.complete(self.at(index))
         if not examined.info.totals.nodes and (order := examined.schedule).failed:
             raise Misuse(order.failed, where=self.source, hint=order.hint)
         return examined
@@ -546,7 +574,7 @@ class Models:
 
             return layers, order, functools.cache(flow)
 
-        return type(examined)(examined.info, rows, examined.bounds)
+        return type(examined)(examined.info, rows, examined.bounds, examined.failure)
 
     def _cached_or_computed(self, state: int, name: str, make: Callable[[], _T]) -> _T:
         """Reads a fact of the original from the cache, or computes and caches it."""
@@ -559,6 +587,8 @@ class Models:
 
     def _cache_fact(self, state: int, name: str, fact: Callable[[], Any]) -> None:
         """Caches a fact of the original. Each name is tried only once."""
+        if (found := self._examined.get(0)) is not None and found.failure:
+            return  # a later session refuses the model, unless it is partial as well
         if state == 0 and self.cache is not None and name not in self.cache.tried:
             opened, files = self._original, self.cache.files
             about = files if opened is None else opened.rests_on(self._examined[0].info)

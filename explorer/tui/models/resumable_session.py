@@ -51,6 +51,7 @@ class ResumableSession:
             folder=self._folder,
             history=resumed[1].history if resumed else None,
             memory=memory if memory is not None else memory_limit.machine(),
+            partial=True,  # the tree shows the failed layer and what ran before it
             **options,
         )
 

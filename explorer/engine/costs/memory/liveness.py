@@ -105,13 +105,19 @@ class AnalysisResult:
         info: Facts of the whole model.
         bounds: Counts of inexact figures.
         rows: The function `rows` with its result cached.
+        failure: Layer at which the model's own code failed, and its error; '' if it ran to its end.
     """
 
-    __slots__ = ("bounds", "info", "rows")
+    __slots__ = ("bounds", "failure", "info", "rows")
 
     def __init__(
-        self, info: Info, rows: Callable[[], MadeRows], bounds: tuple[int, str, int] = (0, "", 0)
+        self,
+        info: Info,
+        rows: Callable[[], MadeRows],
+        bounds: tuple[int, str, int] = (0, "", 0),
+        failure: str = "",
     ) -> None:
+        self.failure = failure
         self.info = info
         self.bounds = bounds
         self.rows = cache(rows)
@@ -123,9 +129,10 @@ class AnalysisResult:
         order: Schedule,
         bounds: tuple[int, str, int] = (0, "", 0),
         flow: Callable[[], ValueFlow | None] = lambda: None,
+        failure: str = "",
     ) -> AnalysisResult:
         """Creates a result from rows that are built already."""
-        return cls(analysis.info, lambda: (analysis.layers, lambda: order, flow), bounds)
+        return cls(analysis.info, lambda: (analysis.layers, lambda: order, flow), bounds, failure)
 
     @property
     def analysis(self) -> Analysis:
@@ -144,7 +151,7 @@ class AnalysisResult:
 
     def with_info(self, info: Info) -> AnalysisResult:
         """A copy of the result with other facts of the whole model."""
-        return AnalysisResult(info, self.rows, self.bounds)
+        return AnalysisResult(info, self.rows, self.bounds, self.failure)
 
 
 def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> list[LiveRange]:

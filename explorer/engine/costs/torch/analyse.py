@@ -17,6 +17,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
+from explorer.base.units import shape_text
 from explorer.engine.compat.torch import buffers_of, is_packed, parameters_of
 from explorer.engine.costs import layer_rows, layer_tree
 from explorer.engine.costs.assumption import is_assumption
@@ -160,16 +161,16 @@ def examine_module(
         gradients.settle(rows, leaves, rows_of, run)
     steps = _steps(run, {id(row): index for index, row in enumerate(rows)})
     totals = _totals(verdict, rows, leaves, steps)
+    input_infos = inputs if inputs is not None else described(list(args), "input")
     failed = failure = ""
     if run.failed:
         failed_path = run.failed[0] or type(model).__name__
         failed, failure = (
             f"the model failed in {failed_path}: what ran until then is counted",
-            f"{failed_path}: {run.failed[1]}",
+            f"{failed_path}{_failed_layer_text(failed_path, layers, input_infos)}: {run.failed[1]}",
         )
         notes = (*notes, failure_note(failure))
     notes = (*notes, *outsiders.note(run.outsiders), *bound_note(run.parameters))
-    input_infos = inputs if inputs is not None else described(list(args), "input")
     output_infos = described(run.result, "output")
     info = _model_info(source or type(model).__name__, input_infos, output_infos, (*notes, *verdict.notes))
     return liveness.AnalysisResult.of(
@@ -177,7 +178,22 @@ def examine_module(
         liveness.schedule(steps, run.kept, layers, rows_of, failed=failed, failure=failure),
         layer_tree.bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
         (lambda: None) if gradients is not None else _flow(run, rows, rows_of, input_infos),
+        failure,
     )
+
+
+def _failed_layer_text(path: str, layers: Iterable[Layer], model_inputs: Sequence[TensorInfo]) -> str:
+    """The kind of the failed layer and the shapes of its inputs; of the model's inputs if it has no row."""
+    layer = next((layer for layer in layers if layer.path == path), None)
+    kind = f" ({layer.kind})" if layer is not None and layer.kind != layer.name else ""
+    is_known = layer is not None and layer.inputs
+    inputs = layer.inputs if layer is not None and layer.inputs else model_inputs
+    shapes = ", ".join(f"{info.dtype or '?'} {shape_text(info.shape)}" for info in inputs[:_SHAPES])
+    return f"{kind}, {'' if is_known else 'model '}input {shapes}" if shapes else kind
+
+
+_SHAPES = 4
+"""Most input shapes in a message."""
 
 
 def failure_note(failure: str) -> str:

@@ -46,14 +46,15 @@ def step(
     if compiled:
         notes.append(f"{compiled[0] or 'the model'} is compiled: gradients of weights in it are not counted")
     notes += outsiders.note(watch.outsiders)
+    failure = ""
     if watch.failed:
         result = examine()
-        plain_analysis, failure = result.analysis, result.schedule.failure
+        plain_analysis, failure = result.analysis, result.failure
         if not failure:
             reason = f"the model does not run with gradients on: {watch.failed}"
             return StepGradients(plain_analysis, _unknown(plain_analysis, reason), (*notes, reason))
         notes.append(analyse.failure_note(failure))
-    return StepGradients(analysis, watch.parts, (*notes, *_unreached(analysis, watch.parts)))
+    return StepGradients(analysis, watch.parts, (*notes, *_unreached(analysis, watch.parts)), failure)
 
 
 @contextmanager

@@ -56,11 +56,15 @@ class LeafGradients(Struct, frozen=True):
 
 
 class StepGradients(Struct, frozen=True):
-    """A model in training: its analysis at the batch size, the gradients of every layer, and notes."""
+    """A model in training: its analysis at the batch size, the gradients of every layer, and notes.
+
+    `failure` has the layer at which the model's own code failed, and its error, or ''.
+    """
 
     analysis: Analysis
     parts: Sequence[LeafGradients]
     notes: tuple[str, ...] = ()
+    failure: str = ""
 
 
 def check(batch: int | None, optimizer: str) -> None:

@@ -73,7 +73,7 @@ class ConfiguredModule(TorchModel):
             layers, order, flow = examined.rows()
             return tuple(map(self._with_stored_names, layers)), order, flow
 
-        return AnalysisResult(self._about(examined.info), rows, examined.bounds)
+        return AnalysisResult(self._about(examined.info), rows, examined.bounds, examined.failure)
 
     def _with_stored_names(self, layer: Layer) -> Layer:
         """Returns a row with the names of its tensors in the files, if they differ."""
