@@ -50,6 +50,15 @@ def as_text(outline: Outline) -> Iterator[str]:
         raise rows.broken
 
 
+def code_text(outline: Outline) -> Iterator[str]:
+    """Yield lines: the file, the module and its class, then the code of the module."""
+    facts = dict(outline.facts)
+    yield f"{printable(outline.source)}   {label(outline.format)}\n"
+    yield f"{printable(facts['module'])}   {printable(facts['class'])}\n\n"
+    for line in facts["code"].splitlines():
+        yield f"{printable(line)}\n"
+
+
 def _count_rows(rows: Iterable[OutlineRow], sums: dict[str, list[int]]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of the rows, and count in `sums` the items, bytes and unknown sizes of each kind."""
     kind, counts = "", [0, 0, 0]

@@ -44,6 +44,32 @@ def outline(source: str) -> Outline:
     return format.outline(source)
 
 
+def code(source: str, module: str = "") -> Outline:
+    """Reads the TorchScript code of a module of the file `source`. It runs no code from the file.
+
+    Args:
+        source: Path of a TorchScript file.
+        module: Path of the module, such as 'features.0'. '' is the whole model.
+
+    Returns:
+        An outline without rows. Its facts are the path of the module, its class, and its code.
+
+    Raises:
+        BadModel: The file is broken.
+        Misuse: The file is not TorchScript, or it has no such module.
+    """
+    format = registry.recognise(source)
+    if format.name != "torchscript":
+        raise Misuse(
+            "only a TorchScript file contains code",
+            where=source,
+            hint=f"explorer convert {source} -o model.pt writes one",
+        )
+    from explorer.engine.formats.torch_files import torchscript  # outlines of other formats do not need it
+
+    return torchscript.code(source, module)
+
+
 def formats() -> KnownFormats:
     """Lists the formats that can be opened, in the order of recognition, each with its conversion targets."""
     from explorer.engine.convert import CONVERTERS  # imports the facts, which `outline` does not need

@@ -315,3 +315,50 @@ def test_a_reader_that_goes_away_ends_it_quietly(sample: Sample) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=env, check=False)
     assert done.stderr == ""
     assert len(done.stdout.splitlines()) == 1
+
+
+def test_code_of_torchscript_is_the_text_that_the_file_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.ReLU()))
+    scripted = torch.jit.script(net)
+    path = tmp_path / "net.pt"
+    scripted.save(str(path))
+    for layer, module in (
+        ("", scripted),
+        ("0", getattr(scripted, "0")),
+        ("1.0", getattr(getattr(scripted, "1"), "0")),
+    ):
+        assert main.main(["outline", str(path), "--code", *(("--layer", layer) if layer else ())]) == 0
+        text = capsys.readouterr().out
+        # torch numbers the mangled class names anew when it writes a file
+        forward = [line.strip() for line in module.code.splitlines()[1:] if "torch_mangle" not in line]
+        assert forward
+        assert set(forward) <= {line.strip() for line in text.splitlines()}
+    assert main.main(["outline", str(path), "--code", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, OUTLINE)
+    assert {fact["name"] for fact in document["facts"]} == {"module", "class", "code"}
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--code", "--layer", "2"], "--layer 2: the model has no such module; "),
+        (["--layer", "0"], "--layer: a module is chosen for its code; add --code"),
+    ],
+)
+def test_code_of_no_module_is_refused(
+    words: list[str], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "net.pt"
+    torch.jit.script(torch.nn.Sequential(torch.nn.Linear(3, 4))).save(str(path))
+    assert main.main(["outline", str(path), *words]) == 2
+    assert error in capsys.readouterr().err
+
+
+def test_code_of_a_format_without_code_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["outline", "sample_models/lenet.onnx", "--code"]) == 2
+    assert "only a TorchScript file contains code" in capsys.readouterr().err

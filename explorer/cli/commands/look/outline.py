@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import explorer.report.outline_words as report
+from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import PRINTING
+from explorer.cli.arguments.options import PRINTING, Option
 from explorer.cli.output.answer import Answer, head
 from explorer.session import headers
 
@@ -15,9 +16,16 @@ if TYPE_CHECKING:
 
 def answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Run the command."""
-    outline = headers.outline(args.models[0])
+    wants_code = "code" in args.explicit  # the screen lists a folder with this function, too
+    if "layer" in args.explicit and not wants_code:
+        raise Misuse("a module is chosen for its code", where="--layer", hint="add --code")
+    outline = (
+        headers.code(args.models[0], args.layer or "") if wants_code else headers.outline(args.models[0])
+    )
     if args.json:
         return Answer(pieces=lambda: report.as_json(outline, head()))
+    if wants_code:
+        return Answer(pieces=lambda: report.code_text(outline))
     return Answer(pieces=lambda: report.as_text(outline))
 
 
@@ -25,8 +33,18 @@ COMMAND = Command(
     "outline",
     "print modules, operators and tensors without loading weights",
     ("MODEL",),
-    ("--memory", *PRINTING),
-    ("explorer outline model.onnx", "explorer outline model.safetensors --json", "explorer outline models/"),
+    (
+        Option("--code", "the code of a TorchScript module, as the file contains it; nothing in it runs"),
+        Option("--layer", "with --code: the module, such as features.0 (default: the whole model)", "PATH"),
+        "--memory",
+        *PRINTING,
+    ),
+    (
+        "explorer outline model.onnx",
+        "explorer outline model.safetensors --json",
+        "explorer outline models/",
+        "explorer outline model.pt --code --layer features.0",
+    ),
     answer,
     usage="outline MODEL",
     manual="the header of a file, without loading a framework: modules, operators, tensors; for a folder,"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from explorer.base.errors import BadModel
+from explorer.base.errors import BadModel, Misuse, nearest
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import bytes_text
@@ -152,6 +152,16 @@ class _Code:
         if module not in self.classes:
             self.classes[module] = self._read(f"code/{module.replace('.', '/')}.py")
         return self.classes[module].get(name)
+
+    def text(self, qualname: str) -> str:
+        """The code of a class as TorchScript wrote it, from its `class` line on; '' if there is none."""
+        module, _, name = qualname.rpartition(".")
+        entry = f"code/{module.replace('.', '/')}.py"
+        text = self.archive.text(entry) if entry in self.archive else ""
+        starts = list(_CLASS.finditer(text))
+        ends = [*(match.start() for match in starts[1:]), len(text)][: len(starts)]
+        bodies = (text[m.start() : end] for m, end in zip(starts, ends, strict=True) if m[1] == name)
+        return next(bodies, "").rstrip()
 
     def _read(self, entry: str) -> dict[str, _ScriptClass]:
         if entry not in self.archive:
@@ -393,6 +403,44 @@ def outline(source: str) -> Outline:
     contents = description.contents
     params = distinct_elements([tensor for part in description.parts for tensor in part.parameters])
     return Outline(contents.format, source, contents.file_bytes, contents.facts, _rows(description), params)
+
+
+def code(source: str, module: str) -> Outline:
+    """The TorchScript code of one module, as text: nothing in the file runs.
+
+    Args:
+        source: Path of the file.
+        module: Path of the module, such as 'features.0'. '' is the whole model.
+
+    Returns:
+        An outline without rows, with the facts `module`, `class` and `code`.
+
+    Raises:
+        BadModel: The file is broken, or is not a TorchScript file.
+        Misuse: The model has no module with this path.
+    """
+    archive = ZipArchive(source)
+    reader = _Reader(archive, places=False)
+    target = strict(archive.read("data.pkl"), source)
+    if not reader.is_module(target):
+        raise BadModel("it holds no TorchScript module", where=source)
+    done: list[str] = []
+    for name in module.split(".") if module else ():
+        state = target.state if isinstance(target.state, dict) else {}
+        children = {str(key): child for key, child in state.items() if reader.is_module(child)}
+        if name not in children:
+            prefix = "".join(f"{part}." for part in done)
+            known = [f"{prefix}{child}" for child in children]
+            hint = nearest(module, known) or f"explorer outline {source} lists the modules"
+            raise Misuse("the model has no such module", where=f"--layer {module}", hint=hint)
+        target = children[name]
+        done.append(name)
+    facts = (
+        ("module", module or "(model)"),
+        ("class", plain_name(target.qualname)),
+        ("code", reader.code.text(target.qualname)),
+    )
+    return Outline("torchscript", source, archive.size, facts, iter(()))
 
 
 def _rows(description: ScriptDescription) -> Iterator[OutlineRow]:
