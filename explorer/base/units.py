@@ -144,9 +144,28 @@ def edges_text(edges: str, *, brief: bool = True) -> str:
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
-    """Formats the random inputs of a run: '2 random inputs, seeds 0, 1'; '' for none."""
+    """Formats the random inputs of a run: '2 random inputs, seeds 0, 1'; '' for none.
+
+    Many seeds in a row are a range: '200 random inputs, seeds 0 to 199'.
+    """
+    if not seeds:
+        return ""
     plural = "s" * (len(seeds) != 1)
-    return f"{len(seeds)} random input{plural}, seed{plural} {', '.join(map(str, seeds))}" if seeds else ""
+    is_range = len(seeds) > _LISTED and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    text = f"{seeds[0]} to {seeds[-1]}" if is_range else short_list(list(map(str, seeds)))
+    return f"{len(seeds):,} random input{plural}, seed{plural} {text}"
+
+
+_LISTED = 8
+"""Most items of a list in a line; a longer list is shortened, with a count."""
+
+
+def short_list(items: Sequence[str]) -> str:
+    """Joins items with commas. Of a long list, the first items and the number of the others."""
+    if len(items) <= _LISTED:
+        return ", ".join(items)
+    first = _LISTED // 2
+    return f"{', '.join(items[:first])} and {len(items) - first:,} more"
 
 
 def rounding_text(ratio: float, limit: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, nearest_alone
 from explorer.host.system import is_linux
 
 TYPE_CHECKING = False
@@ -119,15 +119,23 @@ def parse_choices(text: str, choices: Sequence[str], where: str) -> tuple[str, .
     return tuple(dict.fromkeys(parse_choice(piece.strip(), choices, where) for piece in text.split(",")))
 
 
+def same_but_for_case(text: str, choices: Iterable[str]) -> str:
+    """Returns the only choice that differs from a word at most in upper and lower case, or ''."""
+    matches = [choice for choice in choices if choice.lower() == text.lower()]
+    return matches[0] if len(matches) == 1 else ""
+
+
 def parse_choice(text: str, choices: Sequence[str], where: str) -> str:
-    """Checks that a word is known.
+    """Returns the choice that a word names, whose case does not matter.
 
     Raises:
         Misuse: The word is not known. The hint names the nearest word, or all words.
     """
     if text in choices:
         return text
-    hint = nearest(text, choices) or f"one of {', '.join(choices)}"
+    if choice := same_but_for_case(text, choices):
+        return choice
+    hint = nearest_alone(text, choices) or f"one of {', '.join(choices)}"
     raise Misuse(f"'{text}' is not known", where=where, hint=hint)
 
 

@@ -101,7 +101,7 @@ def parse_statistics(text: str, where: str = "--stat") -> tuple[Choice, ...]:
     choices: dict[str, Choice] = {}
     for word in text.split(","):
         for label in _expand_shorthand(word.strip().lower()):
-            choices.setdefault(label, _parse_choice(label, where))
+            choices.setdefault(label, _parse_choice(label, word.strip(), where))
     return tuple(choices.values())
 
 
@@ -110,8 +110,10 @@ def _expand_shorthand(word: str) -> tuple[str, ...]:
     return tuple(full_name + argument for full_name in SHORTHANDS.get(name + colon, ())) or (word,)
 
 
-def _parse_choice(label: str, where: str) -> Choice:
+def _parse_choice(label: str, typed: str, where: str) -> Choice:
+    """Parses a statistic. `typed` is the word as the user typed it, of which `label` may be a part."""
     name, colon, text = label.partition(":")
+    typed_name = typed.partition(":")[0]
     statistic = STATISTICS.get(name)
     if statistic is None:
         raise Misuse(
@@ -131,7 +133,9 @@ def _parse_choice(label: str, where: str) -> Choice:
         return Choice(label, name, share)
     sigmas = _SIGMA.match(text)
     if sigmas is None:
-        raise Misuse(f"'{label}' names no standard deviations", where=where, hint=f"{name}:3sigma")
+        raise Misuse(
+            f"'{typed}' has no number of standard deviations", where=where, hint=f"write {typed_name}:3sigma"
+        )
     return Choice(label, name, float(sigmas[1]))
 
 

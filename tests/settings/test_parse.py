@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from explorer.base.errors import Misuse
+from explorer.engine.number_formats import format_of
 from explorer.settings.parse import (
+    parse_choice,
     parse_choices,
     parse_count,
     parse_dim_sizes,
@@ -17,6 +19,7 @@ from explorer.settings.parse import (
     parse_tile,
     parse_tiles,
 )
+from explorer.settings.statistics import parse_statistics
 
 
 @pytest.mark.parametrize(
@@ -192,3 +195,34 @@ def test_names_between_commas() -> None:
     for text, says in (("a,,b", "an empty name"), ("", "an empty name"), ("a,b,a", "'a' stands there twice")):
         with pytest.raises(Misuse, match=says):
             parse_names(text, "--input-names")
+
+
+def test_the_case_of_a_choice_does_not_matter_unless_two_choices_differ_by_it() -> None:
+    assert parse_choice("ADAM", ("sgd", "adam"), "--optimizer") == "adam"
+    assert parse_choices("Mnk, kNM", ("mnk", "knm"), "--orders") == ("mnk", "knm")
+    assert parse_choice("b", ("B", "b"), "--x") == "b"
+    with pytest.raises(Misuse, match="is not known"):
+        parse_choice("Ab", ("AB", "ab"), "--x")
+
+
+def test_an_unknown_choice_lists_all_choices() -> None:
+    choices = tuple(f"choice_{index}" for index in range(20))
+    with pytest.raises(Misuse) as error:
+        parse_choice("zzz", choices, "--what")
+    assert all(choice in error.value.hint for choice in choices)
+    assert "more" not in error.value.hint
+
+
+@pytest.mark.parametrize("name", ["INT8", "Fixed8.4", "MXFP8", "BFloat16", "UINT4"])
+def test_the_case_of_a_number_format_does_not_matter(name: str) -> None:
+    lower = format_of(name.lower())
+    assert lower is not None
+    assert format_of(name) == lower
+
+
+@pytest.mark.parametrize("word", ["range:minmax", "low:x", "high:"])
+def test_an_invalid_statistic_is_named_as_it_was_typed(word: str) -> None:
+    with pytest.raises(Misuse) as error:
+        parse_statistics(word)
+    assert f"'{word}'" in error.value.what
+    assert error.value.hint == f"write {word.partition(':')[0]}:3sigma"

@@ -24,7 +24,7 @@ EXAMPLES = ("float32", *(name for module in _MODULES for name in module.EXAMPLES
 
 
 def format_of(name: str, where: str = "--to") -> NumberFormat | None:
-    """The number format with this name; None for 'float32', which changes nothing.
+    """The number format with this name in any case; None for 'float32', which changes nothing.
 
     Raises:
         Misuse: There is no such format.
@@ -37,5 +37,7 @@ def format_of(name: str, where: str = "--to") -> NumberFormat | None:
                 return make(match)
             except ValueError as problem:
                 raise Misuse(f"there is no number format '{name}': {problem}", where=where) from None
+    if name != name.lower():
+        return format_of(name.lower(), where)
     hint = nearest_alone(name, EXAMPLES) or "explorer help number_formats lists them"
     raise Misuse(f"there is no number format '{name}'", where=where, hint=hint)
