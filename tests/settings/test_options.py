@@ -17,11 +17,14 @@ from explorer.cli.arguments.declared import record_of
 from explorer.cli.arguments.records import quantize_spec, tile_spec
 from explorer.cli.commands import VERBS
 from explorer.facts import TileRule, TileSpec
+from explorer.facts.evaluate.evaluation import EvaluateSpec, SampleSpec
+from explorer.facts.evaluate.training_run import TrainSpec
 from explorer.facts.profile.profile import ProfileSpec
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeRule, QuantizeSpec
 from explorer.facts.serving.spec import ServingSpec
 from explorer.facts.split.part import PartSpec
 from explorer.facts.split.split import SplitSpec
+from explorer.facts.training import TrainingStepSpec
 from explorer.session.parts.scripts import quantize_words
 from explorer.settings import quantize as formats
 from explorer.settings import tiling
@@ -29,11 +32,19 @@ from explorer.settings.option_values import read_option, table_readers, words_of
 
 RECORDS: dict[str, type[Struct]] = {
     "tile": TileSpec,
+    "evaluate": EvaluateSpec,
+    "train": TrainSpec,
+    "training": TrainingStepSpec,
     "split": SplitSpec,
     "extract": PartSpec,
     "profile": ProfileSpec,
     "serving": ServingSpec,
 }
+NEEDED = {
+    "extract": ("-o", "part.onnx"),
+    "train": ("--data", "samples.npz"),
+}
+"""Options without which a verb is refused."""
 RULES = {TileSpec: TileRule, QuantizeSpec: QuantizeRule}
 NAMES = st.text(
     st.characters(codec="ascii", exclude_characters=",\0", categories=("L", "N", "P", "S")), min_size=1
@@ -48,6 +59,7 @@ BY_READER: dict[str, st.SearchStrategy[Any]] = {
     "sizes": st.lists(st.integers(1, 1 << 30), min_size=1, unique=True, max_size=3).map(tuple),
     "token_count": st.integers(1, 1 << 40),
     "tokens": st.lists(st.integers(1, 1 << 40), min_size=1, unique=True, max_size=3).map(tuple),
+    "share": st.floats(0, 1, exclude_min=True, exclude_max=True),
     "seconds": st.integers(1, 10**5).map(float),
     "tile": st.tuples(*[st.integers(1, 1 << 16)] * 3),
 }
@@ -63,6 +75,8 @@ def values(option: DeclaredOption) -> st.SearchStrategy[Any]:
         strategy = st.booleans()
     elif option.kind is int:
         strategy = st.integers(int(option.least or 0), 1 << 30)
+    elif option.kind is float:
+        strategy = st.floats(0, 1e9, exclude_min=True)
     else:
         strategy = NAMES
     if option.many and not option.declared.joined:
@@ -75,6 +89,8 @@ def specs(record: type[Struct]) -> st.SearchStrategy[Any]:
     fields = {one.name: values(one) for one in options(record) if one.name != "config"}
     fields = {name: values for name, values in fields.items() if "dtype" not in name}  # several with --sweep
     fields |= dict.fromkeys(fields.keys() & {*PARTS}, st.sampled_from(("int8", "fixed8.4", "float32")))
+    if "data" in fields:  # a verb that reads samples is refused without a file
+        fields["data"] = NAMES
     return st.builds(record, **fields)
 
 
@@ -85,8 +101,7 @@ def test_the_words_of_a_record_are_read_as_the_same_record(verb: str) -> None:
     @settings(max_examples=50, deadline=None)
     @given(specs(record))
     def same(spec: Any) -> None:
-        needed = [] if verb != "extract" else ["-o", "part.onnx"]
-        typed = parser.read([verb, "model.onnx", *needed, *words_of(spec)], VERBS)[1]
+        typed = parser.read([verb, "model.onnx", *NEEDED.get(verb, ()), *words_of(spec)], VERBS)[1]
         read = tile_spec(typed) if record is TileSpec else record_of(typed, record)
         assert (replace(read, origins=()) if record is TileSpec else read) == spec
 
@@ -124,7 +139,7 @@ def test_a_settings_file_says_the_same_record(record: Any, module: Any) -> None:
     same()
 
 
-@pytest.mark.parametrize("record", [*RECORDS.values(), QuantizeSpec, QuantizeRequest])
+@pytest.mark.parametrize("record", [*RECORDS.values(), SampleSpec, QuantizeSpec, QuantizeRequest])
 def test_every_option_says_what_it_is_for_and_refuses_what_it_cannot_be(record: type[Struct]) -> None:
     for option in options(record):
         assert option.declared.help, option.name

@@ -12,17 +12,16 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import lightning
 import numpy as np
 import torch
-from msgspec import Meta
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from explorer.base.checked import Count, Natural, PathText, Positive, Spec
+from explorer.base.checked import PathText
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.evaluate.data_file import DataFile, feed
 from explorer.engine.evaluate.score import metrics_of, task_of
@@ -33,7 +32,7 @@ from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.runtime.input_files import InputSpec
 from explorer.facts.evaluate.evaluation import LOSSES, Task
-from explorer.facts.evaluate.training_run import EpochScore, TrainingRun
+from explorer.facts.evaluate.training_run import EpochScore, TrainingRun, TrainSpec
 from explorer.host.optional_packages import error_line
 
 _SMALL = 1 << 18
@@ -45,15 +44,9 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-class TrainingOptions(Spec, frozen=True):
+class TrainingOptions(TrainSpec, frozen=True):
     """Options of a training run, as in `Session.train`; `save_to` is the path for the best weights."""
 
-    epochs: Count = 20
-    rate: Positive = 1e-2
-    batch: Count = 64
-    optimizer: Literal["adam", "sgd", "momentum"] = "adam"
-    seed: Natural = 0
-    held: Annotated[float, Meta(ge=0, lt=1)] = 0.2
     task: Task | None = None
     save_to: PathText | None = None
     on_progress: OnProgress = None

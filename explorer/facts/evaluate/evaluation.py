@@ -2,13 +2,76 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
+
+from explorer.base.checked import Count, Spec
+from explorer.base.options import option
+from explorer.base.units import joined_text
 
 Task = Literal["classification", "regression", "agreement"]
 """Meaning of the labels: a class, numbers to predict, or 'agreement' if there are no labels."""
 LOSSES = {"classification": "cross entropy", "regression": "squared error", "agreement": ""}
+
+
+class SampleSpec(Spec, frozen=True):
+    """Samples of a data file, as the user requests them.
+
+    Attributes:
+        data: Path of the file, with one sample per row.
+        labels: Name of the array or column with the labels, or '' for the usual names.
+        inputs: Names of the arrays or columns that the model reads, or empty for the usual ones.
+        task: Meaning of the labels. None derives it from the labels and the output.
+    """
+
+    data: Annotated[
+        str,
+        option(
+            "an .npz, .npy or .csv with a sample in each row",
+            manual="an `.npz` (arrays with a sample in each row), `.npy` or `.csv` (a sample in each line)",
+            metavar="FILE",
+        ),
+    ] = ""
+    labels: Annotated[
+        str,
+        option(
+            "the array or column that is to be met (default: labels, label, y, targets, target; the last"
+            " column)",
+            manual="the array or column that is to be met; by default `labels`, `label`, `y`, `targets` or"
+            " `target`, of a table the last column",
+            metavar="NAME",
+        ),
+    ] = ""
+    inputs: Annotated[
+        tuple[str, ...],
+        option(
+            "arrays or columns that go in, separated by commas, or input=array (default: by name, or the"
+            " rest)",
+            manual="arrays or columns that go in, separated by commas, in the order of the model's inputs or"
+            " as `input=array`; by default what is called like the inputs, or what is left",
+            metavar="NAMES",
+            reader="names",
+            joined=True,
+            write=joined_text,
+        ),
+    ] = ()
+    task: Annotated[
+        Literal["classification", "regression"] | None,
+        option("what labels say (default: whole numbers are classes)"),
+    ] = None
+
+
+class EvaluateSpec(SampleSpec, frozen=True):
+    """An evaluation as the user requests it.
+
+    Attributes:
+        scores: Name of the output to score, or '' for the first output.
+        batch: Number of samples per run, if the model leaves the batch open.
+    """
+
+    scores: Annotated[str, option("the output that is scored (default: the first)", metavar="NAME")] = ""
+    batch: Annotated[Count, option("samples that run together", metavar="N")] = 64
 
 
 class ClassScore(Struct, frozen=True):

@@ -2,7 +2,36 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from explorer.base.checked import Count, Natural, Positive, Spec
+from explorer.base.options import option
+
+
+class TrainSpec(Spec, frozen=True):
+    """Settings of a training run, as the user requests them.
+
+    Attributes:
+        epochs: Number of passes over the samples.
+        rate: Learning rate.
+        batch: Number of samples per step.
+        optimizer: Optimizer; 'momentum' is SGD with a momentum of 0.9.
+        held: Share of the samples that is held out; they decide which epoch is best.
+        seed: Seed of the shuffling, of the held-out samples and of the model's random numbers.
+    """
+
+    epochs: Annotated[Count, option("passes over the samples", metavar="N")] = 20
+    rate: Annotated[Positive, option("learning rate", flag="--lr", metavar="RATE")] = 1e-2
+    batch: Annotated[Count, option("samples of a step", metavar="N")] = 64
+    optimizer: Annotated[Literal["adam", "sgd", "momentum"], option("what takes the steps")] = "adam"
+    held: Annotated[
+        float,
+        Meta(ge=0, lt=1),
+        option("share of samples that is held out", metavar="SHARE", reader="share"),
+    ] = 0.2
+    seed: Annotated[Natural, option("seed of shuffling, held out samples, dropout", metavar="S")] = 0
 
 
 class EpochScore(Struct, frozen=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from msgspec.structs import asdict
+
 import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import BAD_INPUT, DIFFERENT, IF_PROVED
@@ -11,13 +13,14 @@ from explorer.base.features import load
 from explorer.base.options import option_of
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, typed_values
+from explorer.cli.arguments.declared import declared_options, record_of, typed_values
 from explorer.cli.arguments.options import HARDWARE, KEPT_IN, OPENING, SCHEDULER, TABLE, Option
 from explorer.cli.arguments.quantize_options import FORMAT_SWEEP
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
-from explorer.cli.arguments.training import TRAINING_SWEEP, samples
+from explorer.cli.arguments.training import TRAINING_SWEEP
 from explorer.cli.output.answer import Answer, document, plain, plots, present, tool
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.evaluate.evaluation import SampleSpec
 from explorer.host import output_files
 from explorer.process import supervisor
 
@@ -273,7 +276,7 @@ def _trained(args: ParsedArgs, progress: ProgressLine, take: tuple[int, str] | N
     }
     options |= {"take": take, "overwrite": args.force, "on_progress": progress}
     with explorer.Session(args.models[0], **args.opening) as session:
-        return session.sweep_training(args.data, args.train, **samples(args), **options)
+        return session.sweep_training(over=args.train, **asdict(record_of(args, SampleSpec)), **options)
 
 
 def without_figures(rows: Sequence[ModelRow], bad: Mapping[str, str]) -> str:

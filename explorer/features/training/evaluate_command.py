@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.arguments.training import DATA, samples
+from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.evaluate.evaluation import EvaluateSpec
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     fact = explorer.evaluate_files(
         *args.models,
-        data=args.data,
-        scores=args.scores or "",
-        batch=args.batch,
-        **samples(args),
+        **asdict(record_of(args, EvaluateSpec)),
         on_progress=progress,
         **args.opening,
     )
@@ -30,9 +30,7 @@ COMMAND = Command(
     "measure accuracy, loss and agreement of models on a data file",
     ("M1", "..."),
     (
-        *DATA,
-        Option("--scores", "the output that is scored (default: the first)", "NAME"),
-        Option("--batch", "samples that run together (default 64)", "N", "64", least=1),
+        *declared_options(EvaluateSpec),
         *OPENING,
         *TABLE,
     ),
