@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,30 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 def test_python_on_a_page_runs(tmp_path: Path) -> None:
     manual.played(TEXTS["python"], tmp_path)
     assert (tmp_path / "lenet_tiled.onnx").exists()
+
+
+@pytest.mark.slow
+def test_the_program_of_the_labs_in_cpp_prints_five_outputs(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    home = Path(torch.__file__).parent
+    if not (home / "include" / "torch").exists() or shutil.which("cmake") is None:
+        pytest.skip("needs cmake and the headers of torch")
+    for block in manual.blocks(TEXTS["labs"]):
+        if block["kind"] in ("cpp", "cmake"):
+            (tmp_path / block["mark"].removeprefix("file ")).write_text(block["body"], encoding="utf-8")
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 7, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+    ).eval()
+    ones = torch.ones(1, 3, 224, 224)
+    torch.jit.trace(net, ones).save(str(tmp_path / "net.pt"))
+    for words in (["-B", "build", f"-DTORCH={home}"], ["--build", "build"]):
+        subprocess.run(["cmake", *words], cwd=tmp_path, capture_output=True, check=True)
+    printed = subprocess.run(
+        ["build/load", "net.pt"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    with torch.no_grad():
+        expected = net(ones)[0, :5].tolist()
+    assert [float(line) for line in printed.stdout.split()] == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("topic", TEXTS)
