@@ -324,8 +324,14 @@ def parse_dim_sizes(texts: Iterable[str], where: str = "--dim") -> dict[str, int
     return dims
 
 
+ONLY_INPUT = ""
+"""Name of the input of a shape that was typed without a name."""
+
+
 def parse_input_shapes(texts: Iterable[str], where: str = "--input-shape") -> dict[str, InputShape]:
     """Parses shapes of inputs, each with an optional dtype, which is returned in numpy's spelling or as None.
+
+    A shape without a name, '1,3,32,32', has the name `ONLY_INPUT`: it is for a model with one input.
 
     A name may contain colons ('input:0'). The shape follows the last colon. The word before it is a dtype
     only if it is a known dtype.
@@ -341,7 +347,9 @@ def parse_input_shapes(texts: Iterable[str], where: str = "--input-shape") -> di
         if dtype is None or not name:
             name, dtype = head, None
         name = name.strip()
-        if not colon or not name:
+        if not head and not colon:
+            name = ONLY_INPUT
+        elif not name:
             raise Misuse(f"'{text}' names no input", where=where, hint=_SHAPE_HINT)
         if name in shapes:
             raise Misuse(f"the shape of '{name}' is given twice", where=where)
@@ -522,7 +530,7 @@ def opening_words(options: Mapping[str, Any]) -> list[str]:
         )
     for name, (dtype, shape) in options.get("input_shapes", {}).items():
         sizes = f"[{','.join(map(str, shape))}]"
-        words += option_words("--input-shape", f"{name}:{dtype}:{sizes}" if dtype else f"{name}:{sizes}")
+        words += option_words("--input-shape", ":".join(filter(None, (name, dtype, sizes))))
     if options.get("rules") is not None:
         words += ["--rules", path_word(options["rules"])]
     if options.get("past") is not None:

@@ -128,9 +128,7 @@ def test_several_inputs_have_a_shape_each() -> None:
         parse_input_shapes(["a:1", "a:2"])
 
 
-@pytest.mark.parametrize(
-    "text", ["1,3,224,224", ":1,3", "x:", "x:1,a", "x:1,-3", "x:[1,3", "x", "", "x:f99:1,3x"]
-)
+@pytest.mark.parametrize("text", [":1,3", "x:", "x:1,a", "x:1,-3", "x:[1,3", "x", "", "x:f99:1,3x"])
 def test_what_is_no_input_shape_is_refused_and_the_spellings_shown(text: str) -> None:
     with pytest.raises(Misuse, match="x:1,3,224,224"):
         parse_input_shapes([text])
@@ -226,3 +224,8 @@ def test_an_invalid_statistic_is_named_as_it_was_typed(word: str) -> None:
         parse_statistics(word)
     assert f"'{word}'" in error.value.what
     assert error.value.hint == f"write {word.partition(':')[0]}:3sigma"
+
+
+@pytest.mark.parametrize("text", ["1,3,32,32", "[1,3,32,32]", "1x3x32x32"])
+def test_a_shape_without_a_name_is_that_of_the_only_input(text: str) -> None:
+    assert parse_input_shapes([text]) == {"": (None, (1, 3, 32, 32))}

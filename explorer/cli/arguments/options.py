@@ -158,6 +158,7 @@ OPTIONS: dict[str, Option] = {
             many=True,
             reads="input_shapes",
             manual="shape of an input: `x:1,3,224,224`, `x:[1,3,224,224]` or `x:f32:1x3x224x224`; repeatable."
+            " A model with one input needs no name: `1,3,224,224`."
             " Of a module it replaces what its example, its configuration or its first layer implies",
         ),
         Option(

@@ -203,6 +203,29 @@ def check_names(opened: Sequence[OpenedModel], options: OpenOptions) -> None:
             raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, inputs))
 
 
+def name_only_input(
+    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]], names: Sequence[str]
+) -> dict[str, tuple[str | None, tuple[int, ...]]]:
+    """Gives the shape that was typed without a name ('') the name of the model's only input.
+
+    Args:
+        input_shapes: Type (or None) and shape by input name.
+        names: Inputs of the model that need a value.
+
+    Raises:
+        Misuse: The model has several inputs or none.
+    """
+    if "" not in input_shapes:
+        return dict(input_shapes)
+    if len(names) != 1:
+        raise Misuse(
+            f"the shape has no name, and the model has {len(names)} inputs",
+            where="--input-shape",
+            hint=f"write the name before the shape: {names[0]}:1,3,224,224" if names else "leave it out",
+        )
+    return {name or names[0]: shape for name, shape in input_shapes.items()}
+
+
 def with_rules(options: OpenOptions) -> OpenOptions:
     """Runs the file of `rules` and returns the options with the rules that it registered.
 

@@ -24,7 +24,14 @@ from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
 from explorer.engine.costs.operator_stats import operator_stats
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.models.open_model import open_model
-from explorer.engine.models.opened_model import OpenedModel, OpenOptions, check_names, dims_of, with_rules
+from explorer.engine.models.opened_model import (
+    OpenedModel,
+    OpenOptions,
+    check_names,
+    dims_of,
+    name_only_input,
+    with_rules,
+)
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.runtime.plain_form import plain
 from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
@@ -657,6 +664,10 @@ class Models:
             from explorer.engine.models.torch.module import ModuleObject  # imports torch
 
             opened = ModuleObject(self.module, self._inputs, options)
+        if (names := opened.names()) is not None and "" in options.input_shapes:
+            shapes = name_only_input(options.input_shapes, names[1])
+            self.options = {**self.options, "input_shapes": shapes}
+            options = opened.options = replace(options, input_shapes=shapes)
         if self.strict:
             check_names([opened], options)
         return opened

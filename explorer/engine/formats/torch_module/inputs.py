@@ -67,6 +67,14 @@ def bind(
     _check_dims(dims)
     model = loaded.shapes()
     required, optional, variadic = _parameters(model)
+    if "" in input_shapes:
+        if len(required) != 1:
+            raise Misuse(
+                f"the shape has no name, and the model has {len(required)} inputs",
+                where="--input-shape",
+                hint=f"write the name before the shape: {required[0]}:1,3,224,224" if required else "",
+            )
+        input_shapes = {name or required[0]: shape for name, shape in input_shapes.items()}
     parameter_names = [*required, *optional]
     if isinstance(loaded.example, Example):
         loaded.bound = _example_inputs(loaded.example, parameter_names, input_shapes, dims)
