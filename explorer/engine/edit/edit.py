@@ -15,7 +15,7 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.engine.edit.attributes import set_attribute
 from explorer.engine.edit.delete import delete, type_text
 from explorer.engine.edit.names import Aliases
-from explorer.engine.edit.rename import rename
+from explorer.engine.edit.rename import rename, rename_weights
 from explorer.engine.edit.replace_op import replace_operator
 from explorer.engine.edit.scopes import replace_body, scopes
 from explorer.engine.formats.onnx.validate import validate
@@ -61,6 +61,9 @@ def edit(
     """
     if step.kind == "rename":
         edited, description = rename(model, step, aliases)
+        return EditedModel(_check_names(edited), description)
+    if step.kind == "rename_weights":
+        edited, description = rename_weights(model, step)
         return EditedModel(_check_names(edited), description)
     if step.kind == "delete":
         edited, description = delete(model, step, aliases, sizes, input_shapes)

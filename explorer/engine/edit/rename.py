@@ -6,6 +6,7 @@ tensors are copied byte for byte, except for the name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,6 +47,31 @@ def rename(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model, str]:
     if isinstance(target, FoundNode):
         return _rename_node(model, target, step.to)
     return _rename_value(model, target, step.to)
+
+
+def rename_weights(model: Model, step: EditStep) -> tuple[Model, str]:
+    """Renames all stored tensors of the main graph to numbered names, in the order of the file.
+
+    Raises:
+        Misuse: The pattern has no single place for the number, or a name is in use.
+    """
+    flag, pattern = "--rename-weights", step.name
+    if pattern.count("%") != 1 or re.search(r"%0?\d{0,2}d", pattern) is None or not pattern.isprintable():
+        raise Misuse(f"'{pattern}' has no place for a number", where=flag, hint="write 'learned_%d'")
+    weights = list(model.graph.initializers)
+    if not weights:
+        raise Misuse("the model stores no tensors", where=flag)
+    names = {weight: pattern % number for number, weight in enumerate(weights)}
+    taken = set(names.values()).intersection(
+        name for scope in scopes(model) for name in defined_values(scope.body) if name not in names
+    )
+    if taken:
+        raise Misuse(f"a value is called '{min(taken)}' already", where=flag, hint="write another pattern")
+    graph = renamed(model.graph, names, flag)
+    first = names[weights[0]]
+    return replace(
+        model, graph=graph
+    ), f"{len(names):,} stored tensors are '{first}' to '{names[weights[-1]]}'"
 
 
 def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from explorer.base.checked import Spec, Words
 
-EditKind = Literal["rename", "set", "delete", "replace_op"]
+EditKind = Literal["rename", "set", "delete", "replace_op", "rename_weights"]
 
 
 class EditStep(Spec, frozen=True):
@@ -17,10 +17,11 @@ class EditStep(Spec, frozen=True):
     Attributes:
         kind: Action of the step. 'rename' renames a node or a value, 'set' sets an attribute of a node,
             'delete' deletes a node, and 'replace_op' replaces the operator of one node or of all nodes that
-            have it.
+            have it. 'rename_weights' numbers the names of all stored tensors.
         name: Name of the node or value that the step edits. A node can be given by its name, by a value that
             it produces, or by its layer. A prefix 'node:' or 'value:' tells `rename` which of the two to
             rename. A path and '::' lead into a function or a body: 'relu1.then_branch::y'.
+            For 'rename_weights' it is the pattern of the names, such as 'learned_%d'.
         to: New name, new value of the attribute as text ('2,2'; '' removes the attribute), or new operator.
         attribute: Name of the attribute that 'set' sets.
     """

@@ -16,6 +16,9 @@
     replace_op = "Relu"               # all nodes of an operator, or one node
     to = "LeakyRelu"
 
+    [[step]]
+    rename_weights = "learned_%d"     # all stored tensors, numbered from 0
+
 Steps of the file come before typed steps.
 """
 
@@ -34,11 +37,14 @@ from explorer.settings.tables import Readers, SettingsFile, content
 
 _KINDS: tuple[str, ...] = get_args(EditKind)
 _SET = re.compile(r"(?P<name>.+?)\.(?P<attribute>[^\W\d]\w*)=(?P<to>.*)", re.DOTALL)
+_WITHOUT_TO = ("delete", "rename_weights")
+"""Kinds of steps that have no new value."""
 _FORMS: Mapping[str, str] = {
     "rename": "OLD=NEW",
     "set": "NODE.ATTRIBUTE=VALUE",
     "delete": "NODE",
     "replace_op": "OLD=NEW",
+    "rename_weights": "PATTERN",
 }
 
 
@@ -55,7 +61,11 @@ def steps_of(path: str | None, typed: Iterable[tuple[str, str]]) -> tuple[EditSt
     steps = [] if path is None else list(_of_file(content(path), path))
     steps += [_of_words(flag, value) for flag, value in typed]
     if not steps:
-        raise Misuse("says nothing to do", where="edit", hint="add --rename, --set, --delete or --replace-op")
+        raise Misuse(
+            "says nothing to do",
+            where="edit",
+            hint="add --rename, --set, --delete, --replace-op or --rename-weights",
+        )
     return tuple(steps)
 
 
@@ -64,7 +74,7 @@ def step_words(steps: Sequence[EditStep]) -> list[str]:
     words: list[str] = []
     for step in steps:
         target = f"{step.name}.{step.attribute}" if step.kind == "set" else step.name
-        value = target if step.kind == "delete" else f"{target}={step.to}"
+        value = target if step.kind in _WITHOUT_TO else f"{target}={step.to}"
         words += option_words(f"--{step.kind.replace('_', '-')}", value)
     return words
 
@@ -76,11 +86,11 @@ def _of_words(flag: str, value: str) -> EditStep:
         if (match := _SET.fullmatch(value)) is None:
             raise Misuse(f"'{value}' names no attribute and value", where=flag, hint=hint)
         return EditStep(kind, match["name"], match["to"], match["attribute"])
-    if kind == "delete":
+    if kind in _WITHOUT_TO:
         name, to = value, ""
     else:
         name, _, to = value.rpartition("=")  # the old name may contain '=', a new name cannot
-    if not name or (not to and kind != "delete"):
+    if not name or (not to and kind not in _WITHOUT_TO):
         raise Misuse(f"'{value}' cannot be read", where=flag, hint=hint)
     return EditStep(kind, name, to)
 
@@ -93,7 +103,7 @@ def _of_file(toml: bytes, path: str) -> Iterable[EditStep]:
         if len(step_kinds) > 1:
             raise Misuse(f"a step does one thing, not {' and '.join(step_kinds)}", where=where)
         kind: Any = step_kinds[0]
-        needed = {"delete": (), "set": ("attribute", "to")}.get(kind, ("to",))
+        needed = {**dict.fromkeys(_WITHOUT_TO, ()), "set": ("attribute", "to")}.get(kind, ("to",))
         present = [key for key in ("attribute", "to") if key in rule]
         if list(needed) != present:
             idle, lacks = [k for k in present if k not in needed], [k for k in needed if k not in present]

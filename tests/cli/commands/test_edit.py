@@ -216,3 +216,25 @@ def test_each_step_is_a_state_that_undo_goes_back_through_and_a_script_makes_aga
         script = session.script_text(None, branches=True)
     assert 'edit "$model" -o lenet_1.onnx --rename input=image' in script
     assert "edit lenet_1.onnx -o lenet_2.onnx --delete Relu_1" in script
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_all_weights_get_numbered_names_and_the_outputs_stay(by_file: bool, tmp_path: Path) -> None:
+    steps, output = tmp_path / "steps.toml", tmp_path / "numbered.onnx"
+    steps.write_text('[[step]]\nrename_weights = "learned_%d"\n')
+    words = ["--steps", str(steps)] if by_file else ["--rename-weights", "learned_%d"]
+    assert main(["edit", "sample_models/lenet.onnx", "-o", str(output), *words]) == 0
+    before = onnx.load("sample_models/lenet.onnx").graph.initializer
+    after = onnx.load(str(output)).graph.initializer
+    assert [weight.name for weight in after] == [f"learned_{number}" for number in range(len(before))]
+    assert [weight.raw_data for weight in after] == [weight.raw_data for weight in before]
+    assert main(["verify", "sample_models/lenet.onnx", str(output)]) == 0
+
+
+@pytest.mark.parametrize("pattern", ["learned", "%d_%d", "%s", "%x"])
+def test_a_pattern_without_one_number_is_refused(pattern: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["edit", "sample_models/lenet.onnx", "--rename-weights", pattern]) == 2
+    assert (
+        f"--rename-weights: '{pattern}' has no place for a number; write 'learned_%d'"
+        in capsys.readouterr().err
+    )
