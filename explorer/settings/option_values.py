@@ -16,8 +16,10 @@ from explorer.base.options import DeclaredOption, option_of, options
 from explorer.base.units import sizes_text
 from explorer.settings.parse import (
     option_words,
+    parse_batch,
     parse_card,
     parse_choice,
+    parse_choices,
     parse_conditions,
     parse_count,
     parse_limit,
@@ -62,6 +64,8 @@ def read_option(option: DeclaredOption, value: Any, where: str) -> Any:
 def _read_one(option: DeclaredOption, value: Any, where: str) -> Any:
     if option.declared.reader:
         return _READERS[option.declared.reader](value, where)
+    if option.choices and option.many and option.declared.joined:
+        return parse_choices(text(value, where), option.choices, where)
     if option.choices:
         return parse_choice(text(value, where), option.choices, where)
     return _BY_TYPE[option.kind](option, value, where)
@@ -236,6 +240,7 @@ def _token_count(value: Any, where: str) -> int:
 
 _READERS: Mapping[str, Reader] = {
     "accumulator": _accumulator,
+    "batch": lambda value, where: parse_batch(str(value), where),
     "block": _block,
     "card": lambda value, where: parse_card(text(value, where), where),
     "names": lambda value, where: parse_names(text(value, where), where),

@@ -22,6 +22,8 @@ from explorer.facts.evaluate.training_run import TrainSpec
 from explorer.facts.profile.profile import ProfileSpec
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeRule, QuantizeSpec
 from explorer.facts.serving.spec import ServingSpec
+from explorer.facts.split.fold import FoldSpec
+from explorer.facts.split.make import MakeSpec
 from explorer.facts.split.part import PartSpec
 from explorer.facts.split.split import SplitSpec
 from explorer.facts.training import TrainingStepSpec
@@ -32,6 +34,8 @@ from explorer.settings.option_values import read_option, table_readers, words_of
 
 RECORDS: dict[str, type[Struct]] = {
     "tile": TileSpec,
+    "fold": FoldSpec,
+    "make": MakeSpec,
     "evaluate": EvaluateSpec,
     "train": TrainSpec,
     "training": TrainingStepSpec,
@@ -42,6 +46,7 @@ RECORDS: dict[str, type[Struct]] = {
 }
 NEEDED = {
     "extract": ("-o", "part.onnx"),
+    "make": ("-o", "small.onnx"),
     "train": ("--data", "samples.npz"),
 }
 """Options without which a verb is refused."""
@@ -51,6 +56,7 @@ NAMES = st.text(
 )
 BY_READER: dict[str, st.SearchStrategy[Any]] = {
     "accumulator": st.just(0) | st.integers(2, 64),
+    "batch": st.integers(1, 10**9 - 1) | st.sampled_from(("N", "batch_2")),
     "block": st.just(0) | st.integers(2, 1 << 16),
     "card": st.integers(1, 1 << 50),
     "names": st.lists(NAMES, unique=True, max_size=3).map(tuple),
@@ -79,6 +85,8 @@ def values(option: DeclaredOption) -> st.SearchStrategy[Any]:
         strategy = st.floats(0, 1e9, exclude_min=True)
     else:
         strategy = NAMES
+    if option.many and option.declared.joined and option.choices:
+        return st.lists(strategy, min_size=1, unique=True).map(tuple)
     if option.many and not option.declared.joined:
         return st.lists(strategy, max_size=3).map(tuple)
     return st.just(option.default) | strategy

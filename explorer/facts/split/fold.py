@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
 from explorer.base.checked import Spec
+from explorer.base.options import option
+from explorer.base.units import joined_text
 from explorer.facts.verification import Verification
 
 FoldKind = Literal["identity", "constants", "batchnorm"]
@@ -24,7 +26,17 @@ class FoldSpec(Spec, frozen=True):
         kinds: Kinds of rewrites to apply.
     """
 
-    kinds: tuple[FoldKind, ...] = FOLDS
+    kinds: Annotated[
+        tuple[FoldKind, ...],
+        option(
+            "kinds of rewrites: identity (and Dropout), constants, batchnorm (default: all)",
+            metavar="KIND,...",
+            flag="--only",
+            joined=True,
+            write=joined_text,
+            usual="",
+        ),
+    ] = FOLDS
 
 
 class FoldedNode(Struct, frozen=True):

@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import Struct
 
+from explorer.base.checked import Count, Spec, Words
+from explorer.base.options import option
 from explorer.facts import TensorInfo
+
+
+class MakeSpec(Spec, frozen=True):
+    """Settings of a model that is built from a line of text, as the user requests them.
+
+    Attributes:
+        name: Name of the graph, or None for the kind of model. The name and the seed determine the weights.
+        batch: Number of rows of an mlp, or of images of a convolution. A name leaves the batch open.
+        weight_inputs: Whether the weights are inputs of the graph. Otherwise the file holds them.
+    """
+
+    name: Annotated[
+        Words | None,
+        option("what the graph is called, which with --seed decides the weights", metavar="NAME"),
+    ] = None
+    batch: Annotated[
+        Count | Words,
+        option(
+            "rows of an mlp, images of a conv (default 1); a name leaves it open",
+            metavar="N|NAME",
+            reader="batch",
+            usual="",
+        ),
+    ] = 1
+    weight_inputs: Annotated[bool, option("weights are inputs of the graph, not in the file")] = False
 
 
 class MadeModel(Struct, frozen=True):

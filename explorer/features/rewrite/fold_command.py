@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.errors import Misuse, nearest
 from explorer.base.exit_codes import IF_PROVED
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, Option
+from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.options import OPENING, PRINTING, PROVED
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.model_answer import proving
 from explorer.cli.output.progress import ProgressLine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from explorer.facts.split.fold import FoldKind
+from explorer.facts.split.fold import FoldSpec
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    kinds = _kinds(args.only)
+    spec = record_of(args, FoldSpec)
     with explorer.Session(args.models[0], **args.opening) as session:
         if args.output is None:
             if args.input is not None:
                 session.check_input(args.input, on_progress=progress)
-            fact = session.fold_choice(kinds, on_progress=progress)
+            fact = session.fold_choice(spec.kinds, on_progress=progress)
         else:
             with proving(args, "folds"):
                 fact = session.fold(
-                    kinds,
+                    spec,
                     output=args.output,
                     **args.writing(draws=1),
                     input=args.input,
@@ -43,30 +40,13 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-def _kinds(typed: tuple[str, ...] | None) -> tuple[FoldKind, ...]:
-    from explorer.facts.split.fold import (
-        FOLDS,
-    )  # imported late: help imports this file, and msgspec takes 30 ms
-
-    for word in typed or ():
-        if word not in FOLDS:
-            hint = nearest(word, FOLDS) or f"there is {', '.join(FOLDS)}"
-            raise Misuse(f"'{word}' is no kind of rewrite", where="--only", hint=hint)
-    return tuple(kind for kind in FOLDS if not typed or kind in typed)
-
-
 COMMAND = Command(
     "fold",
     "remove batch normalization, constants and no-ops, with proof",
     ("MODEL",),
     (
         "--output",
-        Option(
-            "--only",
-            "kinds of rewrites: identity (and Dropout), constants, batchnorm (default: all)",
-            "KIND,...",
-            reads="names",
-        ),
+        *declared_options(FoldSpec),
         *PROVED,
         "--input",
         *OPENING,

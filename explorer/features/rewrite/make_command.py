@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import PRINTING, Option
+from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.options import PRINTING
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.split.make import MakeSpec
 
 
 def _run(args: ParsedArgs, _: ProgressLine) -> Answer:
-    batch = args.batch or 1
+    spec = record_of(args, MakeSpec)
     fact = explorer.make_model(
         args.models[0],
         args.output,
-        name=args.name,
+        name=spec.name,
         seed=args.seed,
-        batch=batch,
-        stored=not args.weight_inputs,
+        batch=spec.batch,
+        stored=not spec.weight_inputs,
         overwrite=args.force,
     )
     return Answer(lambda: plain(fact), lambda: present("rewrite_words", __package__).made_model(fact))
@@ -29,14 +31,7 @@ COMMAND = Command(
     ("LINE",),
     (
         "--output",
-        Option("--name", "what the graph is called, which with --seed decides the weights", "NAME"),
-        Option(
-            "--batch",
-            "rows of an mlp, images of a conv (default 1); a name leaves it open",
-            "N|NAME",
-            reads="batch",
-        ),
-        Option("--weight-inputs", "weights are inputs of the graph, not in the file"),
+        *declared_options(MakeSpec),
         *("--seed", "--force", "--memory"),
         *PRINTING,
     ),
