@@ -174,6 +174,10 @@ def _named_units(
             units = {makers[name]}
         if not units:
             candidates = [*(layer.path for layer in layers), *makers]
+            if rows or name in candidates:
+                missing = "no layer reads it" if reading else "it has no operator"
+                hint = "name a layer that explorer layers lists"
+                raise Misuse(f"'{name}' cannot be an end of a part: {missing}", where=flag, hint=hint)
             raise Misuse(f"no layer or tensor is called '{name}'", where=flag, hint=nearest(name, candidates))
         named_units |= units
     return named_units

@@ -74,7 +74,7 @@ def convert(
         raise Misuse(
             "the current model was quantized: the model as opened is converted"
             if models.is_module(models.current)
-            else "the current model was tiled: it is ONNX already",
+            else "the current model was changed here and is ONNX already",
             where=models.source,
             hint="save it as it is",
         )

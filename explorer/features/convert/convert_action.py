@@ -25,7 +25,7 @@ def convert(context: CommandContext) -> None:
     if not context.ready():
         return
     if context.store.can_compare:
-        context.store.say("the current model was tiled: it is ONNX already, w saves it")
+        context.store.say("the current model was changed here and is ONNX already, w saves it")
         return
     context.start("Convert", _ask(context))
 

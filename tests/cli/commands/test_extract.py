@@ -230,3 +230,14 @@ def test_a_part_of_a_graph_is_no_file_of_torchs(capsys: pytest.CaptureFixture[st
     err = said(capsys, LENET, "--layer", "conv1", "-o", str(tmp_path / "part.pt2"), code=2)
     assert "a part of a graph is an ONNX file" in err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_name_that_was_typed_is_not_suggested_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    lenet = str(Path(__file__).parent.parent.parent.parent / "sample_models" / "lenet.onnx")
+    assert main(["extract", lenet, "--from", "logits", "-o", str(tmp_path / "part.onnx")]) == 2
+    error = capsys.readouterr().err
+    assert "'logits' cannot be an end of a part: no layer reads it" in error
+    assert "did you mean" not in error
+    assert not list(tmp_path.iterdir())

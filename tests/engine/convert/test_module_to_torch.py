@@ -193,7 +193,7 @@ def test_a_tiled_model_is_onnx_already(tmp_path: Path) -> None:
 
     with Session(torch.nn.Linear(32, 32).eval(), inputs=torch.rand(2, 32)) as session:
         session.tile(TileSpec((16, 16, 16)), verify=False)
-        with pytest.raises(Misuse, match="was tiled: it is ONNX already"):
+        with pytest.raises(Misuse, match="was changed here and is ONNX already"):
             session.convert(str(tmp_path / "x.pt"))
 
 
