@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
 
 from explorer.base.checked import Spec, Words
+from explorer.base.options import Declaration
 
 EditKind = Literal["rename", "set", "delete", "replace_op", "rename_weights"]
+
+EDITS: Mapping[EditKind, Declaration] = {
+    "rename": Declaration("give a node or a value another name", metavar="OLD=NEW"),
+    "set": Declaration("set an attribute of a node", metavar="NODE.ATTRIBUTE=VALUE"),
+    "delete": Declaration(
+        "delete a node that nothing reads, or whose input may stand for its output", metavar="NODE"
+    ),
+    "replace_op": Declaration(
+        "give all nodes of an operator, or one node, another operator that takes the same",
+        metavar="OLD=NEW",
+    ),
+    "rename_weights": Declaration(
+        "give all stored tensors names with a number from 0, such as 'learned_%d'", metavar="PATTERN"
+    ),
+}
+"""Option of each kind of step. The command line collects the steps in typed order."""
 
 
 class EditStep(Spec, frozen=True):

@@ -8,6 +8,7 @@ from explorer.cli.arguments.options import OPENING, PRINTING, Option
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.model_answer import change_of
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.split.edit import EDITS
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -39,28 +40,9 @@ COMMAND = Command(
     ("MODEL",),
     (
         "--output",
-        Option("--rename", "give a node or a value another name", "OLD=NEW", many=True, into="edits"),
-        Option("--set", "set an attribute of a node", "NODE.ATTRIBUTE=VALUE", many=True, into="edits"),
-        Option(
-            "--delete",
-            "delete a node that nothing reads, or whose input may stand for its output",
-            "NODE",
-            many=True,
-            into="edits",
-        ),
-        Option(
-            "--replace-op",
-            "give all nodes of an operator, or one node, another operator that takes the same",
-            "OLD=NEW",
-            many=True,
-            into="edits",
-        ),
-        Option(
-            "--rename-weights",
-            "give all stored tensors names with a number from 0, such as 'learned_%d'",
-            "PATTERN",
-            many=True,
-            into="edits",
+        *(
+            Option(f"--{kind.replace('_', '-')}", edit.help, edit.metavar, many=True, into="edits")
+            for kind, edit in EDITS.items()
         ),
         Option("--steps", "steps in a file, which come before those that are typed", "FILE"),
         "--force",

@@ -26,26 +26,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from explorer.base.errors import Misuse
-from explorer.facts.split.edit import EditKind, EditStep
+from explorer.facts.split.edit import EDITS, EditStep
 from explorer.settings.option_values import text
 from explorer.settings.parse import option_words
 from explorer.settings.tables import Readers, SettingsFile, content
 
-_KINDS: tuple[str, ...] = get_args(EditKind)
+_KINDS: tuple[str, ...] = tuple(EDITS)
 _SET = re.compile(r"(?P<name>.+?)\.(?P<attribute>[^\W\d]\w*)=(?P<to>.*)", re.DOTALL)
 _WITHOUT_TO = ("delete", "rename_weights")
 """Kinds of steps that have no new value."""
-_FORMS: Mapping[str, str] = {
-    "rename": "OLD=NEW",
-    "set": "NODE.ATTRIBUTE=VALUE",
-    "delete": "NODE",
-    "replace_op": "OLD=NEW",
-    "rename_weights": "PATTERN",
-}
 
 
 def steps_of(path: str | None, typed: Iterable[tuple[str, str]]) -> tuple[EditStep, ...]:
@@ -81,7 +74,7 @@ def step_words(steps: Sequence[EditStep]) -> list[str]:
 
 def _of_words(flag: str, value: str) -> EditStep:
     kind: Any = flag.removeprefix("--").replace("-", "_")
-    hint = f"write {flag} {_FORMS[kind]}"
+    hint = f"write {flag} {EDITS[kind].metavar}"
     if kind == "set":
         if (match := _SET.fullmatch(value)) is None:
             raise Misuse(f"'{value}' names no attribute and value", where=flag, hint=hint)
