@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING
+from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.arguments.quantize_options import CALIBRATION, FORMATS
 from explorer.cli.arguments.records import quantize_spec
 from explorer.cli.output.answer import Answer, document, present, tool
@@ -54,7 +54,7 @@ COMMAND = Command(
     "quantize",
     "give layers another number format, and measure the error",
     ("MODEL",),
-    ("--output", *FORMATS, *CALIBRATION, "--dynamic", "--force", *OPENING, *PRINTING),
+    ("--output", *FORMATS, *CALIBRATION, "--dynamic", "--force", *OPENING, *TABLE),
     (
         "explorer quantize model.onnx --to int8                        (only the choice)",
         "explorer quantize model.onnx -o int8.onnx --to int8 --calibrate samples.npz",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import HARDWARE, MACHINE_SETTINGS, PRINTING, Option
+from explorer.cli.arguments.options import HARDWARE, MACHINE_SETTINGS, TABLE, Option
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
 
@@ -41,6 +41,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         lambda: plain(fact),
         lambda: present("shell.machines_words").machines(fact, saved=args.save is not None or args.measure),
+        "machines",
     )
 
 
@@ -66,7 +67,7 @@ COMMAND = Command(
     "machines",
     "list the hardware presets for --machine, and add your own",
     (),
-    (*_MEASURING, "--save", HARDWARE, *MACHINE_SETTINGS, "--force", *PRINTING),
+    (*_MEASURING, "--save", HARDWARE, *MACHINE_SETTINGS, "--force", *TABLE),
     (
         "explorer machines",
         "explorer machines --json",

@@ -40,13 +40,29 @@ def answer(about: Info, blocks: Sequence[Block]) -> list[Block]:
 
 def info(fact: Info) -> list[Block]:
     """Return the answer of `explorer info`."""
-    return [*title(fact.model), Line(), *totals_blocks(fact)]
+    rows = list(figures(fact).rows)
+    position = [row.label for row in rows].index("Bytes written") + 1
+    rows.insert(position, _every_byte(fact.totals))
+    return [*title(fact.model), Line(), *_all_blocks(fact, Fields(rows))]
 
 
 def totals_blocks(fact: Info) -> list[Block]:
     """Return inputs and outputs, totals, work outside the tiles, assumptions and notes."""
+    return _all_blocks(fact, figures(fact))
+
+
+def _all_blocks(fact: Info, fields: Fields) -> list[Block]:
     ports: list[Block] = [_ports(fact.model), Line()] if fact.model.inputs or fact.model.outputs else []
-    return [*ports, figures(fact), *_untiled_blocks(fact.tiled), *reservations(fact)]
+    return [*ports, fields, *_untiled_blocks(fact.tiled), *reservations(fact)]
+
+
+def _every_byte(totals: Totals) -> Field:
+    """Return the bytes that move if each layer reads and writes every byte of its tensors once."""
+    moved = None
+    if totals.bytes_read is not None and totals.bytes_written is not None:
+        moved = totals.bytes_read + totals.bytes_written
+    remark = "weights, inputs and outputs of each layer"
+    return bytes_field("Every byte once", moved, totals.sign, remark, "once")
 
 
 def figures(fact: Info) -> Fields:
