@@ -42,7 +42,7 @@ class TrainingStepSpec(Spec, frozen=True):
             placeholder="as opened; 1,8,32",
         ),
     ] = ()
-    optimizer: Annotated[Optimizer, option("whose memory is counted", label="optimizer")] = "sgd"
+    optimizer: Annotated[Optimizer, option("optimizer whose memory counts", label="optimizer")] = "sgd"
     checkpoint: Annotated[
         tuple[Words, ...],
         option(
@@ -57,7 +57,7 @@ class TrainingStepSpec(Spec, frozen=True):
     card: Annotated[
         Count | None,
         option(
-            "memory that a step may take, such as 16G: up to which batch it fits",
+            "memory limit of a step, such as 16G: prints the largest batch that fits",
             metavar="SIZE",
             reader="card",
             write=memory_word,

@@ -102,11 +102,14 @@ OPENING = (
 )
 MACHINE = ("--machine", "--peak-macs", "--bandwidth")
 KEPT_IN = Option(
-    "--output", "a file that keeps the rows (SQLite), for going on where it was stopped", "FILE", short="-o"
+    "--output",
+    "SQLite file that keeps the rows; the same command continues an interrupted sweep",
+    "FILE",
+    short="-o",
 )
 """Option of sweeps: the file that stores the rows."""
 SCHEDULER = Option(
-    "--scheduler", "a Dask cluster that does it, all of it trusted: tcp://host:8786", "ADDRESS"
+    "--scheduler", "address of a Dask cluster that does the work, fully trusted: tcp://host:8786", "ADDRESS"
 )
 """Option of sweeps: the cluster that runs them."""
 MACHINE_SETTINGS = (
@@ -133,8 +136,7 @@ OPTIONS: dict[str, Option] = {
         Option(
             "--no-verify",
             "write without proving that nothing changed",
-            manual="write without the proof; `tile` then does not say what changed either (`explorer diff`"
-            " does)",
+            manual="write without the proof; `tile` then does not print what changed (`explorer diff` does)",
         ),
         Option(
             "--draws",
@@ -221,7 +223,7 @@ OPTIONS: dict[str, Option] = {
         Option("--batch", "batch size (default: the model's own)", "N", least=1),
         Option(
             "--optimizer",
-            "whose memory is counted (default sgd)",
+            "optimizer whose memory counts (default sgd)",
             default="sgd",
             choices=("sgd", "momentum", "adam"),
         ),
@@ -231,7 +233,7 @@ OPTIONS: dict[str, Option] = {
             "(explorer help overlay)",
             "FILE",
             many=True,
-            manual="a CSV or JSON file of figures by the name, path or glob of a layer, which become columns;"
+            manual="a CSV or JSON file with figures by layer name, path or glob, which become columns;"
             " repeatable",
         ),
         Option("--machine", "a machine of the config file, or a preset (explorer machines)", "NAME"),
@@ -240,16 +242,16 @@ OPTIONS: dict[str, Option] = {
         Option("--macs-per-cycle", "its MACs in a cycle", "N"),
         Option("--bytes-per-cycle", "its bytes in a cycle, between memory and the buffer of the tiles", "N"),
         Option("--clock", "its cycles per second, such as 1GHz", "RATE"),
-        Option("--buffer", "its bytes for the tiles that are worked on, such as 512KiB", "SIZE"),
+        Option("--buffer", "its bytes for the current tiles, such as 512KiB", "SIZE"),
         Option("--array", "rows and columns of its systolic array, such as 64x64", "RxC"),
         Option(
             "--double-buffered",
-            "whether the next tiles arrive while these are worked on (default yes)",
+            "whether the next tiles arrive during the work on the current ones (default yes)",
             choices=("yes", "no"),
         ),
         Option(
             "--save",
-            "write the machine that --machine and these settings say into the config file under a name",
+            "save the machine of --machine and these settings in the config file under this name",
             "NAME",
         ),
         Option(
@@ -284,13 +286,12 @@ OPTIONS: dict[str, Option] = {
             "most memory that the work may take, such as 8G",
             "SIZE",
             reads="memory",
-            manual="most memory that the work may take, such as `8G`; meeting it is one line (Linux)",
+            manual="memory limit of the work, such as `8G` (Linux)",
         ),
         Option(
             "--no-cache",
             "find everything out anew, and keep nothing for the next time",
-            manual="find everything out anew, and keep nothing of it for the next time"
-            " (as `EXPLORER_NO_CACHE=1` does for all commands)",
+            manual="neither use nor write the cache (`EXPLORER_NO_CACHE=1` does this for all commands)",
         ),
         Option("--version", "print the version"),
         Option("--help", "print this help", short="-h"),

@@ -31,7 +31,7 @@ CALIBRATION = (
     _CALIBRATE,
     _DRAWS,
     "--seed",
-    Option("--no-report", "measure no errors: quicker, and nothing is run where no range is needed"),
+    Option("--no-report", "measure no errors: faster, and the model runs only for ranges"),
 )
 """Options for choosing ranges."""
 
@@ -59,20 +59,20 @@ FORMAT_SWEEP = (
     Option("--per-layer", "each format also on each layer alone, and on all but one"),
     Option(
         "--bits",
-        "seek a mixed precision whose weights have at most so many bits, on average",
+        "search a mixed precision with at most this many bits per weight on average",
         "BITS",
         reads="limit",
     ),
-    Option("--snr", "seek one whose outputs have at least so many dB", "DB", reads="limit"),
+    Option("--snr", "search a mixed precision whose outputs have at least this many dB", "DB", reads="limit"),
     Option(
         "--cost",
-        "what that saves step by step, and what is drawn: weights (their bytes, default), or bitops",
+        "cost that the search saves and the plot shows: weights (bytes, default) or bitops",
         default="weights",
         choices=("weights", "bitops"),
     ),
     Option(
         "--plot",
-        "also draw SNR over what it costs: .svg, .png; .html or .md is a page with the table, too",
+        "also draw SNR over cost: .svg or .png; .html or .md writes a page with the table",
         "FILE",
     ),
     _CALIBRATE,

@@ -15,7 +15,7 @@ SCREEN = Command(
         Option(
             "--resume",
             "take up a session whose line was dropped: MODEL's, or without one the newest",
-            manual="take up a session whose line was dropped: that of `MODEL`, or without one the newest",
+            manual="continue an interrupted session: that of `MODEL`, or the newest",
         ),
         "--overlay",
         Option("--remote", "draw as over a slow line: no animation, no blinking"),

@@ -62,15 +62,13 @@ class ProfileSpec(Spec, frozen=True):
         Count | None,
         option("threads for operators (default: as the runtime likes)", metavar="N"),
     ] = None
-    device: Annotated[
-        Words, option("what runs it: cpu, cuda, or another of the runtime's", metavar="NAME")
-    ] = "cpu"
+    device: Annotated[Words, option("device: cpu, cuda, or another of the runtime", metavar="NAME")] = "cpu"
     warmup: Annotated[Natural, option("runs before those that are timed", metavar="N")] = 2
     steps: Annotated[
         Count | None,
-        option("timed runs (default: until the median is sure)", metavar="N"),
+        option("timed runs (default: until the median is stable)", metavar="N"),
     ] = None
-    repeat: Annotated[Count, option("load the model anew and time it again, N times in all", metavar="N")] = 1
+    repeat: Annotated[Count, option("load and time the model N times", metavar="N")] = 1
     time_limit: Annotated[
         float,
         Meta(gt=0, le=1e9),
@@ -91,7 +89,7 @@ class ProfileSpec(Spec, frozen=True):
         bool,
         option("time a training step of a module: forward, backward, optimizer", old="--training"),
     ] = False
-    optimizer: Annotated[StepOptimizer, option("what takes the step of --train")] = "sgd"
+    optimizer: Annotated[StepOptimizer, option("optimizer of --train")] = "sgd"
     record: Natural = 0
 
 

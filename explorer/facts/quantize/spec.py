@@ -161,8 +161,8 @@ class QuantizeSpec(Spec, frozen=True):
         bool,
         option(
             "stored biases make up for the mean of what rounding a weight changes",
-            manual="stored biases make up for what rounding a weight does to the mean of a layer's output, by"
-            " the means of its inputs on the samples",
+            manual="correct stored biases for the mean output error of the rounded weights, from the means"
+            " of the layer's inputs on the samples",
             group="written",
         ),
     ] = False

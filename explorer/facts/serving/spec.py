@@ -29,7 +29,7 @@ class ServingSpec(Spec, frozen=True):
     prompt: Annotated[
         Count,
         option(
-            "tokens that are read before the first is written; k is 1,024",
+            "tokens of the prompt; k is 1,024",
             metavar="TOKENS",
             reader="token_count",
             label="prompt",
@@ -68,7 +68,7 @@ class ServingSpec(Spec, frozen=True):
         tuple[Count, ...],
         Meta(min_length=1),
         option(
-            "how many machines share the model, or several between commas",
+            "number of devices that share the model, or several with commas",
             metavar="N,...",
             reader="sizes",
             joined=True,
@@ -80,7 +80,7 @@ class ServingSpec(Spec, frozen=True):
     dtype: Annotated[
         str,
         option(
-            "what weights are stored in, such as bf16, fp8, int4 (default: as the model's; several: --sweep)",
+            "type of stored weights, such as bf16, fp8, int4 (default: the model's; several: --sweep)",
             metavar="TYPE",
             label="weights in",
             placeholder="as the model's; bf16, fp8, int4",
@@ -89,7 +89,7 @@ class ServingSpec(Spec, frozen=True):
     kv_dtype: Annotated[
         str,
         option(
-            "what keys and values are cached in (default: as activations; several: --sweep)",
+            "type of cached keys and values (default: that of activations; several: --sweep)",
             metavar="TYPE",
             label="KV in",
             placeholder="as activations; fp8",

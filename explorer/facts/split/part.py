@@ -33,7 +33,7 @@ class PartSpec(Spec, frozen=True):
     start: Annotated[
         tuple[Words, ...],
         option(
-            "layers or tensors that the part begins with (default: the inputs)",
+            "first layers or tensors of the part (default: the inputs)",
             metavar="NAME,...",
             flag="--from",
             reader="names",
@@ -44,7 +44,7 @@ class PartSpec(Spec, frozen=True):
     end: Annotated[
         tuple[Words, ...],
         option(
-            "layers or tensors that it ends with (default: the outputs)",
+            "last layers or tensors of the part (default: the outputs)",
             metavar="NAME,...",
             flag="--to",
             reader="names",

@@ -55,7 +55,7 @@ class SplitSpec(Spec, frozen=True):
         Count | None,
         option(
             "most memory of a stage, such as 2G; without -n as few stages as it allows",
-            manual="most memory of a stage, such as `2G`; without `-n` as few stages as it allows",
+            manual="memory limit of a stage, such as `2G`; without `-n`, as few stages as possible",
             metavar="SIZE",
             reader="card",
             write=memory_word,
@@ -86,7 +86,7 @@ class SplitSpec(Spec, frozen=True):
     ] = None
     micro_batches: Annotated[Count, option("how many micro-batches go through the pipeline", metavar="N")] = 8
     schedule: Annotated[Literal["gpipe", "1f1b"], option("order of work in a training step")] = "1f1b"
-    optimizer: Annotated[Literal["sgd", "momentum", "adam"], option("whose memory is counted")] = "sgd"
+    optimizer: Annotated[Literal["sgd", "momentum", "adam"], option("optimizer whose memory counts")] = "sgd"
 
 
 class StageTraining(Struct, frozen=True):

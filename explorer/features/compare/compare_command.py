@@ -38,7 +38,7 @@ COMMAND = Command(
     ("M1", "M2", "..."),
     (
         HARDWARE,
-        Option("--verify", "prove that each computes what the first does"),
+        Option("--verify", "prove that each model computes the same as the first"),
         "--draws",
         "--seed",
         *OPENING,

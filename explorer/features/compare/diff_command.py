@@ -41,7 +41,7 @@ COMMAND = Command(
             "the two layer trees side by side, with what each layer and group costs more or less;\n"
             "of two modules without an export",
         ),
-        Option("--differences", "of the trees only what differs"),
+        Option("--differences", "only the differing layers of the trees"),
         *OPENING,
         *PRINTING,
     ),

@@ -43,10 +43,11 @@ COMMAND = Command(
                 (
                     "--atol",
                     "X",
-                    "outputs may differ by X, of quantized models say; then only they are compared",
+                    "allowed absolute difference of the outputs, for example of quantized models; then only"
+                    " outputs are compared",
                 ),
-                ("--rtol", "X", "outputs may differ by X times the original's value, beside --atol"),
-                ("--snr", "DB", "outputs need a signal to noise ratio of DB decibels or more"),
+                ("--rtol", "X", "allowed difference relative to the original's value, added to --atol"),
+                ("--snr", "DB", "least signal to noise ratio of the outputs, in decibels"),
             )
         ),
         SEVERAL_SIZES,

@@ -57,7 +57,7 @@ COMMAND = Command(
             "how TorchScript is made: traced with inputs (default), or compiled from source",
             choices=("trace", "script"),
         ),
-        Option("--fold", "fold batch normalization, constants and what does nothing away (to ONNX)"),
+        Option("--fold", "remove batch normalization, constants and no-ops, with proof (to ONNX)"),
         *PROVED,
         *OPENING,
         *PRINTING,

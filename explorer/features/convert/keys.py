@@ -11,7 +11,7 @@ COMMANDS = (
         ("W",),
         "W",
         "Convert…",
-        "Write the opened model as another kind of file, and show that it is the same",
+        "Write the original model in another format, and compare both",
         CHANGE,
         "convert_action.convert",
         menu=True,

@@ -99,23 +99,23 @@ COMMAND = Command(
             "for); of a layer how many edges away its neighbors may stand (default 2)",
             "N",
             least=1,
-            manual="how many levels of groups are opened, 1 for none; by default as many as a picture has"
-            " room for. Of a layer: how many edges away its neighbors may stand (2)",
+            manual="levels of groups to open, 1 for none (default: as many as a picture has room for); with"
+            " a layer: the distance of its neighbors in edges (2)",
         ),
         Option(
             "--steps",
-            "with --layer: draw it, a group too as one box, with what stands so many edges away",
+            "with --layer: draw it as one box, with its neighbors up to N edges away",
             "N",
             least=1,
         ),
         Option(
             "--unfold",
-            "a group that is opened in its place, with what it stands in; may be given again",
+            "a group to open in place, with its parents; repeatable",
             "LAYER",
             many=True,
         ),
-        Option("--from", "with --to: the paths that lead from this layer or group ...", "LAYER"),
-        Option("--to", "... to this one are lit, and counted", "LAYER"),
+        Option("--from", "with --to: highlight and count the paths from this layer or group ...", "LAYER"),
+        Option("--to", "... to this one", "LAYER"),
         Option(
             "--color",
             "what boxes are colored by: the family of the layer (default), macs, params, activations,\n"

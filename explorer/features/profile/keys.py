@@ -11,7 +11,7 @@ COMMANDS = (
         ("percent_sign",),
         "%",
         "Profile…",
-        "Time the model on this machine: what each layer takes, how sure, what is no layer",
+        "Time the model on this machine: each layer with its spread, and the overhead",
         LOOK,
         "profile_screen.ProfileCommand",
         menu=True,

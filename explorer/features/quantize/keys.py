@@ -11,7 +11,7 @@ COMMANDS = (
         ("Q",),
         "Q",
         "Quantize…",
-        "Other number formats for weights and inputs; of one quantized here what each layer lost",
+        "Choose number formats for weights and inputs; in a quantized state, show each layer's loss",
         CHANGE,
         "quantize_screen.QuantizeCommand",
         menu=True,

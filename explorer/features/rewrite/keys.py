@@ -11,7 +11,7 @@ COMMANDS = (
         ("ampersand",),
         "&",
         "Fold operators…",
-        "Batch normalization into weights, constants, Identity and Dropout away, proved",
+        "Remove batch normalization, constants, Identity and Dropout, with proof",
         CHANGE,
         "fold_action.fold",
         menu=True,

@@ -37,7 +37,7 @@ _SPLIT_OPTIONS = (
         "a folder for the stages and stages.json (without it only told)",
         "FOLDER",
         short="-o",
-        manual="a folder for the stages as ONNX files, and `stages.json`; without it they are only told",
+        manual="folder for the stages as ONNX files and `stages.json`; without it they are only printed",
     ),
     Option(
         "--to",
@@ -48,7 +48,7 @@ _SPLIT_OPTIONS = (
         manual="what the stages are: `onnx`, or of a module `torch`: .pt2 files, cut by"
         " torch.distributed.pipelining, with `run.py` for torchrun, proved by training steps in processes",
     ),
-    Option("--plot", "also draw who works when, as SVG or PNG", "FILE"),
+    Option("--plot", "also draw the schedule, as SVG or PNG", "FILE"),
     *declared_options(SplitSpec, "optimizer"),
 )
 
@@ -205,9 +205,11 @@ PIPELINE = Command(
         ),
         Option("--batch", "samples of a micro-batch, where the first size is open", "N", least=1),
         Option("--threads", "threads of each stage's operators (default 1)", "N", "1", least=1),
-        Option("--scheduler", "a Dask cluster that runs it, all of it trusted: tcp://host:8786", "ADDRESS"),
+        Option(
+            "--scheduler", "address of a Dask cluster that runs it, fully trusted: tcp://host:8786", "ADDRESS"
+        ),
         *("--input", "--dim", "--seed"),
-        Option("--output", "a .npz file for what comes out", "FILE.npz", short="-o"),
+        Option("--output", ".npz file for the outputs", "FILE.npz", short="-o"),
         "--force",
         "--memory",
         *PRINTING,

@@ -366,11 +366,11 @@ COMMAND = Command(
         HARDWARE,
         Option(
             "--buffer",
-            "bytes for the tiles that are worked on, such as 512KiB: the machine's, or of none",
+            "bytes for the current tiles, such as 512KiB; without a machine only these",
             "SIZE",
         ),
         "--order",
-        Option("--verify", "tile, write and prove each; the tiled files do not stay"),
+        Option("--verify", "tile and prove each combination; the tiled files are deleted"),
         *FORMAT_SWEEP,
         "--draws",
         "--seed",
@@ -385,12 +385,13 @@ COMMAND = Command(
         ),
         Option(
             "--beside",
-            "figures of some tilings beside each other, the first to measure by: their tiles, all, or front",
+            "compare tilings with the first of them: their tiles, all, or front",
             "TILES",
         ),
         Option(
             "--workers",
-            "processes to spread it over; 1 is this one (default: one a processor, where that pays)",
+            "processes that share the work; 1 uses only this one (default: one for each processor if that"
+            " is faster)",
             "N",
             least=1,
         ),

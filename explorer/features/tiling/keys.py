@@ -11,7 +11,7 @@ COMMANDS = (
         ("i",),
         "i",
         "Into the tiles",
-        "The chosen matmul as a grid of blocks, and which tile matmuls make each",
+        "The current matmul as a grid of blocks, with the tile matmuls of each",
         LOOK,
         "tile_view.TileViewCommand",
         footer="tiles",

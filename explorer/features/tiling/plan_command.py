@@ -73,7 +73,7 @@ COMMAND = Command(
         *declared_options(explorer.TileSpec, without=("accumulator",)),
         HARDWARE,
         "--order",
-        Option("--formulas", "how every figure of every matmul comes about"),
+        Option("--formulas", "print the formula of each figure of each matmul"),
         Option(
             "--steps",
             "what the buffer holds at so many tile matmuls of the largest matmul, from step FIRST on",

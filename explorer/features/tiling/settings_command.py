@@ -50,7 +50,7 @@ COMMAND = Command(
     ("MODEL",),
     (
         *_TILE,
-        Option("--formats", "which number formats each layer would take, in place of how it is tiled"),
+        Option("--formats", "print the number formats of each layer instead of its tiling"),
         *_FORMAT_OPTIONS,
         *OPENING,
         *TABLE,

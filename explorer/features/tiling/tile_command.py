@@ -132,8 +132,8 @@ COMMAND = Command(
             "what to make: an ONNX file (default), or a PyTorch module whose layers are tiled",
             default="onnx",
             choices=("onnx", "torch"),
-            manual="what to make: an ONNX file (the default), or an nn.Module whose layers are tiled, as"
-            " `.pt2` or TorchScript",
+            manual="kind of result: an ONNX file (default), or an nn.Module with tiled layers, as `.pt2` or"
+            " TorchScript",
         ),
         "--dynamic",
         *FIRST,

@@ -25,7 +25,7 @@ COMMANDS = (
         ("A",),
         "A",
         "Evaluate on data…",
-        "Accuracy, loss and confusions on the samples of a file, as opened and as it is now",
+        "Accuracy, loss and confused classes on the samples of a file, of the original and the current model",
         LOOK,
         "evaluate_screen.EvaluateCommand",
         menu=True,

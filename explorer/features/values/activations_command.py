@@ -20,15 +20,14 @@ _LOSS = Option(
     "what flows back comes from: sum (default), mse, cross-entropy, or a .npy file with the gradient\n"
     "of the first output (with --backward)",
     "NAME|FILE",
-    manual="with `--backward`: what flows back comes from `sum` of the outputs (default), `mse`,"
-    " `cross-entropy`, or a `.npy` with the gradient of the first output",
+    manual="with `--backward`: the loss: `sum` of the outputs (default), `mse`, `cross-entropy`, or a"
+    " `.npy` file with the gradient of the first output",
 )
 _BACKWARD = (
     Option(
         "--backward",
         "the gradients that flow back to what layers put out and to weights, in place of that (nn.Module)",
-        manual="the same of the gradients that flow back to what layers put out and to their weights"
-        " (of modules)",
+        manual="statistics of the gradients of layer outputs and weights instead (modules only)",
     ),
     _LOSS,
     Option(
@@ -41,7 +40,7 @@ _BACKWARD = (
 )
 _BATCH = Option(
     "--batch",
-    "samples of --input that run at a time, where the model leaves that open (default: all)",
+    "samples of --input in one run, if the model's batch is open (default: all)",
     "N",
     least=1,
 )

@@ -16,15 +16,15 @@ _OWN = (
         manual="which numbers, as numpy has it: `'[0:1, :8]'`, `'3, ..., ::2'`, `'-1'`; without it a large"
         " tensor is told by its edges",
     ),
-    Option("--before", "set the numbers of another model beside, and how far they are apart", "MODEL"),
+    Option("--before", "compare with the numbers of another model", "MODEL"),
     Option(
         "--before-name",
-        "what the tensor is called there, if neither the same nor as its quantized integers are",
+        "name of the tensor in the other model, if it differs",
         "NAME",
     ),
     Option(
         "--map",
-        "draw the tensor as a map of so many cells, with what is far out in it (default 24x64)",
+        "draw the tensor as a map of this many cells, with its outliers (default 24x64)",
         "ROWSxCOLUMNS",
         reads="map_size",
     ),

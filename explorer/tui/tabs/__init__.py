@@ -40,15 +40,16 @@ class TabKey(Struct, frozen=True):
 
 # fmt: off
 TABS: tuple[TabKey, ...] = (
-    TabKey("layer", "1", "Layer", "Lay", "What is known of the chosen layer", "lines", "layer.LayerTab"),
+    TabKey("layer", "1", "Layer", "Lay",
+        "Figures, inputs, outputs and attributes of the current layer", "lines", "layer.LayerTab"),
     TabKey("model", "2", "Model", "Mod", "Totals, inputs, outputs, assumptions", "lines", "model.ModelTab"),
     TabKey("operators", "3", "Operators", "Ops",
         "Each operator type: count, cost, ranges of attributes", "rows",
         "operators.OperatorsTab"),
-    TabKey("diff", "4", "Diff", "Diff", "What changed against the model as opened", "rows", "diff.DiffTab"),
-    TabKey("memory", "5", "Memory", "Mem", "What is live at each step, and what makes the peak", "plot",
+    TabKey("diff", "4", "Diff", "Diff", "Changes from the original model", "rows", "diff.DiffTab"),
+    TabKey("memory", "5", "Memory", "Mem", "Memory in use at each step, and the tensors of the peak", "plot",
         "memory.MemoryTab"),
-    TabKey("roofline", "6", "Roofline", "Roof", "What bounds each layer on a machine, and the least time",
+    TabKey("roofline", "6", "Roofline", "Roof", "The limit of each layer on a machine, and its least time",
         "plot", "roofline.RooflineTab"),
 )
 # fmt: on

@@ -146,14 +146,16 @@ COMMAND = Command(
             "share,flops,ops,weights,bits,activations,read,written,bytes,intensity,time,utilization,dtype,"
             "calls,status` and others (a name that is none is told them)",
         ),
-        Option("--filter", "only what this finds, such as 'op:Conv read>1M' (explorer help filter)", "TEXT"),
-        Option("--sort", "siblings by this column, the largest first; -COLUMN the other way", "COLUMN"),
+        Option(
+            "--filter", "only layers that match, such as 'op:Conv read>1M' (explorer help filter)", "TEXT"
+        ),
+        Option("--sort", "sort by this column, the largest first; -COLUMN the smallest first", "COLUMN"),
         Option("--depth", "levels of the tree", "N", least=1),
         Option(
             "--fold-constants",
             "constants and shape arithmetic as one row in each group ('+89 constant'), as on the screen",
         ),
-        Option("--flat", "layers without groups, one below the other, sorted together"),
+        Option("--flat", "a flat list of layers without groups"),
         Option(
             "--style",
             "columns that go together: our own tree, those of torchinfo (its own table, made by torchinfo,\n"
@@ -174,14 +176,14 @@ COMMAND = Command(
             "NAMES",
             reads="names",
         ),
-        Option("--compare", "where torchinfo's numbers are not ours, and which rule decides"),
+        Option("--compare", "where torchinfo's numbers differ from Explorer's, and why"),
         Option(
             "--layer",
             "one layer or group: its figures, the layers that it reads and those that read it",
             "PATH",
         ),
         *MACHINE,
-        Option("--tile", "tile size that the column utilization is of: 64 or 64x64x64", "SIZE", reads="tile"),
+        Option("--tile", "tile size for the column utilization: 64 or 64x64x64", "SIZE", reads="tile"),
         "--overlay",
         Option(
             "--provider",
@@ -189,9 +191,8 @@ COMMAND = Command(
             "all that it has here, or some in the order in which they choose, such as cuda,cpu",
             "all|NAMES",
             reads="providers",
-            manual="which execution provider of onnxruntime runs each layer, the partitions that makes, and"
-            " the bytes that go from one to another: `all` that it has here, or some in the order in which"
-            " each takes what it can (`cuda,cpu`)",
+            manual="the execution provider of onnxruntime that runs each layer, the partitions, and the"
+            " bytes between them: `all` available providers, or some in order of priority (`cuda,cpu`)",
         ),
         *OPENING,
         *TABLE,

@@ -38,8 +38,8 @@ COMMAND = Command(
     (
         "--output",
         "--force",
-        Option("--measured", "run the model, too: where the time goes, in pictures and tables"),
-        Option("--steps", "of --measured: timed runs (default: until the median is sure)", "N", least=1),
+        Option("--measured", "run the model, and add measured times in pictures and tables"),
+        Option("--steps", "of --measured: timed runs (default: until the median is stable)", "N", least=1),
         "--batch",
         "--optimizer",
         *MACHINE,

@@ -20,7 +20,7 @@ COMMAND = Command(
     "cache",
     "show where results are cached, and how large the cache is",
     (),
-    (Option("--clear", "remove it"), *PRINTING),
+    (Option("--clear", "delete the kept analyses"), *PRINTING),
     ("explorer cache", "explorer cache --clear"),
     _run,
     usage="cache",

@@ -23,7 +23,7 @@ COMMAND = Command(
     "doctor",
     "check the installation, and print commands that repair it",
     (),
-    (Option("--extras", "import the packages of extras, too, which takes seconds"), *PRINTING),
+    (Option("--extras", "also import the packages of extras (takes seconds)"), *PRINTING),
     ("explorer doctor", "explorer doctor --json", "explorer doctor --extras"),
     _run,
     usage="doctor",

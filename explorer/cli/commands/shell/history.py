@@ -80,7 +80,7 @@ COMMAND = Command(
         "--output",
         Option(
             "--state",
-            "only what leads to this state, in the script (its number or name; default: all)",
+            "only the commands for this state in the script (number or name; default: all)",
             "STATE",
         ),
         Option(
