@@ -17,7 +17,7 @@ TRAINING_SWEEP = (
         " `lr=1e-4..1e-2,batch=64,256` (`lr`, `batch`, `epochs`, `optimizer`; a range goes by tens, or by"
         " doubling); `--take 1:best.ckpt` writes the weights of a row",
     ),
-    Option("--trials", "so many of --train, drawn from the whole of its ranges", "N", least=1),
+    Option("--trials", "number of trainings, drawn at random from the ranges of --train", "N", least=1),
     *declared_options(SampleSpec),
     *declared_options(TrainSpec, "held"),
 )

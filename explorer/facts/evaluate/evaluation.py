@@ -38,8 +38,8 @@ class SampleSpec(Spec, frozen=True):
         option(
             "the array or column that is to be met (default: labels, label, y, targets, target; the last"
             " column)",
-            manual="the array or column that is to be met; by default `labels`, `label`, `y`, `targets` or"
-            " `target`, of a table the last column",
+            manual="array or column with the labels (default: `labels`, `label`, `y`, `targets` or"
+            " `target`, or the last column of a table)",
             metavar="NAME",
         ),
     ] = ""
@@ -48,8 +48,8 @@ class SampleSpec(Spec, frozen=True):
         option(
             "arrays or columns that go in, separated by commas, or input=array (default: by name, or the"
             " rest)",
-            manual="arrays or columns that go in, separated by commas, in the order of the model's inputs or"
-            " as `input=array`; by default what is called like the inputs, or what is left",
+            manual="input arrays or columns, with commas, in the order of the model's inputs or as"
+            " `input=array` (default: those with the names of the inputs, or all others)",
             metavar="NAMES",
             reader="names",
             joined=True,
@@ -58,7 +58,7 @@ class SampleSpec(Spec, frozen=True):
     ] = ()
     task: Annotated[
         Literal["classification", "regression"] | None,
-        option("what labels say (default: whole numbers are classes)"),
+        option("kind of labels (default: whole numbers are classes)"),
     ] = None
 
 
