@@ -71,7 +71,7 @@ def rename_weights(model: Model, step: EditStep) -> tuple[Model, str]:
     first = names[weights[0]]
     return replace(
         model, graph=graph
-    ), f"{len(names):,} stored tensors are '{first}' to '{names[weights[-1]]}'"
+    ), f"stored tensors renamed ({len(names):,}): '{first}' to '{names[weights[-1]]}'"
 
 
 def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:
