@@ -49,9 +49,9 @@ def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
     for option in command.options.values():
         spellings = [s for s in (option.short, option.flag) if s]
         if option.metavar:
-            parser.add_argument(*spellings, metavar=option.metavar, help=option.help)
+            parser.add_argument(*spellings, metavar=option.metavar, help=option.help.replace("%", "%%"))
         else:
-            parser.add_argument(*spellings, action="store_true", help=option.help)
+            parser.add_argument(*spellings, action="store_true", help=option.help.replace("%", "%%"))
     return parser.format_help()
 
 
