@@ -213,7 +213,7 @@ def _figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
         compulsory=compulsory,
         orders=orders,
         buffer=buffer,
-        lower_bound=_lower_bound(shape, bound_buffer, compulsory),
+        lower_bound=lower_bound(shape, bound_buffer, compulsory),
         bound_buffer=bound_buffer,
         systolic=tuple(_systolic(dataflow, shape, machine, orders) for dataflow in dimensions.ARRAY_AXES)
         if machine.array
@@ -309,7 +309,7 @@ def _per_cycle(amount: int, rate: float | None) -> int | None:
     return -(-amount * denominator // numerator)
 
 
-def _lower_bound(shape: dimensions.SiteDims, buffer: int, compulsory: int) -> int:
+def lower_bound(shape: dimensions.SiteDims, buffer: int, compulsory: int) -> int:
     """Computes the least bytes between memory and buffer: 2 M N K / sqrt(S) elements.
 
     The result is at least the compulsory traffic. S is the number of elements of the narrower type that fit

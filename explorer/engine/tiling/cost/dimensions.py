@@ -45,14 +45,21 @@ def site_dims(site: SitePlan | SiteCost) -> SiteDims:
     Raises:
         Misuse: The width of one of the site's types is unknown.
     """
-    widths = []
-    for dtype in (site.dtype, site.accumulator):
-        if dtype not in _BITS:
-            raise Misuse(f"the size of a '{dtype}' is not known", where=site.name)
-        widths.append(_BITS[dtype])
+    width, sum_width = (type_bits(dtype, site.name) for dtype in (site.dtype, site.accumulator))
     padded = site.edges == "padded"
     macs = site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
-    return SiteDims(site.M, site.K, site.N, site.batch, site.tile, padded, widths[0], widths[1], macs)
+    return SiteDims(site.M, site.K, site.N, site.batch, site.tile, padded, width, sum_width, macs)
+
+
+def type_bits(dtype: str, site: str) -> int:
+    """Returns the bits of an element of a number type.
+
+    Raises:
+        Misuse: The width of the type is unknown.
+    """
+    if dtype not in _BITS:
+        raise Misuse(f"the size of a '{dtype}' is not known", where=site)
+    return _BITS[dtype]
 
 
 def grid_of(shape: SiteDims) -> tuple[int, int, int]:

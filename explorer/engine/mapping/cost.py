@@ -1,0 +1,555 @@
+"""Cost of a mapping: bytes at each level, capacity, cycles and energy, from the counts of `nest`.
+
+Time is a pipeline over the tiles of the first level: while the array computes a tile, the next tile is loaded
+and the previous output is stored, as far as the memory has buffers for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from explorer.base.errors import Misuse
+from explorer.engine.mapping.nest import (
+    AXES,
+    OPERAND_AXES,
+    Nest,
+    Operand,
+    Triple,
+    core_extents,
+    extents,
+    moved,
+)
+from explorer.engine.tiling.cost import dimensions, lower_bound
+from explorer.facts.cost import ORDERS
+from explorer.facts.mapping import (
+    Epilogue,
+    LevelMoves,
+    MappingCost,
+    Memory,
+    MemoryCost,
+    MemoryMachine,
+    NestLevel,
+    SiteMapping,
+)
+
+ARRAY = "array"
+"""Name of the innermost level."""
+
+
+def memory_levels(machine: MemoryMachine) -> list[tuple[Memory, ...]]:
+    """Groups the memories into levels, from the outermost in.
+
+    Memories that follow each other and hold different operands form one level, such as a scratchpad for both
+    operands and an accumulator for the sums.
+    """
+    groups: list[list[Memory]] = []
+    for index, memory in enumerate(machine.memories):
+        held = {operand for other in groups[-1] for operand in other.holds} if index > 1 else set()
+        same_cores = index > 1 and memory.cores == 1
+        if index > 1 and not memory.inside and same_cores and not held & set(memory.holds):
+            groups[-1].append(memory)
+        else:
+            groups.append([memory])
+    return [tuple(group) for group in groups]
+
+
+def nest_of(mapping: SiteMapping, machine: MemoryMachine) -> Nest:
+    """Builds the loop nest of a mapping.
+
+    Raises:
+        Misuse: The mapping does not have one level for each level of memory and one for the array, a level
+            divides more tiles than it has cores, or a tile is larger than the tile outside of it.
+    """
+    groups = memory_levels(machine)[1:]
+    if len(mapping.levels) != len(groups) + 1:
+        names = ", ".join([*("+".join(memory.name for memory in group) for group in groups), ARRAY])
+        raise Misuse(
+            f"{len(mapping.levels)} levels, but the machine has {len(groups) + 1}: {names}",
+            where=mapping.site,
+            hint="a mapping has one level for each of them, from the outermost in",
+        )
+    outer: Triple = mapping.size
+    for index, level in enumerate(mapping.levels):
+        cores = groups[index][0].cores if index < len(groups) else 1
+        if math.prod(level.split) > cores:
+            raise Misuse(
+                f"a split into {math.prod(level.split)} cores",
+                where=f"{mapping.site}, level {index + 1}",
+                hint=f"the level has {cores}",
+            )
+        for axis, (inner_tile, outer_tile) in enumerate(zip(level.tile, outer, strict=True)):
+            if inner_tile > outer_tile and index < len(groups):
+                raise Misuse(
+                    f"a tile of {inner_tile} along {AXES[axis].upper()}",
+                    where=f"{mapping.site}, level {index + 1}",
+                    hint=f"the tile outside of it has {outer_tile}",
+                )
+        outer = level.tile
+    if sum(level.split[1] > 1 for level in mapping.levels) > 1:
+        raise Misuse("K is split among cores at two levels", where=mapping.site, hint="split K at one level")
+    for index, level in enumerate(mapping.levels):
+        if level.keep and (index or math.prod(level.split) > 1):
+            raise Misuse(
+                f"level {index + 1} keeps the whole of {level.keep}",
+                where=mapping.site,
+                hint="only the first level can, and only without cores",
+            )
+    holds = [*("".join(sorted("".join(memory.holds for memory in group))) for group in groups), "ABC"]
+    nest = Nest(mapping.size, mapping.levels, tuple(holds))
+    if mapping.epilogue != Epilogue() and epilogue_level(nest) < 0:
+        raise Misuse(
+            "cores divide K and add their sums in the outermost memory, so no operator can be fused",
+            where=mapping.site,
+            hint="divide M or N among the cores, or leave the epilogue out",
+        )
+    return nest
+
+
+class _Widths(NamedTuple):
+    """Bits of an element of the operands, of the sums, and of the output."""
+
+    operand: int
+    sums: int
+    output: int
+
+
+def _widths(mapping: SiteMapping) -> _Widths:
+    bits = [
+        dimensions.type_bits(dtype, mapping.site)
+        for dtype in (mapping.dtype, mapping.accumulator, mapping.epilogue.output or mapping.accumulator)
+    ]
+    return _Widths(*bits)
+
+
+def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
+    """Computes the cost of one run of a mapping, its batch included.
+
+    Raises:
+        Misuse: The mapping does not match the machine, or the size of a number type is unknown.
+    """
+    nest, widths = nest_of(mapping, machine), _widths(mapping)
+    groups = memory_levels(machine)
+    moves = tuple(_moves(mapping, machine, nest, widths))
+    memories = tuple(_memory_costs(mapping, machine, nest, widths, moves))
+    macs = mapping.batch * math.prod(mapping.size)
+    rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
+    array = _array_cycles(nest, machine, rate)
+    array_cycles = None if array is None else math.ceil(array * mapping.batch)
+    slots = _products(nest) * math.prod(nest.levels[-1].tile) * _cores(machine)
+    cycles_by_name = {memory.name: memory.cycles for memory in memories if memory.cycles is not None}
+    if array_cycles is not None:
+        cycles_by_name = {ARRAY: array_cycles, **cycles_by_name}
+    pipeline = _pipeline(mapping, machine, nest, widths, rate) if array is not None else None
+    cycles = None if pipeline is None else max(math.ceil(pipeline * mapping.batch), *cycles_by_name.values())
+    clock = machine.hardware.clock
+    compulsory = mapping.batch * (
+        sum(_bytes(mapping.size, operand, widths.operand) for operand in ("A", "B"))
+        + _bytes(mapping.size, "C", widths.output)
+    )
+    capacity = sum(memory.size or 0 for memory in groups[1]) if len(groups) > 1 else 0
+    narrow = min(widths.sums, widths.output)
+    shape = dimensions.SiteDims(
+        *mapping.size, mapping.batch, nest.levels[0].tile, False, widths.operand, narrow, macs
+    )
+    outer = memories[0]
+    energies = [memory.pj for memory in memories]
+    arithmetic = None if machine.mac_pj is None else macs * machine.mac_pj
+    return MappingCost(
+        mapping=mapping,
+        macs=macs,
+        utilization=math.prod(mapping.size) / slots,
+        moves=moves,
+        memories=memories,
+        traffic=outer.reads + outer.writes,
+        fits=not any(memory.missing for memory in memories),
+        array_cycles=array_cycles,
+        cycles=cycles,
+        bound=max(cycles_by_name, key=lambda name: cycles_by_name[name]) if array is not None else "",
+        seconds=None if cycles is None or clock is None else cycles / clock,
+        pj=None if arithmetic is None or None in energies else arithmetic + sum(pj or 0 for pj in energies),
+        compulsory=compulsory,
+        lower_bound=lower_bound(shape, capacity, compulsory),
+    )
+
+
+def _bytes(sizes: Sequence[int], operand: Operand, bits: int) -> int:
+    rows, columns = OPERAND_AXES[operand]
+    return dimensions.packed_bytes(sizes[rows] * sizes[columns], bits)
+
+
+def _cores(machine: MemoryMachine) -> int:
+    return math.prod(memory.cores for memory in machine.memories)
+
+
+def epilogue_level(nest: Nest) -> int:
+    """Returns the level that applies the epilogue to finished sums before they leave it, or -1.
+
+    That is the innermost level that holds sums in a memory, or the array if none does. If cores divide K, it
+    is outside of these cores, where their sums are added. -1 means that they are added in the outermost
+    memory, so that sums leave the chip in the accumulator's type.
+    """
+    last = len(nest.levels) - 1
+    split = next((index for index, level in enumerate(nest.levels) if level.split[1] > 1), last + 1)
+    levels = [level for level in nest.holders("C") if level < last and level < split]
+    if levels:
+        return levels[-1]
+    return last if split > last and nest.holders("C") == [last] else -1
+
+
+def _moves(
+    mapping: SiteMapping, machine: MemoryMachine, nest: Nest, widths: _Widths, instance: int = -1
+) -> list[LevelMoves]:
+    """Lists the bytes that move at each level, of all instances or of the first instance of a level."""
+    groups = memory_levels(machine)
+    finishing = epilogue_level(nest)
+    last = len(nest.levels) - 1
+
+    def holder(level: int, operand: Operand) -> str:
+        if level == last:
+            return ARRAY
+        return next(memory.name for memory in groups[level + 1] if operand in memory.holds)
+
+    def sums(count: int, finished: int, level: int) -> int:
+        finished = finished if level <= finishing else 0
+        partial = dimensions.packed_bytes(count - finished, widths.sums)
+        return partial + dimensions.packed_bytes(finished, widths.output)
+
+    moves = []
+    for level in range(len(nest.levels)):
+        for operand in OPERAND_AXES:
+            if operand not in nest.holds[level]:
+                continue
+            count = moved(nest, operand, level, first_read=machine.first_read, instance=instance)
+            outer = [index for index in nest.holders(operand) if index < level]
+            width = widths.sums if operand == "C" else widths.operand
+            moves.append(
+                LevelMoves(
+                    level=level,
+                    operand=operand,
+                    memory=holder(level, operand),
+                    outside=holder(outer[-1], operand) if outer else machine.memories[0].name,
+                    loads=mapping.batch * dimensions.packed_bytes(count.loads, width),
+                    stores=mapping.batch * sums(count.stores, count.finished, level),
+                    outside_reads=mapping.batch * dimensions.packed_bytes(count.outside_reads, width),
+                    outside_writes=mapping.batch * sums(count.outside_writes, count.outside_finished, level),
+                )
+            )
+    moves += _epilogue_moves(mapping, machine, nest, finishing, holder(finishing, "C"))
+    return moves
+
+
+def _epilogue_moves(
+    mapping: SiteMapping, machine: MemoryMachine, nest: Nest, level: int, memory: str
+) -> list[LevelMoves]:
+    """Lists the bytes of the bias and the residual, which are read when a tile of sums is finished."""
+    epilogue, (M, _, N) = mapping.epilogue, mapping.size
+    rows_of_tiles = sum(extents(M, nest.levels[: level + 1], 0).values())
+    outside = machine.memories[0].name
+    sizes = {
+        "bias": mapping.batch * rows_of_tiles * N * epilogue.bias_bytes,
+        "residual": mapping.batch * M * N * epilogue.residual_bytes,
+    }
+    return [
+        LevelMoves(level, operand, memory, outside, size, 0, size, 0)  # type: ignore[arg-type]
+        for operand, size in sizes.items()
+        if size
+    ]
+
+
+# -- memories
+
+
+def _memory_costs(
+    mapping: SiteMapping,
+    machine: MemoryMachine,
+    nest: Nest,
+    widths: _Widths,
+    moves: Sequence[LevelMoves],
+) -> list[MemoryCost]:
+    costs = []
+    for index, group in enumerate(memory_levels(machine)):
+        has_cores = any(math.prod(level.split) > 1 for level in nest.levels[:index])
+        of_instance = _moves(mapping, machine, nest, widths, index - 1) if has_cores else moves
+        for memory in group:
+            tiles = _tiles(memory, nest, index - 1, widths) if index else {}
+            held = sum(getattr(memory.buffers, operand) * size for operand, size in tiles.items())
+            reads, writes = _accesses(moves, memory.name)
+            busiest_reads, busiest_writes = _accesses(of_instance, memory.name)
+            missing = 0 if memory.size is None else max(held - memory.size, 0)
+            costs.append(
+                MemoryCost(
+                    name=memory.name,
+                    size=memory.size,
+                    held=held,
+                    tiles=tiles,
+                    missing=missing,
+                    reads=sum(reads.values()),
+                    writes=sum(writes.values()),
+                    cycles=_ceiling(
+                        transfer_cycles(memory, sum(busiest_reads.values()), sum(busiest_writes.values()))
+                    ),
+                    pj=_energy(memory, reads, writes),
+                )
+            )
+    return costs
+
+
+def _tiles(memory: Memory, nest: Nest, level: int, widths: _Widths) -> dict[str, int]:
+    """Computes the bytes of one tile of each operand that a memory holds."""
+    step = nest.levels[level]
+    tiles = {}
+    for operand, (rows, columns) in OPERAND_AXES.items():
+        if operand in memory.holds:
+            lengths = nest.size if operand in step.keep else step.tile
+            elements = min(lengths[rows], nest.size[rows]) * min(lengths[columns], nest.size[columns])
+            bits = widths.sums if operand == "C" else widths.operand
+            tiles[operand] = dimensions.packed_bytes(elements, bits)
+            if operand == "C":
+                tiles["out"] = dimensions.packed_bytes(elements, widths.output)
+    return tiles
+
+
+def _accesses(moves: Sequence[LevelMoves], name: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Adds up the bytes read from a memory and written to it, by operand."""
+    reads: dict[str, int] = {}
+    writes: dict[str, int] = {}
+    for move in moves:
+        if move.outside == name:
+            reads[move.operand] = reads.get(move.operand, 0) + move.outside_reads
+            writes[move.operand] = writes.get(move.operand, 0) + move.outside_writes
+        if move.memory == name and move.operand in OPERAND_AXES:
+            reads[move.operand] = reads.get(move.operand, 0) + move.stores
+            writes[move.operand] = writes.get(move.operand, 0) + move.loads
+    return reads, writes
+
+
+def _energy(memory: Memory, reads: Mapping[str, int], writes: Mapping[str, int]) -> float | None:
+    if (any(reads.values()) and memory.read_pj is None) or (any(writes.values()) and memory.write_pj is None):
+        return None
+
+    return word_accesses(reads, memory.read_word) * (memory.read_pj or 0) + word_accesses(
+        writes, memory.write_word
+    ) * (memory.write_pj or 0)
+
+
+def word_accesses(sizes: Mapping[str, int], words: Mapping[Any, int]) -> float:
+    """Computes the number of accesses for bytes of each operand. The epilogue's inputs have words of C."""
+    return sum(size / words.get(operand, words.get("C", 1)) for operand, size in sizes.items())
+
+
+def transfer_cycles(memory: Memory, reads: int, writes: int) -> Fraction | None:
+    """Computes the cycles in which a memory moves bytes, or None if none of its rates is known."""
+    rates = memory.bytes_per_cycle, memory.read_bytes_per_cycle, memory.write_bytes_per_cycle
+    amounts = reads + writes, reads, writes
+    times = [Fraction(amount) / _exact(rate) for amount, rate in zip(amounts, rates, strict=True) if rate]
+    return max(times) if times else None
+
+
+def _exact(rate: float) -> Fraction:
+    # the decimal that the user wrote: the nearest binary fraction of 51.2 would turn 10 cycles into 11
+    return Fraction(Decimal(repr(rate)))
+
+
+def _ceiling(amount: Fraction | None) -> int | None:
+    return None if amount is None else math.ceil(amount)
+
+
+# -- time
+
+
+def _first_core(levels: int) -> tuple[Triple, ...]:
+    return ((0, 0, 0),) * levels
+
+
+def _products(nest: Nest) -> int:
+    """Counts the tiles that the first core, which has the most work, computes."""
+    last = len(nest.levels) - 1
+    core = _first_core(last + 1)
+    return math.prod(sum(core_extents(nest, last, core, axis).values()) for axis in range(3))
+
+
+def _array_cycles(nest: Nest, machine: MemoryMachine, rate: float | None) -> Fraction | None:
+    """Computes the cycles of the array for one product of the batch, or None if its rate is unknown.
+
+    A systolic array of R rows and C columns takes 2 R + C + T - 2 cycles for each stationary tile, where T is
+    the length of the streaming axis: Samajdar et al., ISPASS 2020. With a second buffer for the stationary
+    tile, only the first tile waits for its load, and only the last one for its results.
+    """
+    array = machine.hardware.array
+    last = len(nest.levels) - 1
+    if machine.overlap == "ideal" or array is None:
+        if rate is None:
+            return None
+        return _products(nest) * math.prod(nest.levels[last].tile) / _exact(rate)
+    rows, columns = array
+    axes = dimensions.ARRAY_AXES[ORDERS[nest.levels[last].order]]
+    lengths = [core_extents(nest, last - 1, _first_core(last), axis) for axis in axes]
+    cycles = 0
+    for (row, row_times), (column, column_times), (stream, stream_times) in itertools.product(
+        *(counter.items() for counter in lengths)
+    ):
+        folds = -(-row // rows) * -(-column // columns)
+        if machine.overlap == "none":
+            tile_cycles = folds * (2 * rows + columns + stream - 2)
+        else:
+            tile_cycles = rows + folds * max(stream, rows) + rows + columns - 2
+        cycles += row_times * column_times * stream_times * tile_cycles
+    return Fraction(cycles)
+
+
+def _pipeline(
+    mapping: SiteMapping, machine: MemoryMachine, nest: Nest, widths: _Widths, rate: float | None
+) -> Fraction | None:
+    """Computes the cycles of one product of the batch as a pipeline over the tiles of the first level.
+
+    The first load, then for each tile the longer of its computation and of the transfers that overlap with
+    it, then the last store. Transfers without a second buffer add to the time. Steps of the loops with equal
+    neighbors have equal times, so at most five positions of each loop are computed.
+    """
+    if len(nest.levels) == 1:
+        total = _array_cycles(nest, machine, rate)
+        moves = _moves(mapping, machine, nest, widths)
+        reads, writes = _accesses(moves, machine.memories[0].name)
+        moving = transfer_cycles(machine.memories[0], sum(reads.values()), sum(writes.values())) or Fraction(
+            0
+        )
+        return None if total is None else max(total, moving / mapping.batch)
+    return _Pipeline(mapping, machine, nest, widths, rate).cycles()
+
+
+class _Pipeline:
+    """Steps of the loops of the first level: what each loads, computes and stores."""
+
+    def __init__(
+        self, mapping: SiteMapping, machine: MemoryMachine, nest: Nest, widths: _Widths, rate: float | None
+    ) -> None:
+        self.mapping, self.machine, self.nest, self.widths, self.rate = mapping, machine, nest, widths, rate
+        self.level: NestLevel = nest.levels[0]
+        self.order = [AXES.index(axis) for axis in self.level.order]
+        self.chunk = tuple(
+            tile * split for tile, split in zip(self.level.tile, self.level.split, strict=True)
+        )
+        self.trips = tuple(-(-size // chunk) for size, chunk in zip(nest.size, self.chunk, strict=True))
+        buffers = dict.fromkeys("ABC", 1)
+        for memory in memory_levels(machine)[1]:
+            for operand in memory.holds:
+                buffers[operand] = getattr(memory.buffers, operand) + (
+                    memory.buffers.out if operand == "C" else 0
+                )
+        self.overlaps = {operand: count > 1 for operand, count in buffers.items()}
+        self.computing: dict[Triple, Fraction | None] = {}
+
+    def cycles(self) -> Fraction | None:
+        positions = [self._positions(trips) for trips in self.trips]
+        first, last = (0, 0, 0), tuple(trips - 1 for trips in self.trips)
+        outer = self.machine.memories[0]
+        total = self._transfer(outer, self._loads(first, None), {}) + self._transfer(
+            outer,
+            {},
+            self._stores(last, None),  # type: ignore[arg-type]
+        )
+        for chosen in itertools.product(*positions):
+            step: Triple = tuple(position for position, _ in chosen)  # type: ignore[assignment]
+            weight = math.prod(count for _, count in chosen)
+            after, before = self._moved(step, 1), self._moved(step, -1)
+            loads = self._loads(after, step) if after is not None else {}
+            stores = self._stores(before, step) if before is not None else {}
+            computing = self._compute(self._lengths(step))
+            if computing is None:
+                return None
+            hidden = self._transfer(outer, self._select(loads, True), self._select(stores, True))
+            waiting = self._transfer(outer, self._select(loads, False), self._select(stores, False))
+            total += weight * (max(computing, hidden) + waiting)
+        return total
+
+    def _positions(self, trips: int) -> list[tuple[int, int]]:
+        """Lists representative positions of a loop, each with the number of positions like it."""
+        if trips <= 5:
+            return [(position, 1) for position in range(trips)]
+        return [(0, 1), (1, 1), (2, trips - 4), (trips - 2, 1), (trips - 1, 1)]
+
+    def _moved(self, step: Triple, by: int) -> Triple | None:
+        """Returns the next or the previous step of the loops, or None at the end."""
+        moved_step = list(step)
+        for axis in reversed(self.order):
+            moved_step[axis] += by
+            if 0 <= moved_step[axis] < self.trips[axis]:
+                return moved_step[0], moved_step[1], moved_step[2]
+            moved_step[axis] = 0 if by > 0 else self.trips[axis] - 1
+        return None
+
+    def _lengths(self, step: Triple) -> Triple:
+        m, k, n = (
+            min(chunk, size - position * chunk)
+            for position, chunk, size in zip(step, self.chunk, self.nest.size, strict=True)
+        )
+        return m, k, n
+
+    def _changed(self, operand: Operand, step: Triple, other: Triple | None) -> bool:
+        if operand not in self.nest.holds[0]:
+            return False
+        if operand in self.level.keep:
+            return other is None
+        return other is None or any(step[axis] != other[axis] for axis in OPERAND_AXES[operand])
+
+    def _loads(self, step: Triple, before: Triple | None) -> dict[str, int]:
+        """Computes the bytes of each operand that a step loads after the step before it."""
+        lengths = self._lengths(step)
+        loads = {}
+        for operand in OPERAND_AXES:
+            if not self._changed(operand, step, before):
+                continue
+            whole = operand in self.level.keep
+            bits = self.widths.sums if operand == "C" else self.widths.operand
+            size = _bytes(self.nest.size if whole else lengths, operand, bits)
+            if operand == "C" and (whole or step[1] == 0):
+                size = 0  # the first visit starts from zero
+            loads[operand] = size
+        return loads
+
+    def _stores(self, step: Triple, after: Triple | None) -> dict[str, int]:
+        """Computes the bytes of sums or outputs that leave after a step."""
+        if not self._changed("C", step, after):
+            return {}
+        whole = "C" in self.level.keep
+        is_finished = whole or step[1] == self.trips[1] - 1
+        bits = self.widths.output if is_finished else self.widths.sums
+        return {"C": _bytes(self.nest.size if whole else self._lengths(step), "C", bits)}
+
+    def _select(self, sizes: Mapping[str, int], overlapping: bool) -> dict[str, int]:
+        return {name: size for name, size in sizes.items() if self.overlaps[name] is overlapping}
+
+    def _transfer(self, memory: Memory, loads: Mapping[str, int], stores: Mapping[str, int]) -> Fraction:
+        return transfer_cycles(memory, sum(loads.values()), sum(stores.values())) or Fraction(0)
+
+    def _compute(self, lengths: Triple) -> Fraction | None:
+        """Computes the cycles of one step: the array, or a memory inside that is slower."""
+        part: Triple = tuple(  # type: ignore[assignment]
+            min(length, tile) for length, tile in zip(lengths, self.level.tile, strict=True)
+        )
+        if part not in self.computing:
+            self.computing[part] = self._step_cycles(part)
+        return self.computing[part]
+
+    def _step_cycles(self, part: Triple) -> Fraction | None:
+        inner = Nest(part, self.nest.levels[1:], self.nest.holds[1:])
+        cycles = _array_cycles(inner, self.machine, self.rate)
+        if cycles is None:
+            return None
+        groups = memory_levels(self.machine)[1:]
+        for index, group in enumerate(groups):
+            for memory in group:
+                reads = writes = 0
+                for operand in memory.holds:
+                    below = [level for level in inner.holders(operand) if level >= index]  # type: ignore[arg-type]
+                    count = moved(inner, operand, below[0], instance=index - 1)  # type: ignore[arg-type]
+                    bits = self.widths.sums if operand == "C" else self.widths.operand
+                    reads += dimensions.packed_bytes(count.outside_reads, bits)
+                    writes += dimensions.packed_bytes(count.outside_writes, bits)
+                cycles = max(cycles, transfer_cycles(memory, reads, writes) or Fraction(0))
+        return cycles

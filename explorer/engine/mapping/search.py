@@ -1,0 +1,693 @@
+"""Search for the best mapping of a matrix product to a machine.
+
+The search space has one tile size for each level, in multiples of the array's unit, every order of the loops
+at every level, and, at the first level, the choice to keep one whole operand. For each number of trips only
+the smallest tile is tried: a larger tile with as many trips holds more and moves no less.
+
+With one memory between the outermost memory and the array the search computes the figure of every mapping in
+the space, so its result is exact. With more memories, or with several cores, it computes the most promising
+mappings and says which bound is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.engine.mapping.constraints import Constraints
+from explorer.engine.mapping.cost import mapping_cost, memory_levels
+from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Operand, Triple
+from explorer.engine.tiling.cost import dimensions
+from explorer.facts.mapping import (
+    LoopOrder,
+    MappingCost,
+    MappingSearch,
+    MemoryMachine,
+    NestLevel,
+    Objective,
+    SiteMapping,
+)
+
+_Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+
+ORDERS: tuple[LoopOrder, ...] = ("mkn", "mnk", "kmn", "knm", "nmk", "nkm")
+_BEST = 5
+"""Number of mappings that a search returns."""
+_EVALUATED = 400
+"""Largest number of mappings whose exact cycles or exact cost the search computes."""
+_OUTER_TILES = 48
+"""Number of outer tiles for which a search over three levels looks for the best inner tile."""
+
+
+def trip_tiles(size: int, unit: int) -> list[int]:
+    """Lists the smallest tile for each number of trips along an axis, in multiples of a unit.
+
+    The largest tile is the whole axis.
+    """
+    units = -(-size // unit)
+    tiles = set()
+    trips = 1
+    while trips <= units:
+        tile = -(-units // trips)
+        tiles.add(min(tile * unit, size))
+        # the next number of trips with a smaller tile
+        trips = -(-units // (tile - 1)) if tile > 1 else units + 1
+    return sorted(tiles)
+
+
+def search_mappings(
+    mapping: SiteMapping,
+    machine: MemoryMachine,
+    objective: Objective = "cycles",
+    constraints: Constraints | None = None,
+) -> MappingSearch:
+    """Finds the best mapping of a site to a machine. Equal figures are ordered by tile, then by order.
+
+    Args:
+        mapping: Site with its size, number types and epilogue. Its levels are ignored.
+        machine: The machine.
+        objective: Figure to minimize.
+        constraints: Limits on the tile of the first level, or None.
+
+    Raises:
+        Misuse: No tile fits, a constraint leaves no tile, or the objective needs a figure that the machine
+            does not give.
+    """
+    start = time.perf_counter()
+    constraints = constraints or Constraints()
+    groups = memory_levels(machine)[1:]
+    has_cores = any(memory.cores > 1 for memory in machine.memories)
+    candidates, left_out = _first_tiles(mapping, machine, constraints)
+    if not groups:
+        ranked, count, bound = _array_only(mapping, machine, constraints)
+        exact = True
+    elif len(groups) == 1 and not has_cores:
+        ranked, count, bound = _two_boundaries(mapping, machine, objective, constraints, candidates)
+        exact = True
+    else:
+        ranked, count, bound = _many_levels(mapping, machine, objective, constraints, candidates)
+        exact = False
+    key = _objective_key(objective, ranked, machine)
+    ordered = sorted(ranked, key=lambda cost: (key(cost), _tie(cost)))
+    if objective == "cycles" and exact and groups:
+        exact = _is_proved(ordered, bound)
+    best = ordered[0]
+    value = float(key(best)[0])
+    return MappingSearch(
+        best=tuple(ordered[:_BEST]),
+        front=tuple(_pareto(ordered)),
+        objective=objective,
+        count=count,
+        left_out=left_out,
+        exact=exact,
+        bound=value if exact else min(bound, value),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _is_proved(ordered: Sequence[MappingCost], bound: float) -> bool:
+    cycles = ordered[0].cycles
+    return cycles is not None and cycles <= bound
+
+
+def _tie(cost: MappingCost) -> tuple[Any, ...]:
+    return tuple((level.tile, level.order, level.keep) for level in cost.mapping.levels)
+
+
+def _objective_key(
+    objective: Objective, costs: Sequence[MappingCost], machine: MemoryMachine
+) -> Callable[[MappingCost], tuple[float, ...]]:
+    """Returns the figure to minimize, then the figures that decide between equal ones.
+
+    Raises:
+        Misuse: The machine does not give the figures.
+    """
+    figures: dict[Objective, Callable[[MappingCost], tuple[float | None, ...]]] = {
+        "cycles": lambda cost: (cost.cycles, cost.traffic, _moved_bytes(cost)),
+        "energy": lambda cost: (cost.pj, cost.traffic, _moved_bytes(cost)),
+        "traffic": lambda cost: (cost.traffic, _moved_bytes(cost)),
+        "edp": lambda cost: (cost.edp, cost.traffic, _moved_bytes(cost)),
+    }
+    figure = figures[objective]
+    if costs and figure(costs[0])[0] is None:
+        needed = {
+            "cycles": "macs_per_cycle, and bytes_per_cycle of its memories",
+            "energy": "mac_pj, and read_pj and write_pj of its memories",
+            "edp": "rates, mac_pj, and read_pj and write_pj of its memories",
+        }[objective]
+        raise Misuse(
+            f"machine '{machine.hardware.name}' does not give the {objective} of a mapping",
+            where="--objective",
+            hint=f"add {needed}; or minimize the traffic: --objective traffic",
+        )
+    return lambda cost: tuple(float(value or 0) for value in figure(cost))
+
+
+def _moved_bytes(cost: MappingCost) -> int:
+    return sum(move.loads + move.stores for move in cost.moves)
+
+
+def _pareto(costs: Iterable[MappingCost]) -> list[MappingCost]:
+    """Keeps the costs that no other improves in cycles, energy and bytes held in the first level at once."""
+    front: list[tuple[tuple[float, ...], MappingCost]] = []
+    for cost in costs:
+        held = sum(memory.held for memory in cost.memories[1:])
+        figures = (float(cost.cycles or cost.traffic), float(cost.pj or 0), float(held))
+        if any(all(a <= b for a, b in zip(other, figures, strict=True)) for other, _ in front):
+            continue
+        front = [
+            (other, kept)
+            for other, kept in front
+            if not all(a <= b for a, b in zip(figures, other, strict=True))
+        ]
+        front.append((figures, cost))
+    return [cost for _, cost in sorted(front, key=lambda entry: entry[0])]
+
+
+# -- tiles of the first level
+
+
+class _Tiles(NamedTuple):
+    """Tiles of the first level: their lengths along M, K and N, and the operand that each keeps whole."""
+
+    lengths: tuple[_Numbers, _Numbers, _Numbers]
+    keep: str
+
+    def chosen(self, mask: _Numbers) -> _Tiles:
+        m, k, n = (axis[mask] for axis in self.lengths)
+        return _Tiles((m, k, n), self.keep)
+
+    def tile(self, index: int) -> Triple:
+        m, k, n = (int(axis[index]) for axis in self.lengths)
+        return m, k, n
+
+
+def _first_tiles(
+    mapping: SiteMapping, machine: MemoryMachine, constraints: Constraints
+) -> tuple[list[_Tiles], dict[str, int]]:
+    """Lists the tiles of the first level that fit and meet the constraints.
+
+    Raises:
+        Misuse: No tile fits, or a constraint leaves none.
+    """
+    groups = memory_levels(machine)[1:]
+    if not groups:
+        return [], {}
+    axes = [
+        np.array(trip_tiles(size, unit), dtype=np.int64)
+        for size, unit in zip(mapping.size, machine.unit, strict=True)
+    ]
+    m, k, n = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
+    left_out: Counter[str] = Counter()
+    allowed = np.ones(len(m), dtype=bool)
+    for text, mask in constraints.masks((m, k, n)):
+        left_out[text] += int((allowed & ~mask).sum())
+        allowed &= mask
+        if not allowed.any():
+            raise Misuse(
+                f"no tile of {mapping.site} meets '{text}'",
+                where="--constrain",
+                hint=f"sizes: M {mapping.size[0]}, K {mapping.size[1]}, N {mapping.size[2]}",
+            )
+    cores = groups[0][0].cores
+    kept = []
+    for keep in ("", "A", "B", "C"):
+        tiles = _Tiles((m[allowed], k[allowed], n[allowed]), keep)
+        fits = np.ones(len(tiles.lengths[0]), dtype=bool)
+        for memory in groups[0]:
+            if memory.size is None:
+                continue
+            held = _held(mapping, machine, memory.name, tiles)
+            # cores share the tile among them
+            mask = held <= memory.size * cores
+            if not keep:
+                left_out[memory.name] += int((fits & ~mask).sum())
+            fits &= mask
+        if keep and keep not in "".join(memory.holds for memory in groups[0]):
+            continue
+        if fits.any():
+            kept.append(tiles.chosen(fits))
+    if not kept:
+        raise _too_small(mapping, machine)
+    return kept, dict(left_out)
+
+
+def _held(mapping: SiteMapping, machine: MemoryMachine, name: str, tiles: _Tiles) -> _Numbers:
+    """Computes the bytes that a memory of the first level holds for each tile."""
+    memory = next(memory for memory in machine.memories if memory.name == name)
+    total: _Numbers = np.zeros(len(tiles.lengths[0]), dtype=np.int64)
+    for operand, (rows, columns) in OPERAND_AXES.items():
+        if operand not in memory.holds:
+            continue
+        elements = (
+            np.full(len(total), mapping.size[rows] * mapping.size[columns])
+            if operand == tiles.keep
+            else tiles.lengths[rows] * tiles.lengths[columns]
+        )
+        dtype = mapping.accumulator if operand == "C" else mapping.dtype
+        total = total + getattr(memory.buffers, operand) * _packed(elements, dtype, mapping.site)
+        if operand == "C":
+            output = mapping.epilogue.output or mapping.accumulator
+            total = total + memory.buffers.out * _packed(elements, output, mapping.site)
+    return total
+
+
+def _packed(elements: _Numbers, dtype: str, site: str) -> _Numbers:
+    return -(-elements * dimensions.type_bits(dtype, site) // 8)
+
+
+def _too_small(mapping: SiteMapping, machine: MemoryMachine) -> Misuse:
+    m, k, n = (np.array([min(unit, size)]) for unit, size in zip(machine.unit, mapping.size, strict=True))
+    worst = max(
+        (
+            (int(_held(mapping, machine, memory.name, _Tiles((m, k, n), ""))[0]) - memory.size, memory)
+            for memory in memory_levels(machine)[1]
+            if memory.size is not None
+        ),
+        key=lambda pair: pair[0],
+    )
+    missing, memory = worst
+    tile = "x".join(str(int(axis[0])) for axis in (m, k, n))
+    return Misuse(
+        f"no tile of {mapping.site} fits: the smallest, {tile}, needs {missing:,} bytes more",
+        where=f"memory '{memory.name}' of {machine.hardware.name}",
+        hint=f"it has {memory.size:,} bytes; use fewer buffers, a larger memory or a smaller unit",
+    )
+
+
+# -- one memory between the outermost memory and the array
+
+
+def _array_only(
+    mapping: SiteMapping, machine: MemoryMachine, constraints: Constraints
+) -> tuple[list[MappingCost], int, float]:
+    costs = []
+    for order in constraints.orders or ORDERS:
+        tried = replace(mapping, levels=(NestLevel(order, machine.unit),))
+        costs.append(mapping_cost(tried, machine))
+    return costs, len(costs), math.inf
+
+
+class _Figures(NamedTuple):
+    """Figures of many tiles in one pair of orders; arrays with an entry for each tile.
+
+    Attributes:
+        traffic: Bytes at the outermost memory.
+        inner: Bytes between the first level and the array.
+        pj: Energy of all transfers, or zeros.
+        cycles: Cycles that no pipeline of the mapping goes below.
+    """
+
+    traffic: _Numbers
+    inner: _Numbers
+    pj: _Numbers
+    cycles: _Numbers
+
+
+def _two_boundaries(
+    mapping: SiteMapping,
+    machine: MemoryMachine,
+    objective: Objective,
+    constraints: Constraints,
+    candidates: Sequence[_Tiles],
+) -> tuple[list[MappingCost], int, float]:
+    """Computes every tile and pair of orders, and the exact cost of the best ones."""
+    pool: list[tuple[tuple[float, ...], Triple, LoopOrder, LoopOrder, str]] = []
+    count = 0
+    for tiles in candidates:
+        for outer in constraints.orders or ORDERS:
+            first = _counts(mapping, machine, tiles, outer, None)
+            for inner in ORDERS:
+                count += len(tiles.lengths[0])
+                figures = _figures(mapping, machine, tiles, outer, inner, first)
+                ranks = _ranks(objective, figures)
+                # ties by tile, then by order, so that the result does not depend on the order of the search
+                chosen = np.lexsort([*reversed(tiles.lengths), *reversed(ranks)])[: _BEST * 4]
+                pool += [
+                    (tuple(float(rank[i]) for rank in ranks), tiles.tile(i), outer, inner, tiles.keep)
+                    for i in map(int, chosen)
+                ]
+    pool.sort()
+    costs: list[MappingCost] = []
+    bound = math.inf
+    limit = _EVALUATED if objective in ("cycles", "edp") else _BEST * 6
+    for number, (ranks, tile, outer, inner, keep) in enumerate(pool):
+        if (
+            objective == "cycles"
+            and costs
+            and ranks[0] > min(cost.cycles or 0 for cost in costs)
+            and number > 20
+        ):
+            bound = ranks[0]
+            break
+        if number >= limit:
+            bound = ranks[0]
+            break
+        levels = NestLevel(outer, tile, keep=keep), NestLevel(inner, machine.unit)
+        costs.append(mapping_cost(replace(mapping, levels=levels), machine))
+    return costs, count, bound
+
+
+def _ranks(objective: Objective, figures: _Figures) -> list[_Numbers]:
+    return {
+        "cycles": [figures.cycles, figures.traffic, figures.inner],
+        "energy": [figures.pj, figures.traffic, figures.inner],
+        "traffic": [figures.traffic, figures.inner],
+        "edp": [figures.pj * figures.cycles, figures.traffic, figures.inner],
+    }[objective]
+
+
+def _counts(
+    mapping: SiteMapping, machine: MemoryMachine, tiles: _Tiles, outer: LoopOrder, inner: LoopOrder | None
+) -> dict[Operand, _Numbers]:
+    """Counts the elements loaded into the first level, or into the array if an inner order is given."""
+    holds = "".join(memory.holds for memory in memory_levels(machine)[1])
+    return {
+        operand: _loaded(mapping.size, tiles, machine.unit, outer, inner, operand)
+        for operand in OPERAND_AXES
+        if inner is not None or operand in holds
+    }
+
+
+def _loaded(
+    size: Triple, tiles: _Tiles, unit: Triple, outer: LoopOrder, inner: LoopOrder | None, operand: Operand
+) -> _Numbers:
+    """Computes `nest.fetched` for many tiles at the same time, without cores."""
+    own_axes = OPERAND_AXES[operand]
+    number = len(tiles.lengths[0])
+    if inner is None and operand == tiles.keep:
+        return np.full(number, size[own_axes[0]] * size[own_axes[1]], dtype=np.int64)
+    loops = [(0, AXES.index(axis)) for axis in outer]
+    if inner is not None:
+        loops += [(1, AXES.index(axis)) for axis in inner]
+    memo: dict[Any, tuple[_Numbers, _Numbers]] = {}
+
+    def count(
+        position: int, key: tuple[str, ...], lengths: tuple[_Numbers, ...]
+    ) -> tuple[_Numbers, _Numbers]:
+        """Returns the elements loaded from a loop on, and whether the tile changed.
+
+        Args:
+            position: Index of the loop.
+            key: For each axis, which full ('f') and last ('r') tiles led to its length.
+            lengths: Lengths of the current tile.
+        """
+        place = position, key
+        if place in memo:
+            return memo[place]
+        if position == len(loops):
+            result = lengths[own_axes[0]] * lengths[own_axes[1]], np.zeros(number, dtype=bool)
+            memo[place] = result
+            return result
+        level, axis = loops[position]
+        tile = tiles.lengths[axis] if level == 0 else unit[axis]
+        length = lengths[axis]
+        full = length // tile
+        rest = length - full * tile
+
+        def inside(letter: str, part: _Numbers) -> tuple[_Numbers, _Numbers]:
+            inner_key = (*key[:axis], key[axis] + letter, *key[axis + 1 :])
+            return count(position + 1, inner_key, (*lengths[:axis], part, *lengths[axis + 1 :]))
+
+        full_count, full_changed = inside("f", np.minimum(tile, length))
+        rest_count, rest_changed = inside("r", rest)
+        has_rest, has_full = rest > 0, full > 0
+        if axis in own_axes:
+            total = full_count * full + np.where(has_rest, rest_count, 0)
+            changed = (full + has_rest > 1) | (has_full & full_changed) | (has_rest & rest_changed)
+        else:
+            first = np.where(full_changed, full_count * full, np.where(has_full, full_count, 0))
+            last = np.where(rest_changed | ~has_full, rest_count, 0)
+            total = first + np.where(has_rest, last, 0)
+            changed = (has_full & full_changed) | (has_rest & rest_changed)
+        memo[place] = total, changed
+        return memo[place]
+
+    sizes = tuple(np.full(number, length, dtype=np.int64) for length in size)
+    return count(0, ("", "", ""), sizes)[0]
+
+
+def _figures(
+    mapping: SiteMapping,
+    machine: MemoryMachine,
+    tiles: _Tiles,
+    outer: LoopOrder,
+    inner: LoopOrder,
+    first: dict[Operand, _Numbers],
+) -> _Figures:
+    """Computes the figures of many tiles in a pair of orders."""
+    last = _counts(mapping, machine, tiles, outer, inner)
+    outputs = mapping.size[0] * mapping.size[2]
+    output = mapping.epilogue.output or mapping.accumulator
+    number = len(tiles.lengths[0])
+    memories = {memory.name: memory for memory in machine.memories}
+    reads: dict[tuple[str, str], _Numbers] = {}
+    writes: dict[tuple[str, str], _Numbers] = {}
+
+    def add(sizes: dict[tuple[str, str], _Numbers], place: tuple[str, str], amount: _Numbers) -> None:
+        sizes[place] = sizes.get(place, np.zeros(number, dtype=np.int64)) + mapping.batch * amount
+
+    inner_bytes = np.zeros(number, dtype=np.int64)
+    holder = {
+        operand: next((memory.name for memory in memory_levels(machine)[1] if operand in memory.holds), "")
+        for operand in OPERAND_AXES
+    }
+    outermost = machine.memories[0].name
+    for operand in OPERAND_AXES:
+        name = holder[operand]
+        levels = [(first[operand], outermost, name)] if name else []
+        levels.append((last[operand], name or outermost, ""))
+        for elements, outside, memory in levels:
+            if operand != "C":
+                loads, stores = (
+                    _packed(elements, mapping.dtype, mapping.site),
+                    np.zeros(number, dtype=np.int64),
+                )
+            else:
+                fresh = outputs if not machine.first_read else np.where(elements > outputs, 0, outputs)
+                loads = _packed(elements - fresh, mapping.accumulator, mapping.site)
+                # sums leave the innermost memory that holds them as outputs when they are finished
+                is_output = memory == name
+                finished = outputs if is_output else 0
+                stores = _packed(elements - finished, mapping.accumulator, mapping.site) + int(
+                    _packed(np.array(finished), output, mapping.site)
+                )
+            add(reads, (outside, operand), loads)
+            add(writes, (outside, operand), stores)
+            if memory:
+                add(writes, (memory, operand), loads)
+                add(reads, (memory, operand), stores)
+            else:
+                inner_bytes = inner_bytes + mapping.batch * (loads + stores)
+    fixed = mapping_epilogue_bytes(mapping, tiles)
+    add(reads, (outermost, "C"), fixed)
+    traffic = sum(
+        (amount for sizes in (reads, writes) for (name, _), amount in sizes.items() if name == outermost),
+        np.zeros(number, dtype=np.int64),
+    )
+    pj = np.zeros(number)
+    cycles = np.zeros(number)
+    for name, memory in memories.items():
+        totals = []
+        for sizes, words, energy in (
+            (reads, memory.read_word, memory.read_pj),
+            (writes, memory.write_word, memory.write_pj),
+        ):
+            total = np.zeros(number)
+            for (place, operand), amount in sizes.items():
+                if place == name:
+                    total = total + amount
+                    pj = pj + amount / words.get(operand, 1) * (energy or 0)  # type: ignore[call-overload]
+            totals.append(total)
+        for rate, amount in (
+            (memory.bytes_per_cycle, totals[0] + totals[1]),
+            (memory.read_bytes_per_cycle, totals[0]),
+            (memory.write_bytes_per_cycle, totals[1]),
+        ):
+            if rate:
+                cycles = np.maximum(cycles, amount / rate)
+    pj = pj + mapping.batch * math.prod(mapping.size) * (machine.mac_pj or 0)
+    return _Figures(traffic, inner_bytes, pj, cycles)
+
+
+def mapping_epilogue_bytes(mapping: SiteMapping, tiles: _Tiles) -> _Numbers:
+    """Computes the bytes of bias and residual of one product for each tile."""
+    M, _, N = mapping.size
+    rows = -(-M // tiles.lengths[0])
+    return rows * N * mapping.epilogue.bias_bytes + M * N * mapping.epilogue.residual_bytes
+
+
+# -- several memories, or several cores
+
+
+def _many_levels(
+    mapping: SiteMapping,
+    machine: MemoryMachine,
+    objective: Objective,
+    constraints: Constraints,
+    candidates: Sequence[_Tiles],
+) -> tuple[list[MappingCost], int, float]:
+    """Computes the most promising tiles of the first level, and for each the best levels inside.
+
+    Returns:
+        Costs of the mappings, the number of mappings that were compared, and the traffic of the best first
+        level: no mapping of the space moves fewer bytes at the outermost memory.
+    """
+    pool: list[tuple[float, Triple, LoopOrder, str]] = []
+    count = 0
+    for tiles in candidates:
+        for outer in constraints.orders or ORDERS:
+            first = _counts(mapping, machine, tiles, outer, None)
+            traffic = sum(
+                (
+                    _packed(elements, mapping.dtype, mapping.site)
+                    for operand, elements in first.items()
+                    if operand != "C"
+                ),
+                np.zeros(len(tiles.lengths[0]), dtype=np.int64),
+            )
+            if "C" in first:
+                twice = 2 * first["C"] - mapping.size[0] * mapping.size[2]
+                traffic = traffic + _packed(twice, mapping.accumulator, mapping.site)
+            count += len(traffic)
+            order = np.lexsort([*reversed(tiles.lengths), traffic])[:_OUTER_TILES]
+            pool += [(float(traffic[i]), tiles.tile(i), outer, tiles.keep) for i in map(int, order)]
+    pool.sort()
+    best: list[MappingCost] = []
+    for _, tile, outer, keep in pool[:_OUTER_TILES]:
+        for level in _first_levels(tile, outer, keep, machine):
+            for inner in _inner_levels(level.tile, machine, mapping):
+                count += 1
+                tried = replace(mapping, levels=(level, *inner))
+                cost = mapping_cost(tried, machine)
+                if cost.fits:
+                    best.append(cost)
+    if not best:
+        raise _too_small(mapping, machine)
+    bound = {"traffic": pool[0][0] * mapping.batch}.get(objective, 0.0)
+    return best, count, bound
+
+
+def _first_levels(tile: Triple, order: LoopOrder, keep: str, machine: MemoryMachine) -> Iterator[NestLevel]:
+    """Yields the first level for each way to divide its tile among the cores."""
+    cores = memory_levels(machine)[1][0].cores
+    for split in _splits(cores, tile, machine.unit):
+        part = tuple(
+            min(-(-length // (number * unit)) * unit, length)
+            for length, number, unit in zip(tile, split, machine.unit, strict=True)
+        )
+        yield NestLevel(order, part, split, keep if math.prod(split) == 1 else "")  # type: ignore[arg-type]
+
+
+def _splits(cores: int, tile: Triple, unit: Triple) -> list[Triple]:
+    """Lists ways to divide a tile among cores so that no further division is possible, at most four."""
+    limits = [-(-length // part) for length, part in zip(tile, unit, strict=True)]
+    found = []
+    for m in range(1, min(cores, limits[0]) + 1):
+        for n in range(1, min(cores // m, limits[2]) + 1):
+            k = min(cores // (m * n), limits[1])
+            found.append((m, k, n))
+    found.sort(key=lambda split: (-math.prod(split), split[1], split))
+    return found[:4]
+
+
+def _inner_levels(
+    outer: Triple, machine: MemoryMachine, mapping: SiteMapping
+) -> Iterator[tuple[NestLevel, ...]]:
+    """Yields levels inside a tile: the largest tiles that fit each memory, in the three kinds of dataflow."""
+    groups = memory_levels(machine)[2:]
+    if not groups:
+        for order in ("mnk", "knm", "mkn"):
+            yield (NestLevel(order, machine.unit),)  # type: ignore[arg-type]
+        return
+    for orders in itertools.product(("mnk", "knm", "mkn"), repeat=len(groups) + 1):
+        tiles = [outer]
+        levels = []
+        for group, order in zip(groups, orders, strict=False):
+            tile = _largest_inside(tiles[-1], group[0].name, order, machine, mapping)
+            tiles.append(tile)
+            levels.append(NestLevel(order, tile, next(iter(_splits(group[0].cores, tile, machine.unit)))))  # type: ignore[arg-type]
+        yield (*levels, NestLevel(orders[-1], machine.unit))  # type: ignore[arg-type]
+
+
+def _largest_inside(
+    outer: Triple, name: str, order: str, machine: MemoryMachine, mapping: SiteMapping
+) -> Triple:
+    """Finds the tile inside an outer tile that fits a memory and needs the fewest loads."""
+    memory = next(memory for memory in machine.memories if memory.name == name)
+    axes = [
+        np.array(trip_tiles(length, unit), dtype=np.int64)
+        for length, unit in zip(outer, machine.unit, strict=True)
+    ]
+    m, k, n = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
+    tiles = _Tiles((m, k, n), "")
+    if memory.size is not None:
+        fits = _held(mapping, machine, name, tiles) <= memory.size
+        if not fits.any():
+            raise _too_small(mapping, machine)
+        tiles = tiles.chosen(fits)
+    moved = sum(
+        _packed(
+            _loaded(outer, tiles, machine.unit, order, None, operand),  # type: ignore[arg-type]
+            mapping.accumulator if operand == "C" else mapping.dtype,
+            mapping.site,
+        )
+        for operand in OPERAND_AXES
+        if operand in memory.holds
+    )
+    index = int(np.lexsort([*reversed(tiles.lengths), np.asarray(moved)])[0])
+    return tiles.tile(index)
+
+
+# -- least traffic over the size of the memory
+
+
+def least_traffic(
+    mapping: SiteMapping, unit: Triple, sizes: Sequence[int], buffers: int = 1
+) -> list[int | None]:
+    """Computes the least bytes between a memory of each size and the memory outside, over tiles and orders.
+
+    Args:
+        mapping: Site with its size and number types.
+        unit: Unit of the tiles.
+        sizes: Sizes of the memory in bytes.
+        buffers: Number of tiles of each operand and of the sums that the memory holds.
+
+    Returns:
+        Bytes for each size, or None if no tile fits.
+    """
+    axes = [
+        np.array(trip_tiles(size, each), dtype=np.int64)
+        for size, each in zip(mapping.size, unit, strict=True)
+    ]
+    m, k, n = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
+    tiles = _Tiles((m, k, n), "")
+    held = np.zeros(len(m), dtype=np.int64)
+    for operand, (rows, columns) in OPERAND_AXES.items():
+        dtype = mapping.accumulator if operand == "C" else mapping.dtype
+        held = held + buffers * _packed(tiles.lengths[rows] * tiles.lengths[columns], dtype, mapping.site)
+    outputs = mapping.size[0] * mapping.size[2]
+    output = mapping.epilogue.output or mapping.accumulator
+    least: _Numbers | None = None
+    for order in ORDERS:
+        total = np.full(len(m), int(_packed(np.array(outputs), output, mapping.site)), dtype=np.int64)
+        for operand in OPERAND_AXES:
+            elements = _loaded(mapping.size, tiles, unit, order, None, operand)
+            if operand == "C":
+                total = total + 2 * _packed(elements - outputs, mapping.accumulator, mapping.site)
+            else:
+                total = total + _packed(elements, mapping.dtype, mapping.site)
+        least = total if least is None else np.minimum(least, total)
+    assert least is not None
+    return [
+        mapping.batch * int(least[held <= size].min()) if bool((held <= size).any()) else None
+        for size in sizes
+    ]

@@ -1,0 +1,282 @@
+"""Facts about mappings: a matrix product in several levels of tiles on a machine with several memories.
+
+A mapping divides the product C = A x B, with A of M x K and B of K x N, into tiles for each level of memory,
+from the outermost in. Each level has an order of its three loops. Sizes are elements or bytes as stated;
+cycles are whole numbers; energies are picojoules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from explorer.base.checked import Count, Natural, Positive, Spec, Words
+from explorer.facts.cost import Formula, Hardware
+
+Sizes = tuple[Count, Count, Count]
+"""Numbers along M, K and N, in this order."""
+
+LoopOrder = Literal["mkn", "mnk", "kmn", "knm", "nmk", "nkm"]
+"""Loops over M, K and N from the outermost to the innermost."""
+
+Objective = Literal["cycles", "energy", "traffic", "edp"]
+"""Figure that a search minimizes. `edp` is the product of energy and cycles."""
+
+Overlap = Literal["ideal", "none", "double"]
+"""Cycles that a systolic array needs besides one per streamed row.
+
+'ideal' has no fill or drain. 'none' fills and drains the array for each stationary tile. 'double' loads the
+next stationary tile while the current one is in use.
+"""
+
+
+class Buffers(Spec, frozen=True):
+    """Number of tiles that a memory holds of each operand.
+
+    Attributes:
+        A: Tiles of the left operand.
+        B: Tiles of the right operand.
+        C: Tiles of sums.
+        out: Tiles of finished outputs, in the output's type, beside the sums.
+    """
+
+    A: Count = 1
+    B: Count = 1
+    C: Count = 1
+    out: Natural = 0
+
+
+class Memory(Spec, frozen=True):
+    """A memory of a machine.
+
+    Attributes:
+        name: Name of the memory, unique within its machine.
+        size: Capacity of one instance in bytes, or None if it is not limited.
+        holds: Operands that the memory holds, among 'A', 'B' and 'C'. The other operands bypass it.
+        buffers: Number of tiles of each operand. Two buffers overlap transfers with computation.
+        read_bytes_per_cycle: Bytes per cycle that can be read, or None if reads never limit the time.
+        write_bytes_per_cycle: Bytes per cycle that can be written, or None if writes never limit the time.
+        bytes_per_cycle: Bytes per cycle of reads and writes together, or None if they do not share a port.
+        read_word: Bytes that one access reads of each operand, for the energy. 1 if an operand has no entry.
+        write_word: Bytes that one access writes of each operand.
+        read_pj: Energy of one read access in picojoules, or None if unknown.
+        write_pj: Energy of one write access in picojoules, or None if unknown.
+        cores: Number of instances of this memory, and of everything inside it, that share the memory outside.
+        inside: Whether the memory is a level of its own, although it and the memory before it hold different
+            operands. Otherwise memories that follow each other and hold different operands form one level.
+        source: Source of the figures.
+    """
+
+    name: Words
+    size: Count | None = None
+    holds: str = "ABC"
+    buffers: Buffers = Buffers()
+    read_bytes_per_cycle: Positive | None = None
+    write_bytes_per_cycle: Positive | None = None
+    bytes_per_cycle: Positive | None = None
+    read_word: Mapping[Literal["A", "B", "C"], Count] = {}
+    write_word: Mapping[Literal["A", "B", "C"], Count] = {}
+    read_pj: Positive | None = None
+    write_pj: Positive | None = None
+    cores: Count = 1
+    inside: bool = False
+    source: str = ""
+
+
+class MemoryMachine(Spec, frozen=True):
+    """A machine with its memories from the outermost to the innermost.
+
+    Attributes:
+        hardware: Name, clock, array and rates of the machine.
+        memories: Memories from the outermost in. The first holds all operands and has no size limit.
+        unit: M, K and N of the smallest product that the array or vector unit computes. Tiles are multiples
+            of it.
+        overlap: Cycles that the array needs to fill and drain; see `Overlap`.
+        mac_pj: Energy of one multiply-accumulate in picojoules, registers included, or None if unknown.
+        rates: Multiply-accumulates per cycle by number type, where they differ from the machine's rate.
+        first_read: Whether the first visit of a sum reads it from the memory outside, if the sum has several
+            visits, as ZigZag counts. By default the first visit starts from zero without a read.
+    """
+
+    hardware: Hardware
+    memories: tuple[Memory, ...]
+    unit: Sizes = (1, 1, 1)
+    overlap: Overlap = "ideal"
+    mac_pj: Positive | None = None
+    rates: Mapping[str, Positive] = {}
+    first_read: bool = False
+
+
+class NestLevel(Spec, frozen=True):
+    """Loops of one level of a mapping: they walk over the tiles that the level's memories hold.
+
+    Attributes:
+        order: Loops from the outermost to the innermost.
+        tile: Elements of a tile along M, K and N.
+        split: Number of cores along M, K and N that compute neighboring tiles at the same time.
+        keep: Operands of which the level holds the whole, so that they are loaded once.
+    """
+
+    order: LoopOrder
+    tile: Sizes
+    split: Sizes = (1, 1, 1)
+    keep: str = ""
+
+
+class Epilogue(Spec, frozen=True):
+    """Operators that are applied to a finished sum before it leaves the innermost memory that holds it.
+
+    Attributes:
+        ops: Operator types in the order of their application: 'Add', 'Relu', 'QuantizeLinear', ...
+        output: Number type in which the output leaves.
+        bias_bytes: Bytes of the bias for one column of the output, or 0.
+        residual_bytes: Bytes of one element of a residual input that is added, or 0.
+    """
+
+    ops: tuple[str, ...] = ()
+    output: str = ""
+    bias_bytes: Natural = 0
+    residual_bytes: Natural = 0
+
+
+class SiteMapping(Spec, frozen=True):
+    """Mapping of one matrix product, or of a batch of products of one size.
+
+    Attributes:
+        site: Name of the site, as in `SitePlan`.
+        size: M, K and N of one product.
+        batch: Number of products.
+        dtype: Number type of the operands.
+        accumulator: Number type of the sums.
+        levels: Levels from the outermost in. The last one is the array.
+        epilogue: Operators that are fused into the last visit of each sum.
+    """
+
+    site: str
+    size: Sizes
+    levels: tuple[NestLevel, ...]
+    batch: Count = 1
+    dtype: str = "float32"
+    accumulator: str = "float32"
+    epilogue: Epilogue = Epilogue()
+
+
+class LevelMoves(Struct, frozen=True):
+    """Bytes that move between a level and the next memory outside of it that holds the operand.
+
+    Attributes:
+        level: Index of the level from 0, from the outermost in; the last is the array.
+        operand: 'A', 'B', 'C', or an input of the epilogue: 'bias' or 'residual'.
+        memory: Name of the level's memory that holds the operand, or 'array'.
+        outside: Name of the next memory outside that holds it.
+        loads: Bytes written into the level, over all cores.
+        stores: Bytes read from the level and sent outside, over all cores. 0 for A and B.
+        outside_reads: Bytes read from the memory outside. A tile that several cores need is read once.
+        outside_writes: Bytes written to the memory outside. Sums of several cores are added on the way.
+    """
+
+    level: int
+    operand: Literal["A", "B", "C", "bias", "residual"]
+    memory: str
+    outside: str
+    loads: int
+    stores: int
+    outside_reads: int
+    outside_writes: int
+
+
+class MemoryCost(Struct, frozen=True):
+    """Use of one memory by a mapping.
+
+    Attributes:
+        name: Name of the memory.
+        size: Capacity of one instance in bytes, or None if it is not limited.
+        held: Bytes that one instance holds at the same time, with all buffers.
+        tiles: Bytes of one tile of each operand that the memory holds: 'A', 'B', 'C' and 'out'.
+        missing: Bytes by which `held` exceeds `size`, or 0.
+        reads: Bytes read from all instances.
+        writes: Bytes written to all instances.
+        cycles: Cycles of the busiest instance's transfers, or None if a rate is unknown.
+        pj: Energy of all accesses in picojoules, or None if unknown.
+    """
+
+    name: str
+    size: int | None
+    held: int
+    tiles: Mapping[str, int]
+    missing: int
+    reads: int
+    writes: int
+    cycles: int | None
+    pj: float | None
+
+
+class MappingCost(Struct, frozen=True):
+    """Cost of one run of a mapped site, its batch included.
+
+    Attributes:
+        mapping: The mapping.
+        macs: Multiply-accumulates.
+        utilization: Share of the array's arithmetic that the product needs, 0 to 1.
+        moves: Bytes moved at each level, for each operand that the level holds.
+        memories: Use of each memory from the outermost in.
+        traffic: Bytes read from and written to the outermost memory.
+        fits: Whether every memory holds its tiles.
+        array_cycles: Cycles of the array or vector unit, or None if its rate is unknown.
+        cycles: Cycles with transfers, as a pipeline over the tiles of the first level, or None if unknown.
+        bound: Name of the memory that limits the time, or 'array', or '' if unknown.
+        seconds: Seconds of `cycles`, or None if the clock is unknown.
+        pj: Energy in picojoules, or None if the energy of a memory or of the arithmetic is unknown.
+        compulsory: Bytes of both operands read once and of the output written once.
+        lower_bound: Bytes that no mapping can go below with the capacity of the first level.
+        formulas: Formulas of the figures. Empty unless they were requested.
+    """
+
+    mapping: SiteMapping
+    macs: int
+    utilization: float
+    moves: tuple[LevelMoves, ...]
+    memories: tuple[MemoryCost, ...]
+    traffic: int
+    fits: bool
+    array_cycles: int | None
+    cycles: int | None
+    bound: str
+    seconds: float | None
+    pj: float | None
+    compulsory: int
+    lower_bound: int
+    formulas: tuple[Formula, ...] = ()
+
+    @property
+    def edp(self) -> float | None:
+        """Energy-delay product in picojoule cycles, or None if one of both is unknown."""
+        return None if self.pj is None or self.cycles is None else self.pj * self.cycles
+
+
+class MappingSearch(Struct, frozen=True):
+    """Result of a search for the best mapping of a site.
+
+    Attributes:
+        best: Costs of the best mappings, best first, at most five.
+        front: Costs that no other mapping improves in cycles, energy and bytes of memory at the same time.
+        objective: Figure that was minimized.
+        count: Number of mappings in the search space, with every order of the loops.
+        left_out: Number of tiles that were left out, by reason: the name of the memory that is too small, or
+            the constraint.
+        exact: Whether no mapping in the search space is better than the best one.
+        bound: Value of the objective that no mapping in the search space goes below; that of the best mapping
+            if `exact`.
+        seconds: Time of the search.
+    """
+
+    best: tuple[MappingCost, ...]
+    front: tuple[MappingCost, ...]
+    objective: Objective
+    count: int
+    left_out: Mapping[str, int]
+    exact: bool
+    bound: float
+    seconds: float
