@@ -93,11 +93,12 @@ def nest_of(mapping: SiteMapping, machine: MemoryMachine) -> Nest:
     if sum(level.split[1] > 1 for level in mapping.levels) > 1:
         raise Misuse("K is split among cores at two levels", where=mapping.site, hint="split K at one level")
     for index, level in enumerate(mapping.levels):
-        if level.keep and (index or math.prod(level.split) > 1):
+        held = {operand for memory in groups[0] for operand in memory.holds} if groups else set()
+        if level.keep and (index or math.prod(level.split) > 1 or not set(level.keep) <= held):
             raise Misuse(
                 f"level {index + 1} keeps the whole of {level.keep}",
                 where=mapping.site,
-                hint="only the first level can, and only without cores",
+                hint="only the first memory can, of operands that it holds, and without cores",
             )
     holds = [*("".join(sorted("".join(memory.holds for memory in group))) for group in groups), "ABC"]
     nest = Nest(mapping.size, mapping.levels, tuple(holds))

@@ -135,10 +135,11 @@ def nests(draw, max_size: int = 9, cores: bool = True) -> Nest:
             split = tuple(draw(st.integers(1, 3)) for _ in range(3))
         tile = tuple(draw(st.integers(1, length)) for length in tile)
         order = "".join(draw(st.permutations("mkn")))
-        keep = draw(st.sampled_from(["", "", "", "A", "B"])) if index == 0 and split == (1, 1, 1) else ""
+        may_keep = index == 0 and count > 1 and split == (1, 1, 1)
+        keep = draw(st.sampled_from(["", "", "", "A", "B", "C"])) if may_keep else ""
         levels.append(NestLevel(order, tile, split, keep))
     holds = []
     for index in range(count):
         held = "ABC" if index == count - 1 else draw(st.sampled_from(["ABC", "ABC", "AB", "C", "A", "BC"]))
-        holds.append(held)
+        holds.append("".join(sorted({*held, *levels[index].keep})))
     return Nest(size, tuple(levels), tuple(holds))

@@ -7,7 +7,7 @@ from explorer.facts.mapping import NestLevel
 from tests.engine.mapping.nests import nests, walk
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(nests())
 def test_closed_form_equals_walking_the_loops(nest):
     counts = walk(nest)

@@ -1,0 +1,479 @@
+"""C code of a mapping: the loop nest with a buffer for each operand and level, and counters of bytes moved.
+
+The code is C11 and holds no text of the model: names are made from the level and the operand. A site is one
+file with a function `run`. The driver reads the operands from files, calls `run` for each product of the
+batch, and writes the output and the counters.
+
+Cores run one after the other within a step. Counters add up the cores; what several cores read from outside
+at the same time counts once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from explorer.base.errors import Misuse
+from explorer.engine.mapping.cost import epilogue_level, nest_of
+from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Nest, Operand
+from explorer.facts.mapping import MemoryMachine, SiteMapping
+
+C_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "int16": "int16_t",
+    "uint16": "uint16_t",
+    "int32": "int32_t",
+    "int64": "int64_t",
+}
+"""Types of C by number type."""
+
+COUNTERS = ("A loads", "B loads", "C loads", "C stores", "A reads", "B reads", "C reads", "C writes")
+"""Counters of a level, in bytes: what it loads and stores, and what it reads and writes outside."""
+
+_STEPS = {
+    "bias": "{name} += bias[n];",
+    "residual": "{name} += residual[m * N + n];",
+    "relu": "{name} = MAX({name}, 0);",
+    "clip": "{name} = MIN(MAX({name}, {low}), {high});",
+}
+"""Statements of C for the operators of an epilogue."""
+
+_BIG = {0: "M", 1: "K", 2: "N"}
+
+
+class EmittedSite(NamedTuple):
+    """Code of a site.
+
+    Attributes:
+        source: Text of the C file.
+        levels: Number of levels, each with the counters of `COUNTERS`.
+    """
+
+    source: str
+    levels: int
+
+
+class EpilogueStep(NamedTuple):
+    """Operator of an epilogue, applied to a finished sum.
+
+    Attributes:
+        kind: 'bias', 'residual', 'relu', 'clip' or 'requantize'.
+        low: Lower limit of 'clip', or the scale of 'requantize'.
+        high: Upper limit of 'clip', or the zero point of 'requantize'.
+    """
+
+    kind: str
+    low: float = 0.0
+    high: float = 0.0
+
+
+def emit_site(
+    mapping: SiteMapping,
+    machine: MemoryMachine,
+    *,
+    right_dtype: str | None = None,
+    steps: tuple[EpilogueStep, ...] = (),
+) -> EmittedSite:
+    """Writes the C code of a mapping.
+
+    Args:
+        mapping: The mapping.
+        machine: The machine, for its memories and what they hold.
+        right_dtype: Number type of B, or None if it is that of A.
+        steps: Operators of the epilogue.
+
+    Raises:
+        Misuse: The mapping does not match the machine, or C has no type for a number type.
+    """
+    return EmittedSite(
+        _Emitter(mapping, machine, right_dtype or mapping.dtype, steps).source(), len(mapping.levels)
+    )
+
+
+def _c_type(dtype: str, site: str) -> str:
+    if dtype not in C_TYPES:
+        raise Misuse(f"C code cannot be written for {dtype}", where=site, hint=f"types: {', '.join(C_TYPES)}")
+    return C_TYPES[dtype]
+
+
+class _Emitter:
+    """Writes the code of one site."""
+
+    def __init__(
+        self, mapping: SiteMapping, machine: MemoryMachine, right_dtype: str, steps: tuple[EpilogueStep, ...]
+    ) -> None:
+        self.nest: Nest = nest_of(mapping, machine)
+        self.steps = steps
+        sums = _c_type(mapping.accumulator, mapping.site)
+        self.types = {
+            "A": _c_type(mapping.dtype, mapping.site),
+            "B": _c_type(right_dtype, mapping.site),
+            "C": sums,
+            "O": _c_type(mapping.epilogue.output or mapping.accumulator, mapping.site),
+        }
+        self.finishing = epilogue_level(self.nest)
+        self.last = len(self.nest.levels) - 1
+        split = next((i for i, level in enumerate(self.nest.levels) if level.split[1] > 1), None)
+        self.adding = None if split is None else min(i for i in self.nest.holders("C") if i >= split)
+        self.instances = []
+        count = 1
+        for level in self.nest.levels:
+            count *= math.prod(level.split)
+            self.instances.append(count)
+
+    # -- names and sizes
+
+    def outside(self, operand: Operand, level: int) -> int:
+        return max((index for index in self.nest.holders(operand) if index < level), default=-1)
+
+    def inside(self, operand: Operand, level: int) -> list[int]:
+        return [index for index in self.nest.holders(operand) if index > level]
+
+    def tile(self, operand: Operand, level: int) -> tuple[int, int]:
+        """Returns the rows and columns of a buffer."""
+        step = self.nest.levels[level]
+        lengths = self.nest.size if operand in step.keep else step.tile
+        rows, columns = OPERAND_AXES[operand]
+        return min(lengths[rows], self.nest.size[rows]), min(lengths[columns], self.nest.size[columns])
+
+    # -- source
+
+    def source(self) -> str:
+        return "\n".join([*self.head(), *self.flushes(), *self.run()]) + "\n"
+
+    def head(self) -> Iterator[str]:
+        M, K, N = self.nest.size
+        yield "#include <math.h>"
+        yield "#include <stdint.h>"
+        yield "#include <string.h>"
+        yield "#define MIN(a, b) ((a) < (b) ? (a) : (b))"
+        yield "#define MAX(a, b) ((a) > (b) ? (a) : (b))"
+        yield f"enum {{ M = {M}, K = {K}, N = {N}, LEVELS = {self.last + 1} }};"
+        yield f"typedef {self.types['A']} a_t;"
+        yield f"typedef {self.types['B']} b_t;"
+        yield f"typedef {self.types['C']} sum_t;"
+        yield f"typedef {self.types['O']} out_t;"
+        yield f"/* bytes of each level: {', '.join(COUNTERS)} */"
+        yield f"static uint64_t moved[LEVELS][{len(COUNTERS)}];"
+        yield "uint64_t *counters(void) { return &moved[0][0]; }"
+        yield "const int levels = LEVELS, size_a = sizeof(a_t), size_b = sizeof(b_t), size_out = sizeof(out_t);"
+        yield "const long size_m = M, size_k = K, size_n = N;"
+        yield "static const sum_t *bias;"
+        yield "static const out_t *residual;"
+        yield "/* sums that are not finished when they leave the first level */"
+        yield "static sum_t sums[(size_t)M * N];"
+        yield "typedef struct { long row, column, rows, columns, k_end; } tile_t;"
+        for level in range(self.last + 1):
+            count = self.instances[level]
+            for operand in self.nest.holds[level]:
+                rows, columns = self.tile(operand, level)  # type: ignore[arg-type]
+                kind = {"A": "a_t", "B": "b_t", "C": "sum_t"}[operand]
+                yield f"static {kind} {operand}{level}[{count}][{rows * columns}];"
+                yield f"static tile_t {operand}{level}_held[{count}];"
+                if operand == "C":
+                    if level < self.finishing:
+                        yield f"static out_t O{level}[{count}][{rows * columns}];"
+                    if self.adding is None or level != self.adding:
+                        owners = (
+                            self.instances[self.adding]
+                            if self.adding is not None and level > self.adding
+                            else 1
+                        )
+                        yield f"static uint32_t seen{level}[{owners}][(size_t)M * N];"
+        if self.adding is not None:
+            yield f"static uint32_t visit[{self.instances[self.adding]}];"
+            yield "static uint8_t added[(size_t)M * N];"
+        yield from self.finish()
+
+    def finish(self) -> Iterator[str]:
+        yield "static out_t finish(sum_t sum, long m, long n) {"
+        yield "  (void)m; (void)n;"
+        kind = "double" if self.types["C"] == "double" else "float"
+        yield "  sum_t value = sum;"
+        name = "value"
+        for step in self.steps:
+            if step.kind == "requantize":
+                yield f"  {kind} scaled = nearbyintf((float){name} * {_float(step.low)}) + {_float(step.high)};"
+                name = "scaled"
+            else:
+                yield f"  {_STEPS[step.kind].format(name=name, low=_float(step.low), high=_float(step.high))}"
+        yield f"  return (out_t){name};"
+        yield "}"
+
+    def flushes(self) -> Iterator[str]:
+        """Writes a function for each level that sends a tile of sums outside, innermost tiles first."""
+        for level in reversed(self.nest.holders("C")):
+            yield from self.flush(level)
+
+    def flush(self, level: int) -> Iterator[str]:
+        outer = self.outside("C", level)
+        _, columns = self.tile("C", level)
+        finishes = level <= self.finishing
+        yield f"static void flush{level}(int id, int first, out_t *output) {{"
+        yield f"  tile_t *held = &C{level}_held[id];"
+        yield "  if (held->row < 0) return;"
+        for inner in self.inside("C", level)[:1]:
+            each = self.instances[inner] // self.instances[level]
+            firsts = self.first_cores(inner, level)
+            yield f"  for (int i = 0; i < {each}; i++) flush{inner}(id * {each} + i, {firsts}, output);"
+        yield "  const int finished = held->k_end == K;" if finishes else "  const int finished = 0;"
+        yield "  (void)finished; (void)output; (void)first;"
+        yield "  for (long x = 0; x < held->rows; x++) {"
+        yield f"    sum_t *from = &C{level}[id][x * {columns}];"
+        if outer < 0:
+            place = "(held->row + x) * N + held->column"
+            target, output = f"&sums[{place}]", f"&output[{place}]"
+        else:
+            parent = f"id / {self.instances[level] // self.instances[outer]}"
+            _, width = self.tile("C", outer)
+            origin = f"C{outer}_held[{parent}]"
+            place = f"(held->row + x - {origin}.row) * {width} + held->column - {origin}.column"
+            target = f"&C{outer}[{parent}][{place}]"
+            output = f"&O{outer}[{parent}][{place}]" if outer < self.finishing else ""
+        if level == self.adding:
+            yield f"    sum_t *to = {target};"
+            yield "    for (long y = 0; y < held->columns; y++) to[y] += from[y];"
+            if outer < 0:
+                place = "(held->row + x) * N + held->column"
+                yield f"    for (long y = 0; y < held->columns; y++) output[{place} + y] = finish(to[y], held->row + x, held->column + y);"
+        elif finishes and level == self.finishing:
+            yield "    if (finished) {"
+            yield f"      out_t *to = {output};"
+            yield "      for (long y = 0; y < held->columns; y++)"
+            yield "        to[y] = finish(from[y], held->row + x, held->column + y);"
+            yield f"    }} else memcpy({target}, from, sizeof(sum_t) * held->columns);"
+        elif finishes:
+            yield f"    if (finished) memcpy({output}, &O{level}[id][x * {columns}], sizeof(out_t) * held->columns);"
+            yield f"    else memcpy({target}, from, sizeof(sum_t) * held->columns);"
+        else:
+            yield f"    memcpy({target}, from, sizeof(sum_t) * held->columns);"
+        yield "  }"
+        yield "  uint64_t bytes = (uint64_t)held->rows * held->columns * (finished ? sizeof(out_t) : sizeof(sum_t));"
+        yield f"  moved[{level}][3] += bytes;"
+        if level == self.adding:
+            yield "  if (first) {"
+            yield f"    moved[{level}][7] += bytes;"
+            yield "    uint8_t *was = &added[held->row * N + held->column];"
+            yield f"    if (*was) moved[{level}][6] += bytes;"
+            yield "    *was = 1;"
+            yield "  }"
+        else:
+            yield f"  moved[{level}][7] += bytes;"
+        yield "  held->row = -1;"
+        yield "}"
+
+    def first_cores(self, inner: int, level: int) -> str:
+        """Writes a test whether core `i` inside an instance of a level is the first along K."""
+        terms = []
+        below = 1
+        for index in range(inner, level, -1):
+            m, k, n = self.nest.levels[index].split
+            if k > 1:
+                terms.append(f"(i / {below * n}) % {k} == 0")
+            below *= m * k * n
+        return " && ".join(terms) or "1"
+
+    def run(self) -> Iterator[str]:
+        yield "void run(const a_t *A, const b_t *B, out_t *output, const sum_t *bias_, const out_t *residual_,"
+        yield "         long zero_a, long zero_b) {"
+        yield "  bias = bias_; residual = residual_;"
+        yield "  memset(sums, 0, sizeof sums);"
+        for level in range(self.last + 1):
+            for operand in self.nest.holds[level]:
+                yield f"  for (int i = 0; i < {self.instances[level]}; i++) {operand}{level}_held[i].row = -1;"
+                if operand == "C" and (self.adding is None or level != self.adding):
+                    yield f"  memset(seen{level}, 0, sizeof seen{level});"
+        if self.adding is not None:
+            yield "  memset(visit, 0, sizeof visit);"
+            yield "  memset(added, 0, sizeof added);"
+        depth = 1
+        for level, step in enumerate(self.nest.levels):
+            for axis in step.order:
+                number = AXES.index(axis)
+                chunk = step.tile[number] * step.split[number]
+                low = "0" if level == 0 else f"{axis}{level - 1}"
+                high = _BIG[number] if level == 0 else f"{axis}{level - 1} + l{axis}{level - 1}"
+                yield f"{'  ' * depth}for (long g{axis}{level} = {low}; g{axis}{level} < {high}; g{axis}{level} += {chunk}) {{"
+                depth += 1
+            for axis, count in zip(AXES, step.split, strict=True):
+                number = AXES.index(axis)
+                tile = step.tile[number]
+                high = _BIG[number] if level == 0 else f"{axis}{level - 1} + l{axis}{level - 1}"
+                if count > 1:
+                    yield f"{'  ' * depth}for (int c{axis}{level} = 0; c{axis}{level} < {count}; c{axis}{level}++) {{"
+                    depth += 1
+                    yield f"{'  ' * depth}const long {axis}{level} = g{axis}{level} + (long)c{axis}{level} * {tile};"
+                    yield f"{'  ' * depth}if ({axis}{level} >= {high}) continue;"
+                else:
+                    yield f"{'  ' * depth}const long {axis}{level} = g{axis}{level};"
+                yield f"{'  ' * depth}const long l{axis}{level} = MIN({tile}, {high} - {axis}{level});"
+            yield f"{'  ' * depth}const int id{level} = {self.instance(level)};"
+            for line in self.arrive(level):
+                yield "  " * depth + line
+        for line in self.multiply():
+            yield "  " * depth + line
+        while depth > 1:
+            depth -= 1
+            yield "  " * depth + "}"
+        outermost = self.nest.holders("C")[0]
+        firsts = self.first_cores(outermost, -1)
+        yield f"  for (int i = 0; i < {self.instances[outermost]}; i++) flush{outermost}(i, {firsts}, output);"
+        yield "}"
+
+    def instance(self, level: int) -> str:
+        """Writes the index of the current core among all instances of a level."""
+        index = "0" if level == 0 else f"id{level - 1}"
+        for axis, count in zip(AXES, self.nest.levels[level].split, strict=True):
+            if count > 1:
+                index = f"({index}) * {count} + c{axis}{level}"
+        return index
+
+    def arrive(self, level: int) -> Iterator[str]:
+        """Writes the loads of the tiles that changed."""
+        for operand in OPERAND_AXES:
+            if operand in self.nest.holds[level]:
+                yield from self.load(operand, level)
+
+    def load(self, operand: Operand, level: int) -> Iterator[str]:
+        row, column = (AXES[axis] for axis in OPERAND_AXES[operand])
+        keeps = operand in self.nest.levels[level].keep
+        held = f"{operand}{level}_held[id{level}]"
+        place = (f"{row}{level}", f"{column}{level}", f"l{row}{level}", f"l{column}{level}")
+        if keeps:
+            big = (_BIG[axis] for axis in OPERAND_AXES[operand])
+            place = ("0", "0", *big)  # type: ignore[assignment]
+        changed = (
+            f"{held}.row < 0"
+            if keeps
+            else f"{held}.row != {place[0]} || {held}.column != {place[1]} || {held}.rows != {place[2]} || "
+            f"{held}.columns != {place[3]}"
+        )
+        yield f"if ({changed}) {{"
+        if operand == "C":
+            yield f"  flush{level}(id{level}, {self.is_first(operand, level)}, output);"
+        else:
+            for inner in self.inside(operand, level):
+                each = self.instances[inner] // self.instances[level]
+                yield f"  for (int i = 0; i < {each}; i++) {operand}{inner}_held[id{level} * {each} + i].row = -1;"
+        yield f"  {held} = (tile_t){{{', '.join(place)}, 0}};"
+        _, width = self.tile(operand, level)
+        outer = self.outside(operand, level)
+        matrix = {"A": "A", "B": "B", "C": "sums"}[operand]
+        if outer < 0:
+            source = f"{matrix}[({place[0]} + x) * {_BIG[OPERAND_AXES[operand][1]]} + {place[1]}]"
+        else:
+            _, outer_width = self.tile(operand, outer)
+            origin = f"{operand}{outer}_held[id{outer}]"
+            source = (
+                f"{operand}{outer}[id{outer}][({place[0]} - {origin}.row + x) * {outer_width} + "
+                f"{place[1]} - {origin}.column]"
+            )
+        kind = {"A": "a_t", "B": "b_t", "C": "sum_t"}[operand]
+        copy = [
+            f"for (long x = 0; x < {place[2]}; x++)",
+            f"  memcpy(&{operand}{level}[id{level}][x * {width}], &{source}, sizeof({kind}) * {place[3]});",
+            f"moved[{level}][{'ABC'.index(operand)}] += (uint64_t){place[2]} * {place[3]} * sizeof({kind});",
+        ]
+        outside_counter = f"moved[{level}][{4 + 'ABC'.index(operand)}] += (uint64_t){place[2]} * {place[3]} * sizeof({kind});"
+        if operand != "C":
+            copy.append(f"if ({self.is_first(operand, level)}) {outside_counter}")
+            for line in copy:
+                yield "  " + line
+        elif level == self.adding:
+            yield f"  memset(C{level}[id{level}], 0, sizeof C{level}[id{level}]);"
+            yield f"  visit[id{level}]++;"
+        else:
+            if self.adding is not None and level > self.adding:
+                owner, mark = f"id{self.adding}", f"visit[id{self.adding}]"
+            else:
+                owner, mark = "0", "1"
+            yield f"  uint32_t *was = &seen{level}[{owner}][{place[0]} * N + {place[1]}];"
+            yield f"  if (*was == {mark}) {{"
+            for line in [*copy, outside_counter]:
+                yield "    " + line
+            yield "  } else {"
+            yield f"    memset(C{level}[id{level}], 0, sizeof C{level}[id{level}]);"
+            yield f"    *was = {mark};"
+            yield "  }"
+        yield "}"
+        if operand == "C":
+            yield f"{held}.k_end = k{level} + lk{level};"
+
+    def is_first(self, operand: Operand, level: int) -> str:
+        """Writes a test whether the core is the first of those that need the same tile from outside."""
+        axis = AXES[3 - sum(OPERAND_AXES[operand])]
+        outer = self.outside(operand, level)
+        tests = [
+            f"c{axis}{index} == 0"
+            for index in range(outer + 1, level + 1)
+            if self.nest.levels[index].split[AXES.index(axis)] > 1
+        ]
+        return " && ".join(tests) or "1"
+
+    def multiply(self) -> Iterator[str]:
+        level = self.last
+        (_, a_width), (_, b_width) = self.tile("A", level), self.tile("B", level)
+        _, c_width = self.tile("C", level)
+        yield f"for (long x = 0; x < lm{level}; x++)"
+        yield f"  for (long z = 0; z < lk{level}; z++) {{"
+        yield f"    const sum_t a = (sum_t)A{level}[id{level}][x * {a_width} + z] - (sum_t)zero_a;"
+        yield f"    for (long y = 0; y < ln{level}; y++)"
+        yield (
+            f"      C{level}[id{level}][x * {c_width} + y] += "
+            f"a * ((sum_t)B{level}[id{level}][z * {b_width} + y] - (sum_t)zero_b);"
+        )
+        yield "  }"
+
+
+def _float(value: float) -> str:
+    """Writes a constant so that C reads the same float32."""
+    return f"{float(value).hex()}f"
+
+
+DRIVER = """#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* usage: driver BATCH ZERO_A ZERO_B A B BIAS RESIDUAL OUTPUT COUNTERS; '-' for a file that is not used */
+extern const int levels, size_a, size_b, size_out;
+extern const long size_m, size_k, size_n;
+extern uint64_t *counters(void);
+extern void run(const void *, const void *, void *, const void *, const void *, long, long);
+
+static void *content(const char *path) {
+  if (!strcmp(path, "-")) return NULL;
+  FILE *file = fopen(path, "rb");
+  if (!file) { perror(path); exit(2); }
+  fseek(file, 0, SEEK_END);
+  long length = ftell(file);
+  rewind(file);
+  void *bytes = malloc(length ? length : 1);
+  if (!bytes || fread(bytes, 1, length, file) != (size_t)length) { perror(path); exit(2); }
+  fclose(file);
+  return bytes;
+}
+
+int main(int count, char **words) {
+  if (count != 10) { fprintf(stderr, "usage: driver BATCH ZERO_A ZERO_B A B BIAS RESIDUAL OUTPUT COUNTERS\\n"); return 2; }
+  long batch = atol(words[1]), zero_a = atol(words[2]), zero_b = atol(words[3]);
+  char *a = content(words[4]), *b = content(words[5]), *bias = content(words[6]), *residual = content(words[7]);
+  size_t length = (size_t)size_m * size_n * size_out;
+  char *output = calloc(batch, length ? length : 1);
+  if (!output) { perror("output"); return 2; }
+  for (long i = 0; i < batch; i++)
+    run(a + i * size_m * size_k * size_a, b + i * size_k * size_n * size_b, output + i * length, bias,
+        residual ? residual + i * length : NULL, zero_a, zero_b);
+  FILE *file = fopen(words[8], "wb");
+  if (!file || fwrite(output, 1, batch * length, file) != batch * length || fclose(file)) { perror(words[8]); return 2; }
+  file = fopen(words[9], "w");
+  if (!file) { perror(words[9]); return 2; }
+  for (int i = 0; i < levels * 8; i++) fprintf(file, "%llu\\n", (unsigned long long)counters()[i]);
+  return fclose(file) ? 2 : 0;
+}
+"""
+"""Program that runs a site on files."""

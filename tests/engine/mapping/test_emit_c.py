@@ -1,0 +1,104 @@
+"""Emitted C computes the product and moves the bytes that the closed form counts."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from explorer.engine.mapping.cost import memory_levels
+from explorer.engine.mapping.emit_c import EpilogueStep, emit_site
+from explorer.engine.mapping.proof import RunInputs, compiler, planned_counters, run_emitted, worst_error
+from explorer.facts.cost import Hardware
+from explorer.facts.mapping import Epilogue, Memory, MemoryMachine, NestLevel, SiteMapping
+from tests.engine.mapping.nests import nests
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
+
+
+def machine_for(nest):
+    """Builds a machine whose memories hold what each level of a nest holds."""
+    memories = [Memory("outer")]
+    for index, (level, holds) in enumerate(zip(nest.levels[:-1], nest.holds[:-1], strict=True)):
+        cores = int(np.prod(level.split))
+        memories.append(Memory(f"level{index}", holds=holds, cores=cores, inside=True))
+    machine = MemoryMachine(Hardware("drawn"), tuple(memories))
+    assert len(memory_levels(machine)) == len(nest.levels)
+    return machine
+
+
+def integers(shape, seed=0):
+    return np.random.default_rng(seed).integers(-128, 128, shape, dtype=np.int8)
+
+
+def check(nest):
+    if np.prod(nest.levels[-1].split) > 1:
+        nest = nest._replace(
+            levels=(*nest.levels[:-1], NestLevel(nest.levels[-1].order, nest.levels[-1].tile))
+        )
+    mapping = SiteMapping("site", nest.size, nest.levels, batch=2, dtype="int8", accumulator="int32")
+    machine = machine_for(nest)
+    m, k, n = nest.size
+    inputs = RunInputs(integers((2, m, k)), integers((2, k, n), 1))
+    result = run_emitted(emit_site(mapping, machine), mapping, inputs)
+    assert (result.output == inputs.A.astype(np.int32) @ inputs.B.astype(np.int32)).all()
+    planned = planned_counters(mapping, machine)
+    assert {place: result.counters[place] for place in planned} == planned
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(nests(max_size=12))
+def test_drawn_nests(nest):
+    check(nest)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(nests(max_size=16))
+def test_two_hundred_drawn_nests(nest):
+    check(nest)
+
+
+LEVELS = NestLevel("knm", (20, 16, 24)), NestLevel("mnk", (8, 8, 8))
+
+
+@pytest.mark.parametrize("levels", [LEVELS, (NestLevel("mkn", (48, 30, 7)), LEVELS[1])])
+def test_floats_are_within_rounding(levels):
+    size = (50, 70, 33)
+    mapping = SiteMapping("site", size, levels)
+    machine = MemoryMachine(Hardware("two"), (Memory("outer"), Memory("buffer")))
+    random = np.random.default_rng(3)
+    inputs = RunInputs(
+        random.standard_normal((1, 50, 70), dtype=np.float32),
+        random.standard_normal((1, 70, 33), dtype=np.float32),
+    )
+    result = run_emitted(emit_site(mapping, machine), mapping, inputs)
+    assert worst_error(result.output, inputs) < 1
+    wrong = result.output.copy()
+    wrong[0, 3, 4] += 1e-3
+    assert worst_error(wrong, inputs) > 1
+
+
+@pytest.mark.parametrize("order", ["mnk", "knm", "mkn"])
+def test_requantized_output_leaves_in_its_own_type(order):
+    size = (40, 50, 60)
+    mapping = SiteMapping(
+        "site",
+        size,
+        (NestLevel(order, (16, 16, 16)), NestLevel("mnk", (8, 8, 8))),
+        dtype="int8",
+        accumulator="int32",
+        epilogue=Epilogue(("Add", "QuantizeLinear"), "int8", bias_bytes=4),
+    )
+    machine = MemoryMachine(Hardware("two"), (Memory("outer"), Memory("buffer")))
+    scale = np.float32(0.00171)
+    steps = EpilogueStep("bias"), EpilogueStep("requantize", float(scale), 3), EpilogueStep("clip", -128, 127)
+    bias = np.arange(60, dtype=np.int32) * 100 - 2000
+    inputs = RunInputs(integers((1, 40, 50)), integers((1, 50, 60), 1), bias, zero_a=5)
+    result = run_emitted(emit_site(mapping, machine, steps=steps), mapping, inputs)
+    sums = (inputs.A.astype(np.int32) - 5) @ inputs.B.astype(np.int32) + bias
+    expected = np.clip(np.rint(sums.astype(np.float32) * scale) + np.float32(3), -128, 127).astype(np.int8)
+    assert (result.output == expected).all()
+    planned = planned_counters(mapping, machine)
+    assert {place: result.counters[place] for place in planned} == planned
+    spilled = planned[0, "C reads"]
+    assert planned[0, "C writes"] == spilled + 40 * 60
