@@ -21,6 +21,7 @@ class PresetRow(Struct, frozen=True):
         dtype: Number type of the peak rate.
         settings: Settings as in the config file.
         source: Datasheet of the figures.
+        memory: Memories from the outermost in, as in the config file. Empty if the sheet names none.
     """
 
     name: str
@@ -28,6 +29,7 @@ class PresetRow(Struct, frozen=True):
     dtype: str
     settings: Mapping[str, str | float]
     source: str
+    memory: tuple[Mapping[str, str | float], ...] = ()
 
 
 def _row(name: str, about: str, dtype: str, peak: str, bandwidth: str, source: str) -> PresetRow:
@@ -68,6 +70,39 @@ PRESETS: tuple[PresetRow, ...] = (
               "Raspberry Pi 5 product brief; Cortex-A76 optimization guide"),
     PresetRow("array-64", "a systolic array of 64 x 64 cells, 64 bytes a cycle: no product", "int8",
               {"array": "64x64", "clock": "1 GHz", "bytes_per_cycle": 64}, "by definition"),
+    PresetRow("eyeriss", "Eyeriss: 12 x 14 cores of one MAC a cycle, a global buffer", "int16",
+              {"macs_per_cycle": 168, "clock": "200 MHz"},
+              "Chen et al., ISSCC 2016 and ISCA 2016: 108 KiB global buffer, 0.5 KiB a core",
+              ({"name": "DRAM"}, {"name": "global buffer", "size": "108 KiB"},
+               {"name": "registers", "size": 512, "cores": 168})),
+    PresetRow("tpu-v1", "Google TPU v1: 256 x 256 array, weights stationary", "int8",
+              {"array": "256x256", "clock": "700 MHz", "bandwidth": "34 GB/s", "unit": "1x256x256"},
+              "Jouppi et al., ISCA 2017",
+              ({"name": "DRAM", "bytes_per_cycle": 48.5714285714},
+               {"name": "unified buffer", "size": "24 MiB", "holds": "A"},
+               {"name": "weight FIFO", "size": "256 KiB", "holds": "B", "buffers": 2},
+               {"name": "accumulators", "size": "4 MiB", "holds": "C", "buffers": 2})),
+    PresetRow("gemmini", "Gemmini's default: 16 x 16 array, scratchpad and accumulator", "int8",
+              {"array": "16x16", "clock": "1 GHz", "bytes_per_cycle": 16, "unit": "16x16x16"},
+              "Genc et al., DAC 2021; default configuration of the generator",
+              ({"name": "DRAM", "bytes_per_cycle": 16},
+               {"name": "scratchpad", "size": "256 KiB", "holds": "A B", "buffers": 2},
+               {"name": "accumulator", "size": "64 KiB", "holds": "C"})),
+    PresetRow("edge-npu", "an edge-class NPU: 64 x 64 array, 1 MiB, 16 bytes a cycle: no product", "int8",
+              {"array": "64x64", "clock": "1 GHz", "bytes_per_cycle": 16, "unit": "64x64x64"}, "by definition",
+              ({"name": "DRAM", "bytes_per_cycle": 16},
+               {"name": "scratchpad", "size": "1 MiB", "buffers": "A=2 B=2 C=1 out=1"})),
+    PresetRow("aie-ml", "AMD AIE-ML core: 256 MACs a cycle, 64 KiB", "int8",
+              {"macs_per_cycle": 256, "clock": "1 GHz", "bytes_per_cycle": 16, "unit": "4x8x8"},
+              "AMD AM020: AIE-ML architecture manual; two streams of 64 bits each way",
+              ({"name": "stream", "read_bytes_per_cycle": 16, "write_bytes_per_cycle": 16},
+               {"name": "data memory", "size": "64 KiB", "buffers": "A=2 B=2 C=1 out=2"})),
+    PresetRow("h100-sm", "one SM of NVIDIA H100 SXM: shared memory and registers, its share of HBM", "bfloat16",
+              {"macs_per_cycle": 2048, "clock": "1.83 GHz", "bytes_per_cycle": 13.87, "unit": "64x16x8"},
+              "NVIDIA H100 datasheet, Hopper tuning guide: 227 KiB of shared memory a block, 256 KiB registers",
+              ({"name": "HBM", "bytes_per_cycle": 13.87},
+               {"name": "shared memory", "size": 232448, "holds": "A B", "buffers": 4},
+               {"name": "registers", "size": "256 KiB", "holds": "C"})),
 )  # fmt: skip
 """Presets in the order in which they are listed."""
 

@@ -51,13 +51,16 @@ HERE = "here"
 MEASURED = "measured"
 """Name of the table with the measurements of a machine."""
 
+MEMORY_KEYS = ("memory", "unit", "overlap", "mac_pj", "rates", "first_read")
+"""Settings of a machine that describe its memories; see `settings.memories`."""
+
 _RATE_UNITS: Mapping[str, Unit] = {"peak_macs": "macs", "bandwidth": "bytes"}
 
 
 _MAX_BUFFER = 1 << 62
 
 
-def _buffer(value: Any, where: str) -> int:
+def memory_size(value: Any, where: str) -> int:
     """Reads bytes of memory, in powers of 1024 as for `--memory`."""
     hint = "write 512 KiB, 2M or a number of bytes"
     size: float = -1
@@ -99,7 +102,7 @@ _SETTINGS: Mapping[str, Callable[[Any, str], Any]] = {
     "macs_per_cycle": lambda value, where: read_per_cycle(value, where, "macs"),
     "bytes_per_cycle": lambda value, where: read_per_cycle(value, where, "bytes"),
     "clock": lambda value, where: read_rate(value, where, "hertz"),
-    "buffer": _buffer,
+    "buffer": memory_size,
     "array": _array,
     "double_buffered": _flag,
 }
@@ -332,10 +335,11 @@ def _profile(name: str, entry: Any, where: str, path: str) -> Hardware:
         raise Misuse(
             "this is not a machine", where=where, hint='write peak_macs = "4T" and bandwidth = "100GB/s"'
         )
-    entry = {key: value for key, value in entry.items() if key != MEASURED}
+    entry = {key: value for key, value in entry.items() if key not in (MEASURED, *MEMORY_KEYS)}
     for key in entry:
         if key not in _SETTINGS:
-            raise Misuse(f"there is no setting '{key}'", where=where, hint=nearest(key, _SETTINGS))
+            hint = nearest(key, (*_SETTINGS, *MEMORY_KEYS))
+            raise Misuse(f"there is no setting '{key}'", where=where, hint=hint)
     settings = {key: parse_setting(key, value, f"{where} {key}") for key, value in entry.items()}
     return replace(complete(Hardware(name, **settings, origin=where)), origin=path)
 
@@ -394,6 +398,21 @@ def hardware(named: str, config: str | None = None, where: str = "--machine") ->
     if name or not profile:
         raise Misuse("it holds no machines", where=path, hint="write macs_per_cycle, bytes_per_cycle, clock")
     return _profile(os.path.splitext(os.path.basename(path))[0], profile, path, path)
+
+
+def machine_table(machine: Hardware) -> Mapping[str, Any]:
+    """Reads the table of a named machine again, with the settings of its memories.
+
+    Args:
+        machine: Machine that `hardware` found.
+    """
+    row = next((row for row in PRESETS if row.name == machine.name), None)
+    if row is not None and presets()[row.name] == machine:
+        return {**row.settings, "memory": row.memory} if row.memory else row.settings
+    content = _read_toml(machine.origin)
+    entries = content.get("machine", {})
+    entry = entries.get(machine.name) if "machine" in content else content.get("profile", content)
+    return entry if isinstance(entry, dict) else {}
 
 
 def _find_named(

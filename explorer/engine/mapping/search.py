@@ -4,9 +4,10 @@ The search space has one tile size for each level, in multiples of the array's u
 at every level, and, at the first level, the choice to keep one whole operand. For each number of trips only
 the smallest tile is tried: a larger tile with as many trips holds more and moves no less.
 
-With one memory between the outermost memory and the array the search computes the figure of every mapping in
-the space, so its result is exact. With more memories, or with several cores, it computes the most promising
-mappings and says which bound is left.
+With one memory between the outermost memory and the array the search computes traffic and energy of every
+mapping in the space, so that its result is exact. Cycles are those of a pipeline, which is computed for the
+most promising mappings; the result is exact if it reaches the bound that no mapping goes below. With more
+memories, or with several cores, the search computes the most promising mappings and says which bound is left.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _BEST = 5
 """Number of mappings that a search returns."""
 _EVALUATED = 400
 """Largest number of mappings whose exact cycles or exact cost the search computes."""
+_SECONDS = 0.6
+"""Time after which a search evaluates no further mappings of one site."""
 _OUTER_TILES = 48
 """Number of outer tiles for which a search over three levels looks for the best inner tile."""
 
@@ -97,10 +100,13 @@ def search_mappings(
         exact = False
     key = _objective_key(objective, ranked, machine)
     ordered = sorted(ranked, key=lambda cost: (key(cost), _tie(cost)))
-    if objective == "cycles" and exact and groups:
-        exact = _is_proved(ordered, bound)
     best = ordered[0]
     value = float(key(best)[0])
+    if objective == "cycles" and groups:
+        # the pipeline is computed for the most promising mappings: one that reaches the bound is the best
+        exact = exact and value <= bound
+    elif objective == "edp":
+        exact = False
     return MappingSearch(
         best=tuple(ordered[:_BEST]),
         front=tuple(_pareto(ordered)),
@@ -111,11 +117,6 @@ def search_mappings(
         bound=value if exact else min(bound, value),
         seconds=time.perf_counter() - start,
     )
-
-
-def _is_proved(ordered: Sequence[MappingCost], bound: float) -> bool:
-    cycles = ordered[0].cycles
-    return cycles is not None and cycles <= bound
 
 
 def _tie(cost: MappingCost) -> tuple[Any, ...]:
@@ -303,13 +304,15 @@ class _Figures(NamedTuple):
         traffic: Bytes at the outermost memory.
         inner: Bytes between the first level and the array.
         pj: Energy of all transfers, or zeros.
-        cycles: Cycles that no pipeline of the mapping goes below.
+        cycles: Cycles of the busiest of the array and the memories.
+        least: Cycles that no pipeline of the mapping goes below.
     """
 
     traffic: _Numbers
     inner: _Numbers
     pj: _Numbers
     cycles: _Numbers
+    least: _Numbers
 
 
 def _two_boundaries(
@@ -322,12 +325,14 @@ def _two_boundaries(
     """Computes every tile and pair of orders, and the exact cost of the best ones."""
     pool: list[tuple[tuple[float, ...], Triple, LoopOrder, LoopOrder, str]] = []
     count = 0
+    least = math.inf
     for tiles in candidates:
         for outer in constraints.orders or ORDERS:
             first = _counts(mapping, machine, tiles, outer, None)
             for inner in ORDERS:
                 count += len(tiles.lengths[0])
                 figures = _figures(mapping, machine, tiles, outer, inner, first)
+                least = min(least, float(figures.least.min()))
                 ranks = _ranks(objective, figures)
                 # ties by tile, then by order, so that the result does not depend on the order of the search
                 chosen = np.lexsort([*reversed(tiles.lengths), *reversed(ranks)])[: _BEST * 4]
@@ -337,23 +342,14 @@ def _two_boundaries(
                 ]
     pool.sort()
     costs: list[MappingCost] = []
-    bound = math.inf
     limit = _EVALUATED if objective in ("cycles", "edp") else _BEST * 6
-    for number, (ranks, tile, outer, inner, keep) in enumerate(pool):
-        if (
-            objective == "cycles"
-            and costs
-            and ranks[0] > min(cost.cycles or 0 for cost in costs)
-            and number > 20
-        ):
-            bound = ranks[0]
-            break
-        if number >= limit:
-            bound = ranks[0]
+    stop = time.perf_counter() + _SECONDS
+    for number, (_, tile, outer, inner, keep) in enumerate(pool):
+        if number >= limit or (number > 4 * _BEST and time.perf_counter() > stop):
             break
         levels = NestLevel(outer, tile, keep=keep), NestLevel(inner, machine.unit)
         costs.append(mapping_cost(replace(mapping, levels=levels), machine))
-    return costs, count, bound
+    return costs, count, least
 
 
 def _ranks(objective: Objective, figures: _Figures) -> list[_Numbers]:
@@ -515,7 +511,45 @@ def _figures(
             if rate:
                 cycles = np.maximum(cycles, amount / rate)
     pj = pj + mapping.batch * math.prod(mapping.size) * (machine.mac_pj or 0)
-    return _Figures(traffic, inner_bytes, pj, cycles)
+    computing, ends = _least_computing(mapping, machine, tiles)
+    least = np.maximum(np.floor(cycles), np.floor(computing + ends))
+    cycles = np.maximum(cycles, computing)
+    return _Figures(traffic, inner_bytes, pj, cycles, least)
+
+
+def _least_computing(
+    mapping: SiteMapping, machine: MemoryMachine, tiles: _Tiles
+) -> tuple[_Numbers, _Numbers]:
+    """Computes the cycles of all products, and those of the first load and the last store."""
+    number = len(tiles.lengths[0])
+    rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
+    if rate is None or machine.overlap != "ideal":
+        return np.zeros(number), np.zeros(number)
+    products = np.ones(number)
+    for size, tile, unit in zip(mapping.size, tiles.lengths, machine.unit, strict=True):
+        full, rest = size // tile, size % tile
+        products = products * (full * -(-tile // unit) + -(-rest // unit))
+    outer = machine.memories[0]
+    ends = np.zeros(number)
+    reading, writing = (
+        each or outer.bytes_per_cycle for each in (outer.read_bytes_per_cycle, outer.write_bytes_per_cycle)
+    )
+    holds = "".join(memory.holds for memory in memory_levels(machine)[1])
+    for operand, (rows, columns) in OPERAND_AXES.items():
+        if operand not in holds or operand == tiles.keep:
+            continue
+        rate_of = writing if operand == "C" else reading
+        lengths = [np.minimum(tiles.lengths[axis], mapping.size[axis]) for axis in (rows, columns)]
+        if operand == "C":  # the last tile may be smaller
+            lengths = [
+                np.where(mapping.size[axis] % length, mapping.size[axis] % length, length)
+                for axis, length in zip((rows, columns), lengths, strict=True)
+            ]
+        dtype = mapping.dtype if operand != "C" else mapping.epilogue.output or mapping.accumulator
+        if rate_of:
+            ends = ends + _packed(lengths[0] * lengths[1], dtype, mapping.site) / rate_of
+    computing = products * math.prod(machine.unit) / rate
+    return mapping.batch * computing, mapping.batch * ends
 
 
 def mapping_epilogue_bytes(mapping: SiteMapping, tiles: _Tiles) -> _Numbers:
@@ -562,7 +596,10 @@ def _many_levels(
             pool += [(float(traffic[i]), tiles.tile(i), outer, tiles.keep) for i in map(int, order)]
     pool.sort()
     best: list[MappingCost] = []
+    stop = time.perf_counter() + 4 * _SECONDS
     for _, tile, outer, keep in pool[:_OUTER_TILES]:
+        if best and time.perf_counter() > stop:
+            break
         for level in _first_levels(tile, outer, keep, machine):
             for inner in _inner_levels(level.tile, machine, mapping):
                 count += 1

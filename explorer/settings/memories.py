@@ -1,0 +1,207 @@
+"""Machines with memories: reads the memories of a machine from the config file, a profile or a preset.
+
+A machine lists its memories from the outermost in:
+
+    [machine.npu]
+    array = "64x64"
+    clock = "1 GHz"
+    unit = "64x64x64"              # tiles are multiples of it; without: the array's rows and columns
+    mac_pj = 0.2                   # energy of a multiply-accumulate; without: no energy
+    overlap = "double"             # fill and drain of the array: ideal, none or double
+    rates = { int8 = 4096 }        # multiply-accumulates per cycle by number type
+
+    [[machine.npu.memory]]
+    name = "DRAM"
+    bytes_per_cycle = 16           # or read_bytes_per_cycle and write_bytes_per_cycle
+
+    [[machine.npu.memory]]
+    name = "scratchpad"
+    size = "256 KiB"
+    holds = "A B"                  # without: A B C; other operands pass the memory by
+    buffers = 2                    # or "A=2 B=2 C=1 out=2"
+
+    [[machine.npu.memory]]
+    name = "accumulator"
+    size = "64 KiB"
+    holds = "C"
+    read_pj = 1.2                  # energy of an access of `read_word` bytes; also write_pj, write_word
+    cores = 1                      # cores that share the memory outside
+
+A machine without memories has two: the outermost one, and its `buffer`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from explorer.base.errors import Misuse, nearest
+from explorer.facts.cost import Hardware
+from explorer.facts.mapping import Buffers, Memory, MemoryMachine, Overlap
+from explorer.settings import machines
+from explorer.settings.rates import read_per_cycle
+
+_OPERANDS = "ABC"
+
+
+def memory_machine(named: str, where: str = "--machine") -> MemoryMachine:
+    """Finds a machine by a name or a file, with its memories.
+
+    Args:
+        named: Name or file, as for `machines.hardware`.
+        where: Option for the error.
+
+    Raises:
+        Misuse: The machine does not exist, or one of its memories is invalid.
+    """
+    hardware = machines.hardware(named, where=where)
+    return with_memories(hardware, machines.machine_table(hardware))
+
+
+def with_memories(hardware: Hardware, table: Mapping[str, Any]) -> MemoryMachine:
+    """Reads the memories of a machine from its table.
+
+    Raises:
+        Misuse: A setting is invalid.
+    """
+    where = f"{hardware.origin or 'preset'}, [machine.{hardware.name}]"
+    entries = table.get("memory", ())
+    if not isinstance(entries, (list, tuple)):
+        raise Misuse("'memory' is not a list", where=where, hint=f"write [[machine.{hardware.name}.memory]]")
+    memories = tuple(
+        _memory(entry, f"{where}, memory {number}") for number, entry in enumerate(entries, 1)
+    ) or _of_buffer(hardware, where)
+    _check(memories, where)
+    overlap = table.get("overlap", "ideal")
+    if overlap not in get_args(Overlap):
+        hint = nearest(str(overlap), get_args(Overlap)) or "write ideal, none or double"
+        raise Misuse(f"there is no overlap '{overlap}'", where=where, hint=hint)
+    rates = table.get("rates", {})
+    if not isinstance(rates, dict):
+        raise Misuse("'rates' is not a table", where=where, hint="write rates = { int8 = 4096 }")
+    return MemoryMachine(
+        hardware,
+        memories,
+        unit=_unit(table, hardware, where),
+        overlap=overlap,
+        mac_pj=_energy(table["mac_pj"], f"{where} mac_pj") if "mac_pj" in table else None,
+        rates={name: read_per_cycle(rate, f"{where} rates.{name}", "macs") for name, rate in rates.items()},
+        first_read=_flag(table.get("first_read", False), f"{where} first_read"),
+    )
+
+
+def _of_buffer(hardware: Hardware, where: str) -> tuple[Memory, ...]:
+    """Describes the two memories of a machine that has only a buffer."""
+    outer = Memory("memory", bytes_per_cycle=hardware.bytes_per_cycle)
+    if hardware.buffer is None:
+        hint = f'add buffer = "512 KiB", or [[machine.{hardware.name}.memory]] for each memory'
+        raise Misuse(f"machine '{hardware.name}' has no memories", where=where, hint=hint)
+    count = 2 if hardware.double_buffered else 1
+    return outer, Memory("buffer", size=hardware.buffer, buffers=Buffers(count, count, count))
+
+
+def _unit(table: Mapping[str, Any], hardware: Hardware, where: str) -> tuple[int, int, int]:
+    if "unit" not in table:
+        if hardware.array is None:
+            return 1, 1, 1
+        rows, columns = hardware.array
+        return rows, rows, columns
+    text = str(table["unit"])
+    sizes = [
+        int(part)
+        for part in re.split(r"\s*[xX×]\s*", text.strip())
+        if re.fullmatch(r"\d{1,6}", part, re.ASCII)
+    ]
+    if len(sizes) != 3 or not all(sizes):
+        raise Misuse(
+            f"'{text}' is no unit", where=f"{where} unit", hint='write M, K and N, such as "64x64x64"'
+        )
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _energy(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e15:
+        raise Misuse(f"'{value}' is no energy", where=where, hint="write picojoules, such as 1.2")
+    return float(value)
+
+
+def _count(value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 20:
+        raise Misuse(f"'{value}' is no number", where=where, hint="write a whole number of at least 1")
+    return value
+
+
+def _flag(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise Misuse(f"'{value}' is neither true nor false", where=where)
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise Misuse(f"'{value}' is no text", where=where)
+    return value.strip()
+
+
+def _holds(value: Any, where: str) -> str:
+    operands = "".join(re.split(r"[\s,]+", value.strip())) if isinstance(value, str) else ""
+    if not operands or set(operands) - set(_OPERANDS):
+        raise Misuse(f"'{value}' names no operand", where=where, hint='write A, B and C, such as "A B"')
+    return "".join(operand for operand in _OPERANDS if operand in operands)
+
+
+def _by_operand(value: Any, where: str, names: tuple[str, ...]) -> dict[str, int]:
+    """Reads a number for all operands, or 'A=2 B=2 C=1'."""
+    if not isinstance(value, str):
+        return dict.fromkeys(names[:3], _count(value, where))
+    numbers = {}
+    for word in value.split():
+        name, _, number = word.partition("=")
+        if name not in names or not re.fullmatch(r"\d{1,7}", number, re.ASCII):
+            raise Misuse(
+                f"'{word}' is no number of an operand", where=where, hint=f'write "{names[0]}=2 {names[1]}=1"'
+            )
+        numbers[name] = int(number)
+    return numbers
+
+
+_FIELDS: Mapping[str, Callable[[Any, str], Any]] = {
+    "name": _text,
+    "size": machines.memory_size,
+    "holds": _holds,
+    "buffers": lambda value, where: Buffers(**_by_operand(value, where, ("A", "B", "C", "out"))),
+    "read_bytes_per_cycle": lambda value, where: read_per_cycle(value, where, "bytes"),
+    "write_bytes_per_cycle": lambda value, where: read_per_cycle(value, where, "bytes"),
+    "bytes_per_cycle": lambda value, where: read_per_cycle(value, where, "bytes"),
+    "read_word": lambda value, where: _by_operand(value, where, ("A", "B", "C")),
+    "write_word": lambda value, where: _by_operand(value, where, ("A", "B", "C")),
+    "read_pj": _energy,
+    "write_pj": _energy,
+    "cores": _count,
+    "inside": _flag,
+    "source": _text,
+}
+"""Settings of a memory, each with the function that reads it. The keys are fields of `Memory`."""
+
+
+def _memory(entry: Any, where: str) -> Memory:
+    if not isinstance(entry, Mapping) or "name" not in entry:
+        raise Misuse("a memory without a name", where=where, hint='write name = "scratchpad"')
+    for key in entry:
+        if key not in _FIELDS:
+            raise Misuse(f"there is no setting '{key}' of a memory", where=where, hint=nearest(key, _FIELDS))
+    return Memory(**{key: _FIELDS[key](value, f"{where} {key}") for key, value in entry.items()})
+
+
+def _check(memories: tuple[Memory, ...], where: str) -> None:
+    names = [memory.name for memory in memories]
+    double = next((name for name in names if names.count(name) > 1), None)
+    if double is not None:
+        raise Misuse(f"two memories are called '{double}'", where=where)
+    if memories[0].holds != _OPERANDS or memories[0].cores > 1:
+        raise Misuse(
+            f"the outermost memory, '{names[0]}', must hold A, B and C for all cores",
+            where=where,
+            hint="list the memories from the outermost in, such as DRAM first",
+        )
