@@ -280,3 +280,65 @@ class MappingSearch(Struct, frozen=True):
     exact: bool
     bound: float
     seconds: float
+
+
+class MappedSite(Struct, frozen=True):
+    """A matrix product of a model with its mapping.
+
+    Attributes:
+        name: Name of the site, as in `SitePlan`.
+        op: Operator type.
+        calls: Largest number of runs in one pass, or None if the data decides it.
+        cost: Cost of one run of the best mapping, or of the given one.
+        search: Search that found the mapping, or None if it was given.
+    """
+
+    name: str
+    op: str
+    calls: int | None
+    cost: MappingCost
+    search: MappingSearch | None = None
+
+
+class CapacityPoint(Struct, frozen=True):
+    """Least traffic for a size of the first memory.
+
+    Attributes:
+        size: Size of the memory in bytes.
+        traffic: Least bytes that all sites move, or None if no tile of a site fits.
+        lower_bound: Bytes that no mapping can go below.
+    """
+
+    size: int
+    traffic: int | None
+    lower_bound: int
+
+
+class ModelMapping(Struct, frozen=True):
+    """Mappings of the matrix products of a model to a machine.
+
+    Sums are over all sites and all runs of each; sites whose number of runs is unknown are in no sum.
+
+    Attributes:
+        machine: The machine with its memories.
+        objective: Figure that the searches minimized.
+        sites: Sites in the order of the model.
+        macs: Multiply-accumulates.
+        traffic: Bytes read from and written to the outermost memory.
+        compulsory: Bytes of all operands read once and all outputs written once.
+        cycles: Cycles of all sites, or None if those of a site are unknown.
+        seconds: Seconds of `cycles`, or None if the clock is unknown.
+        pj: Energy in picojoules, or None if unknown.
+        capacity: Least traffic by size of the first memory. Empty unless it was requested.
+    """
+
+    machine: MemoryMachine
+    objective: Objective
+    sites: tuple[MappedSite, ...]
+    macs: int
+    traffic: int
+    compulsory: int
+    cycles: int | None
+    seconds: float | None
+    pj: float | None
+    capacity: tuple[CapacityPoint, ...] = ()

@@ -6,6 +6,7 @@
 
 FEATURES = (
     "tiling",
+    "mapping",
     "quantize",
     "rewrite",
     "split",

@@ -148,15 +148,7 @@ def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
     pipeline = _pipeline(mapping, machine, nest, widths, rate) if array is not None else None
     cycles = None if pipeline is None else max(math.ceil(pipeline * mapping.batch), *cycles_by_name.values())
     clock = machine.hardware.clock
-    compulsory = mapping.batch * (
-        sum(_bytes(mapping.size, operand, widths.operand) for operand in ("A", "B"))
-        + _bytes(mapping.size, "C", widths.output)
-    )
     capacity = sum(memory.size or 0 for memory in groups[1]) if len(groups) > 1 else 0
-    narrow = min(widths.sums, widths.output)
-    shape = dimensions.SiteDims(
-        *mapping.size, mapping.batch, nest.levels[0].tile, False, widths.operand, narrow, macs
-    )
     outer = memories[0]
     energies = [memory.pj for memory in memories]
     arithmetic = None if machine.mac_pj is None else macs * machine.mac_pj
@@ -173,9 +165,26 @@ def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
         bound=max(cycles_by_name, key=lambda name: cycles_by_name[name]) if array is not None else "",
         seconds=None if cycles is None or clock is None else cycles / clock,
         pj=None if arithmetic is None or None in energies else arithmetic + sum(pj or 0 for pj in energies),
-        compulsory=compulsory,
-        lower_bound=lower_bound(shape, capacity, compulsory),
+        compulsory=compulsory_bytes(mapping),
+        lower_bound=traffic_bound(mapping, capacity),
     )
+
+
+def compulsory_bytes(mapping: SiteMapping) -> int:
+    """Computes the bytes of both operands read once and of the output written once."""
+    widths = _widths(mapping)
+    operands = sum(_bytes(mapping.size, operand, widths.operand) for operand in ("A", "B"))
+    return mapping.batch * (operands + _bytes(mapping.size, "C", widths.output))
+
+
+def traffic_bound(mapping: SiteMapping, capacity: int) -> int:
+    """Computes the bytes that no mapping goes below with `capacity` bytes on the chip; see `lower_bound`."""
+    widths, macs = _widths(mapping), mapping.batch * math.prod(mapping.size)
+    narrow = min(widths.sums, widths.output)
+    shape = dimensions.SiteDims(
+        *mapping.size, mapping.batch, mapping.size, False, widths.operand, narrow, macs
+    )
+    return lower_bound(shape, capacity, compulsory_bytes(mapping))
 
 
 def _bytes(sizes: Sequence[int], operand: Operand, bits: int) -> int:
@@ -303,7 +312,7 @@ def _memory_costs(
 def _tiles(memory: Memory, nest: Nest, level: int, widths: _Widths) -> dict[str, int]:
     """Computes the bytes of one tile of each operand that a memory holds."""
     step = nest.levels[level]
-    tiles = {}
+    tiles: dict[str, int] = {}
     for operand, (rows, columns) in OPERAND_AXES.items():
         if operand in memory.holds:
             lengths = nest.size if operand in step.keep else step.tile
@@ -501,7 +510,7 @@ class _Pipeline:
     def _loads(self, step: Triple, before: Triple | None) -> dict[str, int]:
         """Computes the bytes of each operand that a step loads after the step before it."""
         lengths = self._lengths(step)
-        loads = {}
+        loads: dict[str, int] = {}
         for operand in OPERAND_AXES:
             if not self._changed(operand, step, before):
                 continue

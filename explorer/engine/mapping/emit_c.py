@@ -160,7 +160,8 @@ class _Emitter:
         yield f"/* bytes of each level: {', '.join(COUNTERS)} */"
         yield f"static uint64_t moved[LEVELS][{len(COUNTERS)}];"
         yield "uint64_t *counters(void) { return &moved[0][0]; }"
-        yield "const int levels = LEVELS, size_a = sizeof(a_t), size_b = sizeof(b_t), size_out = sizeof(out_t);"
+        yield "const int levels = LEVELS;"
+        yield "const int size_a = sizeof(a_t), size_b = sizeof(b_t), size_out = sizeof(out_t);"
         yield "const long size_m = M, size_k = K, size_n = N;"
         yield "static const sum_t *bias;"
         yield "static const out_t *residual;"
@@ -197,7 +198,8 @@ class _Emitter:
         name = "value"
         for step in self.steps:
             if step.kind == "requantize":
-                yield f"  {kind} scaled = nearbyintf((float){name} * {_float(step.low)}) + {_float(step.high)};"
+                scale, zero_point = _float(step.low), _float(step.high)
+                yield f"  {kind} scaled = nearbyintf((float){name} * {scale}) + {zero_point};"
                 name = "scaled"
             else:
                 yield f"  {_STEPS[step.kind].format(name=name, low=_float(step.low), high=_float(step.high))}"
@@ -239,7 +241,8 @@ class _Emitter:
             yield "    for (long y = 0; y < held->columns; y++) to[y] += from[y];"
             if outer < 0:
                 place = "(held->row + x) * N + held->column"
-                yield f"    for (long y = 0; y < held->columns; y++) output[{place} + y] = finish(to[y], held->row + x, held->column + y);"
+                yield "    for (long y = 0; y < held->columns; y++)"
+                yield f"      output[{place} + y] = finish(to[y], held->row + x, held->column + y);"
         elif finishes and level == self.finishing:
             yield "    if (finished) {"
             yield f"      out_t *to = {output};"
@@ -247,12 +250,14 @@ class _Emitter:
             yield "        to[y] = finish(from[y], held->row + x, held->column + y);"
             yield f"    }} else memcpy({target}, from, sizeof(sum_t) * held->columns);"
         elif finishes:
-            yield f"    if (finished) memcpy({output}, &O{level}[id][x * {columns}], sizeof(out_t) * held->columns);"
+            finished = f"&O{level}[id][x * {columns}]"
+            yield f"    if (finished) memcpy({output}, {finished}, sizeof(out_t) * held->columns);"
             yield f"    else memcpy({target}, from, sizeof(sum_t) * held->columns);"
         else:
             yield f"    memcpy({target}, from, sizeof(sum_t) * held->columns);"
         yield "  }"
-        yield "  uint64_t bytes = (uint64_t)held->rows * held->columns * (finished ? sizeof(out_t) : sizeof(sum_t));"
+        yield "  const size_t size = finished ? sizeof(out_t) : sizeof(sum_t);"
+        yield "  const uint64_t bytes = (uint64_t)held->rows * held->columns * size;"
         yield f"  moved[{level}][3] += bytes;"
         if level == self.adding:
             yield "  if (first) {"
@@ -278,13 +283,14 @@ class _Emitter:
         return " && ".join(terms) or "1"
 
     def run(self) -> Iterator[str]:
-        yield "void run(const a_t *A, const b_t *B, out_t *output, const sum_t *bias_, const out_t *residual_,"
-        yield "         long zero_a, long zero_b) {"
+        yield "void run(const a_t *A, const b_t *B, out_t *output, const sum_t *bias_,"
+        yield "         const out_t *residual_, long zero_a, long zero_b) {"
         yield "  bias = bias_; residual = residual_;"
         yield "  memset(sums, 0, sizeof sums);"
         for level in range(self.last + 1):
             for operand in self.nest.holds[level]:
-                yield f"  for (int i = 0; i < {self.instances[level]}; i++) {operand}{level}_held[i].row = -1;"
+                count = self.instances[level]
+                yield f"  for (int i = 0; i < {count}; i++) {operand}{level}_held[i].row = -1;"
                 if operand == "C" and (self.adding is None or level != self.adding):
                     yield f"  memset(seen{level}, 0, sizeof seen{level});"
         if self.adding is not None:
@@ -297,17 +303,19 @@ class _Emitter:
                 chunk = step.tile[number] * step.split[number]
                 low = "0" if level == 0 else f"{axis}{level - 1}"
                 high = _BIG[number] if level == 0 else f"{axis}{level - 1} + l{axis}{level - 1}"
-                yield f"{'  ' * depth}for (long g{axis}{level} = {low}; g{axis}{level} < {high}; g{axis}{level} += {chunk}) {{"
+                name = f"g{axis}{level}"
+                yield f"{'  ' * depth}for (long {name} = {low}; {name} < {high}; {name} += {chunk}) {{"
                 depth += 1
             for axis, count in zip(AXES, step.split, strict=True):
                 number = AXES.index(axis)
                 tile = step.tile[number]
                 high = _BIG[number] if level == 0 else f"{axis}{level - 1} + l{axis}{level - 1}"
                 if count > 1:
-                    yield f"{'  ' * depth}for (int c{axis}{level} = 0; c{axis}{level} < {count}; c{axis}{level}++) {{"
+                    core, start = f"c{axis}{level}", f"{axis}{level}"
+                    yield f"{'  ' * depth}for (int {core} = 0; {core} < {count}; {core}++) {{"
                     depth += 1
-                    yield f"{'  ' * depth}const long {axis}{level} = g{axis}{level} + (long)c{axis}{level} * {tile};"
-                    yield f"{'  ' * depth}if ({axis}{level} >= {high}) continue;"
+                    yield f"{'  ' * depth}const long {start} = g{start} + (long){core} * {tile};"
+                    yield f"{'  ' * depth}if ({start} >= {high}) continue;"
                 else:
                     yield f"{'  ' * depth}const long {axis}{level} = g{axis}{level};"
                 yield f"{'  ' * depth}const long l{axis}{level} = MIN({tile}, {high} - {axis}{level});"
@@ -321,7 +329,8 @@ class _Emitter:
             yield "  " * depth + "}"
         outermost = self.nest.holders("C")[0]
         firsts = self.first_cores(outermost, -1)
-        yield f"  for (int i = 0; i < {self.instances[outermost]}; i++) flush{outermost}(i, {firsts}, output);"
+        count = self.instances[outermost]
+        yield f"  for (int i = 0; i < {count}; i++) flush{outermost}(i, {firsts}, output);"
         yield "}"
 
     def instance(self, level: int) -> str:
@@ -358,7 +367,8 @@ class _Emitter:
         else:
             for inner in self.inside(operand, level):
                 each = self.instances[inner] // self.instances[level]
-                yield f"  for (int i = 0; i < {each}; i++) {operand}{inner}_held[id{level} * {each} + i].row = -1;"
+                tiles = f"{operand}{inner}_held[id{level} * {each} + i]"
+                yield f"  for (int i = 0; i < {each}; i++) {tiles}.row = -1;"
         yield f"  {held} = (tile_t){{{', '.join(place)}, 0}};"
         _, width = self.tile(operand, level)
         outer = self.outside(operand, level)
@@ -373,12 +383,14 @@ class _Emitter:
                 f"{place[1]} - {origin}.column]"
             )
         kind = {"A": "a_t", "B": "b_t", "C": "sum_t"}[operand]
+        number = "ABC".index(operand)
+        size = f"(uint64_t){place[2]} * {place[3]} * sizeof({kind})"
         copy = [
             f"for (long x = 0; x < {place[2]}; x++)",
             f"  memcpy(&{operand}{level}[id{level}][x * {width}], &{source}, sizeof({kind}) * {place[3]});",
-            f"moved[{level}][{'ABC'.index(operand)}] += (uint64_t){place[2]} * {place[3]} * sizeof({kind});",
+            f"moved[{level}][{number}] += {size};",
         ]
-        outside_counter = f"moved[{level}][{4 + 'ABC'.index(operand)}] += (uint64_t){place[2]} * {place[3]} * sizeof({kind});"
+        outside_counter = f"moved[{level}][{4 + number}] += {size};"
         if operand != "C":
             copy.append(f"if ({self.is_first(operand, level)}) {outside_counter}")
             for line in copy:
@@ -459,9 +471,10 @@ static void *content(const char *path) {
 }
 
 int main(int count, char **words) {
-  if (count != 10) { fprintf(stderr, "usage: driver BATCH ZERO_A ZERO_B A B BIAS RESIDUAL OUTPUT COUNTERS\\n"); return 2; }
+  if (count != 10) { fprintf(stderr, "driver: 9 words are needed\\n"); return 2; }
   long batch = atol(words[1]), zero_a = atol(words[2]), zero_b = atol(words[3]);
-  char *a = content(words[4]), *b = content(words[5]), *bias = content(words[6]), *residual = content(words[7]);
+  char *a = content(words[4]), *b = content(words[5]);
+  char *bias = content(words[6]), *residual = content(words[7]);
   size_t length = (size_t)size_m * size_n * size_out;
   char *output = calloc(batch, length ? length : 1);
   if (!output) { perror("output"); return 2; }
@@ -469,7 +482,10 @@ int main(int count, char **words) {
     run(a + i * size_m * size_k * size_a, b + i * size_k * size_n * size_b, output + i * length, bias,
         residual ? residual + i * length : NULL, zero_a, zero_b);
   FILE *file = fopen(words[8], "wb");
-  if (!file || fwrite(output, 1, batch * length, file) != batch * length || fclose(file)) { perror(words[8]); return 2; }
+  if (!file || fwrite(output, 1, batch * length, file) != batch * length || fclose(file)) {
+    perror(words[8]);
+    return 2;
+  }
   file = fopen(words[9], "w");
   if (!file) { perror(words[9]); return 2; }
   for (int i = 0; i < levels * 8; i++) fprintf(file, "%llu\\n", (unsigned long long)counters()[i]);

@@ -258,7 +258,7 @@ def fetched(nest: Nest, operand: Operand, level: int, core: tuple[Triple, ...]) 
         index, axis = loops[position]
         parts = _visits(nest.levels[index], axis, lengths[axis], core[index][axis])
         inner = [
-            (visit(position + 1, (*lengths[:axis], part, *lengths[axis + 1 :])), times)  # type: ignore[arg-type]
+            (visit(position + 1, (*lengths[:axis], part, *lengths[axis + 1 :])), times)
             for part, times in parts
         ]
         depth = max((result.depth for result, _ in inner), default=index - 1)

@@ -40,6 +40,8 @@ from explorer.facts.mapping import (
 _Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 ORDERS: tuple[LoopOrder, ...] = ("mkn", "mnk", "kmn", "knm", "nmk", "nkm")
+_DATAFLOWS: tuple[LoopOrder, ...] = ("mnk", "knm", "mkn")
+"""One order for each operand that stays in the innermost loop."""
 _BEST = 5
 """Number of mappings that a search returns."""
 _EVALUATED = 400
@@ -444,7 +446,6 @@ def _figures(
     outputs = mapping.size[0] * mapping.size[2]
     output = mapping.epilogue.output or mapping.accumulator
     number = len(tiles.lengths[0])
-    memories = {memory.name: memory for memory in machine.memories}
     reads: dict[tuple[str, str], _Numbers] = {}
     writes: dict[tuple[str, str], _Numbers] = {}
 
@@ -461,7 +462,7 @@ def _figures(
         name = holder[operand]
         levels = [(first[operand], outermost, name)] if name else []
         levels.append((last[operand], name or outermost, ""))
-        for elements, outside, memory in levels:
+        for elements, outside, inside in levels:
             if operand != "C":
                 loads, stores = (
                     _packed(elements, mapping.dtype, mapping.site),
@@ -471,16 +472,16 @@ def _figures(
                 fresh = outputs if not machine.first_read else np.where(elements > outputs, 0, outputs)
                 loads = _packed(elements - fresh, mapping.accumulator, mapping.site)
                 # sums leave the innermost memory that holds them as outputs when they are finished
-                is_output = memory == name
+                is_output = inside == name
                 finished = outputs if is_output else 0
                 stores = _packed(elements - finished, mapping.accumulator, mapping.site) + int(
                     _packed(np.array(finished), output, mapping.site)
                 )
             add(reads, (outside, operand), loads)
             add(writes, (outside, operand), stores)
-            if memory:
-                add(writes, (memory, operand), loads)
-                add(reads, (memory, operand), stores)
+            if inside:
+                add(writes, (inside, operand), loads)
+                add(reads, (inside, operand), stores)
             else:
                 inner_bytes = inner_bytes + mapping.batch * (loads + stores)
     fixed = mapping_epilogue_bytes(mapping, tiles)
@@ -491,17 +492,19 @@ def _figures(
     )
     pj = np.zeros(number)
     cycles = np.zeros(number)
-    for name, memory in memories.items():
+    for memory in machine.memories:
         totals = []
         for sizes, words, energy in (
             (reads, memory.read_word, memory.read_pj),
             (writes, memory.write_word, memory.write_pj),
         ):
             total = np.zeros(number)
-            for (place, operand), amount in sizes.items():
-                if place == name:
+            for (place, loaded), amount in sizes.items():
+                if place == memory.name:
                     total = total + amount
-                    pj = pj + amount / words.get(operand, 1) * (energy or 0)  # type: ignore[call-overload]
+                    pj = pj + amount / {str(key): size for key, size in words.items()}.get(loaded, 1) * (
+                        energy or 0
+                    )
             totals.append(total)
         for rate, amount in (
             (memory.bytes_per_cycle, totals[0] + totals[1]),
@@ -617,11 +620,11 @@ def _first_levels(tile: Triple, order: LoopOrder, keep: str, machine: MemoryMach
     """Yields the first level for each way to divide its tile among the cores."""
     cores = memory_levels(machine)[1][0].cores
     for split in _splits(cores, tile, machine.unit):
-        part = tuple(
+        m, k, n = (
             min(-(-length // (number * unit)) * unit, length)
             for length, number, unit in zip(tile, split, machine.unit, strict=True)
         )
-        yield NestLevel(order, part, split, keep if math.prod(split) == 1 else "")  # type: ignore[arg-type]
+        yield NestLevel(order, (m, k, n), split, keep if math.prod(split) == 1 else "")
 
 
 def _splits(cores: int, tile: Triple, unit: Triple) -> list[Triple]:
@@ -642,21 +645,21 @@ def _inner_levels(
     """Yields levels inside a tile: the largest tiles that fit each memory, in the three kinds of dataflow."""
     groups = memory_levels(machine)[2:]
     if not groups:
-        for order in ("mnk", "knm", "mkn"):
-            yield (NestLevel(order, machine.unit),)  # type: ignore[arg-type]
+        for order in _DATAFLOWS:
+            yield (NestLevel(order, machine.unit),)
         return
-    for orders in itertools.product(("mnk", "knm", "mkn"), repeat=len(groups) + 1):
+    for orders in itertools.product(_DATAFLOWS, repeat=len(groups) + 1):
         tiles = [outer]
         levels = []
         for group, order in zip(groups, orders, strict=False):
             tile = _largest_inside(tiles[-1], group[0].name, order, machine, mapping)
             tiles.append(tile)
-            levels.append(NestLevel(order, tile, next(iter(_splits(group[0].cores, tile, machine.unit)))))  # type: ignore[arg-type]
-        yield (*levels, NestLevel(orders[-1], machine.unit))  # type: ignore[arg-type]
+            levels.append(NestLevel(order, tile, next(iter(_splits(group[0].cores, tile, machine.unit)))))
+        yield (*levels, NestLevel(orders[-1], machine.unit))
 
 
 def _largest_inside(
-    outer: Triple, name: str, order: str, machine: MemoryMachine, mapping: SiteMapping
+    outer: Triple, name: str, order: LoopOrder, machine: MemoryMachine, mapping: SiteMapping
 ) -> Triple:
     """Finds the tile inside an outer tile that fits a memory and needs the fewest loads."""
     memory = next(memory for memory in machine.memories if memory.name == name)
@@ -671,16 +674,13 @@ def _largest_inside(
         if not fits.any():
             raise _too_small(mapping, machine)
         tiles = tiles.chosen(fits)
-    moved = sum(
-        _packed(
-            _loaded(outer, tiles, machine.unit, order, None, operand),  # type: ignore[arg-type]
-            mapping.accumulator if operand == "C" else mapping.dtype,
-            mapping.site,
-        )
-        for operand in OPERAND_AXES
-        if operand in memory.holds
-    )
-    index = int(np.lexsort([*reversed(tiles.lengths), np.asarray(moved)])[0])
+    moved: _Numbers = np.zeros(len(tiles.lengths[0]), dtype=np.int64)
+    for operand in OPERAND_AXES:
+        if operand in memory.holds:
+            elements = _loaded(outer, tiles, machine.unit, order, None, operand)
+            dtype = mapping.accumulator if operand == "C" else mapping.dtype
+            moved = moved + _packed(elements, dtype, mapping.site)
+    index = int(np.lexsort([*reversed(tiles.lengths), moved])[0])
     return tiles.tile(index)
 
 

@@ -38,6 +38,7 @@ from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.graph.fx import FxGraph
+from explorer.facts.mapping import MemoryMachine, ModelMapping, Objective
 from explorer.facts.memory import Memory
 from explorer.facts.profile.comparison import ProfileComparison
 from explorer.facts.profile.profile import Profile, ProfileSpec
@@ -373,6 +374,22 @@ class PublicMethods:
 
     def keep_choices(self, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
         """Write the tilings so far as a file for `--config`, with a rule for every site by name."""
+        raise NotImplementedError
+
+    def map(
+        self,
+        machine: str | MemoryMachine,
+        *,
+        objective: Objective = "cycles",
+        sites: tuple[str, ...] = (),
+        constrain: str = "",
+        mapping: PathText | None = None,
+        capacity: str = "",
+        output: PathText | None = None,
+        overwrite: bool = False,
+        on_progress: OnProgress = None,
+    ) -> ModelMapping:
+        """Map every matrix product of the current model to a machine with memories."""
         raise NotImplementedError
 
     def quantize_choice(

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from explorer.engine.mapping.cost import memory_levels
 from explorer.engine.mapping.emit_c import EpilogueStep, emit_site

@@ -1,0 +1,12 @@
+"""Map matrix products to a machine with several memories: find, cost, write and read mappings."""
+
+from explorer.base.features import Feature
+
+FEATURE = Feature(
+    verbs={
+        "map": "map_command.COMMAND",
+    },
+    methods={
+        "map": "mapper.map",
+    },
+)

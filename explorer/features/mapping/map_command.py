@@ -1,0 +1,80 @@
+"""`explorer map`: finds the best mapping of every matrix product to a machine with memories."""
+
+from __future__ import annotations
+
+import explorer
+from explorer.base.errors import Misuse
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
+from explorer.cli.output.answer import Answer
+from explorer.cli.output.model_answer import about
+from explorer.cli.output.progress import ProgressLine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from explorer.facts import Info
+    from explorer.session import Session
+
+
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    if args.machine is None:
+        hint = "such as --machine gemmini; explorer machines lists machines"
+        raise Misuse("a mapping needs a machine with memories", where="map", hint=hint)
+
+    def ask(session: Session, info: Info) -> tuple[Any, ...]:
+        return info, session.map(
+            args.machine,
+            objective=args.objective,
+            sites=args.site or (),
+            constrain=args.constrain or "",
+            mapping=args.mapping,
+            capacity=args.capacity or "",
+            output=args.output,
+            overwrite=args.force,
+            on_progress=progress,
+        )
+
+    return about(args, progress, ask, "model_mapping", "map_words", "sites", package=__package__)
+
+
+COMMAND = Command(
+    "map",
+    "find the best tiles and loop orders for a machine with memories",
+    ("MODEL",),
+    (
+        HARDWARE,
+        Option(
+            "--objective",
+            "what to minimize: cycles, energy, traffic, or edp (energy x cycles)",
+            choices=("cycles", "energy", "traffic", "edp"),
+            default="cycles",
+        ),
+        *declared_options(explorer.TileSpec, "sites"),
+        Option(
+            "--constrain",
+            "limits on the tile of the first memory and its loop order: 'n%%32 k<=256 order=mnk'",
+            "WORDS",
+        ),
+        Option("--mapping", "compute the cost of the mapping in this file; no search", "FILE"),
+        Option("--capacity", "least traffic for sizes of the first memory between two sizes", "LOW:HIGH"),
+        "--output",
+        "--force",
+        *OPENING,
+        *TABLE,
+    ),
+    (
+        "explorer map alexnet --machine gemmini --objective traffic",
+        "explorer map model.onnx --machine npu.toml --constrain 'n%32 order=mnk' -o mapping.toml",
+        "explorer map model.onnx --machine npu.toml --mapping mapping.toml",
+        "explorer map model.onnx --machine edge-npu --capacity 64K:4M",
+    ),
+    _run,
+    usage="map MODEL --machine NAME",
+    manual="the best tile for each memory of a machine and the order of its loops, matmul by matmul:"
+    " bytes moved at each level, capacity, cycles, energy, and how far the result is from what no mapping"
+    " can go below",
+    group="change",
+)

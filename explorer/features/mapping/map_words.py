@@ -1,0 +1,218 @@
+"""Text output of `explorer map`: the mappings of a model, level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from explorer.base.units import bytes_text, count_text, exact_text, runs_text, seconds_text, sizes_text
+from explorer.facts import Info
+from explorer.facts.mapping import MappedSite, MappingCost, ModelMapping
+from explorer.features.tiling.plan_words import hardware_text
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Span, Table, table_of
+from explorer.report.present.look.info import title
+from explorer.report.present.row_groups import alike, and_more
+
+_MOST_LEFT_OUT = 3
+_BAR = 10
+"""Cells of a bar that shows how full a memory is."""
+
+
+def model_mapping(about: Info, fact: ModelMapping) -> list[Block]:
+    """Build the output of `explorer map`: totals, one row for each kind of site, and the largest site."""
+    largest = max(fact.sites, key=lambda site: site.cost.macs)
+    return [
+        *title(about.model),
+        Line((hardware_text(fact.machine.hardware),)),
+        Line(),
+        _totals(fact),
+        Line(),
+        *_sites(fact),
+        Line(),
+        *site_blocks(fact, largest),
+        *(_capacity(fact) if fact.capacity else ()),
+    ]
+
+
+def _totals(fact: ModelMapping) -> Fields:
+    excess = f"{fact.traffic / fact.compulsory:,.2f} x each byte once" if fact.compulsory else ""
+    fields = [
+        Field("Minimized", fact.objective, ""),
+        Field("MACs", count_text(fact.macs), ""),
+        Field("Traffic", bytes_text(fact.traffic), excess),
+    ]
+    if fact.cycles is not None:
+        fields.append(Field("Cycles", count_text(fact.cycles), ""))
+    if fact.seconds is not None:
+        fields.append(Field("Time", seconds_text(fact.seconds), ""))
+    if fact.pj is not None:
+        fields.append(Field("Energy", _energy(fact.pj), ""))
+    return Fields(fields)
+
+
+def _energy(pj: float) -> str:
+    for power, unit in ((12, "J"), (9, "mJ"), (6, "uJ"), (3, "nJ")):
+        if pj >= 10**power:
+            return f"{pj / 10**power:,.3g} {unit}"
+    return f"{pj:,.3g} pJ"
+
+
+def _sites(fact: ModelMapping) -> list[Block]:
+    groups = alike(fact.sites, _without_name)
+
+    def name(group: Sequence[MappedSite]) -> Cell:
+        runs = runs_text(group[0].calls)
+        text = and_more([site.name for site in group])
+        return (Span(text), Span(f"  {runs}", "quiet")) if runs else text
+
+    def of_first(cell: Callable[[MappedSite], Cell]) -> Callable[[Sequence[MappedSite]], Cell]:
+        return lambda group: cell(group[0])
+
+    columns: list[tuple[Column, Callable[[MappedSite], Cell]]] = [
+        (Column("M x K x N", "right", drop=3), lambda site: sizes_text(site.cost.mapping.size)),
+        (Column("tile", "right"), lambda site: sizes_text(site.cost.mapping.levels[0].tile)),
+        (Column("order", drop=2), lambda site: site.cost.mapping.levels[0].order),
+        (Column("traffic", "right"), lambda site: bytes_text(site.cost.traffic)),
+        (
+            Column("x lower bound", "right", drop=1),
+            lambda site: f"{site.cost.traffic / site.cost.lower_bound:,.2f}" if site.cost.lower_bound else "",
+        ),
+        (
+            Column("cycles" if fact.cycles is not None else "", "right"),
+            lambda site: count_text(site.cost.cycles) if site.cost.cycles is not None else "",
+        ),
+        (Column("limit", drop=4), lambda site: site.cost.bound),
+        (Column("search", drop=5), _certainty),
+    ]
+    return [
+        table_of(
+            groups,
+            [(Column("matmul", shrink=True), name), *((column, of_first(cell)) for column, cell in columns)],
+            what="matmuls",
+        )
+    ]
+
+
+def _without_name(site: MappedSite) -> MappedSite:
+    cost = replace(site.cost, mapping=replace(site.cost.mapping, site=""))
+    search = site.search and replace(site.search, best=(), front=(), seconds=0.0)
+    return replace(site, name="", cost=cost, search=search)
+
+
+def _certainty(site: MappedSite) -> Cell:
+    if site.search is None:
+        return Span("given", "quiet")
+    return Span("exact", "good") if site.search.exact else Span("not exact", "warning")
+
+
+# -- one site
+
+
+def site_blocks(fact: ModelMapping, site: MappedSite) -> list[Block]:
+    """Build the loops of a site, its memories, and what the search says."""
+    return [
+        Line((Span(site.name, "strong"), f"  {_size(site.cost)}", Span(f"  {_search(site)}", "quiet"))),
+        *_nest(fact, site.cost),
+        Line(),
+        _memories(site.cost),
+    ]
+
+
+def _size(cost: MappingCost) -> str:
+    mapping = cost.mapping
+    batch = f" x {mapping.batch:,}" if mapping.batch > 1 else ""
+    output = mapping.epilogue.output or mapping.accumulator
+    return f"{sizes_text(mapping.size)}{batch}  {mapping.dtype} -> {output}"
+
+
+def _search(site: MappedSite) -> str:
+    search = site.search
+    if search is None:
+        return ""
+    left_out = [
+        f"{number:,} tiles do not meet {name}"
+        if any(sign in name for sign in "%<>=")
+        else f"{number:,} tiles do not fit {name}"
+        for name, number in search.left_out.items()
+        if number
+    ]
+    kind = "exact" if search.exact else f"not exact: no mapping has fewer than {search.bound:,.6g}"
+    return "; ".join([f"{search.count:,} mappings, {kind}", *left_out[:_MOST_LEFT_OUT]])
+
+
+def _nest(fact: ModelMapping, cost: MappingCost) -> list[Block]:
+    """Build the loops from the outermost in, each level below the memories that hold its tiles."""
+    names: dict[int, list[str]] = {}
+    for move in cost.moves:
+        if move.operand in ("A", "B", "C"):
+            names.setdefault(move.level, []).append(move.memory)
+    lines: list[Block] = [Line((Span(fact.machine.memories[0].name, "kind"),))]
+    outer = cost.mapping.size
+    indent = 1
+    for index, level in enumerate(cost.mapping.levels):
+        for axis in level.order:
+            position = "mkn".index(axis)
+            step = level.tile[position] * level.split[position]
+            trips = -(-outer[position] // step)
+            if trips > 1:
+                text = f"{'  ' * indent}for {axis} in 0..{trips:,}"
+                lines.append(Line((text, Span(f"   # steps of {step:,}", "quiet"))))
+                indent += 1
+        for axis, cores in zip("mkn", level.split, strict=True):
+            if cores > 1:
+                lines.append(Line((f"{'  ' * indent}on {cores:,} cores along {axis}",)))
+        held = " + ".join(dict.fromkeys(names.get(index, ["array"])))
+        keep = f", whole {level.keep}" if level.keep else ""
+        tile = Span(f"  {sizes_text(level.tile)}{keep}", "quiet")
+        lines.append(Line(("  " * indent, Span(held, "kind"), tile)))
+        outer = level.tile
+    return lines
+
+
+def _memories(cost: MappingCost) -> Table:
+    has_cycles = any(memory.cycles is not None for memory in cost.memories)
+    has_energy = any(memory.pj is not None for memory in cost.memories)
+    rows: list[tuple[Cell, ...]] = []
+    for memory in cost.memories:
+        share = memory.held / memory.size if memory.size else 0.0
+        bar = "█" * round(_BAR * min(share, 1)) + "░" * (_BAR - round(_BAR * min(share, 1)))
+        held = f"{bytes_text(memory.held)} of {bytes_text(memory.size)}" if memory.size else ""
+        missing = f", {exact_text(memory.missing)} bytes missing" if memory.missing else ""
+        rows.append(
+            (
+                Span(memory.name, "kind"),
+                Span(bar if memory.size and memory.held else "", "bar"),
+                Span(f"{held}{missing}", "bad" if memory.missing else ""),
+                bytes_text(memory.reads),
+                bytes_text(memory.writes),
+                count_text(memory.cycles) if memory.cycles is not None else "",
+                _energy(memory.pj) if memory.pj is not None else "",
+            )
+        )
+    columns = (
+        Column("memory"),
+        Column("", drop=2),
+        Column("held"),
+        Column("read", "right"),
+        Column("written", "right"),
+        Column("cycles" if has_cycles else "", "right"),
+        Column("energy" if has_energy else "", "right", drop=1),
+    )
+    return Table(columns, rows)
+
+
+def _capacity(fact: ModelMapping) -> list[Block]:
+    rows: list[tuple[Cell, ...]] = [
+        (
+            bytes_text(point.size),
+            bytes_text(point.traffic) if point.traffic is not None else Span("no tile fits", "warning"),
+            bytes_text(point.lower_bound),
+        )
+        for point in fact.capacity
+    ]
+    head = Line(
+        Span("least traffic by size of the first memory, with one tile size for each matmul", "strong")
+    )
+    columns = Column("memory", "right"), Column("traffic", "right"), Column("lower bound", "right")
+    return [Line(), head, Table(columns, rows)]
