@@ -1,0 +1,105 @@
+"""The search finds what trying every mapping finds, and published figures."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from explorer.engine.mapping.constraints import parse_constraints
+from explorer.engine.mapping.cost import mapping_cost
+from explorer.engine.mapping.search import ORDERS, least_traffic, search_mappings
+from explorer.facts.cost import Hardware
+from explorer.facts.mapping import Buffers, Memory, MemoryMachine, NestLevel, SiteMapping
+
+
+def machine(size: int | None, unit: int, buffers: int = 1, **memory: float) -> MemoryMachine:
+    tiles = Buffers(buffers, buffers, buffers)
+    return MemoryMachine(
+        Hardware("npu", macs_per_cycle=4096),
+        (Memory("DRAM", bytes_per_cycle=64), Memory("buffer", size=size, buffers=tiles)),
+        unit=(unit,) * 3,
+    )
+
+
+def site(*size: int) -> SiteMapping:
+    return SiteMapping("site", size, (), dtype="int8", accumulator="int32")
+
+
+@pytest.mark.parametrize(
+    ("size", "unit", "memory", "single", "double"),
+    [
+        ((1024, 1024, 1024), 64, 256 << 10, 13_631_488, 18_874_368),
+        ((4096, 4096, 4096), 64, 512 << 10, 503_316_480, 704_643_072),
+        ((512, 768, 3072), 64, 128 << 10, 22_020_096, 31_457_280),
+        ((128, 128, 128), 8, 96 << 10, 98_304, 98_304),
+    ],
+)
+def test_least_traffic_of_published_cases(
+    size: tuple[int, int, int], unit: int, memory: int, single: int, double: int
+) -> None:
+    for buffers, expected in ((1, single), (2, double)):
+        result = search_mappings(site(*size), machine(memory, unit, buffers), "traffic")
+        assert result.best[0].traffic == expected
+        assert result.exact
+
+
+def test_least_traffic_by_size_of_the_memory() -> None:
+    mapping = SiteMapping("site", (4096,) * 3, ())
+    sizes = [megabytes << 20 for megabytes in (2, 24, 40, 50)]
+    traffic = least_traffic(mapping, (16, 16, 16), sizes)
+    assert [bytes_ and bytes_ >> 20 for bytes_ in traffic] == [832, 320, 256, 256]
+
+
+def test_pipeline_of_a_published_case() -> None:
+    levels = NestLevel("mnk", (64, 64, 64)), NestLevel("mnk", (64, 64, 64))
+    mapping = SiteMapping("site", (1024,) * 3, levels, dtype="int8", accumulator="int32")
+    assert mapping_cost(mapping, machine(None, 64, 2)).cycles == 589_888
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.tuples(*(st.integers(1, 9),) * 3),
+    st.integers(1, 3),
+    st.integers(12, 120),
+    st.sampled_from(["traffic", "energy"]),
+)
+def test_search_finds_what_trying_everything_finds(
+    size: tuple[int, int, int], unit: int, memory: int, objective: str
+) -> None:
+    npu = MemoryMachine(
+        Hardware("npu", macs_per_cycle=1),
+        (Memory("DRAM", read_pj=50, write_pj=60), Memory("buffer", size=memory, read_pj=3, write_pj=4)),
+        unit=(unit,) * 3,
+        mac_pj=1,
+    )
+    best = None
+    axes = [sorted({min(count * unit, length) for count in range(1, length + 1)}) for length in size]
+    for tile in itertools.product(*axes):
+        for outer, inner, keep in itertools.product(ORDERS, ORDERS, ("", "A", "B", "C")):
+            levels = NestLevel(outer, tile, keep=keep), NestLevel(inner, (unit,) * 3)
+            cost = mapping_cost(SiteMapping("site", size, levels, dtype="int8", accumulator="int32"), npu)
+            figure = cost.traffic if objective == "traffic" else cost.pj
+            if cost.fits and (best is None or figure < best):
+                best = figure
+        if len(axes[0]) * len(axes[1]) * len(axes[2]) > 60:
+            return
+    if best is None:
+        return
+    result = search_mappings(site(*size), npu, objective)
+    found = result.best[0].traffic if objective == "traffic" else result.best[0].pj
+    assert found == pytest.approx(best, rel=1e-12)
+
+
+def test_constraints_hold() -> None:
+    result = search_mappings(
+        site(512, 768, 3072), machine(128 << 10, 64), "traffic", parse_constraints("n%128 k<=64 order=knm")
+    )
+    for cost in result.best:
+        level = cost.mapping.levels[0]
+        assert level.order == "knm"
+        assert level.tile[2] % 128 == 0
+        assert level.tile[1] <= 64
+    assert result.left_out["n%128"] > 0
