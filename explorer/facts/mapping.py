@@ -48,7 +48,7 @@ class Buffers(Spec, frozen=True):
     out: Natural = 0
 
 
-class Memory(Spec, frozen=True):
+class MachineMemory(Spec, frozen=True):
     """A memory of a machine.
 
     Attributes:
@@ -101,7 +101,7 @@ class MemoryMachine(Spec, frozen=True):
     """
 
     hardware: Hardware
-    memories: tuple[Memory, ...]
+    memories: tuple[MachineMemory, ...]
     unit: Sizes = (1, 1, 1)
     overlap: Overlap = "ideal"
     mac_pj: Positive | None = None

@@ -38,7 +38,7 @@ from typing import Any, get_args
 
 from explorer.base.errors import Misuse, nearest
 from explorer.facts.cost import Hardware
-from explorer.facts.mapping import Buffers, Memory, MemoryMachine, Overlap
+from explorer.facts.mapping import Buffers, MachineMemory, MemoryMachine, Overlap
 from explorer.settings import machines
 from explorer.settings.rates import read_per_cycle
 
@@ -91,14 +91,14 @@ def with_memories(hardware: Hardware, table: Mapping[str, Any]) -> MemoryMachine
     )
 
 
-def _of_buffer(hardware: Hardware, where: str) -> tuple[Memory, ...]:
+def _of_buffer(hardware: Hardware, where: str) -> tuple[MachineMemory, ...]:
     """Describes the two memories of a machine that has only a buffer."""
-    outer = Memory("memory", bytes_per_cycle=hardware.bytes_per_cycle)
+    outer = MachineMemory("memory", bytes_per_cycle=hardware.bytes_per_cycle)
     if hardware.buffer is None:
         hint = f'add buffer = "512 KiB", or [[machine.{hardware.name}.memory]] for each memory'
         raise Misuse(f"machine '{hardware.name}' has no memories", where=where, hint=hint)
     count = 2 if hardware.double_buffered else 1
-    return outer, Memory("buffer", size=hardware.buffer, buffers=Buffers(count, count, count))
+    return outer, MachineMemory("buffer", size=hardware.buffer, buffers=Buffers(count, count, count))
 
 
 def _unit(table: Mapping[str, Any], hardware: Hardware, where: str) -> tuple[int, int, int]:
@@ -182,19 +182,19 @@ _FIELDS: Mapping[str, Callable[[Any, str], Any]] = {
     "inside": _flag,
     "source": _text,
 }
-"""Settings of a memory, each with the function that reads it. The keys are fields of `Memory`."""
+"""Settings of a memory, each with the function that reads it. The keys are fields of `MachineMemory`."""
 
 
-def _memory(entry: Any, where: str) -> Memory:
+def _memory(entry: Any, where: str) -> MachineMemory:
     if not isinstance(entry, Mapping) or "name" not in entry:
         raise Misuse("a memory without a name", where=where, hint='write name = "scratchpad"')
     for key in entry:
         if key not in _FIELDS:
             raise Misuse(f"there is no setting '{key}' of a memory", where=where, hint=nearest(key, _FIELDS))
-    return Memory(**{key: _FIELDS[key](value, f"{where} {key}") for key, value in entry.items()})
+    return MachineMemory(**{key: _FIELDS[key](value, f"{where} {key}") for key, value in entry.items()})
 
 
-def _check(memories: tuple[Memory, ...], where: str) -> None:
+def _check(memories: tuple[MachineMemory, ...], where: str) -> None:
     names = [memory.name for memory in memories]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:

@@ -30,7 +30,7 @@ from explorer.facts.mapping import (
     Epilogue,
     LevelMoves,
     MappingCost,
-    Memory,
+    MachineMemory,
     MemoryCost,
     MemoryMachine,
     NestLevel,
@@ -41,13 +41,13 @@ ARRAY = "array"
 """Name of the innermost level."""
 
 
-def memory_levels(machine: MemoryMachine) -> list[tuple[Memory, ...]]:
+def memory_levels(machine: MemoryMachine) -> list[tuple[MachineMemory, ...]]:
     """Groups the memories into levels, from the outermost in.
 
     Memories that follow each other and hold different operands form one level, such as a scratchpad for both
     operands and an accumulator for the sums.
     """
-    groups: list[list[Memory]] = []
+    groups: list[list[MachineMemory]] = []
     for index, memory in enumerate(machine.memories):
         held = {operand for other in groups[-1] for operand in other.holds} if index > 1 else set()
         same_cores = index > 1 and memory.cores == 1
@@ -309,7 +309,7 @@ def _memory_costs(
     return costs
 
 
-def _tiles(memory: Memory, nest: Nest, level: int, widths: _Widths) -> dict[str, int]:
+def _tiles(memory: MachineMemory, nest: Nest, level: int, widths: _Widths) -> dict[str, int]:
     """Computes the bytes of one tile of each operand that a memory holds."""
     step = nest.levels[level]
     tiles: dict[str, int] = {}
@@ -338,7 +338,7 @@ def _accesses(moves: Sequence[LevelMoves], name: str) -> tuple[dict[str, int], d
     return reads, writes
 
 
-def _energy(memory: Memory, reads: Mapping[str, int], writes: Mapping[str, int]) -> float | None:
+def _energy(memory: MachineMemory, reads: Mapping[str, int], writes: Mapping[str, int]) -> float | None:
     if (any(reads.values()) and memory.read_pj is None) or (any(writes.values()) and memory.write_pj is None):
         return None
 
@@ -352,7 +352,7 @@ def word_accesses(sizes: Mapping[str, int], words: Mapping[Any, int]) -> float:
     return sum(size / words.get(operand, words.get("C", 1)) for operand, size in sizes.items())
 
 
-def transfer_cycles(memory: Memory, reads: int, writes: int) -> Fraction | None:
+def transfer_cycles(memory: MachineMemory, reads: int, writes: int) -> Fraction | None:
     """Computes the cycles in which a memory moves bytes, or None if none of its rates is known."""
     rates = memory.bytes_per_cycle, memory.read_bytes_per_cycle, memory.write_bytes_per_cycle
     amounts = reads + writes, reads, writes
@@ -534,7 +534,7 @@ class _Pipeline:
     def _select(self, sizes: Mapping[str, int], overlapping: bool) -> dict[str, int]:
         return {name: size for name, size in sizes.items() if self.overlaps[name] is overlapping}
 
-    def _transfer(self, memory: Memory, loads: Mapping[str, int], stores: Mapping[str, int]) -> Fraction:
+    def _transfer(self, memory: MachineMemory, loads: Mapping[str, int], stores: Mapping[str, int]) -> Fraction:
         return transfer_cycles(memory, sum(loads.values()), sum(stores.values())) or Fraction(0)
 
     def _compute(self, lengths: Triple) -> Fraction | None:

@@ -151,7 +151,7 @@ def test_the_least_traffic_never_grows_with_the_memory(sample: Sample, npu: Path
 
 
 def test_a_record_with_a_wrong_field_is_refused() -> None:
-    from explorer.facts.mapping import Memory
+    from explorer.facts.mapping import MachineMemory
 
     with pytest.raises(Misuse, match="buffers"):
-        Memory("m", buffers="many")  # type: ignore[arg-type]
+        MachineMemory("m", buffers="many")  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from explorer.engine.mapping.cost import memory_levels
 from explorer.engine.mapping.emit_c import EpilogueStep, emit_site
 from explorer.engine.mapping.proof import RunInputs, compiler, planned_counters, run_emitted, worst_error
 from explorer.facts.cost import Hardware
-from explorer.facts.mapping import Epilogue, Memory, MemoryMachine, NestLevel, SiteMapping
+from explorer.facts.mapping import Epilogue, MachineMemory, MemoryMachine, NestLevel, SiteMapping
 from tests.engine.mapping.nests import nests
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
 
 def machine_for(nest):
     """Builds a machine whose memories hold what each level of a nest holds."""
-    memories = [Memory("outer")]
+    memories = [MachineMemory("outer")]
     for index, (level, holds) in enumerate(zip(nest.levels[:-1], nest.holds[:-1], strict=True)):
         cores = int(np.prod(level.split))
-        memories.append(Memory(f"level{index}", holds=holds, cores=cores, inside=True))
+        memories.append(MachineMemory(f"level{index}", holds=holds, cores=cores, inside=True))
     machine = MemoryMachine(Hardware("drawn"), tuple(memories))
     assert len(memory_levels(machine)) == len(nest.levels)
     return machine
@@ -64,7 +64,7 @@ LEVELS = NestLevel("knm", (20, 16, 24)), NestLevel("mnk", (8, 8, 8))
 def test_floats_are_within_rounding(levels):
     size = (50, 70, 33)
     mapping = SiteMapping("site", size, levels)
-    machine = MemoryMachine(Hardware("two"), (Memory("outer"), Memory("buffer")))
+    machine = MemoryMachine(Hardware("two"), (MachineMemory("outer"), MachineMemory("buffer")))
     random = np.random.default_rng(3)
     inputs = RunInputs(
         random.standard_normal((1, 50, 70), dtype=np.float32),
@@ -88,7 +88,7 @@ def test_requantized_output_leaves_in_its_own_type(order):
         accumulator="int32",
         epilogue=Epilogue(("Add", "QuantizeLinear"), "int8", bias_bytes=4),
     )
-    machine = MemoryMachine(Hardware("two"), (Memory("outer"), Memory("buffer")))
+    machine = MemoryMachine(Hardware("two"), (MachineMemory("outer"), MachineMemory("buffer")))
     scale = np.float32(0.00171)
     steps = EpilogueStep("bias"), EpilogueStep("requantize", float(scale), 3), EpilogueStep("clip", -128, 127)
     bias = np.arange(60, dtype=np.int32) * 100 - 2000

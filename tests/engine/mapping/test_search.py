@@ -12,14 +12,14 @@ from explorer.engine.mapping.constraints import parse_constraints
 from explorer.engine.mapping.cost import mapping_cost
 from explorer.engine.mapping.search import ORDERS, least_traffic, search_mappings
 from explorer.facts.cost import Hardware
-from explorer.facts.mapping import Buffers, Memory, MemoryMachine, NestLevel, SiteMapping
+from explorer.facts.mapping import Buffers, MachineMemory, MemoryMachine, NestLevel, SiteMapping
 
 
 def machine(size: int | None, unit: int, buffers: int = 1, **memory: float) -> MemoryMachine:
     tiles = Buffers(buffers, buffers, buffers)
     return MemoryMachine(
         Hardware("npu", macs_per_cycle=4096),
-        (Memory("DRAM", bytes_per_cycle=64), Memory("buffer", size=size, buffers=tiles)),
+        (MachineMemory("DRAM", bytes_per_cycle=64), MachineMemory("buffer", size=size, buffers=tiles)),
         unit=(unit,) * 3,
     )
 
@@ -71,7 +71,7 @@ def test_search_finds_what_trying_everything_finds(
 ) -> None:
     npu = MemoryMachine(
         Hardware("npu", macs_per_cycle=1),
-        (Memory("DRAM", read_pj=50, write_pj=60), Memory("buffer", size=memory, read_pj=3, write_pj=4)),
+        (MachineMemory("DRAM", read_pj=50, write_pj=60), MachineMemory("buffer", size=memory, read_pj=3, write_pj=4)),
         unit=(unit,) * 3,
         mac_pj=1,
     )
