@@ -18,6 +18,7 @@ from explorer.facts import (
     comparison,
     conversion,
     cost,
+    mapping,
     memory,
     quantize,
     roofline,
@@ -334,6 +335,7 @@ DOCUMENTS: dict[str, Fields] = {
     "graph": {**INFO, "output": str},
     "plot": {**INFO, "output": str},
     "report": {**INFO, "output": str},
+    "map": {**INFO, **fields(mapping.ModelMapping)},
     "plan": {
         **INFO,
         "machine": cost.Hardware,
@@ -462,6 +464,7 @@ SOURCES: dict[str, type] = {
     "compare": comparison.Comparison,
     "convert": conversion.Conversion,
     "rebatch": conversion.Conversion,
+    "map": mapping.ModelMapping,
     "sweep": sweep.Sweep,
     "settings": settings.Settings,
     "weights": values.Weights,

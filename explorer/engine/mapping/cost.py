@@ -29,8 +29,8 @@ from explorer.facts.cost import ORDERS
 from explorer.facts.mapping import (
     Epilogue,
     LevelMoves,
-    MappingCost,
     MachineMemory,
+    MappingCost,
     MemoryCost,
     MemoryMachine,
     NestLevel,
@@ -534,7 +534,9 @@ class _Pipeline:
     def _select(self, sizes: Mapping[str, int], overlapping: bool) -> dict[str, int]:
         return {name: size for name, size in sizes.items() if self.overlaps[name] is overlapping}
 
-    def _transfer(self, memory: MachineMemory, loads: Mapping[str, int], stores: Mapping[str, int]) -> Fraction:
+    def _transfer(
+        self, memory: MachineMemory, loads: Mapping[str, int], stores: Mapping[str, int]
+    ) -> Fraction:
         return transfer_cycles(memory, sum(loads.values()), sum(stores.values())) or Fraction(0)
 
     def _compute(self, lengths: Triple) -> Fraction | None:

@@ -63,6 +63,7 @@ COMMANDS = [
     "profile bert_tiny.onnx --dim sequence=8 --batch 1,2 --steps 2 --warmup 0 --machine a100",
     "profile mlp_128.onnx lenet.onnx --steps 2 --warmup 0",
     "training lenet.onnx --batch 2",
+    "map lenet.onnx --machine gemmini --capacity 32K:64K",
     "machines",
     "doctor",
     "cache",

@@ -71,7 +71,10 @@ def test_search_finds_what_trying_everything_finds(
 ) -> None:
     npu = MemoryMachine(
         Hardware("npu", macs_per_cycle=1),
-        (MachineMemory("DRAM", read_pj=50, write_pj=60), MachineMemory("buffer", size=memory, read_pj=3, write_pj=4)),
+        (
+            MachineMemory("DRAM", read_pj=50, write_pj=60),
+            MachineMemory("buffer", size=memory, read_pj=3, write_pj=4),
+        ),
         unit=(unit,) * 3,
         mac_pj=1,
     )
