@@ -97,9 +97,11 @@ def names_of(removed: tuple[str, ...]) -> Names:
     for room in removed:
         module = f"explorer.features.{room}"
         offers = import_module(module).FEATURE.offers
-        words |= {name for kind in ("verbs", "changes", "functions", "pictures") for name in offers[kind]}
-        methods |= set(offers["methods"])
-        for home in offers["commands"].values():
+        words |= {
+            name for kind in ("verbs", "changes", "functions", "pictures") for name in offers.get(kind, ())
+        }
+        methods |= set(offers.get("methods", ()))
+        for home in offers.get("commands", {}).values():
             table, _, name = home.rpartition(".")
             for command in getattr(import_module(f"{module}.{table}"), name):
                 words.add(command.id)
@@ -258,7 +260,7 @@ def remove(root: Path, removed: tuple[str, ...]) -> None:
     functions = {
         name
         for room in removed
-        for name in import_module(f"explorer.features.{room}").FEATURE.offers["functions"]
+        for name in import_module(f"explorer.features.{room}").FEATURE.offers.get("functions", ())
     }
     for room in removed:
         shutil.rmtree(root / "explorer" / "features" / room)

@@ -30,23 +30,22 @@ class Statistic(NamedTuple):
 
 
 STATISTICS: Mapping[str, Statistic] = {
-    "count": Statistic("how many are finite", lambda m, _: m.count),
-    "nan": Statistic("how many are NaN", lambda m, _: m.nan),
-    "inf": Statistic("how many are infinite", lambda m, _: m.inf),
-    "zeros": Statistic("share of all elements that are exactly 0", lambda m, _: m.zeros / m.elements),
-    "min": Statistic("the least", lambda m, _: m.least),
-    "max": Statistic("the greatest", lambda m, _: m.greatest),
-    "absmax": Statistic("the greatest |x|", lambda m, _: m.farthest),
+    "count": Statistic("the number of finite elements", lambda m, _: m.count),
+    "nan": Statistic("the number of NaN elements", lambda m, _: m.nan),
+    "inf": Statistic("the number of infinite elements", lambda m, _: m.inf),
+    "zeros": Statistic("the share of all elements that are exactly 0", lambda m, _: m.zeros / m.elements),
+    "min": Statistic("the smallest", lambda m, _: m.least),
+    "max": Statistic("the largest", lambda m, _: m.greatest),
+    "absmax": Statistic("the largest |x|", lambda m, _: m.farthest),
     "mean": Statistic("sum of x / count", lambda m, _: m.mean),
     "absmean": Statistic("sum of |x| / count", lambda m, _: m.absolute),
     "var": Statistic("sum of (x - mean)² / count", lambda m, _: m.std * m.std),
-    "std": Statistic("√var: of the population, not of a sample", lambda m, _: m.std),
+    "std": Statistic("√var, of the population and not of a sample", lambda m, _: m.std),
     "rms": Statistic("√(sum of x² / count)", lambda m, _: m.root_mean_square),
     "low": Statistic("mean - K std", lambda m, k: m.mean - k * m.std, "Ksigma"),
     "high": Statistic("mean + K std", lambda m, k: m.mean + k * m.std, "Ksigma"),
     "quantile": Statistic(
-        "the number below which a share Q of the finite ones lies; between two of them in proportion (as"
-        " numpy.quantile)",
+        "the number below which a share Q of the finite elements lies, interpolated as in numpy.quantile",
         None,
         "Q",
     ),

@@ -89,7 +89,7 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
         ),
         (["a", "--json"], "it belongs to explorer info"),
         (["tile", "a", "--edges", "raged"], "did you mean 'ragged'?"),
-        (["tile", "a", "--form", "xyzzy"], "there is: auto, lab, scan, unrolled, batched"),
+        (["tile", "a", "--form", "xyzzy"], "one of auto, lab, scan, unrolled, batched"),
         (["tile", "a", "--tile", "0"], "--tile: '0' has a size below 1"),
         (["tile", "a", "--tile", "-64x64x64"], "--tile: '-64x64x64' has a size below 1"),
         (["tile", "a", "--tile", "big"], "--tile: 'big' is not a tile size"),
@@ -97,7 +97,7 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
         (["tile", "a", "--draws", "0"], "--draws"),
         (["verify", "a", "b", "--seed", "-1"], "--seed"),
         (["info", "a", "--dim", "batch"], "write name=size"),
-        (["info", "a", "--input-shape", "1,3"], "x:1,3,224,224"),
+        (["info", "a", "--input-shape", "x:1,b!"], "x:1,3,224,224"),
         (["info", "a", "--quiet=3"], "--quiet: takes no value"),
     ],
 )

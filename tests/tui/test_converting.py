@@ -86,7 +86,7 @@ async def test_what_came_out_different_is_called_so(tmp_path: Path) -> None:
         hands.pilot.app.screen.query_one(Input).value = str(tmp_path / "out.pt")
         await hands.press("enter")
         assert "Different" in hands.dialog()
-        assert "nothing was written" in hands.dialog()
+        assert "no file written" in hands.dialog()
         assert "its bytes differ" in hands.dialog()
         assert "\x1b" not in hands.dialog()
 

@@ -43,6 +43,16 @@ def control_flow(name: str) -> Any:
 # -- tensors
 
 
+def is_about_meta(error: BaseException) -> bool:
+    """Whether an error says that a function does not take tensors of the meta device.
+
+    Assumes: the text of such an error names the device, as in 'copy from device meta' or 'is_meta'.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: False, so that the model is refused with torch's message; `--partial` counts it all the same.
+    """
+    return "meta" in str(error).lower()
+
+
 def storage_key(storage: Any) -> int:
     """Returns a number that identifies a storage while it exists.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +17,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.mapping.cost import mapping_cost
 from explorer.engine.mapping.emit_c import COUNTERS, DRIVER, EmittedSite
 from explorer.facts.mapping import LevelMoves, MemoryMachine, SiteMapping
+from explorer.host import input_files, output_files, scratch
 
 _Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
@@ -62,16 +62,13 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CC") or "cc")
 
 
-def run_emitted(
-    site: EmittedSite, mapping: SiteMapping, inputs: RunInputs, folder: str | None = None, seconds: float = 60
-) -> RunResult:
-    """Compiles the code of a site and runs it on values, in a folder that is removed afterwards.
+def run_emitted(site: EmittedSite, mapping: SiteMapping, inputs: RunInputs, seconds: float = 60) -> RunResult:
+    """Compiles the code of a site and runs it on values, in a temporary folder.
 
     Args:
         site: Code of the site.
         mapping: Its mapping.
         inputs: Values of the operands.
-        folder: Folder in which the scratch folder is made, or None for the system's.
         seconds: Time limit of the compilation and of the run, each.
 
     Raises:
@@ -82,40 +79,41 @@ def run_emitted(
         raise Misuse(
             "no C compiler was found", where="cc", hint="install one, such as gcc or clang, or set CC"
         )
-    _, M, _ = inputs.A.shape
-    N = inputs.B.shape[2]
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-
-        def path(name: str) -> str:
-            return os.path.join(scratch, name)
-
-        for name, text in (("site.c", site.source), ("driver.c", DRIVER)):
-            with open(path(name), "w", encoding="ascii") as file:
-                file.write(text)
-        flags = [
-            "-std=c11",
-            "-O2",
-            "-ffp-contract=off",
-            "-o",
-            path("site"),
-            path("site.c"),
-            path("driver.c"),
-            "-lm",
-        ]
-        _call([program, *flags], "the C compiler", seconds)
-        words = []
-        for name, values in zip("ABXR", (inputs.A, inputs.B, inputs.bias, inputs.residual), strict=True):
-            words.append("-" if values is None else path(name))
-            if values is not None:
-                np.ascontiguousarray(values).tofile(path(name))
-        numbers = [str(len(inputs.A)), str(inputs.zero_a), str(inputs.zero_b)]
-        _call([path("site"), *numbers, *words, path("out"), path("counts")], "the compiled site", seconds)
-        dtype = np.dtype(mapping.epilogue.output or mapping.accumulator)
-        output = np.fromfile(path("out"), dtype=dtype).reshape(len(inputs.A), M, N)
-        with open(path("counts"), encoding="ascii") as file:
-            counts = [int(line) for line in file]
+    folder = scratch.Folder()
+    try:
+        output, counts = _run_in(folder.path, program, site, mapping, inputs, seconds)
+    finally:
+        folder.remove()
     names = [(level, name) for level in range(site.levels) for name in COUNTERS]
     return RunResult(output, dict(zip(names, counts, strict=True)))
+
+
+def _run_in(
+    folder: str, program: str, site: EmittedSite, mapping: SiteMapping, inputs: RunInputs, seconds: float
+) -> tuple[_Array, list[int]]:
+    """Compiles and runs a site in a folder, and reads its output and its counters."""
+
+    def path(name: str) -> str:
+        return os.path.join(folder, name)
+
+    for name, code in (("site.c", site.source), ("driver.c", DRIVER)):
+        with output_files.text(path(name)) as source:
+            source.write(code)
+    flags = ("-std=c11", "-O2", "-ffp-contract=off", "-o", path("site"))
+    _call([program, *flags, path("site.c"), path("driver.c"), "-lm"], "the C compiler", seconds)
+    words = []
+    for name, values in zip("ABXR", (inputs.A, inputs.B, inputs.bias, inputs.residual), strict=True):
+        words.append("-" if values is None else path(name))
+        if values is not None:
+            with output_files.binary(path(name)) as target:
+                target.write(np.ascontiguousarray(values).tobytes())
+    numbers = [str(len(inputs.A)), str(inputs.zero_a), str(inputs.zero_b)]
+    _call([path("site"), *numbers, *words, path("out"), path("counts")], "the compiled site", seconds)
+    dtype = np.dtype(mapping.epilogue.output or mapping.accumulator)
+    output = np.frombuffer(input_files.content(path("out"), internal=True), dtype=dtype)
+    counts = input_files.content(path("counts"), internal=True).split()
+    shape = len(inputs.A), inputs.A.shape[1], inputs.B.shape[2]
+    return output.reshape(shape), [int(count) for count in counts]
 
 
 def _call(command: list[str], what: str, seconds: float) -> None:

@@ -197,8 +197,8 @@ def torchinfo(
     session: Facade,
     *,
     columns: Sequence[str] = (),
-    depth: int | None = None,
-    width: int | None = None,
+    depth: Count | None = None,
+    width: Count | None = None,
     rows: Sequence[str] = (),
 ) -> TorchinfoTable:
     """Prints the opened model with torchinfo and lists the numbers that differ from Explorer's, with reasons.

@@ -128,7 +128,7 @@ def test_shorthands_are_the_statistics_that_they_stand_for() -> None:
         ("quantile", "no share from 0 to 1"),
         ("quantile:1.5", "no share from 0 to 1"),
         ("quantile:nan", "no share from 0 to 1"),
-        ("range:3", "no standard deviations"),
+        ("range:3", "no number of standard deviations"),
         ("", "no statistic"),
     ],
 )

@@ -178,7 +178,7 @@ def examine_module(
         liveness.schedule(steps, run.kept, layers, rows_of, failed=failed, failure=failure),
         layer_tree.bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
         (lambda: None) if gradients is not None else _flow(run, rows, rows_of, input_infos),
-        failure,
+        failure if run.is_fault else "",
     )
 
 

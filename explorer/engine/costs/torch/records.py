@@ -192,6 +192,7 @@ class Trace(Struct):
         sized: Whether a value-dependent size was assumed.
         shared: Whether elements were divided among classes.
         refused: Whether the model's own code raised the error.
+        is_fault: Whether the run failed as it would with real tensors, such as after a wrong input shape.
         elsewhere: Paths of the rows that run only with other answers.
         cut: Whether the run was ended because it had too many operators.
         endless: Code place that queried values so often that the run was ended, or None.
@@ -216,6 +217,7 @@ class Trace(Struct):
     sized: bool = False
     shared: bool = False
     refused: bool = False
+    is_fault: bool = False
     cut: bool = False
     elsewhere: frozenset[str] = frozenset()
     endless: CodePlace | None = None

@@ -27,6 +27,7 @@ from explorer.engine.compat.torch import (
     attention_by,
     buffers_of,
     hide,
+    is_about_meta,
     is_higher_order,
     is_of_torch,
     listening,
@@ -1019,7 +1020,10 @@ def trace(
                 f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__,
             )
             run.refused = _is_raised_by_model(error)
+            run.is_fault = _is_fault_of_model(error)
     run.decided, run.endless, run.asked = tuple(queries.decided), queries.endless, queries.asked
+    # a branch that was taken under an assumption may fail where the model's own does not
+    run.is_fault = run.is_fault and not (run.asked or run.decided or run.assumed)
     run.sized, run.shared, run.cut = watch.sized, watch.classes.used, watch.cut
     run.inputs, run.trail = inputs, watch.trail or run.trail
     results = [inner for _, t in tensors(run.result) for inner in inner_tensors(t) or (t,)]
@@ -1047,15 +1051,30 @@ def _is_raised_by_model(error: BaseException) -> bool:
     """Whether the model's own code raised the error, by `raise` or `assert`."""
     if isinstance(error, AssertionError):
         return True
+    package, is_raised = _raising_package(error)
+    return is_raised and package not in ("", "torch", "explorer")
+
+
+def _is_fault_of_model(error: BaseException) -> bool:
+    """Whether the model would fail with real tensors as well, as after a wrong input shape.
+
+    The other errors come from the run on shapes alone: an operator without a rule for its shape, values that
+    a tensor on the meta device does not have, and code of this program that does not follow the model.
+    """
+    package, is_raised = _raising_package(error)
+    is_ours = package == "explorer" and is_raised
+    return not (is_ours or isinstance(error, NotImplementedError) or is_about_meta(error))
+
+
+def _raising_package(error: BaseException) -> tuple[str, bool]:
+    """Returns the package of the innermost function of a traceback, and whether it raised the error."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    if traceback is None or traceback.tb_frame.f_globals.get("__name__", "").partition(".")[0] in (
-        "torch",
-        "explorer",
-    ):
-        return False
-    return traceback.tb_frame.f_code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    if traceback is None:
+        return "", False
+    package = traceback.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+    return package, traceback.tb_frame.f_code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 def _is_repeated_view(tensor: torch.Tensor, earlier: Sequence[torch.Tensor]) -> bool:

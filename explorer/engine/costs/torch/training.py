@@ -50,10 +50,11 @@ def step(
     if watch.failed:
         result = examine()
         plain_analysis, failure = result.analysis, result.failure
-        if not failure:
+        failed_text = result.schedule.failure
+        if not failed_text:
             reason = f"the model does not run with gradients on: {watch.failed}"
             return StepGradients(plain_analysis, _unknown(plain_analysis, reason), (*notes, reason))
-        notes.append(analyse.failure_note(failure))
+        notes.append(analyse.failure_note(failed_text))
     return StepGradients(analysis, watch.parts, (*notes, *_unreached(analysis, watch.parts)), failure)
 
 

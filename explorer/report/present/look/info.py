@@ -40,10 +40,7 @@ def answer(about: Info, blocks: Sequence[Block]) -> list[Block]:
 
 def info(fact: Info) -> list[Block]:
     """Return the answer of `explorer info`."""
-    rows = list(figures(fact).rows)
-    position = [row.label for row in rows].index("Bytes written") + 1
-    rows.insert(position, _every_byte(fact.totals))
-    return [*title(fact.model), Line(), *_all_blocks(fact, Fields(rows))]
+    return [*title(fact.model), Line(), *_all_blocks(fact, figures(fact, moves_once=True))]
 
 
 def totals_blocks(fact: Info) -> list[Block]:
@@ -65,9 +62,15 @@ def _every_byte(totals: Totals) -> Field:
     return bytes_field("Every byte once", moved, totals.sign, remark, "once")
 
 
-def figures(fact: Info) -> Fields:
-    """Return the totals, their coverage of the model, and the share of the work on tiles."""
-    return Fields([*_totals(fact.totals), _coverage(fact.totals), *_tiled(fact.tiled)])
+def figures(fact: Info, *, moves_once: bool = False) -> Fields:
+    """Return the totals, their coverage of the model, and the share of the work on tiles.
+
+    Args:
+        fact: Facts of the model.
+        moves_once: Whether to add the bytes that move if each layer moves every byte of its tensors once.
+    """
+    totals = _totals(fact.totals, moves_once=moves_once)
+    return Fields([*totals, _coverage(fact.totals), *_tiled(fact.tiled)])
 
 
 def headline(fact: Info) -> Fields:
@@ -157,7 +160,7 @@ def about_text(model: ModelInfo, kind: str) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _totals(totals: Totals) -> list[Field]:
+def _totals(totals: Totals, *, moves_once: bool = False) -> list[Field]:
     """Return all totals, with the signs of inexact ones."""
     peak = "live at once, inputs too, no weights" + (f"; at {totals.peak_at}" if totals.peak_at else "")
     moved = None
@@ -189,6 +192,7 @@ def _totals(totals: Totals) -> list[Field]:
         bytes_field("Activations, peak", totals.activation_bytes_peak, sign, peak, "activ. peak"),
         bytes_field("Bytes read", totals.bytes_read, sign, _split(totals), "reads"),
         bytes_field("Bytes written", totals.bytes_written, sign, "", "writes"),
+        *([_every_byte(totals)] if moves_once else []),
         Field("Arithmetic intensity", intensity, "FLOPs per byte read or written", "intensity"),
         Field("Nodes", plain(totals.nodes)),
     ]
