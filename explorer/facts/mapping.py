@@ -330,6 +330,7 @@ class ModelMapping(Struct, frozen=True):
         seconds: Seconds of `cycles`, or None if the clock is unknown.
         pj: Energy in picojoules, or None if unknown.
         capacity: Least traffic by size of the first memory. Empty unless it was requested.
+        assumptions: Assumptions behind the figures, in words.
     """
 
     machine: MemoryMachine
@@ -342,3 +343,4 @@ class ModelMapping(Struct, frozen=True):
     seconds: float | None
     pj: float | None
     capacity: tuple[CapacityPoint, ...] = ()
+    assumptions: tuple[str, ...] = ()

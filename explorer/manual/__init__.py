@@ -15,7 +15,7 @@ from explorer.host import input_files
 TOPICS = (
     *("tutorial", "labs", "tasks"),
     *("counting", "filter", "overlay", "profile", "split", "serving", "fold", "edit"),
-    *("tiling", "proof", "cost", "quantize"),
+    *("tiling", "proof", "cost", "mapping", "quantize"),
     "number_formats",
     *("formats", "python", "ssh", "cluster", "glossary", "verbs", "options", "keys", "json"),
     *("versions", "speed", "changes"),

@@ -55,11 +55,17 @@ COMMAND = Command(
         *declared_options(explorer.TileSpec, "sites"),
         Option(
             "--constrain",
-            "limits on the tile of the first memory and its loop order: 'n%%32 k<=256 order=mnk'",
+            "limits on the tile of the first memory on the chip and its loop order: 'n%32 k<=256 order=mnk'",
             "WORDS",
         ),
-        Option("--mapping", "compute the cost of the mapping in this file; no search", "FILE"),
-        Option("--capacity", "least traffic for sizes of the first memory between two sizes", "LOW:HIGH"),
+        Option(
+            "--mapping", "mapping file (as -o writes one) whose cost is computed, without a search", "FILE"
+        ),
+        Option(
+            "--capacity",
+            "table of the least traffic for each size of the first memory on the chip",
+            "LOW:HIGH",
+        ),
         "--output",
         "--force",
         *OPENING,

@@ -10,7 +10,7 @@ from explorer.base.units import bytes_text, count_text, exact_text, runs_text, s
 from explorer.facts import Info
 from explorer.facts.mapping import MappedSite, MappingCost, ModelMapping
 from explorer.features.tiling.plan_words import hardware_text
-from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Span, Table, table_of
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
 from explorer.report.present.look.info import title
 from explorer.report.present.row_groups import alike, and_more
 
@@ -30,8 +30,10 @@ def model_mapping(about: Info, fact: ModelMapping) -> list[Block]:
         Line(),
         *_sites(fact),
         Line(),
+        Line(Span("the largest matmul; --site shows another", "quiet")),
         *site_blocks(fact, largest),
         *(_capacity(fact) if fact.capacity else ()),
+        *(block for text in fact.assumptions for block in (Line(), Paragraph(text, "quiet"))),
     ]
 
 
@@ -103,7 +105,7 @@ def _without_name(site: MappedSite) -> MappedSite:
 def _certainty(site: MappedSite) -> Cell:
     if site.search is None:
         return Span("given", "quiet")
-    return Span("exact", "good") if site.search.exact else Span("not exact", "warning")
+    return Span("optimum", "good") if site.search.exact else Span("best found", "warning")
 
 
 # -- one site
@@ -131,14 +133,14 @@ def _search(site: MappedSite) -> str:
     if search is None:
         return ""
     left_out = [
-        f"{number:,} tiles do not meet {name}"
+        f"{number:,} tiles excluded by {name}"
         if any(sign in name for sign in "%<>=")
-        else f"{number:,} tiles do not fit {name}"
+        else f"{number:,} tiles excluded, too large for the {name}"
         for name, number in search.left_out.items()
         if number
     ]
-    kind = "exact" if search.exact else f"not exact: no mapping has fewer than {search.bound:,.6g}"
-    return "; ".join([f"{search.count:,} mappings, {kind}", *left_out[:_MOST_LEFT_OUT]])
+    kind = "the optimum" if search.exact else f"best found; no mapping goes below {search.bound:,.6g}"
+    return "; ".join([f"{search.count:,} mappings compared: {kind}", *left_out[:_MOST_LEFT_OUT]])
 
 
 def _nest(fact: ModelMapping, cost: MappingCost) -> list[Block]:
@@ -156,7 +158,7 @@ def _nest(fact: ModelMapping, cost: MappingCost) -> list[Block]:
             step = level.tile[position] * level.split[position]
             trips = -(-outer[position] // step)
             if trips > 1:
-                text = f"{'  ' * indent}for {axis} in 0..{trips:,}"
+                text = f"{'  ' * indent}for {axis} in range({trips:,})"
                 lines.append(Line((text, Span(f"   # steps of {step:,}", "quiet"))))
                 indent += 1
         for axis, cores in zip("mkn", level.split, strict=True):
@@ -193,7 +195,7 @@ def _memories(cost: MappingCost) -> Table:
     columns = (
         Column("memory"),
         Column("", drop=2),
-        Column("held"),
+        Column("held, all buffers"),
         Column("read", "right"),
         Column("written", "right"),
         Column("cycles" if has_cycles else "", "right"),

@@ -22,6 +22,7 @@ from explorer.facts.mapping import (
 from explorer.host.output_files import atomic_write, check_target, text
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import OnProgress
+from explorer.settings.machine_presets import PRESETS
 from explorer.settings.mapping_file import MappingFile, mapping_text, read_mapping
 from explorer.settings.memories import memory_machine
 from explorer.settings.parse import parse_bytes
@@ -76,7 +77,9 @@ def map(
     if file is not None:
         _check_file(file, plan.sites, found_machine)
     mapped = tuple(_mapped_sites(plan.sites, found_machine, objective, constraints, file))
-    result = _total(found_machine, objective, mapped)
+    result = replace(
+        _total(found_machine, objective, mapped), assumptions=tuple(_assumptions(found_machine, mapped))
+    )
     if capacity:
         result = replace(result, capacity=tuple(_capacity_curve(mapped, found_machine, capacity)))
     if output is not None:
@@ -159,6 +162,21 @@ def _check_file(file: MappingFile, sites: Sequence[SitePlan], machine: MemoryMac
                 for numbers in ((*entry.size, entry.batch), size)
             )
             raise Misuse(f"'{site.name}' has size {theirs} there, and {ours} here", where=file.path)
+
+
+def _assumptions(machine: MemoryMachine, sites: tuple[MappedSite, ...]) -> Iterator[str]:
+    """Yields the assumptions behind the figures, in words."""
+    yield "Bias, activation functions and the operators between the matmuls are not counted."
+    preset = next((row.dtype for row in PRESETS if row.name == machine.hardware.name), None)
+    dtypes = {site.cost.mapping.dtype for site in sites} - set(machine.rates)
+    for dtype in sorted(dtypes):
+        if preset not in (None, dtype):
+            yield f"{machine.hardware.name} is described for {preset}; its rate is used for {dtype} as well."
+    if any("Conv" in site.op for site in sites):
+        yield "The left operand of a convolution is counted as gathered: each window with all its elements."
+    unknown = [site.name for site in sites if site.calls is None]
+    if unknown:
+        yield f"The number of runs depends on the data, so these are in no sum: {', '.join(unknown[:3])}."
 
 
 def _total(machine: MemoryMachine, objective: Objective, sites: tuple[MappedSite, ...]) -> ModelMapping:

@@ -66,7 +66,7 @@ def test_text_json_and_session_agree(ask: Ask, sample: Sample, npu: Path) -> Non
     assert all(site.search is not None and site.search.exact and site.cost.fits for site in result.sites)
     assert all(site.cost.lower_bound <= site.cost.traffic for site in result.sites)
     assert "scratchpad" in text
-    assert "for m in" in text
+    assert "in range(" in text
 
 
 def test_a_written_mapping_gives_the_same_cost(ask: Ask, sample: Sample, npu: Path, tmp_path: Path) -> None:
