@@ -67,7 +67,7 @@ class Probe(Struct, frozen=True):
         introduced_noise: Relative RMS error of the first model's layer against float64 on the same values.
         departs: Whether the error exceeds the noise of the first model.
         state: State of the value, see `ProbeState`.
-        reason: Reason for the states 'introduced', 'coarser' and 'unjudged' in words; '' for other states.
+        reason: Reason for the states 'introduced', 'coarser' and 'unjudged' in words, or '' for other states.
         output: Whether the value is an output of the model.
         formats: Number formats of the second model's layer if only the second is quantized: 'int8, per
             channel'.

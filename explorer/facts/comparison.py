@@ -300,7 +300,7 @@ class Difference(Struct, frozen=True):
         delta: Part of this model's figure minus the first one's that this entry covers, or None if one of
             them is unknown.
         explained: Part of `delta` that the cause accounts for. Equal to `delta` if nothing is left
-            unexplained; None if unknown.
+            unexplained, or None if unknown.
         why: Cause in words: '20 batch normalizations folded into convolutions'.
     """
 

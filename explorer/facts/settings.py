@@ -86,7 +86,7 @@ class LayerSettings(Struct, frozen=True):
 
     @property
     def scales(self) -> str:
-        """Weights that share a scale: 'channel', 'tensor', 'block 32'; '' if the layer has no weight."""
+        """Weights that share a scale: 'channel', 'tensor', 'block 32', or '' if the layer has no weight."""
         return (f"block {self.block}" if self.block else self.granularity) if self.weight else ""
 
     @property

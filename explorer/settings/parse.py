@@ -254,7 +254,7 @@ def parse_range(text: str, where: str = "--over") -> tuple[str, int | None, int 
     """Parses the name of a size with its range: 'batch', 'batch=1:64', 'sequence=1:32k' (k is 1,024).
 
     Returns:
-        Its name, the smallest size and the largest; None for a size that is not given.
+        Its name, the smallest size and the largest, or None for a size that is not given.
 
     Raises:
         Misuse: The name is missing, or the range is invalid.

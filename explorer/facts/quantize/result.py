@@ -175,7 +175,7 @@ class RuntimeKernels(Struct, frozen=True):
     Attributes:
         runtime: Name and version of the runtime, 'onnxruntime 1.32.0', with its default options at the level
             'extended'.
-        instructions: Instruction set of this processor for products of bytes: 'avx2', 'avx512_vnni'; '' if
+        instructions: Instruction set of this processor for products of bytes: 'avx2', 'avx512_vnni', or '' if
             unknown.
         layers: Number of layers that take a number format.
         integer_layers: Number of those layers that run on integer kernels, or None if the file was not

@@ -224,7 +224,7 @@ class GraphVisitor:
     def signature(
         self, context: GraphContext, node: Node, reads_stored: bool, inline: bool
     ) -> tuple[Hashable, ...] | None:
-        """Everything that the figures of a node depend on, valid for all models; None if that is unknown.
+        """Everything that the figures of a node depend on, valid for all models, or None if that is unknown.
 
         These are the operator, its attributes and types, the stored form of its inputs (if `reads_stored`),
         which inputs are equal, and the number of runs of the body.

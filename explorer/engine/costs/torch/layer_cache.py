@@ -144,7 +144,7 @@ def enabled() -> bool:
 
 
 def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
-    """Builds the cache key of a layer call; None if something outside the key may affect the layer.
+    """Builds the cache key of a layer call, or None if something outside the key may affect the layer.
 
     The key includes which inputs share a storage, and the sizes of the storages.
     """
@@ -282,7 +282,7 @@ def _tape(
 def _part(
     part: Any, input_tensors: Sequence[torch.Tensor], places: Mapping[int, int], inputs: int
 ) -> ResultTensor | None:
-    """A recipe to create one returned tensor again; None if there is none."""
+    """A recipe to create one returned tensor again, or None if that is impossible."""
     if type(part) is not torch.Tensor or not part.is_meta or part.is_conj() or part.is_neg():
         return None
     for index, tensor in enumerate(input_tensors):

@@ -34,7 +34,7 @@ class QuantizedOperand(Struct, frozen=True):
 
     Attributes:
         node: The DequantizeLinear, or the call of IntQuant.
-        name: Value name of the codes, which may exist only in `SiteContext`; '' if the codes have too many
+        name: Value name of the codes, which may exist only in `SiteContext`, or '' if the codes have too many
             bits for tiles.
         scale: The scale: one number, or one for each index along `axis`.
         zero: The zero points, in the same shape.
