@@ -182,7 +182,7 @@ def with_runtime_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site
         site,
         inputs=tuple(computed[name].floats if name in computed else name for name in site.inputs),
         left=lambda builder, inputs: left(builder, codes(builder, inputs, 0, "x")),
-        taken=None
+        gather_rows=None
         if gathered is None
         else lambda builder, inputs: gathered(builder, codes(builder, inputs, 0, "x")),
         right=right
