@@ -401,7 +401,7 @@ class RowPair(Struct, frozen=True, gc=False):
             'changed', 'added', 'removed', 'folded', 'tiled', 'merged', 'quantized': as in `NodeDiff`; 'part':
             part of a tiled or merged row.
         what: Difference in words.
-        inside: Number of rows below this one that differ. Renamed rows do not count.
+        inside: Number of differing rows below this row. Renamed rows do not count.
         end: Index after the last row below this one.
     """
 

@@ -281,7 +281,7 @@ class GraphVisitor:
         moved = traffic(context, node, inputs, outputs, params, constants)
         attribute_bytes = sum(entry.size for entry in attribute_parameters(context, node))
         scale = context.trips if isinstance(context.trips, int) else None
-        written = scaled(moved.written, scale)
+        bytes_written = scaled(moved.written, scale)
         status, reason = cost.status, cost.reason
         if status != "unknown" and None in (moved.read, moved.written):
             status, reason = "unknown", _UNSIZED
@@ -289,8 +289,8 @@ class GraphVisitor:
             macs=cost.macs,
             elementwise_ops=cost.elementwise_ops,
             bytes_read=scaled(sum_if_all_known((moved.read, attribute_bytes)), scale),
-            bytes_written=written,
-            activation_bytes=0 if is_alias(context, node) else written,
+            bytes_written=bytes_written,
+            activation_bytes=0 if is_alias(context, node) else bytes_written,
             weight_bytes_read=scaled(sum_if_all_known((moved.weights, attribute_bytes)), scale),
             status=status,
             reason=reason,

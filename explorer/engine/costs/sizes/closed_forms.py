@@ -162,10 +162,10 @@ class _Fit(Struct, frozen=True):
         if not _is_comparable(self.first, figures):
             return False
         forms = [*self.macs, *self.moved, *self.live]
-        counted = [*(m for m, _ in figures.layers), *(b for _, b in figures.layers), *figures.alive]
+        polynomials = [*(m for m, _ in figures.layers), *(b for _, b in figures.layers), *figures.alive]
         return all(
             form is None or form.numerator_at(size) == (value or 0) * form.over
-            for form, value in zip(forms, counted, strict=True)
+            for form, value in zip(forms, polynomials, strict=True)
         )
 
     def forms(self, low: int, high: int) -> ClosedForms:

@@ -259,9 +259,9 @@ def _tape(
     for booking in bookings:
         if any(address not in places for address in booking.used):
             return None
-        used = tuple(places[address] for address in booking.used)
+        used_places = tuple(places[address] for address in booking.used)
         booked = tuple((places.setdefault(a, len(places)), info, size) for a, info, size in booking.outputs)
-        moved.append(booking._replace(used=used, outputs=booked))
+        moved.append(booking._replace(used=used_places, outputs=booked))
     container = type(result) if isinstance(result, (tuple, list)) else None
     if container not in (None, tuple, list):
         return None
