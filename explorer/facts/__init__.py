@@ -92,10 +92,10 @@ Reach = Literal["exact", "bound", "assumed", "unknown"]
 class TensorInfo(Struct, frozen=True):
     """A named tensor: its dtype in numpy's spelling ('float32'), its shape, and the origin of both.
 
-    `origin` is 'declared' (written in the file), 'inferred' (by shape inference), 'observed' (seen in a run),
-    'bound' (a size depends on the data, and the shape is its maximum) or 'unknown'. `conflict` describes a
-    disagreement: the inferred or declared shape if it differs from this one, or the reason why no run can
-    produce the tensor. It is '' if there is none.
+    `origin` is one of 'declared' (written in the file), 'inferred' (by shape inference), 'observed' (seen in
+    a run), 'bound' (an upper bound, because a size depends on the data) and 'unknown'. `conflict` describes a
+    disagreement: another shape that the file or shape inference gives, or the reason why no run can produce
+    the tensor. Without a disagreement it is ''.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Layer(Struct, frozen=True):
     Attributes:
         calls: Number of runs of the layer in one forward pass.
         params: Number of parameters that the layer uses. A shared parameter counts once.
-        weight_bytes: Bytes of those parameters as stored.
+        weight_bytes: Bytes of these parameters as stored.
         macs: Multiply-accumulates of one forward pass, all calls together.
         formula: Formula of `macs` with its numbers, or of `elementwise_ops` if the layer has no MACs.
         activation_bytes: Bytes of the outputs.
@@ -134,7 +134,7 @@ class Layer(Struct, frozen=True):
         tiled: Whether the layer consists of tiles. `kind` is then the operator that the tiles replace, if the
             file records it.
         kv_cache_bytes: Decode mode only: bytes of cached keys and values that this layer reads, without those
-            of the new token. None for a layer that reads none.
+            of the new token, or None if the layer reads no cache.
         trainable_params: Number of parameters with requires_grad, or None if the format does not record it.
         repeated_params: Number of parameters in `params` that an earlier layer of the same kind also uses; 0
             for a group.
@@ -190,7 +190,7 @@ NOTHING_KNOWN: Mapping[str, Any] = {
     "weight_bytes_read": None,
     "status": "unknown",
 }
-"""Field values of a `Layer` whose cost is unknown."""
+"""Field values of a `Layer` with an unknown cost."""
 
 
 def is_assumed(reason: str) -> bool:
@@ -357,7 +357,7 @@ class LayerTable(Struct, frozen=True):
         values: Cell values, one tuple for each row.
         total: Sum of the rows as a row of its own. Without a filter it holds the totals of the model.
         totals: Cell values of `total`.
-        found: Number of layers that the filter selected, plus groups of which it selected no layer. None
+        found: Number of selected layers, plus the number of selected groups without a selected layer, or None
             without a filter.
         flat: Whether the layers are listed without their groups.
         style: Style of the column headers.

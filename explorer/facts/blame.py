@@ -38,13 +38,13 @@ class Probe(Struct, frozen=True):
 
     Errors compare the second model's value with the first's, over all draws, in float64. A relative error is
     the RMS error divided by the RMS of the value. It is None if the value is zero throughout or holds no
-    floats. In the latter case only `max_abs` and `nonfinite` are known.
+    floats. For a value without floats, only `max_abs` and `nonfinite` are known.
 
     Attributes:
         step: Index of the layer among the nodes of the first model.
         layer: Node of the first model that produces the value. If the error is introduced here, the node at
             fault, which may be an inserted node of the second model.
-        op: Operator of that node.
+        op: Operator of the node `layer`.
         layer_after: Node of the second model that produces the value, or the node at fault.
         change: Change of the node at fault, see `Change`.
         value: Name of the value in the first model.
@@ -56,18 +56,18 @@ class Probe(Struct, frozen=True):
         rms: Root mean square of the error.
         relative: RMS error divided by the RMS of the value.
         cosine: Cosine of the angle between the two values.
-        snr_db: Signal-to-noise ratio in dB, -20 log10 of `relative`. None if `relative` is 0 (an infinite
+        snr_db: Signal-to-noise ratio in dB, -20 log10 of `relative`, or None if `relative` is 0 (an infinite
             ratio) or None.
         nonfinite: Number of NaN or Inf elements of the second model where the first model has another value.
         noise: Relative RMS error of the first model itself against a float64 run, or None if there is no
             reliable float64 run.
-        introduced: `relative` if the layer of the second model reads the first model's own values. If
-            replacing their zeros, or trying a part at a time, shows more error than rounding, it is the error
-            of that run. None if neither run is conclusive.
+        introduced: Relative error of the second model's layer on the first model's values. If a second run
+            (with zeros replaced, or with one part of the node at a time) shows more error than rounding, the
+            error of that run. None if neither run is conclusive.
         introduced_noise: Relative RMS error of the first model's layer against float64 on the same values.
         departs: Whether the error exceeds the noise of the first model.
         state: State of the value, see `ProbeState`.
-        reason: Reason for the states 'introduced', 'coarser' and 'unjudged' in words; '' for other states.
+        reason: Reason for the states 'introduced', 'coarser' and 'unjudged' in words, or '' for other states.
         output: Whether the value is an output of the model.
         formats: Number formats of the second model's layer if only the second is quantized: 'int8, per
             channel'.
@@ -107,19 +107,19 @@ class Blame(Struct, frozen=True):
         kind: Kind of the answer, see `BlameKind`.
         same: Whether no value differs by more than rounding.
         verdict: Answer in one sentence.
-        criterion: Rule that separates a layer that introduces error from one that inherits it, in words.
+        criterion: Rule that separates layers that introduce error from layers that inherit it, in words.
         first: Index in `probes` of the first layer that introduces error, or None if none does.
         worst: Index in `probes` of the largest relative error, or None if there is none.
         most: Index in `probes` of the layer that introduces the largest error, or None if none does.
         probes: Values that both models compute, in the execution order of the first.
-        unpaired: Names of values of the first model that were not compared, each with the reason. At most the
-            first few.
+        unpaired: Names of the first few values of the first model that were not compared, with the reasons.
         unpaired_count: Number of values that were not compared.
         seeds: Seed of each draw.
         inputs: Description of how each input was drawn.
         sizes: Sizes of open dimensions by name, one mapping for each attempt. Unnamed dimensions share the
             name ''.
-        at: Sizes to which the figures apply: those at which the models first differ, or the first ones tried.
+        at: Sizes to which the figures apply: the first sizes at which the models differ, or the first sizes
+            tried.
         chunks: Number of chunks in which the values were examined.
         held_bytes: Estimated peak bytes of values in memory at the same time.
     """

@@ -300,7 +300,7 @@ class Difference(Struct, frozen=True):
         delta: Part of this model's figure minus the first one's that this entry covers, or None if one of
             them is unknown.
         explained: Part of `delta` that the cause accounts for. Equal to `delta` if nothing is left
-            unexplained; None if unknown.
+            unexplained, or None if unknown.
         why: Cause in words: '20 batch normalizations folded into convolutions'.
     """
 
@@ -401,7 +401,7 @@ class RowPair(Struct, frozen=True, gc=False):
             'changed', 'added', 'removed', 'folded', 'tiled', 'merged', 'quantized': as in `NodeDiff`; 'part':
             part of a tiled or merged row.
         what: Difference in words.
-        inside: Number of rows below this one that differ. Renamed rows do not count.
+        inside: Number of differing rows below this row. Renamed rows do not count.
         end: Index after the last row below this one.
     """
 

@@ -79,7 +79,7 @@ class OrderCost(Struct, frozen=True):
         compute_cycles: Cycles of all products.
         memory_cycles: Cycles of all transfers.
         cycles: Larger of the two with double buffering, otherwise their sum.
-        bound: Which of the two is larger, or '' if unknown.
+        bound: Larger of the two: 'compute' or 'memory', or '' if unknown.
     """
 
     order: str

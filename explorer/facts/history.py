@@ -21,8 +21,8 @@ class HistoryEntry(Struct, frozen=True):
 
     Attributes:
         label: Short description of the change.
-        path: Path of the ONNX file that holds the state. None for the model as opened, and for a changed
-            nn.Module that is in no file: its record makes it again.
+        path: Path of the ONNX file that holds the state, or None for the model as opened and for a changed
+            nn.Module without a file. The record of such a module makes it again.
         command: Command that makes the state without the screen, or '' if no command can.
         verification: Proof of the change, or None without one.
         saved: Path to which the user saved the state, or ''.
@@ -111,7 +111,7 @@ class History(Struct, frozen=True):
         return tuple(reversed(line))
 
     def newest(self, index: int) -> int:
-        """Returns the newest descendant of a state, or the state itself if it has none."""
+        """Returns the newest descendant of a state, or the state itself if it has no descendants."""
         reached = {index}
         for candidate in range(index + 1, len(self.entries)):
             if self.parent(candidate) in reached:

@@ -84,7 +84,7 @@ class Roofline(Struct, frozen=True):
         memory_seconds: Seconds of all bytes at full bandwidth.
         compute_bound: Number of compute-bound layers.
         memory_bound: Number of memory-bound layers.
-        unknown: Number of layers whose limit is unknown.
+        unknown: Number of layers with an unknown limit.
         coverage: Share of layers whose time is known, 0 to 1.
     """
 

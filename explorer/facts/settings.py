@@ -15,8 +15,8 @@ class SiteSettings(Struct, frozen=True):
         edges: Requested handling of the last tile of an axis.
         form: Requested form; 'auto' is not resolved.
         on: Whether the site is tiled.
-        origins: Origin of each of these four settings: 'default', a file and its line, 'command line', or
-            'open sizes' (for `edges`).
+        origins: Origin of the four settings above: 'default', a file and its line, 'command line', or 'open
+            sizes' (for `edges`).
     """
 
     name: str
@@ -44,9 +44,9 @@ class Settings(Struct, frozen=True):
 
     Attributes:
         grouped: Handling of grouped convolutions.
-        grouped_origin: Origin of that setting.
+        grouped_origin: Origin of `grouped`.
         sites: Settings of all products that can be tiled, in execution order.
-        unused: Rules that match none of them.
+        unused: Rules that match no site.
     """
 
     grouped: str
@@ -59,8 +59,8 @@ class LayerSettings(Struct, frozen=True):
     """Effective quantization settings of one layer.
 
     Attributes:
-        sizes: M, K and N of its matrix product, or None if it has none or they are unknown.
-        weight: Number format of the weight, or '' if the layer has none or it is not quantized.
+        sizes: M, K and N of its matrix product, or None if unknown or without a matrix product.
+        weight: Number format of the weight, or '' if the weight is missing or not quantized.
         input: Number format of the input, or ''.
         bias: Number format of the bias, or ''.
         granularity: Granularity of the scales, as in `QuantizeSpec`.
@@ -86,7 +86,7 @@ class LayerSettings(Struct, frozen=True):
 
     @property
     def scales(self) -> str:
-        """Weights that share a scale: 'channel', 'tensor', 'block 32'; '' if the layer has no weight."""
+        """Weights that share a scale: 'channel', 'tensor', 'block 32', or '' if the layer has no weight."""
         return (f"block {self.block}" if self.block else self.granularity) if self.weight else ""
 
     @property
@@ -100,7 +100,7 @@ class QuantizeSettings(Struct, frozen=True):
 
     Attributes:
         layers: Settings of all layers that multiply or hold weights, in the order of the graph.
-        unused: Rules that match none of them.
+        unused: Rules that match no layer.
     """
 
     layers: tuple[LayerSettings, ...]

@@ -297,7 +297,7 @@ class LeftOver(Struct, frozen=True):
     """Operators of one type that have MACs but do not run on tiles, all for the same reason.
 
     Attributes:
-        name: Path of the first of them.
+        name: Path of the first of these operators.
         count: Number of these operators in the graph.
         macs: Multiply-accumulates of all of them in one forward pass, or None if one is unknown.
         reason: Reason why they are not tiled: the reason in the plan of the file, or the defect of the

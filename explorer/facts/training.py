@@ -81,8 +81,8 @@ class LayerTraining(Struct, frozen=True):
         backward_input_macs: Multiply-accumulates of the gradient of its input: as many as forward, or 0 if no
             trained parameter precedes the layer.
         backward_weight_macs: Multiply-accumulates of the gradient of its weights: as many as forward. 0 for a
-            frozen weight and for a product of two activations, in which both gradients are gradients of
-            inputs.
+            frozen weight. 0 for a product of two activations, because `backward_input_macs` has both
+            gradients.
         activation_bytes: Bytes of its outputs, which are kept until its backward pass has run.
         gradient_bytes: Bytes of the gradients of its parameters. A shared parameter counts once in the model.
         optimizer_bytes: Bytes of the optimizer's state for its parameters.
@@ -152,7 +152,7 @@ class StepMemory(Struct, frozen=True):
         kept_bytes: Bytes that the backward pass needs from the forward pass, besides parameters and inputs,
             at the end of the forward pass.
         peak_bytes: Largest number of bytes that are live at the same time.
-        peak: Index of that moment in `moments`.
+        peak: Index of the moment of the peak in `moments`.
         fits: Whether the peak is within the memory limit, or None without a limit.
         recomputed_macs: Multiply-accumulates that checkpointing repeats in the backward pass.
         plain_kept_bytes: `kept_bytes` without checkpointing, or None if no module is checkpointed.

@@ -67,8 +67,8 @@ class StatisticsRow(Struct, frozen=True):
     """Requested statistics of one tensor, or of one index of an axis of it, with properties of its layer.
 
     Attributes:
-        layer: Path of the layer that owns the weight or produces the activation, or '' if there is none.
-        operator: ONNX operator or module type of the layer, or '' if there is no layer.
+        layer: Path of the layer that owns the weight or produces the activation, or '' without a layer.
+        operator: ONNX operator or module type of the layer, or '' without a layer.
         role: Role of the tensor: 'weight', 'activation', 'gradient' (of an output of the layer), or 'weight
             gradient'.
         tensor: Name of the tensor.

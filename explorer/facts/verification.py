@@ -53,7 +53,7 @@ class OutputEvidence(Struct, frozen=True):
         undefined: Number of elements that are NaN or Inf in both. They are not compared.
         relative_rms: RMS difference divided by the RMS of `before`, or None if not comparable.
         limit_share: Error divided by the allowed error, for the test that is closest to failing. The test
-            fails above 1. None if no error is allowed or no test measures it.
+            fails above 1. None if no error is allowed or no test measures the error.
         stepped: Whether the outputs differ by more than rounding, because rounding moved a value across the
             threshold of a quantizer, an index or a comparison.
         constant: Whether the output was the same for all inputs. It then proves nothing about the layers

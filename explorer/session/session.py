@@ -105,7 +105,7 @@ class Session(_Base):
 
     def close(self) -> None:
         """Releases the models and removes the session's temporary folder."""
-        self.parts.forget_beside()
+        self.parts.close_second_model()
         self.parts.models.close()
 
     @property

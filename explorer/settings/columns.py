@@ -28,7 +28,7 @@ Unit = Literal["text", "shape", "count", "bytes", "mebibytes", "share", "seconds
 NUMBERS: frozenset[Unit] = frozenset(
     {"count", "bytes", "mebibytes", "share", "seconds", "ratio", "plain", "number"}
 )
-"""Units of columns whose values are compared and sorted as numbers."""
+"""Units of columns that are compared and sorted as numbers."""
 
 
 class ColumnFigures(Struct, frozen=True):
@@ -109,7 +109,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
 
 
 def attribute(layer: Layer, names: Sequence[str]) -> Any:
-    """Finds the first attribute of a row with one of these names, or returns None."""
+    """Finds the first attribute in `names` that a row has, or returns None."""
     return next((layer.attributes[name] for name in names if name in layer.attributes), None)
 
 

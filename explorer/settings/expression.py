@@ -25,7 +25,7 @@ _SIGNED = re.compile(r"[<>=]|!=")
 _ENDS_OPEN = re.compile(r"-*(?:attr:)?[a-z_0-9]+(?:[<>=!]=|[<>=])", re.IGNORECASE)
 _COMPARED = re.compile(r"-*[a-z_][a-z_0-9]*(?:[<>=!]=|[<>=])[0-9][0-9.,_e+-]*", re.IGNORECASE)
 _LISTED = re.compile(r"-*(?:(?:in|out|weight):|(?:attr:)?[a-z_0-9]+(?:[<>=!]=|[<>=]))", re.IGNORECASE)
-"""Text before a bracket that opens a shape or a list. Elsewhere a bracket is part of a name."""
+"""Text before a bracket that opens a shape or a list. Any other bracket is part of a name."""
 
 
 class Word(NamedTuple):
@@ -76,12 +76,12 @@ def words_of(text: str, keys: Callable[[str], bool], units: Callable[[str], bool
             opened.append(position + minus)
             position += minus + 1
             continue
-        before = words[-1] if words and not words[-1].sign else None
-        bracket = before is not None and bool(_LISTED.fullmatch(before.text))
+        previous = words[-1] if words and not words[-1].sign else None
+        bracket = previous is not None and bool(_LISTED.fullmatch(previous.text))
         stop = _word_end(text, position, bracket)
         word = text[position:stop]
-        if before is not None and _continues(before.text, word, keys, units):
-            words[-1] = Word(before.text + word, before.position)
+        if previous is not None and _continues(previous.text, word, keys, units):
+            words[-1] = Word(previous.text + word, previous.position)
         elif word.lower() in _OPERATORS:
             words.append(Word(_OPERATORS[word.lower()], position, True))
         else:
@@ -194,8 +194,8 @@ class _Parser:
 
     def _raise_missing_term(self, sign: str) -> None:
         """Raises the error for a missing term."""
-        before = self._words[self._at - 1] if self._at else None
-        word = self._words[self._at] if sign in ("AND", "OR") else before or self._words[0]
+        previous = self._words[self._at - 1] if self._at else None
+        word = self._words[self._at] if sign in ("AND", "OR") else previous or self._words[0]
         if word.text == "(":
             raise error_at("nothing stands in the parentheses", word.position)
         raise error_at(

@@ -139,7 +139,7 @@ def search(layers: Iterable[Layer], text: str, figures: ColumnFigures = NOTHING)
     Args:
         layers: All rows, parents before children, as in `Analysis.layers`.
         text: Filter. An empty one matches every layer.
-        figures: Figures that the rows do not hold. Without a machine there is no `time`.
+        figures: Figures that the rows do not hold. The column `time` needs a machine.
 
     Raises:
         Misuse: The filter is invalid. The message names the character.
@@ -148,7 +148,7 @@ def search(layers: Iterable[Layer], text: str, figures: ColumnFigures = NOTHING)
     return tuple([layer.id for layer in layers if matches(layer)])
 
 
-def beside(
+def filter_figures(
     totals: Totals | None,
     overlay: Overlay | None,
     providers: Mapping[int, str] | None,
@@ -228,7 +228,7 @@ class _Terms:
     """Builds the tests of single terms.
 
     Args:
-        beside: Figures that the rows do not hold.
+        figures: Figures that the rows do not hold.
     """
 
     def __init__(self, figures: ColumnFigures) -> None:
@@ -241,14 +241,14 @@ class _Terms:
 
     def term(self, word: Word) -> Test:
         """Builds the test of a term."""
-        written = word.text
-        bare = written.lstrip("-")
+        term_text = word.text
+        bare = term_text.lstrip("-")
         test = (
             self._parse_term(bare.replace('"', ""), bare.startswith('"'), word)
             if bare
-            else _word_test(written)
+            else _word_test(term_text)
         )
-        if bare and (len(written) - len(bare)) % 2:
+        if bare and (len(term_text) - len(bare)) % 2:
             return lambda layer, place: not test(layer, place)
         return test
 
@@ -352,23 +352,23 @@ def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: 
     if not value.endswith("]"):
         raise error_at(f"'{_brief(value)}' is not a shape", word.position, "write [1,*,224,224]")
     inner = value[1:-1].strip()
-    pieces = [piece.strip() for piece in inner.split(",")] if inner else []
+    size_texts = [size_text.strip() for size_text in inner.split(",")] if inner else []
     pattern: list[Callable[[int | str | None], bool] | None] = []
-    for piece in pieces:
-        size = _SIZE.match(piece)
-        if piece in ("...", "**"):
+    for size_text in size_texts:
+        size = _SIZE.match(size_text)
+        if size_text in ("...", "**"):
             pattern.append(None)
-        elif piece == "*":
+        elif size_text == "*":
             pattern.append(lambda have: True)
         elif size is not None:
             pattern.append(_size_test(_COMPARE[size[1] or "="], int(size[2])))
-        elif piece == "?":
+        elif size_text == "?":
             pattern.append(lambda have: have is None)
-        elif piece and not _SIGNED.search(piece):
-            pattern.append(lambda have, name=piece: have == name)  # type: ignore[misc]
+        elif size_text and not _SIGNED.search(size_text):
+            pattern.append(lambda have, name=size_text: have == name)  # type: ignore[misc]
         else:
             hint = "a size is 64, >=64, a name, * for any one, ... for any number of them"
-            raise error_at(f"'{_brief(piece)}' is not a size", word.position, hint)
+            raise error_at(f"'{_brief(size_text)}' is not a size", word.position, hint)
     return lambda layer, _: any(t.shape is not None and _shape_matches(t.shape, pattern) for t in get(layer))
 
 
@@ -382,7 +382,7 @@ def _size_test(compare: Callable[[Any, Any], bool], size: int) -> Callable[[int 
 def _shape_matches(
     shape: Sequence[int | str | None], pattern: Sequence[Callable[[int | str | None], bool] | None]
 ) -> bool:
-    """Whether a shape matches a pattern. None in the pattern matches any number of sizes.
+    """Whether a shape matches a pattern, in which None matches any number of sizes.
 
     Like glob matching, it retries only from the last None, so the time is bounded by shape times pattern.
     """
@@ -430,8 +430,8 @@ def _parse_numbers(value: str) -> list[float] | None:
     """Reads the numbers of a value: '3x3', '[1, 1]', '0.5', 'true'. Returns None for a word."""
     if value.lower() in ("true", "false"):
         return [float(value.lower() == "true")]
-    pieces = re.split(r"[x×,]", value.strip("[]()").replace(" ", ""), flags=re.IGNORECASE)
-    return [float(piece) for piece in pieces] if all(map(_PLAIN.match, pieces)) else None
+    number_texts = re.split(r"[x×,]", value.strip("[]()").replace(" ", ""), flags=re.IGNORECASE)
+    return [float(text) for text in number_texts] if all(map(_PLAIN.match, number_texts)) else None
 
 
 def _attribute_holds(have: Any, sign: str, want: Sequence[float]) -> bool:

@@ -57,11 +57,13 @@ def settings_text(machine: Hardware) -> dict[str, str]:
     """Writes the independent settings of a machine as text: '4.096T', '1GHz', '512 KiB', '64x64'."""
     settings = {key: getattr(machine, key) for key in SETTINGS}
     if machine.clock:
-        for rate, each in (("peak_macs", "macs_per_cycle"), ("bandwidth", "bytes_per_cycle")):
-            a, b = settings[rate], settings[each]
+        for rate, cycle_rate in (("peak_macs", "macs_per_cycle"), ("bandwidth", "bytes_per_cycle")):
+            a, b = settings[rate], settings[cycle_rate]
             if a and b and math.isclose(a, b * machine.clock, rel_tol=1e-9):
-                # the shorter text is the one that the user wrote: 120 GB/s, not 36.3636... bytes per cycle
-                settings[rate if len(_setting_text(each, b)) <= len(_setting_text(rate, a)) else each] = None
+                # keep the shorter text, which the user wrote: 120 GB/s, not 36.3636... bytes per cycle
+                settings[
+                    rate if len(_setting_text(cycle_rate, b)) <= len(_setting_text(rate, a)) else cycle_rate
+                ] = None
     if machine.array and machine.macs_per_cycle == machine.array[0] * machine.array[1]:
         settings["macs_per_cycle"] = None
     if machine.double_buffered:
@@ -108,7 +110,7 @@ def machine_of(settings: Mapping[str, str], name: str = "", origin: str = "") ->
 
 
 def changed(start: Hardware | None, typed: Mapping[str, str]) -> Hardware:
-    """Builds a machine with the settings of `start`, if given, and the typed settings in place of its own."""
+    """Builds a machine from the settings of `start`, if given. Typed settings replace them."""
     settings = settings_text(start) if start is not None else {}
     dropped = {key for setting in typed for key in _IMPLIED.get(setting, ())}
     return machine_of({**{key: text for key, text in settings.items() if key not in dropped}, **typed})
@@ -128,7 +130,7 @@ def save_machine(
         name: Name for `--machine`: letters, digits, `_`, `-`, `+` and `.`.
         machine: Known properties of the machine.
         config: Path of the config file, or None for the user's own, which is created if it does not exist.
-        overwrite: Whether to replace a machine of that name.
+        overwrite: Whether to replace an existing machine with this name.
         measured: Measurements of the machine, or None.
 
     Returns:
@@ -157,7 +159,7 @@ def save_machine(
 
 
 def check_name(name: str, config: str | None = None, *, overwrite: bool = False) -> str:
-    """Checks that a machine of that name can be written, and returns the path of the config file.
+    """Checks that a machine named `name` can be written, and returns the path of the config file.
 
     Raises:
         Misuse: See `save_machine`.

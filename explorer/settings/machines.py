@@ -154,13 +154,13 @@ def complete(machine: Hardware) -> Hardware:
         macs = machine.array[0] * machine.array[1]
     clock = clock or _quotient(peak, macs) or _quotient(width, moved)
     macs, moved = macs or _quotient(peak, clock), moved or _quotient(width, clock)
-    for key, rate, each, per_cycle in (
+    for key, rate, cycle_key, per_cycle in (
         ("peak_macs", peak, "macs_per_cycle", macs),
         ("bandwidth", width, "bytes_per_cycle", moved),
     ):
         if rate and per_cycle and clock and not math.isclose(rate, per_cycle * clock, rel_tol=1e-6):
             raise Misuse(
-                f"{key} is {rate:.6g}, but {each} x clock is {per_cycle * clock:.6g}",
+                f"{key} is {rate:.6g}, but {cycle_key} x clock is {per_cycle * clock:.6g}",
                 where=where,
                 hint="leave one of the three out",
             )
@@ -424,7 +424,11 @@ def _find_named(
 ) -> Hardware:
     if name in machines:
         return machines[name]
-    own_machines = {each: machine for each, machine in machines.items() if presets().get(each) != machine}
+    own_machines = {
+        machine_name: machine
+        for machine_name, machine in machines.items()
+        if presets().get(machine_name) != machine
+    }
     if name == HERE and len(own_machines) < len(machines):
         raise Misuse("this machine is not measured", where=where, hint="explorer machines --measure does it")
     hint = nearest_alone(name, machines)

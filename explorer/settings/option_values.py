@@ -57,7 +57,7 @@ def read_option(option: DeclaredOption, value: Any, where: str) -> Any:
     """
     if option.many and not option.declared.joined:
         values = value if isinstance(value, (list, tuple)) else [value]
-        return tuple(_read_one(option, each, where) for each in values)
+        return tuple(_read_one(option, item_value, where) for item_value in values)
     return _read_one(option, value, where)
 
 
@@ -81,7 +81,7 @@ def table_readers(record: type[Struct]) -> dict[str, Reader]:
 
 
 def rule_values(rule: type[Struct]) -> tuple[str, ...]:
-    """Names of the fields of a rule that set values. The other fields are conditions on a site."""
+    """Names of the fields of a rule that set values. All other fields are conditions on a site."""
     return tuple(option.name for option in options(rule) if option.default is None)
 
 
@@ -108,7 +108,7 @@ def with_typed(spec: S, typed: Mapping[str, Any]) -> S:
 
 
 def is_explicit(spec: Struct, *names: str) -> bool:
-    """Whether a command must contain one of these options to make the same request.
+    """Whether a command must contain at least one option in `names` to make the same request.
 
     Settings in the file that the field `config` names need not be repeated.
 
@@ -143,8 +143,12 @@ def words_of(spec: Struct, *, without: Sequence[str] = ()) -> list[str]:
 def _option_words(option: DeclaredOption, value: Any) -> list[str]:
     if option.is_switch:
         return [option.flag] if value else []
-    each = value if option.many and not option.declared.joined else (value,)
-    return [word for item in each for word in option_words(option.flag, option.declared.write(item))]
+    option_values = value if option.many and not option.declared.joined else (value,)
+    return [
+        word
+        for option_value in option_values
+        for word in option_words(option.flag, option.declared.write(option_value))
+    ]
 
 
 def toml_values(spec: Struct) -> dict[str, Any]:

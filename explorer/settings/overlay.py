@@ -37,7 +37,7 @@ MOST_COLUMNS = 64
 MOST_LETTERS = 200
 """Largest number of characters in a header."""
 _NAMES = ("layer", "path", "name", "node", "node_name", "module", "op_name")
-"""Headers of the column with layer names. Without one of them, it is the first column."""
+"""Headers of the column with layer names. In a file without such a header, it is the first column."""
 _BLANK = frozenset({"", "-", "n/a", "na", "nan", "none", "null"})
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?%?", re.I)
 _HEAD = re.compile(r"(.*?)\s*(?:[(\[]([^()\[\]]*)[)\]])?\s*(?::\s*(sum|mean|max|min))?", re.I | re.DOTALL)
@@ -67,7 +67,7 @@ class OutsideFigures(Struct, frozen=True):
     Attributes:
         source: Path of the file.
         columns: Columns of figures.
-        rows: Name, path or glob of each row, with its figures by column. None for an empty cell.
+        rows: Name, path or glob of each row, with its figures by column, or None for an empty cell.
         notes: Parts that were ignored, in words.
         numbered: Whether the names are indices of the layers that multiply matrices.
         ops: Operator in the runtime's name, by row name.
@@ -344,8 +344,8 @@ def _build_column(head: str, percent: bool, used_names: Iterable[str]) -> tuple[
 
 def unique(name: str, used_names: Iterable[str]) -> str:
     """Makes a name that is not in `used_names`: 'latency', 'latency_2'."""
-    used, candidate, count = set(used_names), name, 1
-    while candidate in used:
+    taken_names, candidate, count = set(used_names), name, 1
+    while candidate in taken_names:
         count += 1
         candidate = f"{name}_{count}"
     return candidate

@@ -56,10 +56,10 @@ def parse_tile(text: str, where: str = "--tile") -> tuple[int, int, int]:
     Raises:
         Misuse: The text is not one or three positive integers.
     """
-    pieces = _SEPARATOR.split(text.strip())
-    if not all(_INTEGER.fullmatch(piece) for piece in pieces):
+    size_texts = _SEPARATOR.split(text.strip())
+    if not all(_INTEGER.fullmatch(size_text) for size_text in size_texts):
         raise Misuse(f"'{text}' is not a tile size", where=where, hint=_TILE_HINT)
-    sizes = [int(piece) for piece in pieces]
+    sizes = [int(size_text) for size_text in size_texts]
     if len(sizes) not in (1, 3):
         raise Misuse(f"'{text}' has {len(sizes)} sizes", where=where, hint=_TILE_HINT)
     if min(sizes) < 1:
@@ -74,7 +74,7 @@ def parse_tiles(text: str, where: str = "--tile") -> tuple[tuple[int, int, int],
     Raises:
         Misuse: One of them is not a tile.
     """
-    return tuple(dict.fromkeys(parse_tile(piece, where) for piece in text.split(",")))
+    return tuple(dict.fromkeys(parse_tile(tile_text, where) for tile_text in text.split(",")))
 
 
 def parse_sizes(text: str, where: str) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ def parse_sizes(text: str, where: str) -> tuple[int, ...]:
     Raises:
         Misuse: One of them is not a positive integer.
     """
-    return tuple(dict.fromkeys(parse_count(piece, where, 1) for piece in text.split(",")))
+    return tuple(dict.fromkeys(parse_count(size_text, where, 1) for size_text in text.split(",")))
 
 
 def parse_tokens(text: str, where: str) -> tuple[int, ...]:
@@ -92,7 +92,7 @@ def parse_tokens(text: str, where: str) -> tuple[int, ...]:
     Raises:
         Misuse: One of them is not a positive integer.
     """
-    numbers = [parse_bytes(piece) for piece in text.split(",")]
+    numbers = [parse_bytes(count_text) for count_text in text.split(",")]
     if any(n is None or n < 1 or n != int(n) or n > _LARGEST_SIZE for n in numbers):
         raise Misuse(f"'{text}' is no number of tokens", where=where, hint="write 8192, 32k or 2k,8k,32k")
     return tuple(dict.fromkeys(int(n) for n in numbers))
@@ -116,7 +116,7 @@ def parse_choices(text: str, choices: Sequence[str], where: str) -> tuple[str, .
     Raises:
         Misuse: A word is not known.
     """
-    return tuple(dict.fromkeys(parse_choice(piece.strip(), choices, where) for piece in text.split(",")))
+    return tuple(dict.fromkeys(parse_choice(word.strip(), choices, where) for word in text.split(",")))
 
 
 def same_but_for_case(text: str, choices: Iterable[str]) -> str:
@@ -201,7 +201,7 @@ def parse_place(text: str, where: str = "--at") -> tuple[int, ...]:
     Raises:
         Misuse: One of them is not an integer.
     """
-    return tuple(parse_count(piece, where, 0) for piece in text.split(","))
+    return tuple(parse_count(index_text, where, 0) for index_text in text.split(","))
 
 
 def parse_span(text: str, where: str) -> tuple[int, int]:
@@ -254,13 +254,13 @@ def parse_range(text: str, where: str = "--over") -> tuple[str, int | None, int 
     """Parses the name of a size with its range: 'batch', 'batch=1:64', 'sequence=1:32k' (k is 1,024).
 
     Returns:
-        Its name, the smallest size and the largest; None for a size that is not given.
+        Its name, the smallest size and the largest, or None for a size that is not given.
 
     Raises:
         Misuse: The name is missing, or the range is invalid.
     """
-    name, equals, sizes = (piece.strip() for piece in text.partition("="))
-    low, colon, high = (piece.strip() for piece in sizes.partition(":"))
+    name, equals, sizes = (word.strip() for word in text.partition("="))
+    low, colon, high = (word.strip() for word in sizes.partition(":"))
     if not name or (equals and not colon):
         raise Misuse(f"'{text}' is no size with its range", where=where, hint=_RANGE_HINT)
     if not equals:
@@ -304,7 +304,7 @@ def parse_dim_sizes(texts: Iterable[str], where: str = "--dim") -> dict[str, int
         bindings: dict[str, list[int]] = {}
         name = ""
         for text in binding_list.split(","):
-            named, equals, size = (piece.strip() for piece in text.rpartition("="))
+            named, equals, size = (word.strip() for word in text.rpartition("="))
             name = named if equals else name
             if not name:
                 raise Misuse(
@@ -361,12 +361,12 @@ def _shape(sizes: str, text: str, where: str) -> tuple[int, ...]:
     inner = sizes[1:-1].strip() if sizes[:1] + sizes[-1:] in ("[]", "()") else sizes
     if not inner and sizes:
         return ()
-    pieces = _SEPARATOR.split(inner.rstrip(","))
-    if any(_INTEGER.fullmatch(piece) and int(piece) < 0 for piece in pieces):
+    size_texts = _SEPARATOR.split(inner.rstrip(","))
+    if any(_INTEGER.fullmatch(size_text) and int(size_text) < 0 for size_text in size_texts):
         raise Misuse(f"'{text}' has a negative size", where=where, hint=_SHAPE_HINT)
-    if not all(_INTEGER.fullmatch(piece) for piece in pieces):
+    if not all(_INTEGER.fullmatch(size_text) for size_text in size_texts):
         raise Misuse(f"'{sizes}' in '{text}' is not a shape", where=where, hint=_SHAPE_HINT)
-    return tuple(map(int, pieces))
+    return tuple(map(int, size_texts))
 
 
 def parse_bytes(text: str) -> float:
@@ -429,7 +429,7 @@ def parse_names(text: str, where: str) -> tuple[str, ...]:
     Raises:
         Misuse: A name is empty or repeated.
     """
-    names = tuple(piece.strip() for piece in text.split(","))
+    names = tuple(name_text.strip() for name_text in text.split(","))
     if not all(names):
         raise Misuse(f"'{text}' has an empty name", where=where, hint="write names between commas: a,b")
     for index, name in enumerate(names):
@@ -454,8 +454,8 @@ def parse_dynamic(texts: Iterable[str], where: str = "--dynamic") -> dict[str, d
         if not colon or not name.strip():
             raise Misuse(f"'{text}' names no input", where=where, hint=hint)
         names_by_axis = dynamic.setdefault(name.strip(), {})
-        for piece in axes.split(","):
-            axis, equals, dim = (part.strip() for part in piece.partition("="))
+        for axis_text in axes.split(","):
+            axis, equals, dim = (part.strip() for part in axis_text.partition("="))
             if not equals or not _INTEGER.fullmatch(axis):
                 raise Misuse(f"'{text}' names no axis", where=where, hint=hint)
             if not dim.isidentifier() or not dim.isascii():
@@ -501,7 +501,7 @@ def option_words(flag: str, value: str) -> list[str]:
 
 
 def path_word(path: str) -> str:
-    """Writes a path or a model's name as a command-line word. './' precedes one that looks like an option."""
+    """Writes a path or a model's name as a command-line word, after './' if it looks like an option."""
     return f"./{path}" if path.startswith("-") else path
 
 

@@ -64,9 +64,9 @@ def is_fast(words: Sequence[str]) -> bool:
     Args:
         words: Options of the command line, each followed by its value.
     """
-    alone = "--to" not in words or words[words.index("--to") + 1].strip() == QuantizeSpec().weight
-    written = {option.flag for option in group_of(QuantizeSpec, "scales", "written")}
-    return alone and written.isdisjoint(words) and not {"--config", "--asymmetric"} & set(words)
+    is_default = "--to" not in words or words[words.index("--to") + 1].strip() == QuantizeSpec().weight
+    form_flags = {option.flag for option in group_of(QuantizeSpec, "scales", "written")}
+    return is_default and form_flags.isdisjoint(words) and not {"--config", "--asymmetric"} & set(words)
 
 
 def names_formats(spec: QuantizeSpec) -> bool:
@@ -81,7 +81,7 @@ def parse_formats(
     """Parses number formats of weight, input and bias: 'int8', 'weight=fixed8.4,input=fixed8.4,bias=float32'.
 
     A single format applies to weights and inputs (with `blocks` to weights only), and biases follow. If parts
-    are named, the other parts are float32, or with `complete=False` missing. The names of the formats are not
+    are named, all other parts are float32, or missing with `complete=False`. The names of the formats are not
     checked here.
 
     Raises:
@@ -91,11 +91,11 @@ def parse_formats(
         name = text.strip()
         return {"weight": name, "input": "float32" if blocks else name, "bias": "auto"}
     formats: dict[str, str] = {}
-    for piece in text.split(","):
-        part, sign, name = (word.strip() for word in piece.partition("="))
+    for part_text in text.split(","):
+        part, sign, name = (word.strip() for word in part_text.partition("="))
         if part not in ("weight", "input", "bias") or not sign or not name:
             raise Misuse(
-                f"'{piece}' is no format of a part", where=where, hint="write weight=int8,input=int8"
+                f"'{part_text}' is no format of a part", where=where, hint="write weight=int8,input=int8"
             )
         if part in formats:
             raise Misuse(f"the {part} has two formats", where=where, hint="name each part once")
@@ -137,8 +137,8 @@ def for_layer(
     other_rules = [
         rule_before for rule_before in spec.rules if (rule_before.site, rule_before.origin) != (site, BY_HAND)
     ]
-    asks = any(getattr(rule, name) is not None for name in rule_values(QuantizeRule))
-    return replace(spec, rules=(*([rule] if asks else []), *other_rules))
+    sets_format = any(getattr(rule, name) is not None for name in rule_values(QuantizeRule))
+    return replace(spec, rules=(*([rule] if sets_format else []), *other_rules))
 
 
 def checked(name: str, value: Any, where: str) -> Any:

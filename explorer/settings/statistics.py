@@ -19,8 +19,9 @@ class Statistic(NamedTuple):
 
     Attributes:
         definition: Definition in words and formulas over the finite numbers x of a tensor.
-        of: Function that computes the statistic from the engine's `Moments` (whose fields are arrays, one
-            number for each index of an axis) and the argument. None if it needs the sorted numbers.
+        of: Function that computes the statistic from the engine's `Moments` and the argument. The fields of
+            `Moments` are arrays with one number for each index of an axis. None if the statistic needs the
+            sorted numbers.
         argument: Argument after the colon, as the manual shows it, or '' if there is none.
     """
 

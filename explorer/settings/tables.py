@@ -1,8 +1,8 @@
-"""Settings files: TOML tables whose values know their line.
+"""Settings files: TOML tables, with the line of every entry.
 
-`tomllib` reports no line numbers, and neither does any maintained TOML library. But the statements of a valid
-file can be found by parsing: a group of lines that is TOML by itself is a statement. tomlkit writes files,
-because it writes `[[site]]` tables and comments; tomli-w would fold short tables into inline tables.
+No maintained TOML library reports line numbers, not even `tomllib`. This module therefore splits a valid file
+into statements: the shortest group of lines that parses as TOML is a statement. tomlkit writes the files,
+because it writes `[[site]]` tables and comments. tomli-w would fold short tables into inline tables.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class SettingsFile:
         return self._where(key, self._name)
 
     def _where(self, key: Key, name: str) -> str:
-        """Place of an entry, or of the nearest enclosing entry whose line is known."""
+        """Place of an entry, or of the nearest enclosing entry with a known line."""
         for end in range(len(key), 0, -1):
             if key[:end] in self._lines:
                 return f"{name}:{self._lines[key[:end]]}"
@@ -155,13 +155,13 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
     """Yields the statements of a TOML text with their first lines."""
-    begun, statement = 0, ""
+    first_line, statement = 0, ""
     for number, line in enumerate(text.split("\n"), 1):
         if not statement:
             bare = line.strip()
             if not bare or bare.startswith("#"):
                 continue
-            begun = number
+            first_line = number
         goes_on, statement = bool(statement), f"{statement}{line}\n"
         # parse again only where a multi-line value can end, because each attempt parses all its lines
         if goes_on and not ('"""' in line or "'''" in line or "]" in re.sub(input_files.QUOTED, "", line)):
@@ -170,7 +170,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
             tomllib.loads(statement)
         except tomllib.TOMLDecodeError:  # the list or text continues on the next line
             continue
-        yield begun, statement
+        yield first_line, statement
         statement = ""
 
 
@@ -257,12 +257,12 @@ def read_spec(
     values = file.values((table,), entries, table_readers(spec))
     rule_tables = file.rules(rules, listed, table_readers(rule), rule_values(rule))
     origins = tuple((name, file.origin((table, name))) for name in values)
-    more: Any = {
+    table_fields: Any = {
         "rules": tuple(rule(**values_of_rule) for values_of_rule in rule_tables),
         "origins": origins,
         "config": path,
     }
-    return spec(**values, **more)
+    return spec(**values, **table_fields)
 
 
 def spec_toml(spec: Any, *, table: str, rules: tuple[str, ...], heading: Sequence[str] = ()) -> str:

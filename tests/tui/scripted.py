@@ -723,7 +723,7 @@ class ScriptedEngine:
         rows = (*layers, whole_model(self.model.info.totals))
         given = TableFigures(profile=self.states.entries[self.states.current].profile)
         left = filter_rows(self.model.info, layers, None, given.sums(self.model))
-        beside = given.beside(self.model.info, left.figures)
+        beside = given.column_figures(self.model.info, left.figures)
         found = [column.of(row, beside) for row in rows]
         return [float("nan") if value is None or isinstance(value, str | tuple) else value for value in found]
 

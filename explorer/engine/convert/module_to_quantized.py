@@ -27,11 +27,11 @@ from explorer.engine.progress import report
 from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.calibration import Range
 from explorer.engine.quantize.choice import LayerChoice, choose
-from explorer.engine.quantize.grids import Grids, range_uses, sound
+from explorer.engine.quantize.grids import Grids, exclude_nonfinite, range_uses
 from explorer.engine.quantize.torch.layers import ModuleLayer, module_layers
 from explorer.engine.quantize.torch.modules import Run, layer_runs, quantize_copy, ranges, run_errors
-from explorer.engine.quantize.torch.on_shapes import layers_on_shapes, shape_grid, whole_rows
-from explorer.engine.quantize.torch.torchao import held_as
+from explorer.engine.quantize.torch.on_shapes import layers_on_shapes, merge_expert_rows, shape_grid
+from explorer.engine.quantize.torch.torchao import weight_storage
 from explorer.engine.runtime.samples import Feeds, Samples, read_samples
 from explorer.engine.runtime.torch_arrays import as_array, as_tensor
 from explorer.engine.tiling.torch.replace import copied
@@ -89,9 +89,9 @@ class ModuleChoice(Struct, frozen=True):
             )
             return replace(quantization, modules=True, by_shapes=True, notes=(note,))
         grids, bits = Grids({}), spec.accumulator
-        choices = sound(self.choices, grids)
+        choices = exclude_nonfinite(self.choices, grids)
         quantization = answer(
-            choices, grids.of, self.rows, weight_bytes, weights=False, accumulator_bits=bits
+            choices, grids.of_operand, self.rows, weight_bytes, weights=False, accumulator_bits=bits
         )
         return _module_figures(quantization, spec, choices, grids)
 
@@ -112,7 +112,7 @@ def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis)
     if not kinds or "float32" in kinds:
         return None
     layers = layers_on_shapes(loaded.meta(), analysis.layers)
-    rows = _rows_by_path(whole_rows(analysis.layers, [layer.path for layer in layers]))
+    rows = _rows_by_path(merge_expert_rows(analysis.layers, [layer.path for layer in layers]))
     choices = choose([layer.layer for layer in layers], spec, lambda: rows)
     return ModuleChoice(loaded.meta(), layers, choices, rows, kinds[0])
 
@@ -155,7 +155,7 @@ def requantize(
     quantized = sharing_values(choice.module)
     with silence():
         grids = Grids({use: ranges[use.value] for use in uses})
-        quantize_copy(quantized, choice.layers, sound(choice.choices, grids), grids.of)
+        quantize_copy(quantized, choice.layers, exclude_nonfinite(choice.choices, grids), grids.of_operand)
     return opened.holding(twin_of(opened.loaded, quantized))
 
 
@@ -201,20 +201,22 @@ def to_quantized(
         step = partial(report, job.on_progress, job.cancel, "calibrating")
         calibrated = ranges(original, choice.layers, choice.choices, spec, samples, run, step)
         grids = Grids(calibrated)
-        parts = choice.layers, sound(choice.choices, grids)
+        parts = choice.layers, exclude_nonfinite(choice.choices, grids)
         quantized = sharing_values(original) if module is None else copied(module, share=False)
-        quantize_copy(quantized, *parts, grids.of, torchao=spec.form == "torchao")
+        quantize_copy(quantized, *parts, grids.of_operand, torchao=spec.form == "torchao")
         twin = twin_of(loaded, quantized)
         measurements: dict[str, Any] = {"weights": measured or bool(spec.accumulator)}
         if measured:
             step = partial(report, job.on_progress, job.cancel, "comparing")
-            errors = run_errors(original, twin.materialise(), *parts, grids.of, samples, run, step)
+            errors = run_errors(original, twin.materialise(), *parts, grids.of_operand, samples, run, step)
             measurements |= zip(("layers", "outputs"), errors, strict=True)
     if output is not None:
         with output_files.atomic_write(output, overwrite=overwrite) as temporary:
             write_twin(twin, opened.format, replace(job, path=temporary, target=output))
     weight_bytes, bits = analysis.info.totals.weight_bytes, spec.accumulator
-    fact = answer(parts[1], grids.of, choice.rows, weight_bytes, accumulator_bits=bits, **measurements)
+    fact = answer(
+        parts[1], grids.of_operand, choice.rows, weight_bytes, accumulator_bits=bits, **measurements
+    )
     calibration = samples.text if measured or range_uses(choice.choices) else ""
     fact = _module_figures(fact, spec, parts[1], grids)
     fact = replace(fact, output=output or "", calibration=calibration, seconds=time.perf_counter() - started)
@@ -231,8 +233,12 @@ def _module_figures(
         return fact
 
     def stored_type(choice: LayerChoice) -> str:
-        weights = choice.layer.of("weight") if not choice.reason and choice.weight is not None else ()
-        return next((held_as(choice, weight, grids.of(choice, weight)) for weight in weights), "")
+        weights = (
+            choice.layer.operands_of("weight") if not choice.reason and choice.weight is not None else ()
+        )
+        return next(
+            (weight_storage(choice, weight, grids.of_operand(choice, weight)) for weight in weights), ""
+        )
 
     pairs = zip(fact.layers, choices, strict=True)
     return replace(fact, layers=tuple(replace(layer, held=stored_type(choice)) for layer, choice in pairs))

@@ -209,7 +209,7 @@ class LeafRows(LayerRows):
     """The rows of the leaves and of their groups; see `build`.
 
     Attributes:
-        depths: Depth of every row; 0 for a row without a parent.
+        depths: Depth of every row, or 0 for a row without a parent.
     """
 
     def __init__(

@@ -239,7 +239,7 @@ def totals(
                 same_figures[1].append(leaf.nodes)
     stored_parameters.update({entry[0]: entry for entry in parameters or ()})
     figure_rows = [(_SUMMED(figures), len(counts)) for figures, counts in uses_by_figures.values()]
-    macs, elementwise, activations, read, written, weights = (
+    macs, elementwise, activations, read, bytes_written, weights = (
         summed([None if row[index] is None else row[index] * times for row, times in figure_rows])
         for index in range(6)
     )
@@ -259,7 +259,7 @@ def totals(
         activation_bytes_sum=activations,
         activation_bytes_peak=peak_bytes,
         bytes_read=read,
-        bytes_written=written,
+        bytes_written=bytes_written,
         weight_bytes_read=weights,
         coverage=coverage,
         status=_reach(leaves, groups or {}, coverage),

@@ -1,8 +1,9 @@
-"""Accumulator width: bits that a sum of integer products needs, for any weights and for the stored ones.
+"""Accumulator width: bits that a sum of integer products needs.
 
-A product is (weight code - zero point) x (input code - zero point); the sum begins at the bias. Of stored
-weights the bound is reached by an input: the largest code where a weight is above 0, the least where it is
-below. No partial sum is larger, in any order of summation.
+There are two bounds: one for arbitrary weights and one for the stored weights. A product is (weight code -
+zero point) x (input code - zero point). The sum begins with the bias. For stored weights, the bound is tight:
+an input reaches it that has the largest code where the weight is positive and the smallest code where it is
+negative. In any order of summation, no partial sum exceeds the bound.
 """
 
 from __future__ import annotations
@@ -18,36 +19,40 @@ from explorer.engine.tiling.accumulator import signed_bits
 from explorer.facts.quantize import Accumulator
 
 _SUMMED_OVER_ALL = ("Conv", "Conv1d", "Conv2d", "Conv3d")
-"""A sum takes all axes of the weight but that of the output channels; of matrices the depth alone."""
+"""Operators whose sums cover all axes of the weight except that of the output channels."""
 
 _MATRICES = ("Gemm", "MatMul", "FusedMatMul", "Linear")
 
 
 class WeightSums:
-    """The range of an integer layer's sums, from its weights slab by slab.
+    """Range of the sums of an integer layer, computed from its weight slab by slab.
 
     Args:
-        choice: The layer's choice; it must pass `can`.
-        grid_of: The grids of its operands.
+        choice: Choice for the layer, which must pass `is_supported`.
+        grid_of: Function that returns the grid of an operand.
     """
 
     def __init__(self, choice: LayerChoice, grid_of: GridOf) -> None:
         self.choice, self.grid_of = choice, grid_of
-        (operand,) = choice.layer.of("weight")
+        (operand,) = choice.layer.operands_of("weight")
         rank = len(operand.shape)
         depth = (-2 if operand.depth is None else operand.depth) % rank
         channel = (operand.channel or 0) % rank
-        self.over = (
+        self.summed_axes = (
             (depth,) if choice.layer.op in _MATRICES else tuple(a for a in range(rank) if a != channel)
         )
-        self.depth = int(np.prod([operand.shape[axis] for axis in self.over]))
-        self.below: list[Array] = []
-        self.above: list[Array] = []
+        self.depth = int(np.prod([operand.shape[axis] for axis in self.summed_axes]))
+        self.negative_sums: list[Array] = []
+        self.positive_sums: list[Array] = []
 
     @staticmethod
-    def can(choice: LayerChoice, grid_of: GridOf) -> bool:
-        """Whether a layer has sums of integers, with one scale for each sum."""
-        layer, weights, inputs = choice.layer, choice.layer.of("weight"), choice.layer.of("input")
+    def is_supported(choice: LayerChoice, grid_of: GridOf) -> bool:
+        """Return whether a layer sums integer products, with one scale for each sum."""
+        layer, weights, inputs = (
+            choice.layer,
+            choice.layer.operands_of("weight"),
+            choice.layer.operands_of("input"),
+        )
         is_product = layer.op in (*_SUMMED_OVER_ALL, *_MATRICES) and len(weights) == len(inputs) == 1
         if not (is_product and isinstance(choice.weight, Integer) and isinstance(choice.input, Integer)):
             return False
@@ -56,23 +61,23 @@ class WeightSums:
         return not grid_of(choice, weights[0]).block
 
     def add(self, steps: Array) -> None:
-        """Takes a slab in: codes less their zero points, the first axis cut."""
-        # float64 holds the sums of any that float32 holds exactly
-        self.below.append(np.minimum(steps, 0).sum(axis=self.over, dtype=np.float64))
-        self.above.append(np.maximum(steps, 0).sum(axis=self.over, dtype=np.float64))
+        """Add a slab of the weight: codes minus zero points, for some rows of the first axis."""
+        # float64 sums integers exactly up to 2^53
+        self.negative_sums.append(np.minimum(steps, 0).sum(axis=self.summed_axes, dtype=np.float64))
+        self.positive_sums.append(np.maximum(steps, 0).sum(axis=self.summed_axes, dtype=np.float64))
 
     def reach(self) -> Accumulator:
-        """The range and the bits that an accumulator needs."""
+        """Return the range of the sums and the bits of the accumulator that they need."""
         choice, weight, inputs = self.choice, self.choice.weight, self.choice.input
         assert isinstance(weight, Integer)
         assert isinstance(inputs, Integer)
-        zero = int(self.grid_of(choice, choice.layer.of("input")[0]).zero.reshape(-1)[0])
+        zero = int(self.grid_of(choice, choice.layer.operands_of("input")[0]).zero.reshape(-1)[0])
         least, largest = inputs.least - zero, inputs.largest - zero
-        below, above = self._summed(self.below), self._summed(self.above)
+        below, above = self._summed(self.negative_sums), self._summed(self.positive_sums)
         start = _bias(choice, self.grid_of, below.size)
         low, high = below * largest + above * least + start, above * largest + below * least + start
         channel = int(np.argmax(np.maximum(high, -low)))
-        zeros = self.grid_of(choice, choice.layer.of("weight")[0]).zero
+        zeros = self.grid_of(choice, choice.layer.operands_of("weight")[0]).zero
         ends = weight.least - int(zeros.max()), weight.largest - int(zeros.min())
         products = [w * x for w in ends for x in (least, largest)]
         return Accumulator(
@@ -84,14 +89,18 @@ class WeightSums:
         )
 
     def _summed(self, parts: list[Array]) -> Array:
-        """Sums of each output channel; if the first axis is summed over, a slab has a part of the depth."""
-        whole = sum(parts[1:], parts[0]) if 0 in self.over else np.concatenate(parts)
-        return whole.reshape(-1).astype(np.int64)
+        """Combine the slabs into one sum per output channel.
+
+        If the sum covers the first axis, each slab contributes to every sum. Otherwise each slab has its own
+        channels.
+        """
+        sums = sum(parts[1:], parts[0]) if 0 in self.summed_axes else np.concatenate(parts)
+        return sums.reshape(-1).astype(np.int64)
 
 
 def _bias(choice: LayerChoice, grid_of: GridOf, channels: int) -> Array:
-    """The start of each sum: the bias in units of the products, or 0."""
-    biases = choice.layer.of("bias")
+    """Return the initial value of each sum: the bias in units of the products, or 0 without an int32 bias."""
+    biases = choice.layer.operands_of("bias")
     if choice.bias is not BIAS or not biases or biases[0].tensor is None:
         return np.zeros((), np.int64)
     scale = grid_of(choice, biases[0]).scale.astype(np.float64)

@@ -1,8 +1,8 @@
-"""Quantization answer: the costs and savings of a choice of number formats, by operator type and by layer.
+"""Quantization results: costs, savings and errors of a choice of number formats, by operator and by layer.
 
-BitOPs are MACs x bits of a weight x bits of an input (Uniq, arXiv:1804.10969). Bytes of weights are those
-that the hardware holds: in the formats, with scales that the format's name does not give and zero points
-unequal 0.
+BitOPs are MACs x bits of a weight x bits of an input (Uniq, arXiv:1804.10969). Bytes of weights are the bytes
+that the hardware stores: the codes, the scales that the format's name does not give, and the zero points
+unless all are 0.
 """
 
 from __future__ import annotations
@@ -44,25 +44,26 @@ def answer(
     float_bits: int = 32,
     unchanged: Collection[str] = (),
 ) -> Quantization:
-    """The effect of quantization on a model: layers, totals, errors.
+    """Build the record of a quantization: layers, totals and errors.
 
     Args:
-        choices: The choices for all layers of the model.
-        grid_of: The grids on which operands were rounded.
-        rows: Rows of the original with their MACs, from the analysis at the sizes of the samples.
+        choices: Choices for all layers of the model.
+        grid_of: Function that returns the grid of an operand.
+        rows: Rows of the original's layer tree with MACs, analyzed at the sizes of the samples.
         weight_bytes: Bytes of all weights of the original.
-        layers: From `run_errors`; None if the model was not run.
-        outputs: From `run_errors`; None if the model was not run.
-        weights: Also measure the errors of weights, and the bits that their sums need.
-        accumulator_bits: Width of the hardware's accumulator; layers that overflow it are named.
-        float_bits: Bits of activations in products outside these layers.
-        unchanged: Tensors that are also stored in their original format, for other readers than the layers.
+        layers: Errors of layers from `run_errors`, or None if the model did not run.
+        outputs: Agreement of outputs from `run_errors`, or None if the model did not run.
+        weights: Whether to measure the errors of weights and the accumulator bits that their sums need.
+        accumulator_bits: Width of the hardware's accumulator in bits. Layers that exceed it are listed. 0 for
+            no limit.
+        float_bits: Bits of an activation in products outside these layers.
+        unchanged: Names of tensors also stored in their original format, because other nodes read them.
     """
     by_output = {out.name: row.macs for row in rows if not row.group for out in row.outputs}
     by_path = {row.path: row.macs for row in rows if not row.group}
 
     def macs(layer: QuantizableLayer) -> int | None:
-        is_inner = layer.inside and layer.name in by_path
+        is_inner = layer.is_nested and layer.name in by_path
         return by_path[layer.name] if is_inner else by_output.get(layer.node.outputs[0])
 
     measured = layers or {}
@@ -112,16 +113,21 @@ def _layer(
 ) -> QuantizedLayer:
     layer = choice.layer
     formats = _format(choice, "weight"), _format(choice, "input")
-    before = Bits(
+    original_bits = Bits(
         *(None if b is None else float(b) for b in (_bits(choice, "weight"), _bits(choice, "input")))
     )
     bits = Bits(
-        *(f.stored_bits if f else b for f, b in zip(formats, (before.weight, before.input), strict=True))
+        *(
+            f.stored_bits if f else b
+            for f, b in zip(formats, (original_bits.weight, original_bits.input), strict=True)
+        )
     )
     looked = weights and not choice.reason
-    sums = WeightSums(choice, grid_of) if looked and WeightSums.can(choice, grid_of) else None
+    sums = WeightSums(choice, grid_of) if looked and WeightSums.is_supported(choice, grid_of) else None
     lost = weight_errors(choice, grid_of, sums.add if sums is not None else None) if looked else None
-    stored_weights = {operand.stored: operand for operand in layer.of("weight") if operand.tensor is not None}
+    stored_weights = {
+        operand.stored: operand for operand in layer.operands_of("weight") if operand.tensor is not None
+    }
     return QuantizedLayer(
         layer.name,
         layer.op,
@@ -131,7 +137,7 @@ def _layer(
         before=next((_dtype(operand) for operand in layer.operands), "float32"),
         granularity=_granularity(choice, grid_of),
         bits=bits,
-        bits_before=before,
+        bits_before=original_bits,
         weight_max_error=None if lost is None else lost.max_abs,
         weight_rms_error=None if lost is None else lost.rms,
         weight_snr_db=None if lost is None else lost.snr_db,
@@ -155,28 +161,30 @@ def _format(choice: LayerChoice, part: Part) -> NumberFormat | None:
 
 
 def _dtype(operand: Operand) -> str:
-    """Element type as it was."""
+    """Original element type of an operand."""
     return operand.dtype if operand.tensor is None else operand.tensor.dtype
 
 
 def _name(choice: LayerChoice, part: Part) -> str:
-    """The format of a part; its element type if it is unchanged, '' if the layer has no such part."""
-    operands, fmt = choice.layer.of(part), _format(choice, part)
+    """Return the name of a part's format, the element type of an unchanged part, or '' for a missing part."""
+    operands, fmt = choice.layer.operands_of(part), _format(choice, part)
     return fmt.name if fmt is not None else _dtype(operands[0]) if operands else ""
 
 
 def _bits(choice: LayerChoice, part: Part) -> int | None:
-    """Original bits of a number of a part; None if the layer has no such part."""
-    operands = choice.layer.of(part)
+    """Return the bits of an original number of a part, or None if the layer has no such part."""
+    operands = choice.layer.operands_of(part)
     return DTYPES[dtype_code(_dtype(operands[0]))].bits if operands else None
 
 
 def _bitops(choice: LayerChoice, macs: int | None, formats: Sequence[NumberFormat | None]) -> int | None:
-    """MACs x bits of a weight (without one, of the other input) x bits of an input.
+    """Return MACs x bits of a weight x bits of an input.
 
-    Bits are the reported ones: those of a block format include each number's share of the exponent that 32
-    numbers share, which hardware adds once for 32 products. Values that flow through a recurrent layer, or
-    are read from a table, are float32.
+    Without a weight, the other input counts in its place.
+
+    Bits are those reported for the format. For a block format they include each number's share of the
+    exponent of its block of 32, although hardware adds that exponent only once for 32 products. States of a
+    recurrent layer and rows of a table count as float32.
     """
     parts: tuple[Part, Part] = ("weight", "input")
     weight, inputs = (
@@ -184,17 +192,17 @@ def _bitops(choice: LayerChoice, macs: int | None, formats: Sequence[NumberForma
         for part, fmt in zip(parts, formats, strict=True)
     )
     inputs = inputs or 32
-    between = min(choice.layer.between, macs or 0)
+    between = min(choice.layer.activation_macs, macs or 0)
     if macs is None:
         return None
-    # quarters of a bit, squared: exact up to 2^49 MACs
+    # bits are multiples of 1/4, so the product is exact up to 2^49 MACs
     return round((macs - between) * ((weight or inputs) * inputs)) + between * 32 * 32
 
 
 def _granularity(choice: LayerChoice, grid_of: GridOf) -> str:
-    """The part of a weight that shares a scale; '' if it has no scale."""
+    """Return the part of a weight that shares a scale ('channel', 'block 32'), or '' without scales."""
     weight = _format(choice, "weight")
-    operands = choice.layer.of("weight")
+    operands = choice.layer.operands_of("weight")
     if weight is None or not operands:
         return ""
     if isinstance(weight, Microscaling):
@@ -211,9 +219,10 @@ def _granularity(choice: LayerChoice, grid_of: GridOf) -> str:
 
 
 def _stored_bytes(choice: LayerChoice, operand: Operand, grid_of: GridOf) -> int:
-    """Bytes of a weight in its format, with its scales and, unless all are 0, its zero points.
+    """Return the bytes of a weight in its format, with its scales and, unless all are 0, its zero points.
 
-    A scale takes no bytes if the format's name gives it, or if it is a product of two scales (integer bias).
+    A scale takes no bytes if the format's name gives it, or if it is the product of two other scales (integer
+    bias).
     """
     assert operand.tensor is not None
     fmt = _format(choice, operand.part)
@@ -234,24 +243,30 @@ def _stored_bytes(choice: LayerChoice, operand: Operand, grid_of: GridOf) -> int
 
 
 def _bytes(
-    whole: int, choices: Sequence[LayerChoice], grid_of: GridOf, unchanged: Collection[str]
+    weight_bytes: int, choices: Sequence[LayerChoice], grid_of: GridOf, unchanged: Collection[str]
 ) -> BeforeAfter:
-    """Bytes of all weights and biases of the model; a shared tensor counts once."""
+    """Return the bytes of all weights and biases before and after quantization.
+
+    A shared tensor counts once.
+    """
     bytes_of_copies: dict[str, dict[Hashable, int]] = {}
-    before: dict[str, int] = {}
+    original_bytes: dict[str, int] = {}
     for choice in choices:
         for operand in choice.layer.operands:
             if operand.tensor is not None:
-                # a tensor that is a table of one layer and a weight of another may be stored in two formats
+                # a tensor shared by an embedding and a matrix product may be stored in two formats
                 fmt = _format(choice, operand.part)
                 copy = (fmt, operand.axes, operand.channel) if fmt is not None else None
                 copies = bytes_of_copies.setdefault(operand.stored, {})
                 copies[copy] = _stored_bytes(choice, operand, grid_of)
                 if operand.stored in unchanged:
                     copies[None] = operand.tensor.nbytes
-                before[operand.stored] = operand.tensor.nbytes
+                original_bytes[operand.stored] = operand.tensor.nbytes
     return BeforeAfter(
-        whole, whole - sum(before.values()) + sum(sum(copies.values()) for copies in bytes_of_copies.values())
+        weight_bytes,
+        weight_bytes
+        - sum(original_bytes.values())
+        + sum(sum(copies.values()) for copies in bytes_of_copies.values()),
     )
 
 
@@ -261,14 +276,14 @@ def _all_bitops(
     rows: Sequence[Layer],
     float_bits: int,
 ) -> BeforeAfter:
-    """BitOPs of the whole model; rows outside the layers keep their BitOPs."""
+    """Return the BitOPs of the model before and after. Rows outside the layers keep their BitOPs."""
     saved = 0
     for layer in quantized_layers:
         if layer.bitops_before is not None and layer.bitops is not None:
             saved += layer.bitops_before - layer.bitops
     pairs = zip(choices, quantized_layers, strict=True)
     bitops_of_output = {
-        c.layer.node.outputs[0]: layer.bitops_before for c, layer in pairs if not c.layer.inside
+        c.layer.node.outputs[0]: layer.bitops_before for c, layer in pairs if not c.layer.is_nested
     }
     total = 0
     for row in rows:

@@ -1,7 +1,8 @@
-"""Calibration: ranges of activations from a model's runs on samples.
+"""Calibration: ranges of activations from runs of a model on samples.
 
-Samples are processed one after the other, and no value is kept: for each there is its least and its largest
-number and, where a calibrator needs it, a histogram that folds when larger numbers come.
+Samples are processed one at a time, and no activation is kept. For each activation, its minimum and maximum
+are recorded. Calibrators other than `minmax` also need a histogram, which merges intervals when a larger
+number arrives.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ Range = tuple[float, float]
 Key = TypeVar("Key", bound=Hashable)
 
 HALF = 4096
-"""Intervals of a histogram on either side of zero."""
+"""Number of histogram intervals on either side of zero."""
 
 _CHUNK = 1 << 17
-"""Numbers that are sorted into the histogram together, which stay in the processor's cache."""
+"""Number of elements added to the histogram at a time, so that they stay in the processor's cache."""
 
 _LEAST_TOP = -100
-"""The exponent of the smallest histogram: below it the scale of its intervals is no float32."""
+"""Exponent of the smallest histogram. With a smaller one, the width of an interval underflows float32."""
 
 _STEPS = 64
-"""Ranges that the searches for the least divergence and the least error try in a round."""
+"""Number of ranges that `_entropy` and `_mse` try in each round of their search."""
 
 _SMOOTHING = 1e-4
-"""Count of an empty interval, so that the logarithm of its share exists."""
+"""Count given to an empty interval, so that the logarithm of its share exists."""
 
 
 class RangeUse(Struct, frozen=True):
-    """A value that needs a range, with its format.
+    """A value that needs a range, with its number format.
 
     Attributes:
-        value: Its name.
-        format: The format to which it will be rounded.
-        symmetric: Whether the zero point is in the middle.
+        value: Name of the value.
+        format: Number format to which the value is rounded.
+        symmetric: Whether the zero point is in the middle of the codes.
     """
 
     value: str
@@ -56,16 +57,17 @@ class RangeUse(Struct, frozen=True):
 
 
 class ValueDistribution:
-    """The distribution of the numbers of a value, over all added samples.
+    """Distribution of the numbers of one value over all samples.
 
     Args:
-        fine: Keep a histogram: `HALF` intervals of equal width on either side of zero, up to a power of two.
+        fine: Whether to keep a histogram: `HALF` intervals of equal width on either side of zero, up to a
+            power of two.
 
     Attributes:
-        low, high: The least and the largest finite number; 0 and 0 if there is none.
-        counts: Numbers in each interval; `edges` are the intervals.
-        zeros: Number of zeros, which every format has.
-        nan: Number of NaN; they and infinities are in no range.
+        low, high: Minimum and maximum of the finite numbers; infinity and -infinity before the first one.
+        counts: Number of elements in each interval between two neighboring `edges`.
+        zeros: Number of zeros. Every format represents zero exactly.
+        nan: Number of NaNs. Neither NaNs nor infinities enter the range.
     """
 
     def __init__(self, *, fine: bool = True) -> None:
@@ -75,10 +77,10 @@ class ValueDistribution:
         self._exponent: int | None = None
 
     def add(self, values: Array) -> None:
-        """Takes the numbers of one sample in; of any shape, and any float type."""
+        """Add the numbers of one sample, an array of any shape and float type."""
         flat = values.reshape(-1)
-        for at in range(0, flat.size, _CHUNK):
-            self._add(flat[at : at + _CHUNK].astype(np.float32, copy=False))
+        for start in range(0, flat.size, _CHUNK):
+            self._add(flat[start : start + _CHUNK].astype(np.float32, copy=False))
 
     def _add(self, chunk: Array) -> None:
         low, high = float(chunk.min()), float(chunk.max())
@@ -92,35 +94,35 @@ class ValueDistribution:
         if self.fine:
             self.zeros += int(np.count_nonzero(chunk == 0))
             self._grow(max(-self.low, self.high))
-            # a power of two, so the product and the interval are exact
+            # the factor is a power of two, so the product is exact
             places = np.floor(chunk * np.float32(HALF / self.top)).astype(np.int32) + HALF
             self.counts += np.bincount(np.clip(places, 0, 2 * HALF - 1), minlength=2 * HALF)
 
     @property
     def nonzero(self) -> Array:
-        """Counts of the intervals without zeros themselves."""
+        """Counts of the intervals, without the elements that are exactly zero."""
         counts = self.counts.copy()
         counts[HALF] -= self.zeros
         return counts
 
     @property
     def top(self) -> float:
-        """Where the histogram ends: a power of two."""
+        """Upper end of the histogram, a power of two."""
         return 2.0 ** (_LEAST_TOP if self._exponent is None else self._exponent)
 
     @property
     def edges(self) -> Array:
-        """Ends of the intervals, `2 HALF + 1` of them, float64."""
+        """Ends of the intervals: `2 HALF + 1` float64 numbers."""
         return np.arange(-HALF, HALF + 1) * (self.top / HALF)
 
     def _grow(self, largest: float) -> None:
-        """Folds neighboring intervals until the largest number has its own."""
+        """Merge neighboring intervals until the histogram covers `largest`."""
         mantissa, exponent = math.frexp(largest)
         top_exponent = max(exponent - (mantissa == 0.5), _LEAST_TOP)
         if self._exponent is None or top_exponent <= self._exponent:
             self._exponent = top_exponent if self._exponent is None else self._exponent
             return
-        # each new interval takes `fold` old ones; if there are fewer, the two innermost take all
+        # `fold` old intervals become one; with fewer than `fold`, all go into the two innermost
         fold = 1 << min(top_exponent - self._exponent, HALF.bit_length() - 1)
         inner = self.counts.reshape(-1, fold).sum(1)
         self.counts[:] = 0
@@ -128,7 +130,7 @@ class ValueDistribution:
         self._exponent = top_exponent
 
     def range(self, use: RangeUse, calibrator: Calibrator, percentile: float) -> Range:
-        """The range that a calibrator chooses; where nothing was seen, 0 and 0."""
+        """Return the range that a calibrator chooses, or (0, 0) without a finite number."""
         if self.high < self.low:
             return 0.0, 0.0
         return _CALIBRATORS[calibrator](self, use, percentile)
@@ -141,39 +143,41 @@ def ranges(
     calibrator: Calibrator = "minmax",
     percentile: float = 99.999,
     step: Callable[[int, int], None] = lambda done, total: None,
-    means: ChannelMeans | None = None,
+    channel_means: ChannelMeans | None = None,
 ) -> dict[Key, Range]:
-    """Ranges of activations.
+    """Calibrate the ranges of activations by running a model on samples.
 
     Args:
         model: The model to run in onnxruntime.
-        uses: The values, with the formats in which they are rounded; keys are the caller's.
+        uses: Values with the formats to which they are rounded, by keys of the caller's choice.
         samples: Inputs of the model.
-        calibrator: The rule for a range. `minmax`: from the least to the largest number. `percentile`: this
-            share of all numbers lies inside, and as many lie below as above. `entropy`: rounding to the
-            format's levels diverges least from all numbers (Kullback-Leibler). `mse`: the mean squared error
-            of rounding, saturation included, is least.
-        percentile: For the calibrator `percentile`, in per cent.
-        step: As for `observe_values`.
-        means: Also takes the values that it needs.
+        calibrator: Rule for a range. `minmax`: from the minimum to the maximum. `percentile`: `percentile`
+            per cent of all numbers are inside, and equal shares are outside at both ends. `entropy`: rounding
+            to the format's levels has the least Kullback-Leibler divergence from all numbers. `mse`: the mean
+            squared error of rounding and saturation is the least.
+        percentile: Share of numbers inside the range in per cent, for the calibrator `percentile`.
+        step: Callback for progress and cancellation, as in `observe_values`.
+        channel_means: Accumulator of channel means, which also receives the values that it needs.
 
     Raises:
         Misuse: A value holds NaN, or the percentile is out of range.
         BadModel: The model does not run on a sample.
     """
     ranged = {use.value for use in uses.values()}
-    names = dict.fromkeys((*(use.value for use in uses.values()), *(means.axes if means else ())))
+    names = dict.fromkeys(
+        (*(use.value for use in uses.values()), *(channel_means.axes if channel_means else ()))
+    )
 
     def observe(take: Callable[[str, Array], None]) -> None:
-        def both(name: str, value: Array) -> None:
+        def take_value(name: str, value: Array) -> None:
             if name in ranged:
                 take(name, value)
-            if means is not None:
-                means.add(name, value)
+            if channel_means is not None:
+                channel_means.add(name, value)
 
-        observe_values(model, names, samples, both, step)
+        observe_values(model, names, samples, take_value, step)
 
-    return ranges_seen(
+    return ranges_of_runs(
         uses,
         observe,
         samples.text,
@@ -182,21 +186,22 @@ def ranges(
     )
 
 
-def ranges_seen(
+def ranges_of_runs(
     uses: Mapping[Key, RangeUse],
     observe: Callable[[Callable[[str, Array], None]], None],
     text: str,
     calibrator: Calibrator,
     percentile: float,
 ) -> dict[Key, Range]:
-    """Ranges as of `ranges`, for any function that runs the model.
+    """Calibrate ranges like `ranges`, with a caller's function that runs the model.
 
     Args:
-        uses: See `ranges`.
-        observe: Calls its argument with the name and the value of every value of every sample.
-        text: The origin of the samples.
-        calibrator: See `ranges`.
-        percentile: See `ranges`.
+        uses: Values with their formats, as in `ranges`.
+        observe: Function that runs the model and calls its argument with the name and array of every value of
+            every sample.
+        text: Description of the samples, for messages.
+        calibrator: Rule for a range, as in `ranges`.
+        percentile: Share of numbers inside the range in per cent.
 
     Raises:
         Misuse: A value holds NaN, or the percentile is out of range.
@@ -211,10 +216,10 @@ def ranges_seen(
 
 
 def check_percentile(percentile: float) -> None:
-    """Refuses a percentile that gives no range.
+    """Reject a percentile outside the interval (50, 100].
 
     Raises:
-        Misuse: The percentile gives no range.
+        Misuse: The percentile is out of range.
     """
     if not 50 < percentile <= 100:
         raise Misuse(f"of {percentile:g} % no range can be made", where="--percentile", hint="99.999")
@@ -223,10 +228,10 @@ def check_percentile(percentile: float) -> None:
 def calibrated_range(
     distribution: ValueDistribution, use: RangeUse, text: str, calibrator: Calibrator, percentile: float
 ) -> Range:
-    """The range of a value, from its distribution over the samples.
+    """Return the range of a value from its distribution over the samples.
 
     Raises:
-        Misuse: It holds NaN.
+        Misuse: The value holds NaN.
     """
     if distribution.nan:
         problem = f"the value '{printable(use.value)}' has {distribution.nan:,} NaN"
@@ -235,7 +240,7 @@ def calibrated_range(
 
 
 def _percentile(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
-    """The narrowest interval ends that leave at most the given share outside, half on either side."""
+    """Choose the narrowest range with at most the allowed share of numbers outside, half at either end."""
     total = int(distribution.counts.sum())
     outside = math.floor(total * (100 - percentile) / 200)
     below, edges = np.cumsum(distribution.counts), distribution.edges
@@ -245,46 +250,49 @@ def _percentile(distribution: ValueDistribution, use: RangeUse, percentile: floa
 
 
 def _entropy(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
-    """The range of the least divergence, as in TensorRT.
+    """Choose the range with the least Kullback-Leibler divergence, as TensorRT does.
 
-    Two distributions are compared inside a threshold: the histogram, with the numbers outside added to its
-    ends, and the histogram at the resolution of the levels.
+    Each candidate range is a threshold. The reference distribution is the histogram inside the threshold,
+    plus the numbers outside it in the outermost intervals. The other distribution is the histogram inside the
+    threshold at the resolution of the format's levels.
     https://on-demand.gputechconf.com/gtc/2017/presentation/s7310-8-bit-inference-with-tensorrt.pdf
     """
     one_sided = distribution.low >= 0
     both_ways = use.symmetric and getattr(use.format, "signed", True)
     levels = 1 << (use.format.bits - (one_sided and both_ways))
-    # TensorRT's resolution: sixteen intervals for each of 256 levels
+    # TensorRT uses 16 intervals for each of 256 levels
     counts = distribution.nonzero.reshape(-1, 2).sum(1)
     half = counts.size // 2
     if one_sided:
         counts = counts[half:]
-    used = min(math.floor(max(-distribution.low, distribution.high) / distribution.top * half) + 1, half)
+    used_count = min(
+        math.floor(max(-distribution.low, distribution.high) / distribution.top * half) + 1, half
+    )
     least = levels if one_sided else levels // 2
-    if least >= used:
+    if least >= used_count:
         return distribution.low, distribution.high
 
     def divergence(width: int) -> float:
         first, last = (0, width) if one_sided else (half - width, half + width)
-        inside = counts[first:last].astype(np.float64)
-        starts = -(-np.arange(levels) * inside.size // levels)
-        filled = np.add.reduceat((inside > 0).astype(np.float64), starts)
-        level = np.repeat(np.arange(levels), np.diff(starts, append=inside.size))
-        sums = np.add.reduceat(inside, starts)
+        inner_counts = counts[first:last].astype(np.float64)
+        starts = -(-np.arange(levels) * inner_counts.size // levels)
+        filled = np.add.reduceat((inner_counts > 0).astype(np.float64), starts)
+        level = np.repeat(np.arange(levels), np.diff(starts, append=inner_counts.size))
+        sums = np.add.reduceat(inner_counts, starts)
         shared = np.divide(sums, filled, out=np.zeros(levels), where=filled > 0)[level]
-        reference = inside.copy()
+        reference = inner_counts.copy()
         reference[0] += counts[:first].sum()
         reference[-1] += counts[last:].sum()
-        return _divergence(reference, np.where(inside > 0, shared, 0))
+        return _divergence(reference, np.where(inner_counts > 0, shared, 0))
 
-    widths = np.unique(np.linspace(least, used, 2 * _STEPS).astype(int))
+    widths = np.unique(np.linspace(least, used_count, 2 * _STEPS).astype(int))
     best = min(widths.tolist(), key=divergence)
     end = best * distribution.top / half
     return min(max(distribution.low, -end), end), max(min(distribution.high, end), -end)
 
 
 def _divergence(p: Array, q: Array) -> float:
-    """Kullback-Leibler divergence of q from p, both counts that are smoothed and then normalized."""
+    """Return the Kullback-Leibler divergence of q from p, two histograms, after smoothing both."""
     p, q = _smooth(p), _smooth(q)
     if not (p > 0).all() or not (q > 0).all():
         return math.inf
@@ -293,15 +301,19 @@ def _divergence(p: Array, q: Array) -> float:
 
 
 def _smooth(counts: Array) -> Array:
-    """Counts without zeros: empty intervals get a small count, which the others lose."""
+    """Give each empty interval a small count, and take the sum of these counts from the other intervals."""
     empty = counts == 0
-    many = int(empty.sum())
-    lost = _SMOOTHING * many / max(counts.size - many, 1)
+    empty_count = int(empty.sum())
+    lost = _SMOOTHING * empty_count / max(counts.size - empty_count, 1)
     return np.where(empty, _SMOOTHING, counts - lost)
 
 
 def _mse(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
-    """The range of the least squared error: both ends move inwards together, then, if asymmetric, alone."""
+    """Choose the range with the least squared error.
+
+    The search first shrinks both ends by one factor. If the format is asymmetric, it then shrinks each end
+    alone.
+    """
     counts = distribution.nonzero
     filled = np.flatnonzero(counts)
     middles = ((filled + 0.5 - HALF) * (distribution.top / HALF)).astype(np.float32)
@@ -314,13 +326,13 @@ def _mse(distribution: ValueDistribution, use: RangeUse, percentile: float) -> R
         return float(counts @ (gap * gap))
 
     low, high = distribution.low, distribution.high
-    coarse = [at / _STEPS for at in range(_STEPS, 0, -1)]
+    coarse = [step / _STEPS for step in range(_STEPS, 0, -1)]
     best = min(coarse, key=lambda part: error(low * part, high * part))
-    near = [min(best + at / (8 * _STEPS), 1.0) for at in range(8, -8, -1)]
+    near = [min(best + step / (8 * _STEPS), 1.0) for step in range(8, -8, -1)]
     best = min([part for part in near if part > 0], key=lambda part: error(low * part, high * part))
     ends = low * best, high * best
     if not use.symmetric and low < 0 < high:
-        # outliers may lie at one end only
+        # there may be outliers at one end only
         first = min([best, *coarse], key=lambda part: error(low * part, ends[1]))
         ends = low * first, ends[1]
         last = min([best, *coarse], key=lambda part: error(ends[0], high * part))

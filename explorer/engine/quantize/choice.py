@@ -1,4 +1,7 @@
-"""Choice of number formats: the formats of every layer from a specification and its rules, with origins."""
+"""Choice of number formats: the format of every part of every layer, from a specification and its rules.
+
+Each setting records its origin: a line of a file, a command-line option, or the default.
+"""
 
 from __future__ import annotations
 
@@ -20,32 +23,35 @@ from explorer.facts.quantize import PARTS, Granularity, QuantizeSpec
 from explorer.settings.filter import is_query, matcher
 
 VALUES = (*PARTS, "granularity", "symmetric", "block", "on")
-"""Settings that a rule decides."""
+"""Names of the settings that a rule can set."""
 
 WrittenForm = Literal["qdq", "chain", "qoperator", "function", "nbits"]
-"""How a layer is written: 'nbits' is MatMulNBits."""
+"""Form in which a layer is written to ONNX. 'nbits' is the operator MatMulNBits."""
 
 BIAS = Integer("int32", 32)
-"""Format of a bias: integers of the accumulator; its scale is that of the input times that of the weight."""
+"""Format of an int32 bias, added to the accumulator.
+
+Its scale is the product of the scales of input and weight.
+"""
 
 
 class LayerChoice(Struct, frozen=True):
-    """The settings of a layer.
+    """The quantization settings of a layer.
 
     Attributes:
-        layer: The layer, with its weight, inputs and bias.
-        weight, input, bias: Number formats; None for a part that is unchanged or missing. A bias of `BIAS`
-            has the product of the two scales.
+        layer: The layer, with its weights, inputs and biases.
+        weight, input, bias: Number format, or None if the part is unchanged or missing. The scale of a bias
+            in the format `BIAS` is the product of the scales of input and weight.
         granularity: Granularity of the weight's scales.
-        symmetric: As in `QuantizeSpec`.
-        block: Weights along the depth that share a scale; 0 for none.
-        form: Its written form, with 'auto' resolved.
-        unsaturated: As in `QuantizeSpec`.
-        rounds: In a chain, the values that this layer has rounded to the format of its inputs.
-        scale_sources: In a chain, values that take the scale of another value, with that value.
-        origins: Origins of settings, by the names of `VALUES`: 'npu.toml:12', 'command line', or '' for the
-            default.
-        reason: Why the layer is unchanged; '' where a part of it takes a format.
+        symmetric: Whether zero points are fixed, as in `QuantizeSpec`.
+        block: Number of weights along the depth that share a scale, or 0 for no blocks.
+        form: Form in which the layer is written; 'auto' is already resolved.
+        unsaturated: Whether pairs of products must fit 16 bits, as in `QuantizeSpec`.
+        rounds: Names of values in a chain that are rounded to this layer's input format.
+        scale_sources: For each value in a chain that shares the scale of another value, the name of the other
+            value.
+        origins: Origin of each setting in `VALUES`: 'npu.toml:12', 'command line', or '' for the default.
+        reason: Reason why the layer is unchanged, or '' if at least one part takes a format.
     """
 
     layer: QuantizableLayer
@@ -63,29 +69,32 @@ class LayerChoice(Struct, frozen=True):
     reason: str = ""
 
     def symmetric_of(self, part: Part) -> bool:
-        """Whether the zero point of a part's integers is 0 (or, unsigned, in the middle)."""
+        """Return whether the zero point of a part is fixed: at 0, or for unsigned codes in the middle."""
         if self.symmetric is not None:
             return self.symmetric
         return part != "input" or getattr(self.input, "signed", True)
 
 
 _PASSING = ("int8", "uint8", "int16", "uint16")
-"""Element types of values that pass a QuantizeLinear safely: onnxruntime 1.31 moves and fuses those of 4 bits
-and of float8 into graphs that it then refuses, or that give other numbers."""
+"""Element types that are safe in QuantizeLinear.
+
+With 4-bit and float8 types, onnxruntime 1.31 moves and fuses nodes into graphs that it rejects, or that give
+other numbers.
+"""
 
 
-def is_called(choice: LayerChoice, part: Part) -> bool:
-    """Whether a part of a layer is written as the call of a function.
+def is_function_call(choice: LayerChoice, part: Part) -> bool:
+    """Return whether a part of a layer is written as a function call instead of QuantizeLinear.
 
-    Beside a weight of floats, or of other types, the input is, too: onnxruntime would make the weight one of
-    bytes by itself, where it sees that all around it is.
+    An input whose layer has a weight in floats or in an unsafe type is also written as a call. Otherwise
+    onnxruntime would quantize the weight to 8 bits as well, because the nodes around it are quantized.
     """
     fmt: NumberFormat | None = getattr(choice, part)
     if fmt is None:
         return False
     if choice.form == "function" or fmt.writing == "function":
         return True
-    weight = choice.weight if choice.layer.of("weight") else fmt
+    weight = choice.weight if choice.layer.operands_of("weight") else fmt
     sound = weight is not None and weight.element_type in _PASSING and weight.writing == "linear"
     return part == "input" and fmt.writing == "linear" and not (sound and fmt.element_type in _PASSING)
 
@@ -93,29 +102,29 @@ def is_called(choice: LayerChoice, part: Part) -> bool:
 def choose(
     layers: Sequence[QuantizableLayer], spec: QuantizeSpec, rows: Callable[[], Sequence[Layer]] = tuple
 ) -> tuple[LayerChoice, ...]:
-    """The choice for every layer by `spec`.
+    """Choose the number formats of every layer by `spec`.
 
     Args:
         layers: Layers of the model.
-        spec: The user's specification.
-        rows: Rows of the analysis, which filters test.
+        spec: Specification of the user.
+        rows: Function that returns the rows of the layer tree; filters in `spec.sites` test them.
 
     Raises:
         Misuse: A format is unknown, a pattern matches no layer, or no layer takes a format.
     """
     if not layers:
         raise Misuse("no layer multiplies or holds weights", hint="there is nothing to quantize")
-    rules, meant = Rules(spec.rules), _meant(layers, spec, rows)
-    for rule in spec.rules:  # also rules that match no layer
+    rules, unselected = Rules(spec.rules), _unselected_reasons(layers, spec, rows)
+    for rule in spec.rules:  # a rule that matches no layer is checked, too
         for part in PARTS:
             name = getattr(rule, part)
             if name is not None and (part, name) != ("bias", "auto"):
-                _named(part, name, _where(rule.origin, "--to"))
-    return effective_choices([_choice(layer, spec, rules, meant) for layer in layers])
+                _format_by_name(part, name, _message_location(rule.origin, "--to"))
+    return effective_choices([_choice(layer, spec, rules, unselected) for layer in layers])
 
 
-def _named(part: str, name: str, where: str) -> NumberFormat | None:
-    """The format with this name, for a part of a layer."""
+def _format_by_name(part: str, name: str, where: str) -> NumberFormat | None:
+    """Return the format called `name` for a part of a layer."""
     if name != BIAS.name:
         return format_of(name, where)
     if part != "bias":
@@ -125,29 +134,29 @@ def _named(part: str, name: str, where: str) -> NumberFormat | None:
 
 
 def effective_choices(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]:
-    """The choices, if a layer of them takes a format.
+    """Return the choices unchanged, after checking that at least one layer takes a format.
 
     Raises:
-        Misuse: None does.
+        Misuse: No layer takes a format.
     """
     if all(choice.reason for choice in choices):
         reasons = "; ".join(dict.fromkeys(choice.reason for choice in choices))
-        whole = {choice.reason for choice in choices} == {QUANTIZED}
-        hint = "blame it against the float model to see what each layer lost" if whole else ""
+        all_quantized = {choice.reason for choice in choices} == {QUANTIZED}
+        hint = "blame it against the float model to see what each layer lost" if all_quantized else ""
         raise Misuse(f"no layer takes a number format ({reasons})", hint=hint)
     return tuple(choices)
 
 
 _SHORTENED = {"chosen by hand": "hand"}
-"""Origins of a choice as the reason of a layer that is switched off names them."""
+"""Short names of origins, for the reason why a layer is switched off."""
 
 
 def _choice(
-    layer: QuantizableLayer, spec: QuantizeSpec, rules: Rules[Any], meant: Mapping[int, str]
+    layer: QuantizableLayer, spec: QuantizeSpec, rules: Rules[Any], unselected: Mapping[int, str]
 ) -> LayerChoice:
     values: dict[str, Any] = {value: getattr(spec, value, None) for value in VALUES}
     origins = decide(values, spec.origins, rules.matching(layer.name, layer.op, layer.sizes))
-    on, named = values.pop("on"), meant.get(id(layer), "")
+    on, named = values.pop("on"), unselected.get(id(layer), "")
     reason = layer.reason
     if not reason and on is False:
         reason = f"switched off by {_SHORTENED.get(origins['on'], origins['on']) or 'the specification'}"
@@ -157,86 +166,93 @@ def _choice(
     if reason:
         return LayerChoice(layer, **settings, origins=origins, reason=reason)
     parts = {
-        part: _named(part, values[part], _where(origins[part], "--to"))
+        part: _format_by_name(part, values[part], _message_location(origins[part], "--to"))
         for part in PARTS
         if (part, values[part]) != ("bias", "auto")
     }
     choice = LayerChoice(layer, **settings, unsaturated=spec.unsaturated, origins=origins)
-    return _fitting(choice, parts, spec.form)
+    return _resolve_choice(choice, parts, spec.form)
 
 
-def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form: str) -> LayerChoice:
-    """The choice with the formats of the parts that the layer has, and with its written form."""
+def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form: str) -> LayerChoice:
+    """Resolve a choice: the formats of the parts that the layer has, and its written form."""
     layer = choice.layer
-    taken = {part: fmt for part, fmt in parts.items() if fmt is not None and layer.of(part)}  # type: ignore[arg-type]
-    if "bias" in taken and layer.of("bias")[0].tensor is None:
-        del taken["bias"]  # its range is not known before the model runs
-    scaled = [fmt for part in ("weight", "input") if isinstance(fmt := taken.get(part), Integer)]
-    scaled = [] if choice.block else scaled  # no one scale is that of a sum over blocks
-    if _in_one_scale(layer, scaled):
+    formats = {part: fmt for part, fmt in parts.items() if fmt is not None and layer.operands_of(part)}  # type: ignore[arg-type]
+    if "bias" in formats and layer.operands_of("bias")[0].tensor is None:
+        del formats["bias"]  # the range of a computed bias is unknown before the model runs
+    scaled = [fmt for part in ("weight", "input") if isinstance(fmt := formats.get(part), Integer)]
+    scaled = [] if choice.block else scaled  # a sum over blocks has no single scale
+    if _needs_one_scale(layer, scaled):
         choice = replace(choice, granularity="tensor")
-    if "bias" not in parts and layer.of("bias") and layer.of("bias")[0].tensor:
-        taken["bias"] = BIAS
-    if taken.get("bias") is BIAS and (len(scaled) != 2 or not _of_channels(choice)):
-        del taken["bias"]  # there is no accumulator of integers, or none with the scale of its numbers
-    if not taken:
+    if "bias" not in parts and layer.operands_of("bias") and layer.operands_of("bias")[0].tensor:
+        formats["bias"] = BIAS
+    if formats.get("bias") is BIAS and (len(scaled) != 2 or not _has_channel_scales(choice)):
+        del formats["bias"]  # no integer accumulator has the scale of this bias
+    if not formats:
         missing = next((part for part in ("weight", "bias") if parts.get(part)), "")
         why = f"it has no stored {missing}" if missing else "no part of it is asked for"
         return replace(choice, reason=why)
-    choice = replace(choice, **taken)
+    choice = replace(choice, **formats)
     dtype = layer.operands[0].dtype
-    if dtype != "float32" and (cast := next((f.name for f in taken.values() if f.writing == "cast"), "")):
+    if dtype != "float32" and (cast := next((f.name for f in formats.values() if f.writing == "cast"), "")):
         return replace(choice, reason=f"onnxruntime drops a Cast of {dtype} to {cast} and back")
     if form == "qoperator":
-        return replace(choice, form="qoperator", reason=_no_qoperator(choice))
+        return replace(choice, form="qoperator", reason=_qoperator_problem(choice))
     if form in ("qdq", "chain") and (
-        named := [fmt.name for fmt in taken.values() if fmt.writing == "function"]
+        named := [fmt.name for fmt in formats.values() if fmt.writing == "function"]
     ):
         return replace(choice, reason=f"QuantizeLinear has no {named[0]}: only a function says it")
-    if form == "auto" and _in_blocks(choice):
+    if form == "auto" and _fits_nbits(choice):
         return replace(choice, form="nbits")
-    written: Mapping[str, WrittenForm] = {"function": "function", "chain": "chain"}
-    return replace(choice, form=written.get(form, "qdq"))
+    forms: Mapping[str, WrittenForm] = {"function": "function", "chain": "chain"}
+    return replace(choice, form=forms.get(form, "qdq"))
 
 
-def _in_one_scale(layer: QuantizableLayer, scaled: Sequence[Integer]) -> bool:
-    """Whether onnxruntime needs one scale for a weight of bytes, because it is no matrix on the right."""
+def _needs_one_scale(layer: QuantizableLayer, scaled: Sequence[Integer]) -> bool:
+    """Return whether onnxruntime needs one scale for the whole 8-bit weight.
+
+    It does if the weight is the left factor of a matrix product, or has more than two axes.
+    """
     if len(scaled) != 2 or any(fmt.element_type not in ("int8", "uint8") for fmt in scaled):
         return False
-    return layer.op in ("MatMul", "Gemm") and any(w.at == 0 or len(w.shape) > 2 for w in layer.of("weight"))
+    return layer.op in ("MatMul", "Gemm") and any(
+        w.input_index == 0 or len(w.shape) > 2 for w in layer.operands_of("weight")
+    )
 
 
-def _of_channels(choice: LayerChoice) -> bool:
-    """Whether each number of a stored bias belongs to an output channel, or all have one scale."""
-    (weight, *_), (bias, *_) = choice.layer.of("weight"), choice.layer.of("bias")
+def _has_channel_scales(choice: LayerChoice) -> bool:
+    """Return whether each number of a stored bias belongs to one output channel, or one scale covers all."""
+    (weight, *_), (bias, *_) = choice.layer.operands_of("weight"), choice.layer.operands_of("bias")
     if bias.tensor is None:
         return False
     if choice.granularity == "tensor" or choice.layer.op != "Gemm":
         return True
-    return weight.at == 1 and bias.shape[-1:] == (weight.shape[weight.channel or 0],)
+    return weight.input_index == 1 and bias.shape[-1:] == (weight.shape[weight.channel or 0],)
 
 
 def _factors(layer: QuantizableLayer) -> tuple[float, float]:
-    """Alpha and beta of a Gemm."""
+    """Return alpha and beta of a Gemm, or 1 and 1 for another operator."""
     attributes = layer.node.attributes if layer.op == "Gemm" else {}
     return float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
 
 
-def _no_qoperator(choice: LayerChoice) -> str:
-    """Why a layer cannot be an operator of integers; '' where it can."""
+def _qoperator_problem(choice: LayerChoice) -> str:
+    """Return the reason why a layer cannot be an integer operator (QOperator), or '' if it can."""
     layer = choice.layer
     if layer.op not in ("Conv", "Gemm", "MatMul"):
         return f"there is no QOperator for {layer.op}"
-    of = [choice.input, choice.weight if layer.of("weight") else choice.input]
-    if any(fmt is None or fmt.element_type not in ("int8", "uint8") for fmt in of):
+    factor_formats = [choice.input, choice.weight if layer.operands_of("weight") else choice.input]
+    if any(fmt is None or fmt.element_type not in ("int8", "uint8") for fmt in factor_formats):
         return "a QOperator multiplies bytes: its input and its weight need int8 or uint8"
-    if layer.of("bias") and choice.bias is not BIAS and not is_bias_added(choice):
+    if layer.operands_of("bias") and choice.bias is not BIAS and not is_bias_added(choice):
         return "the bias of a QOperator is of integers, and stored"
     if (dtype := layer.operands[0].dtype) != "float32":
         return f"a QOperator stands between floats of 32 bits, not {dtype}"
     alpha, beta = _factors(layer)
-    factors = beta != 1 or (alpha != 1 and layer.of("bias"))  # QGemm multiplies the bias by alpha, too
-    if layer.op == "Gemm" and (not layer.of("weight") or layer.operands[0].tensor or factors):
+    factors = beta != 1 or (
+        alpha != 1 and layer.operands_of("bias")
+    )  # QGemm multiplies the bias by alpha, too
+    if layer.op == "Gemm" and (not layer.operands_of("weight") or layer.operands[0].tensor or factors):
         return "QGemm takes a stored weight on the right, no beta, and no alpha beside a bias"
     sides = [fmt.element_type for o in layer.operands if (fmt := getattr(choice, o.part)) is not None]
     if layer.op == "MatMul" and sides == ["int8", "uint8"]:
@@ -245,64 +261,69 @@ def _no_qoperator(choice: LayerChoice) -> str:
 
 
 def is_bias_added(choice: LayerChoice) -> bool:
-    """Whether the bias of a Gemm goes into an Add behind the operator that replaces the Gemm.
+    """Return whether the bias of a Gemm becomes a separate Add after the operator that replaces the Gemm.
 
-    MatMulNBits needs a bias of a known shape, and QGemm one of integers: neither takes a bias that the model
-    computes, or that is an input of it.
+    MatMulNBits needs a bias of a known shape, and QGemm needs an integer bias. Neither accepts a bias that
+    the model computes or receives as an input.
     """
-    bias = choice.layer.of("bias")
+    bias = choice.layer.operands_of("bias")
     return choice.layer.op == "Gemm" and bool(bias) and bias[0].tensor is None
 
 
-def _in_blocks(choice: LayerChoice) -> bool:
-    """Whether MatMulNBits can compute a layer: a stored weight of 4 bits, as the right factor.
+def _fits_nbits(choice: LayerChoice) -> bool:
+    """Return whether MatMulNBits can compute a layer: its right factor is a stored 4-bit weight.
 
-    From a DequantizeLinear in front of such a product, onnxruntime itself makes a MatMulNBits that rounds the
-    activation to 8 bits, whatever the specification says.
+    If a DequantizeLinear precedes such a product, onnxruntime replaces both by a MatMulNBits that rounds the
+    activation to 8 bits, even if the specification keeps the activation in floats.
     """
     layer, fmt = choice.layer, choice.weight
     if layer.op not in ("MatMul", "Gemm") or fmt is None or fmt.element_type not in ("int4", "uint4"):
         return False
     if layer.operands[0].dtype != "float32":
         return False
-    weights = layer.of("weight")
-    if len(weights) != 1 or weights[0].at != 1 or len(weights[0].shape) != 2 or _factors(layer) != (1.0, 1.0):
+    weights = layer.operands_of("weight")
+    if (
+        len(weights) != 1
+        or weights[0].input_index != 1
+        or len(weights[0].shape) != 2
+        or _factors(layer) != (1.0, 1.0)
+    ):
         return False
     block = choice.block if fmt.scaled and weights[0].shape[weights[0].depth or 0] > choice.block else 0
     is_supported = not block or (block >= 16 and block & (block - 1) == 0)
     return is_supported and not layer.node.attributes.get("transA", 0)
 
 
-def _meant(
+def _unselected_reasons(
     layers: Sequence[QuantizableLayer], spec: QuantizeSpec, rows: Callable[[], Sequence[Layer]]
 ) -> dict[int, str]:
-    """Reasons why layers are not selected by `spec.ops` and `spec.sites`, by the layer's id."""
+    """Return, by the id of the layer, the reasons why `spec.ops` and `spec.sites` do not select it."""
     reasons: dict[int, str] = {}
     origins = dict(spec.origins)
     for op in spec.ops:
         if not any(fnmatch.fnmatchcase(layer.op, op) for layer in layers):
-            where = _where(origins.get("ops", ""), "--op")
+            where = _message_location(origins.get("ops", ""), "--op")
             raise Misuse(f"no layer is a '{op}'", where=where, hint=nearest(op, {la.op for la in layers}))
-    site_ids = _sites(layers, spec.sites, rows, _where(origins.get("sites", ""), "--site"))
+    site_ids = _site_ids(layers, spec.sites, rows, _message_location(origins.get("sites", ""), "--site"))
     for layer in layers:
         by_op = any(fnmatch.fnmatchcase(layer.op, op) for op in spec.ops)
         if spec.ops and not by_op:
             reasons[id(layer)] = "its operator is not chosen"
         elif spec.sites and id(layer) not in site_ids:
             reasons[id(layer)] = "it is not chosen"
-        elif layer.asked and not by_op and not spec.sites:
+        elif layer.needs_selection and not by_op and not spec.sites:
             reasons[id(layer)] = f"left unless it is named: --op {layer.op}"
     return reasons
 
 
-def _where(origin: str, option: str) -> str:
+def _message_location(origin: str, option: str) -> str:
     return origin if ":" in origin or origin.startswith("--") else option
 
 
-def _sites(
+def _site_ids(
     layers: Sequence[QuantizableLayer], sites: Sequence[str], rows: Callable[[], Sequence[Layer]], where: str
 ) -> set[int]:
-    """The ids of the layers that names, globs, 're:…' and filters select."""
+    """Return the ids of the layers that names, globs, regular expressions ('re:…') and filters select."""
     layer_ids: set[int] = set()
     for site in sites:
         hits = {id(layer) for layer in layers if site in (layer.name, layer.node.outputs[0])}
@@ -318,15 +339,18 @@ def _sites(
 
 
 def _filtered_ids(layers: Sequence[QuantizableLayer], query: str, rows: Sequence[Layer]) -> set[int]:
-    """The ids of the layers that a filter selects; it tests the row that makes a layer's output."""
+    """Return the ids of the layers that a filter selects.
+
+    It tests the row that produces the layer's output.
+    """
     layers_by_id = {id(layer): layer for layer in layers}
-    of_output = {layer.node.outputs[0]: at for at, layer in layers_by_id.items()}
+    of_output = {layer.node.outputs[0]: layer_id for layer_id, layer in layers_by_id.items()}
     matches, layer_ids = matcher(query), set()
     for row in rows:
-        at = next((of_output[out.name] for out in row.outputs if out.name in of_output), None)
-        if at is not None and not row.group:
-            sizes = dict(zip("MKN", layers_by_id[at].sizes or (), strict=False))
+        layer_id = next((of_output[output.name] for output in row.outputs if output.name in of_output), None)
+        if layer_id is not None and not row.group:
+            sizes = dict(zip("MKN", layers_by_id[layer_id].sizes or (), strict=False))
             row = replace(row, attributes={**row.attributes, **sizes})
-        if matches(row) and at is not None:
-            layer_ids.add(at)
+        if matches(row) and layer_id is not None:
+            layer_ids.add(layer_id)
     return layer_ids

@@ -1,7 +1,7 @@
-"""Quantization errors: of weights, activations, layers and outputs, by a number format.
+"""Quantization errors of weights, activations, layers and outputs.
 
-Signal to noise is 10 log10(sum of squares of the original / sum of squares of the difference), over all
-elements of all samples. Weights are processed one after the other, values of one sample at a time.
+The signal-to-noise ratio is 10 log10(sum of squares of the original / sum of squares of the difference), over
+all elements of all samples. Weights are processed one at a time, activations one sample at a time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from explorer.engine.proof.outputs.quantization import with_floats
 from explorer.engine.proof.structure.probes import GraphProducers, cut_out
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.runs import infos
-from explorer.engine.quantize.weights import as_read, slabs
+from explorer.engine.quantize.runs import sample_infos
+from explorer.engine.quantize.weights import slabs, to_layer_dtype
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.observer import BUDGET, Observer, nbytes
 from explorer.engine.runtime.onnxruntime import RuntimeSession
@@ -30,22 +30,23 @@ from explorer.engine.values.agreement import Agreement
 from explorer.facts import TensorInfo
 
 GridOf = Callable[[LayerChoice, Operand], Grid]
-"""The grid on which an operand of a layer was rounded."""
+"""Function that returns the grid on which an operand of a layer is rounded."""
 
 Step = Callable[[int, int], None]
 
 _PIECE = 1 << 18
-"""Numbers that are rounded together, which stay in a processor's cache."""
+"""Number of elements rounded at a time, so that they stay in the processor's cache."""
 
 
 class LayerErrors(Struct):
     """Errors of a layer over all samples.
 
     Attributes:
-        input: Agreement of its rounded inputs with its inputs.
-        output: Agreement of the quantized layer's outputs with the original's, both on the original's inputs.
-        saturated: Input values beyond the range of the format, by more than rounding moves them.
-        inputs: All input values; 0 where no input has a format with a range of its own.
+        input: Agreement of the rounded inputs with the original inputs.
+        output: Agreement of the quantized layer's outputs with the original's. Both layers get the original's
+            inputs.
+        saturated: Number of input elements outside the range of the format by more than a rounding error.
+        inputs: Number of all input elements, or 0 if no input has a format with a range of its own.
     """
 
     input: Agreement = field(default_factory=Agreement)
@@ -57,14 +58,15 @@ class LayerErrors(Struct):
 def weight_errors(
     choice: LayerChoice, grid_of: GridOf, look: Callable[[Array], None] | None = None
 ) -> Agreement | None:
-    """The agreement of a layer's rounded weights with the originals; None if the weights have no format.
+    """Return the agreement of a layer's rounded weights with the originals, or None if they have no format.
 
     Args:
-        choice: The layer's choice.
-        grid_of: The grids on which weights were rounded.
-        look: Called with the steps of each slab, in order, if the format is of integers.
+        choice: Choice for the layer.
+        grid_of: Function that returns the grid of an operand.
+        look: Function called with the integer steps of each slab of the weight, in order. Not called for a
+            float format.
     """
-    operands = choice.layer.of("weight") if choice.weight is not None else ()
+    operands = choice.layer.operands_of("weight") if choice.weight is not None else ()
     agreement = Agreement()
     for operand in operands:
         depth = -1 if operand.depth is None else operand.depth
@@ -76,53 +78,64 @@ def weight_errors(
                 flat = choice.weight.of_steps(steps, grid)
             else:
                 flat = choice.weight.rounded(values, grid, depth)
-            agreement.add(values.reshape(-1, 1), as_read(flat, operand).reshape(-1, 1))
+            agreement.add(values.reshape(-1, 1), to_layer_dtype(flat, operand).reshape(-1, 1))
     return agreement if operands else None
 
 
 def run_errors(
-    before: Model,
-    after: Model,
+    original: Model,
+    quantized_model: Model,
     choices: Sequence[LayerChoice],
     grid_of: GridOf,
     samples: Samples,
     step: Step = lambda done, total: None,
 ) -> tuple[dict[str, LayerErrors], dict[str, Agreement]]:
-    """Errors of activations, layers and outputs; each layer runs on the original's values of each sample.
+    """Run both models on samples and measure the errors of activations, layers and outputs.
+
+    Each quantized layer runs on the inputs that the original layer has on the sample.
 
     Args:
-        before: The original.
-        after: The model quantized by `choices`.
-        choices: The choices for its layers.
-        grid_of: As for `weight_errors`.
+        original: The original.
+        quantized_model: The model quantized by `choices`.
+        choices: Choices for the layers of the original.
+        grid_of: Function that returns the grid of an operand.
         samples: Inputs of both models.
-        step: Called before each run with the number of finished runs and of all runs; raises `Cancelled` to
-            stop.
+        step: Function called before each run with the number of completed runs and of all runs. It raises
+            `Cancelled` to stop.
 
     Returns:
-        Errors of layers with a format, by their first output; and agreement of the model's outputs, by name.
+        Errors of each layer with a format, by the name of its first output, and agreement of each model
+        output, by name.
 
     Raises:
         BadModel: A model does not run on a sample.
     """
-    ends = [v.name for v in before.graph.outputs]
-    pieces = _Pieces(before, after, [choice for choice in choices if not choice.reason])
-    info_by_name = {info.name: info for info in infos(before, {*pieces.values, *ends}, samples)}
+    ends = [v.name for v in original.graph.outputs]
+    subgraphs = _LayerSubgraphs(
+        original, quantized_model, [choice for choice in choices if not choice.reason]
+    )
+    info_by_name = {info.name: info for info in sample_infos(original, {*subgraphs.values, *ends}, samples)}
     parts = list(
-        batches(pieces.choices, lambda c: sum(nbytes(info_by_name[n]) for n in pieces.of(c)), BUDGET)
+        batches(
+            subgraphs.choices,
+            lambda c: sum(nbytes(info_by_name[n]) for n in subgraphs.value_names(c)),
+            BUDGET,
+        )
     ) or [[]]
     layers: dict[str, LayerErrors] = {}
     outputs = {name: Agreement() for name in ends}
-    whole = RuntimeSession(after, what="the quantized model")
-    for at, part in enumerate(parts):
-        values = {name for choice in part for name in pieces.of(choice)} | (set() if at else {*ends})
-        observer = Observer(before, [info_by_name[name] for name in sorted(values)], "the original")
-        quantized = pieces.session(part, info_by_name)
+    full_session = RuntimeSession(quantized_model, what="the quantized model")
+    for part_index, part in enumerate(parts):
+        values = {name for choice in part for name in subgraphs.value_names(choice)} | (
+            set() if part_index else {*ends}
+        )
+        observer = Observer(original, [info_by_name[name] for name in sorted(values)], "the original")
+        quantized = subgraphs.session(part, info_by_name)
         for number, feeds in enumerate(samples):
-            step(at * samples.count + number, len(parts) * samples.count)
+            step(part_index * samples.count + number, len(parts) * samples.count)
             original_values = observer.run(feeds)
-            if not at:
-                agree(outputs, original_values, whole.run(feeds))
+            if not part_index:
+                add_outputs(outputs, original_values, full_session.run(feeds))
             quantized_values = quantized(original_values)
             for choice in part:
                 errors = layers.setdefault(choice.layer.node.outputs[0], LayerErrors())
@@ -130,10 +143,10 @@ def run_errors(
     return layers, outputs
 
 
-def agree(
+def add_outputs(
     outputs: Mapping[str, Agreement], original_values: Mapping[str, Any], quantized_values: Mapping[str, Any]
 ) -> None:
-    """Adds the outputs of one sample, original and quantized, that are arrays of numbers."""
+    """Add the outputs of one sample to `outputs`. Outputs that are not arrays of numbers are skipped."""
     for name, agreement in outputs.items():
         old, new = original_values[name], quantized_values.get(name)
         if isinstance(old, np.ndarray) and isinstance(new, np.ndarray) and old.dtype.kind in "biufV":
@@ -147,15 +160,15 @@ def add_sample(
     original_values: Mapping[str, Any],
     quantized_values: Mapping[str, Any],
 ) -> None:
-    """Adds the errors of a layer on one sample."""
+    """Add the errors of a layer on one sample."""
     for name in choice.layer.node.outputs:
         if name in quantized_values:
             errors.output.add(original_values[name].reshape(-1, 1), quantized_values[name].reshape(-1, 1))
-    for operand in choice.layer.of("input") if choice.input is not None else ():
+    for operand in choice.layer.operands_of("input") if choice.input is not None else ():
         assert choice.input is not None
         values, grid = original_values[operand.value], grid_of(choice, operand)
         for some, rounded in _rounded(choice.input, values, grid, operand.depth):
-            errors.input.add(some.reshape(-1, 1), as_read(rounded, operand).reshape(-1, 1))
+            errors.input.add(some.reshape(-1, 1), to_layer_dtype(rounded, operand).reshape(-1, 1))
         if not isinstance(choice.input, Microscaling):
             errors.saturated += _saturated(choice.input, values, grid)
             errors.inputs += values.size
@@ -164,63 +177,63 @@ def add_sample(
 def _rounded(
     fmt: NumberFormat, values: Array, grid: Grid, depth: int | None
 ) -> Iterator[tuple[Array, Array]]:
-    """Pairs of values and their rounded values; in parts, where the format's blocks allow."""
+    """Yield pairs of original and rounded elements: in subgraphs, or at once for a format with blocks."""
     if isinstance(fmt, Microscaling):
         values = values.astype(np.float32, copy=False)
         yield values, fmt.rounded(values, grid, -1 if depth is None else depth)
         return
     flat = values.reshape(-1).astype(np.float32, copy=False)
-    for at in range(0, flat.size, _PIECE):
-        yield flat[at : at + _PIECE], fmt.rounded(flat[at : at + _PIECE], grid)
+    for start in range(0, flat.size, _PIECE):
+        yield flat[start : start + _PIECE], fmt.rounded(flat[start : start + _PIECE], grid)
 
 
 def _saturated(fmt: NumberFormat, values: Array, grid: Grid) -> int:
-    """How many lie beyond the least or the largest number, by more than half a step on a linear grid."""
+    """Count the elements beyond the limits of the format; on a linear grid, by more than half a step."""
     low, high = fmt.limits(grid)
-    # the scale is a float32: the largest value itself may lie a rounding beyond the largest code
+    # the float32 scale is rounded, so the maximum itself may be slightly beyond the largest code
     slack = grid.scale / 2 if fmt.writing == "linear" else 1e-6 * np.maximum(-low, high)
     return int(np.count_nonzero((values < low - slack) | (values > high + slack)))
 
 
-class _Pieces:
-    """The layers of a quantized model, each by itself, for runs on the original's values.
+class _LayerSubgraphs:
+    """The layers of a quantized model as separate subgraphs that run on the original's values.
 
     Attributes:
-        choices: The choices of the layers.
-        values: All values needed from the original, by name.
+        choices: Choices for the layers.
+        values: Names of all values needed from the original.
     """
 
-    def __init__(self, before: Model, after: Model, choices: Sequence[LayerChoice]) -> None:
-        old = GraphProducers(before)
-        # the values of an integer layer are also converted to floats
-        model, floats = with_floats(old, GraphProducers(after))
+    def __init__(self, original: Model, quantized_model: Model, choices: Sequence[LayerChoice]) -> None:
+        old = GraphProducers(original)
+        # integer layers get additional nodes that convert their values to floats
+        model, floats = with_floats(old, GraphProducers(quantized_model))
         self._wiring = GraphProducers(model)
-        both = {name: name for name in (*self._wiring.producer, *self._wiring.live)} | floats
-        self._originals = {both[name]: name for name in old.live if name in both}
+        quantized_names = {name: name for name in (*self._wiring.producer, *self._wiring.live)} | floats
+        self._originals = {quantized_names[name]: name for name in old.live if name in quantized_names}
         read = {name for choice in choices for name in choice.layer.node.inputs if name in old.live}
-        stops = {both[name] for name in read if name in both}
+        stops = {quantized_names[name] for name in read if name in quantized_names}
         self.choices = choices
         self._regions = {
             choice.layer.node.outputs[0]: [
-                (name, self._wiring.region(both[name], stops))
+                (name, self._wiring.region(quantized_names[name], stops))
                 for name in choice.layer.node.outputs
-                if name in both
+                if name in quantized_names
             ]
             for choice in choices
         }
-        self.values = {name for choice in choices for name in self.of(choice)}
+        self.values = {name for choice in choices for name in self.value_names(choice)}
 
-    def of(self, choice: LayerChoice) -> list[str]:
-        """Names of the original's values that a layer needs: its inputs and its outputs."""
+    def value_names(self, choice: LayerChoice) -> list[str]:
+        """Return the names of the original's values that a layer needs: its inputs and its outputs."""
         regions = self._regions[choice.layer.node.outputs[0]]
         received = {self._originals[name] for _, region in regions for name in region.inputs}
-        read = {operand.value for operand in choice.layer.of("input")}
+        read = {operand.value for operand in choice.layer.operands_of("input")}
         return sorted(received | read | {name for name, _ in regions})
 
     def session(
         self, choices: Sequence[LayerChoice], info_by_name: Mapping[str, TensorInfo]
     ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """A function that runs some quantized layers on values of the original, and returns their outputs."""
+        """Return a function that maps the original's values to the outputs of the given quantized layers."""
         regions = [pair for choice in choices for pair in self._regions[choice.layer.node.outputs[0]]]
         if not regions:
             return lambda values: {}

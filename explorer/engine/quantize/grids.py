@@ -1,4 +1,4 @@
-"""Grids of a layer's inputs, weights and biases, and the calibrated ranges of inputs."""
+"""Grids (scales and zero points) of a layer's inputs, weights and biases."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.calibration import Range, RangeUse
 from explorer.engine.quantize.choice import BIAS, LayerChoice, effective_choices
-from explorer.engine.quantize.integers.saturation import unsaturated
+from explorer.engine.quantize.integers.saturation import unsaturated_grid
 from explorer.engine.quantize.layers import Operand, Part
-from explorer.engine.quantize.weights import fits_bias, floats, scale_of_channels, weight_grid
+from explorer.engine.quantize.weights import fit_bias, read_floats, scale_of_channels, weight_grid
 
 Ranges = Mapping[RangeUse, Range]
-"""Calibrated ranges."""
+"""Calibrated range (low, high) of each value and format."""
 
 
 def range_uses(choices: Sequence[LayerChoice]) -> dict[RangeUse, RangeUse]:
-    """The values whose ranges the layers need from calibration."""
+    """Return the values whose ranges the layers need from calibration, each with its format."""
     return {use: use for choice in choices for use in _uses(choice)}
 
 
 def _uses(choice: LayerChoice) -> Iterator[RangeUse]:
-    """The inputs of a layer that need ranges; if it returns integers, its output, too."""
+    """Yield the inputs of a layer that need a range, and the outputs that the layer rounds."""
     fmt, symmetric = choice.input, choice.symmetric_of("input")
     if fmt is None or choice.reason or not fmt.scaled:
         return
-    for operand in choice.layer.of("input"):
+    for operand in choice.layer.operands_of("input"):
         yield RangeUse(choice.scale_sources.get(operand.value, operand.value), fmt, symmetric)
     if choice.form == "qoperator":
         yield RangeUse(choice.layer.node.outputs[0], fmt, symmetric)
@@ -40,24 +40,25 @@ def _uses(choice: LayerChoice) -> Iterator[RangeUse]:
 
 
 class Grids:
-    """The grids of all layers; each is computed once.
+    """Grids of all operands of all layers. Each grid is computed once.
 
     Args:
-        ranges: Ranges of the values in `range_uses`. Before calibration they are empty: inputs then have the
-            grid of scale 1, and grids of weights are right.
+        ranges: Ranges of the values in `range_uses`. Empty before calibration: then inputs get the grid of
+            scale 1, and grids of weights are already final unless an integer bias depends on the input's
+            scale.
     """
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
         self._grids: dict[tuple[int, int], Grid] = {}
 
-    def of(self, choice: LayerChoice, operand: Operand) -> Grid:
-        """The grid of an operand that has a format.
+    def of_operand(self, choice: LayerChoice, operand: Operand) -> Grid:
+        """Return the grid of an operand that has a format.
 
         Raises:
-            BadModel: It holds NaN or infinity.
+            BadModel: The operand holds NaN or infinity.
         """
-        key = id(choice.layer.node), operand.at
+        key = id(choice.layer.node), operand.input_index
         if key not in self._grids:
             if operand.part == "input":
                 self._grids[key] = self.of_value(choice, operand.value)
@@ -67,7 +68,7 @@ class Grids:
         return self._grids[key]
 
     def of_value(self, choice: LayerChoice, value: str) -> Grid:
-        """The grid of a value in the format of a layer's inputs."""
+        """Return the grid of a value in the format of a layer's inputs."""
         assert choice.input is not None
         use = RangeUse(choice.scale_sources.get(value, value), choice.input, choice.symmetric_of("input"))
         low, high = self._ranges[use] if self._ranges and choice.input.scaled else (0.0, 0.0)
@@ -75,7 +76,7 @@ class Grids:
         return choice.input.grid(*ends, symmetric=use.symmetric)
 
     def _weight(self, choice: LayerChoice, operand: Operand) -> Grid:
-        """Where the bias is of integers, one on which that fits."""
+        """Compute the grid of a weight; for an int32 bias, a grid on which the bias does not overflow."""
         assert choice.weight is not None
         grid = weight_grid(
             operand,
@@ -84,22 +85,24 @@ class Grids:
             symmetric=choice.symmetric_of("weight"),
             block=choice.block,
         )
-        if choice.unsaturated and _of_bytes(choice):
-            grid = unsaturated(operand, grid, int(choice.layer.node.attributes.get("group", 1)))
+        if choice.unsaturated and _multiplies_bytes(choice):
+            grid = unsaturated_grid(operand, grid, int(choice.layer.node.attributes.get("group", 1)))
         if choice.bias is not BIAS or grid.block:
             return grid
-        scale = self.of(choice, choice.layer.of("input")[0]).scale
+        scale = self.of_operand(choice, choice.layer.operands_of("input")[0]).scale
         codes = (choice.weight, choice.input)
         product = math.prod(fmt.largest - fmt.least for fmt in codes if isinstance(fmt, Integer)) // 4
-        return fits_bias(operand, grid, bias_values(choice.layer.of("bias")[0]), scale, product)
+        return fit_bias(operand, grid, bias_values(choice.layer.operands_of("bias")[0]), scale, product)
 
     def _bias(self, choice: LayerChoice, operand: Operand) -> Grid:
-        """The product of the scales of its input and its weight, or its own."""
+        """Compute the grid of a bias. An int32 bias has the product of the scales of input and weight."""
         assert choice.bias is not None
         if choice.bias is not BIAS:
             return weight_grid(operand, choice.bias, channel=False, symmetric=choice.symmetric_of("bias"))
-        weight = choice.layer.of("weight")[0]
-        x, w = (self.of(choice, part).scale for part in (choice.layer.of("input")[0], weight))
+        weight = choice.layer.operands_of("weight")[0]
+        x, w = (
+            self.of_operand(choice, part).scale for part in (choice.layer.operands_of("input")[0], weight)
+        )
         scale = np.asarray(x * w, np.float32)
         if scale.size == 1:
             return Grid(scale.reshape(()), np.zeros((), np.int32))
@@ -108,11 +111,11 @@ class Grids:
 
 
 _ADDS_PAIRS = frozenset(("Conv", "Gemm", "MatMul"))
-"""Operators whose integer kernels add two products at a time."""
+"""Operators whose integer kernels add two products in 16 bits."""
 
 
-def _of_bytes(choice: LayerChoice) -> bool:
-    """Whether a kernel of integers multiplies signed bytes by bytes."""
+def _multiplies_bytes(choice: LayerChoice) -> bool:
+    """Return whether an integer kernel multiplies int8 weights by 8-bit inputs."""
     if choice.layer.op not in _ADDS_PAIRS:
         return False
     weight, inputs = choice.weight, choice.input
@@ -124,40 +127,40 @@ def _of_bytes(choice: LayerChoice) -> bool:
     )
 
 
-def sound(
+def exclude_nonfinite(
     choices: Sequence[LayerChoice], grids: Grids, parts: Sequence[Part] = ("weight", "bias")
 ) -> tuple[LayerChoice, ...]:
-    """The choices; layers with a weight or a bias that holds NaN or infinity are unchanged.
+    """Return the choices with layers left unchanged whose weight or bias holds NaN or infinity.
 
     Args:
-        choices: The choices for all layers.
-        grids: The grids of their operands.
-        parts: The parts to check.
+        choices: Choices for all layers.
+        grids: Grids of the operands of these layers.
+        parts: Roles of the operands to check.
 
     Raises:
         Misuse: No layer takes a format.
     """
-    return effective_choices([_sound(choice, grids, parts) for choice in choices])
+    return effective_choices([_exclude_nonfinite(choice, grids, parts) for choice in choices])
 
 
-def _sound(choice: LayerChoice, grids: Grids, parts: Sequence[Part]) -> LayerChoice:
+def _exclude_nonfinite(choice: LayerChoice, grids: Grids, parts: Sequence[Part]) -> LayerChoice:
     stored_operands = [o for o in choice.layer.operands if o.tensor is not None and o.part in parts]
     try:
         for operand in stored_operands if not choice.reason else ():
             if getattr(choice, operand.part) is not None:
-                grids.of(choice, operand)
+                grids.of_operand(choice, operand)
     except BadModel as problem:
         return replace(choice, reason=problem.what)
     return choice
 
 
 def bias_values(operand: Operand) -> Array:
-    """A stored bias, as its layer reads it.
+    """Return the numbers of a stored bias as float32.
 
     Raises:
-        BadModel: It holds NaN or infinity.
+        BadModel: The bias holds NaN or infinity.
     """
-    values = floats(operand).astype(np.float32, copy=False)
+    values = read_floats(operand).astype(np.float32, copy=False)
     if not np.isfinite(values).all():
         raise BadModel(f"the bias '{operand.stored}' holds NaN or infinity")
     return values

@@ -1,7 +1,8 @@
-"""Quantizable layers: the nodes that can take a number format, with their weight, inputs and bias.
+"""Quantizable layers: the nodes that can take a number format, with their weights, inputs and biases.
 
-A layer multiplies (a convolution, a matrix product), or holds weights that it multiplies by (a recurrent
-layer) or reads rows of (a Gather of embeddings). Layers that cannot take a format are listed with the reason.
+A layer multiplies (a convolution, a matrix product), holds weights that it multiplies by (a recurrent layer),
+or looks up rows of a table (a Gather of embeddings). Layers that cannot take a format are listed with the
+reason.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from explorer.facts import TensorInfo
 Part = Literal["weight", "input", "bias"]
 
 FLOATS = ("float32", "float16", "float64")
-"""Element types of layers that can take a format: onnxruntime computes in them on a processor."""
+"""Element types of layers that can take a format: the types that onnxruntime computes in on a CPU."""
 
 QUANTIZED = "it is quantized already"
-"""The reason why a quantized layer takes no other format."""
+"""Reason why a quantized layer takes no other format."""
 
 Sizes = tuple[int, int, int]
 """M, K and N of a matrix product."""
@@ -39,21 +40,22 @@ class Operand(Struct, frozen=True):
     """An operand of a layer.
 
     Attributes:
-        part: Its role in the layer.
-        at: Index of the node's input.
+        part: Role of the operand in the layer.
+        input_index: Index of the operand among the node's inputs.
         value: Name of the value that the node reads.
-        channel: Its axis of output channels, counted from behind; None if it has none.
-        depth: Its axis along which the products are summed, counted from behind; None if it has none.
-        channels: Number of output channels of a weight; 0 for the size along `channel`.
-        tensor: The stored tensor; None for an activation.
-        stored: Its name: the initializer's name, or the value name of the Constant.
-        axes: Axes of the stored tensor in the order of the value.
-        chain: Nodes between the stored tensor and the value.
+        channel: Axis of the output channels, as a negative index, or None if the operand has no such axis.
+        depth: Axis along which the products are summed, as a negative index, or None if the operand has no
+            such axis.
+        channels: Number of output channels of a weight. 0 means the size of the axis `channel`.
+        tensor: Stored tensor, or None for an activation.
+        stored: Name of the stored tensor: the initializer's name, or the value name of the Constant.
+        axes: Axes of the stored tensor in the order in which the node reads them.
+        chain: Nodes between the stored tensor and the value, such as a Transpose.
         dtype: Element type that the layer reads and computes in.
     """
 
     part: Part
-    at: int
+    input_index: int
     value: str
     channel: int | None = None
     depth: int | None = None
@@ -66,12 +68,12 @@ class Operand(Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a stored operand, as the node reads it."""
+        """Shape of a stored operand, in the order of axes that the node reads."""
         assert self.tensor is not None
         return tuple(self.tensor.shape[axis] for axis in self.axes)
 
     def channels_per_scale(self, scales: int) -> int:
-        """How many output channels share one of `scales` scales along `channel`."""
+        """Return the number of output channels that share one of `scales` scales along `channel`."""
         return max(self.channels // max(scales, 1), 1)
 
 
@@ -80,40 +82,45 @@ class QuantizableLayer(Struct, frozen=True):
 
     Attributes:
         node: The node.
-        name: The node's name, or its output's; in a body or a function, behind the names of the nodes around.
-        operands: Its operands, in the order of its inputs; empty if it cannot take a format.
-        sizes: M, K, N of its matrix product; None if it is none, or they are unknown.
-        asked: Whether it takes a format only if it is selected by its operator or name: a Gather.
-        reason: Why it cannot take a format; '' if it can.
-        between: MACs of products of two activations in it, which are not quantized.
-        inside: Whether it is in a body or a function, whose values may share names with values elsewhere.
+        name: Name of the node or of its output. Inside a nested graph or function, a path of the enclosing
+            nodes comes first.
+        operands: Operands in the order of the node's inputs. Empty if the layer cannot take a format.
+        sizes: M, K and N of the matrix product, or None if there is no matrix product or a size is unknown.
+        needs_selection: Whether the layer takes a format only if its operator or name is selected. True for a
+            Gather.
+        reason: Reason why the layer cannot take a format, or '' if it can.
+        activation_macs: Number of MACs between two activations inside the layer. They are not quantized.
+        is_nested: Whether the node is in a nested graph or a function. Value names are not unique there.
     """
 
     node: Node
     name: str
     operands: tuple[Operand, ...] = ()
     sizes: Sizes | None = None
-    asked: bool = False
+    needs_selection: bool = False
     reason: str = ""
-    between: int = 0
-    inside: bool = False
+    activation_macs: int = 0
+    is_nested: bool = False
 
     @property
     def op(self) -> str:
-        """The operator."""
+        """Operator of the node."""
         return self.node.op
 
-    def of(self, part: Part) -> tuple[Operand, ...]:
-        """Its operands in the role of weight, input or bias."""
+    def operands_of(self, part: Part) -> tuple[Operand, ...]:
+        """Return the operands with the role `part`."""
         return tuple(operand for operand in self.operands if operand.part == part)
 
 
 class _NotQuantizable(Exception):
-    """A node cannot take a format; the text is the reason."""
+    """Raised for a node that cannot take a format. The text is the reason."""
 
 
-def in_reach(model: Model) -> Model:
-    """The model, with functions that contain layers opened; written models have only functions of tiles."""
+def inline_layers(model: Model) -> Model:
+    """Inline all functions of a model if one of them contains a layer.
+
+    Functions of quantizers and of tiles are never inlined.
+    """
     bodies = (function.nodes for key, function in model.functions.items() if key[0] not in OPERATORS)
     if any((node.domain, node.op) in _KINDS for nodes in bodies for node in node_sequence(nodes)):
         return inline_calls(model, OPERATORS)
@@ -123,50 +130,55 @@ def in_reach(model: Model) -> Model:
 def find_layers(
     model: Model, shapes: Mapping[str, TensorInfo], sizes: Mapping[str, Sizes] | None = None
 ) -> tuple[QuantizableLayer, ...]:
-    """The layers of a model that multiply or hold weights, in the order of the graph.
+    """Return the layers of a model that multiply or hold weights, in graph order.
 
     Args:
         model: The model.
         shapes: Element type and shape of every value of the main graph.
-        sizes: M, K and N of matrix products, by the names of layers.
+        sizes: M, K and N of matrix products, by layer name.
     """
     constants = Constants(model.graph, model.defaults)
-    computed = _computed(model)
+    computed = _constant_names(model)
     layers: list[QuantizableLayer] = []
     tiled: set[str] = set()
     for node in node_sequence(model.graph.nodes):
-        done = node.metadata.get(SITE_KEY)
-        if done is not None or node.domain == DOMAIN:
-            if done is not None and done not in tiled:
-                layers.append(QuantizableLayer(node, done, reason="it is tiled: quantize first, then tile"))
-            tiled.add(done or "")
+        site = node.metadata.get(SITE_KEY)
+        if site is not None or node.domain == DOMAIN:
+            if site is not None and site not in tiled:
+                layers.append(QuantizableLayer(node, site, reason="it is tiled: quantize first, then tile"))
+            tiled.add(site or "")
             continue
         if node.key in model.functions:
-            layers += _inside(model.functions[node.key].nodes, node.label, "a function", model, {})
-        elif (layer := _layer(node, constants, shapes, computed)) is not None:
+            layers += _nested_layers(model.functions[node.key].nodes, node.label, "a function", model, {})
+        elif (layer := _layer_of_node(node, constants, shapes, computed)) is not None:
             layers.append(replace(layer, sizes=(sizes or {}).get(layer.name)))
         for branch, body in subgraphs(node):
             tables = {**model.graph.initializers, **body.initializers}
-            layers += _inside(body.nodes, f"{node.label}/{branch}", f"a body of {node.op}", model, tables)
+            layers += _nested_layers(
+                body.nodes, f"{node.label}/{branch}", f"a body of {node.op}", model, tables
+            )
     return tuple(layers)
 
 
-def _inside(
+def _nested_layers(
     nodes: Sequence[Node], place: str, container: str, model: Model, initializers: Mapping[str, Tensor]
 ) -> Iterator[QuantizableLayer]:
-    """Layers in a body or a function, which are not quantized; a Gather is a layer if its table is stored."""
+    """Yield the layers in a nested graph or a function. They are listed, but not quantized.
+
+    A Gather is a layer only if its table is stored.
+    """
     for node in node_sequence(nodes):
         if node.key in model.functions:
             if node.domain != DOMAIN:
                 body_nodes = model.functions[node.key].nodes
-                yield from _inside(body_nodes, f"{place}/{node.label}", container, model, {})
+                yield from _nested_layers(body_nodes, f"{place}/{node.label}", container, model, {})
         elif (node.domain, node.op) in _KINDS and (node.op != "Gather" or _is_table(node, initializers)):
             yield QuantizableLayer(
-                node, f"{place}/{node.label}", reason=f"it stands in {container}", inside=True
+                node, f"{place}/{node.label}", reason=f"it stands in {container}", is_nested=True
             )
         for branch, body in subgraphs(node):
             tables = {**initializers, **body.initializers}
-            yield from _inside(body.nodes, f"{place}/{node.label}/{branch}", container, model, tables)
+            yield from _nested_layers(body.nodes, f"{place}/{node.label}/{branch}", container, model, tables)
 
 
 def _is_table(node: Node, initializers: Mapping[str, Tensor]) -> bool:
@@ -174,8 +186,8 @@ def _is_table(node: Node, initializers: Mapping[str, Tensor]) -> bool:
     return table is not None and len(table.shape) > 1 and table.dtype.startswith("float")
 
 
-def _computed(model: Model) -> set[str]:
-    """Names of stored tensors, and of values computed from these alone."""
+def _constant_names(model: Model) -> set[str]:
+    """Return the names of stored tensors and of all values computed from stored tensors only."""
     constant_names = {*model.graph.initializers} - {*model.defaults}
     for node in node_sequence(model.graph.nodes):
         if (
@@ -187,22 +199,26 @@ def _computed(model: Model) -> set[str]:
     return constant_names - {""}
 
 
-def _layer(
+def _layer_of_node(
     node: Node, constants: Constants, shapes: Mapping[str, TensorInfo], computed: Collection[str]
 ) -> QuantizableLayer | None:
-    """The layer that a node is; None where it neither multiplies nor holds weights."""
+    """Return the layer record of a node, or None if the node neither multiplies nor holds weights."""
     key = node.domain, node.op
     if key in _KINDS:
         constants.replaceable = False
         try:
             operands = _KINDS[key](node, constants)
-            _check(operands, constants, shapes, computed)
-            operands = _typed(operands, shapes)
+            _check_operands(operands, constants, shapes, computed)
+            operands = _with_layer_dtype(operands, shapes)
         except _NotQuantizable as why:
             reason = REPLACEABLE if constants.replaceable else str(why)
             return QuantizableLayer(node, node.label, reason=reason)
-        # a Gather of something else than a stored table holds no weights
-        return QuantizableLayer(node, node.label, operands, asked=node.op == "Gather") if operands else None
+        # a Gather holds weights only if its table is stored
+        return (
+            QuantizableLayer(node, node.label, operands, needs_selection=node.op == "Gather")
+            if operands
+            else None
+        )
     if node.op in _INTEGERS:
         return QuantizableLayer(node, node.label, reason="it computes with integers already")
     if node.op in NOT_MATRIX and node.domain in ("", "com.microsoft"):
@@ -210,8 +226,8 @@ def _layer(
     return None
 
 
-def _typed(operands: tuple[Operand, ...], shapes: Mapping[str, TensorInfo]) -> tuple[Operand, ...]:
-    """The operands with the element type of the layer, which is common to all."""
+def _with_layer_dtype(operands: tuple[Operand, ...], shapes: Mapping[str, TensorInfo]) -> tuple[Operand, ...]:
+    """Return the operands with the layer's element type, which all operands share."""
     for operand in operands:
         info = shapes.get(operand.value)
         dtype = (
@@ -222,15 +238,15 @@ def _typed(operands: tuple[Operand, ...], shapes: Mapping[str, TensorInfo]) -> t
     return operands
 
 
-def _check(
+def _check_operands(
     operands: Sequence[Operand],
     constants: Constants,
     shapes: Mapping[str, TensorInfo],
     computed: Collection[str],
 ) -> None:
-    """Refuses operands that are quantized already, are not float, or have no data."""
+    """Reject operands that are already quantized, are not floats, or have no data."""
     multiplied = [operand for operand in operands if operand.part != "bias"]
-    if len(multiplied) > 1 and operands[0].at == 0 and all(operand.tensor for operand in multiplied):
+    if len(multiplied) > 1 and operands[0].input_index == 0 and all(operand.tensor for operand in multiplied):
         raise _NotQuantizable("both operands are constant: a runtime folds it away")
     for operand in multiplied:
         maker = constants.producers.get(operand.value)
@@ -253,13 +269,13 @@ def _check(
             raise _NotQuantizable(f"its type is {dtype}, quantized are {', '.join(FLOATS)}")
 
 
-# kinds: what a node reads
+# operands of each kind of node
 
 
 def _operand(
     constants: Constants,
     part: Part,
-    at: int,
+    index: int,
     value: str,
     channel: int | None = None,
     depth: int | None = None,
@@ -268,16 +284,16 @@ def _operand(
     if part == "weight" and constants.replaceable:
         raise _NotQuantizable(REPLACEABLE)
     if resolved is None or value in constants.derived:
-        # a value behind a DequantizeLinear is refused at its producer
-        return Operand("input" if part == "weight" else part, at, value, channel, depth)
+        # `_check_operands` rejects a value that a DequantizeLinear produces
+        return Operand("input" if part == "weight" else part, index, value, channel, depth)
     tensor, stored_name, axes, chain = resolved
-    return Operand(part, at, value, channel, depth, 0, tensor, stored_name, axes, chain)
+    return Operand(part, index, value, channel, depth, 0, tensor, stored_name, axes, chain)
 
 
-def _bias(node: Node, constants: Constants, at: int) -> tuple[Operand, ...]:
-    if len(node.inputs) <= at or not node.inputs[at]:
+def _bias(node: Node, constants: Constants, index: int) -> tuple[Operand, ...]:
+    if len(node.inputs) <= index or not node.inputs[index]:
         return ()
-    return (_operand(constants, "bias", at, node.inputs[at], channel=-1),)
+    return (_operand(constants, "bias", index, node.inputs[index], channel=-1),)
 
 
 def _convolution(node: Node, constants: Constants) -> tuple[Operand, ...]:
@@ -295,19 +311,19 @@ def _convolution(node: Node, constants: Constants) -> tuple[Operand, ...]:
     return (x, w, *_bias(node, constants, 2))
 
 
-def _counted(node: Node, operand: Operand) -> Operand:
-    """An operand of a node that knows how many output channels it makes."""
+def _with_channels(node: Node, operand: Operand) -> Operand:
+    """Return an operand with the number of output channels that its node computes."""
     if operand.tensor is None:
         return operand
-    return replace(operand, channels=output_channels(node, operand.at, operand.shape))
+    return replace(operand, channels=output_channels(node, operand.input_index, operand.shape))
 
 
 def in_transposed_convolution(weight: Operand, groups: int) -> Operand:
-    """The weight of a transposed convolution, (in, out / groups, kernel), with its axes.
+    """Set the axes of the weight of a transposed convolution, whose shape is (in, out / groups, kernel).
 
-    QuantizeLinear has scales along one axis. The second holds the output channels of one group, which the
-    groups then share. Where every group has one input channel, the first axis holds the groups: of a
-    depthwise layer each output channel has its own scale there.
+    QuantizeLinear has scales along one axis only. The second axis holds the output channels of one group, so
+    all groups share its scales. If every group has one input channel (a depthwise layer), the first axis
+    holds the groups. Then each output channel has its own scale along the first axis.
     """
     inputs, of_group, *_ = weight.shape
     rank = len(weight.shape)
@@ -318,41 +334,43 @@ def in_transposed_convolution(weight: Operand, groups: int) -> Operand:
 def _product(node: Node, constants: Constants) -> tuple[Operand, ...]:
     turned = [bool(node.attributes.get(name, 0)) for name in ("transA", "transB")]
     sides = []
-    for at, turn in enumerate(turned):
-        # A is (rows, depth), B is (depth, columns); transposed ones are the other way round
-        channel, depth = (-1, -2) if (at == 0) == turn else (-2, -1)
-        side = _operand(constants, "weight", at, node.inputs[at], channel=channel, depth=depth)
+    for index, turn in enumerate(turned):
+        # A is (rows, depth), B is (depth, columns); transA and transB swap the two axes
+        channel, depth = (-1, -2) if (index == 0) == turn else (-2, -1)
+        side = _operand(constants, "weight", index, node.inputs[index], channel=channel, depth=depth)
         if side.tensor is not None and len(side.shape) == 1:
             side = replace(side, channel=None, depth=-1)
-        sides.append(_counted(node, side))
+        sides.append(_with_channels(node, side))
     return (*sides, *(_bias(node, constants, 2) if node.op == "Gemm" else ()))
 
 
 def _einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
     text = str(node.attributes["equation"])
-    inputs, arrow, out = text.replace(" ", "").partition("->")
+    inputs, arrow, output = text.replace(" ", "").partition("->")
     terms = inputs.split(",")
     if len(terms) != 2 or len(node.inputs) != 2 or "..." in text or not arrow:
         raise _NotQuantizable("its equation is no plain product of two operands")
     sides = []
-    for at, (term, other_term) in enumerate((terms, terms[::-1])):
+    for index, (term, other_term) in enumerate((terms, terms[::-1])):
         free_axes = [
-            i - len(term) for i, letter in enumerate(term) if letter in out and letter not in other_term
+            i - len(term) for i, letter in enumerate(term) if letter in output and letter not in other_term
         ]
         summed = [
-            i - len(term) for i, letter in enumerate(term) if letter in other_term and letter not in out
+            i - len(term) for i, letter in enumerate(term) if letter in other_term and letter not in output
         ]
         axes = free_axes[-1] if free_axes else None, summed[-1] if summed else None
-        sides.append(_counted(node, _operand(constants, "weight", at, node.inputs[at], *axes)))
+        sides.append(_with_channels(node, _operand(constants, "weight", index, node.inputs[index], *axes)))
     return tuple(sides)
 
 
 def _recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
     # W and R: (directions, gates x hidden, input or hidden); activations stay in float
-    weights = [_operand(constants, "weight", at, node.inputs[at], channel=-2, depth=-1) for at in (1, 2)]
+    weights = [
+        _operand(constants, "weight", index, node.inputs[index], channel=-2, depth=-1) for index in (1, 2)
+    ]
     if any(weight.tensor is None for weight in weights):
         raise _NotQuantizable("its weights are not stored")
-    return tuple(_counted(node, weight) for weight in weights)
+    return tuple(_with_channels(node, weight) for weight in weights)
 
 
 def _gather(node: Node, constants: Constants) -> tuple[Operand, ...]:

@@ -1,4 +1,4 @@
-"""Original of many quantizations: its values on the samples, computed once for all formats."""
+"""Values of the original model on the samples, computed once for quantization to many formats."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from explorer.engine import shapes
 from explorer.engine.graph.model import Model
 from explorer.engine.quantize import calibration
 from explorer.engine.quantize.calibration import Range, RangeUse, ValueDistribution
-from explorer.engine.quantize.errors import agree
+from explorer.engine.quantize.errors import add_outputs
 from explorer.engine.quantize.integers.bias_correction import read_axes
 from explorer.engine.quantize.integers.channel_means import ChannelMeans
 from explorer.engine.quantize.layers import FLOATS, find_layers
-from explorer.engine.quantize.runs import infos, observe_values
+from explorer.engine.quantize.runs import observe_values, sample_infos
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.samples import Samples
 from explorer.engine.values.agreement import Agreement
@@ -23,20 +23,20 @@ Step = Callable[[int, int], None]
 
 
 class OriginalRuns:
-    """A model on its samples: distributions of its layers' inputs, and its outputs.
+    """Distributions of the inputs of a model's layers, and its outputs, over samples.
 
-    The ranges of the original's values do not depend on the tried format, so the original runs once on each
-    sample. Its outputs are held.
+    The ranges of the original's values do not depend on the format being tried. The original therefore runs
+    once on each sample, and its outputs are kept in memory.
 
     Args:
         model: The model.
-        samples: Its inputs.
-        fine: Keep histograms, for calibrators that need more than the ends.
-        step: Called before each run with the number of finished runs and of all runs; raises `Cancelled` to
-            stop.
+        samples: Inputs of the model.
+        fine: Whether to keep histograms, for calibrators that need more than minimum and maximum.
+        step: Function called before each run with the number of completed runs and of all runs. It raises
+            `Cancelled` to stop.
 
     Attributes:
-        means: Means of the inputs of its layers.
+        means: Channel means of the inputs of the layers.
 
     Raises:
         BadModel: The model does not run on a sample.
@@ -48,15 +48,15 @@ class OriginalRuns:
         self.samples = samples
         value_infos = shapes.infer(model).values
         layers = find_layers(model, value_infos, {})
-        read = {operand.value for layer in layers for operand in layer.of("input")}
+        read = {operand.value for layer in layers for operand in layer.operands_of("input")}
         self.means = ChannelMeans(read_axes(layers))
         self._distributions = {name: ValueDistribution(fine=fine) for name in sorted(read)}
         self._outputs: dict[str, list[Any]] = {value.name: [] for value in model.graph.outputs}
-        for info in infos(model, [*self._distributions], samples):
+        for info in sample_infos(model, [*self._distributions], samples):
             if info.dtype not in FLOATS:
                 del self._distributions[info.name]
-        looked = dict.fromkeys((*self._distributions, *self._outputs))
-        observe_values(model, looked, samples, self._take, step)
+        value_names = dict.fromkeys((*self._distributions, *self._outputs))
+        observe_values(model, value_names, samples, self._take, step)
 
     def _take(self, name: str, value: Any) -> None:
         if name in self._distributions:
@@ -73,23 +73,26 @@ class OriginalRuns:
         percentile: float,
         step: Step,
     ) -> dict[RangeUse, Range]:
-        """Ranges of activations, as `calibration.ranges` finds them.
+        """Return calibrated ranges of activations, like `calibration.ranges`.
 
         Args:
-            model: The original in the operator set of the formats; it is run for values not observed yet.
-            uses: The values, with their formats.
-            calibrator: See `calibration.ranges`.
-            percentile: See `calibration.ranges`.
-            step: See `calibration.ranges`.
+            model: The original, in the operator set of the formats. It runs for values that were not observed
+                yet.
+            uses: Values with their formats.
+            calibrator: Rule for a range.
+            percentile: Share of numbers inside the range in per cent.
+            step: Callback for progress and cancellation.
 
         Raises:
-            Misuse: See `calibration.ranges`.
-            BadModel: See `calibration.ranges`.
+            Misuse: A value holds NaN, or the percentile is out of range.
+            BadModel: The model does not run on a sample.
         """
         calibration.check_percentile(percentile)
-        rest = {use: use for use in uses if use.value not in self._distributions}
+        unobserved = {use: use for use in uses if use.value not in self._distributions}
         range_by_use = (
-            calibration.ranges(model, rest, self.samples, calibrator, percentile, step) if rest else {}
+            calibration.ranges(model, unobserved, self.samples, calibrator, percentile, step)
+            if unobserved
+            else {}
         )
         for use in uses:
             if use.value in self._distributions:
@@ -99,17 +102,19 @@ class OriginalRuns:
                 )
         return range_by_use
 
-    def agreement(self, after: Model, step: Step) -> dict[str, Agreement]:
-        """The agreement of a quantized model's outputs with the original's, by name.
+    def agreement(self, quantized_model: Model, step: Step) -> dict[str, Agreement]:
+        """Run a quantized model and return the agreement of its outputs with the original's, by name.
 
         Raises:
             BadModel: The quantized model does not run on a sample.
         """
-        session = RuntimeSession(after, what="the quantized model")
+        session = RuntimeSession(quantized_model, what="the quantized model")
         agreements = {name: Agreement() for name in self._outputs}
-        for at, feeds in enumerate(self.samples):
-            step(at, self.samples.count)
-            agree(
-                agreements, {name: values[at] for name, values in self._outputs.items()}, session.run(feeds)
+        for index, feeds in enumerate(self.samples):
+            step(index, self.samples.count)
+            add_outputs(
+                agreements,
+                {name: values[index] for name, values in self._outputs.items()},
+                session.run(feeds),
             )
         return agreements

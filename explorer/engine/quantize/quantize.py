@@ -1,7 +1,7 @@
-"""Quantization of a graph: a model and a choice for each layer in, the quantized model out.
+"""Quantization of a graph: builds the quantized model from a model and a choice for each layer.
 
-Nodes that are no chosen layer keep their bytes; weights that nothing reads any more are left out; codes are
-made while the file is written.
+Nodes without a choice keep their bytes. Weights that no node reads any more are removed. Integer codes of
+weights are computed while the file is written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from explorer.engine.tiling.tile import pruned
 from explorer.facts import TensorInfo
 
 _IR_VERSIONS = ((21, 10), (19, 9), (13, 7), (10, 5))
-"""Operator sets, and the IR version that came with each."""
+"""Pairs of an operator set version and the ONNX IR version released with it."""
 
 
 _WRITERS: Mapping[str, Callable[[LayerChoice, Grids, Additions], None]] = {
@@ -30,16 +30,16 @@ _WRITERS: Mapping[str, Callable[[LayerChoice, Grids, Additions], None]] = {
 }
 
 
-def quantized(
+def quantize_model(
     model: Model, choices: Sequence[LayerChoice], grids: Grids, shapes: Mapping[str, TensorInfo]
 ) -> Model:
-    """The model with every chosen layer in its formats.
+    """Return the model with every chosen layer in its number formats.
 
     Args:
         model: The original, in an operator set that has the operators of the choices.
-        choices: The choices for its layers.
-        grids: Grids of the values that these layers read.
-        shapes: Type and shape of every value of its main graph.
+        choices: Choices for the layers of the model.
+        grids: Grids of the operands of these layers.
+        shapes: Type and shape of every value of the main graph.
 
     Returns:
         A new model; `model` is unchanged.
@@ -47,78 +47,87 @@ def quantized(
     Raises:
         BadModel: A weight or a bias holds NaN or infinity.
     """
-    to, graph = Additions(model, shapes), model.graph
+    additions, graph = Additions(model, shapes), model.graph
     choice_by_node = {id(choice.layer.node): choice for choice in choices if not choice.reason}
     rounded = {value: choice for choice in choice_by_node.values() for value in choice.rounds}
     for node in node_sequence(graph.nodes):
         choice = choice_by_node.get(id(node))
         if choice is None:
-            to.nodes.append(_reading_rounded(node, rounded, grids, to))
+            additions.nodes.append(_with_rounded_inputs(node, rounded, grids, additions))
         else:
-            _WRITERS.get(choice.form, qdq.write)(choice, grids, to)
+            _WRITERS.get(choice.form, qdq.write)(choice, grids, additions)
     bypassed = {
         id(node) for choice in choice_by_node.values() for o in choice.layer.operands for node in o.chain
     }
-    nodes, used = pruned(to.nodes, [value.name for value in graph.outputs], bypassed)
+    nodes, used_names = pruned(additions.nodes, [value.name for value in graph.outputs], bypassed)
     initializers = {
-        name: tensor for name, tensor in {**graph.initializers, **to.stored}.items() if name in used
+        name: tensor
+        for name, tensor in {**graph.initializers, **additions.stored}.items()
+        if name in used_names
     }
     listed = tuple(
         value
         for value in graph.inputs
-        if value.name not in graph.initializers or (value.name in used and value.name in model.defaults)
+        if value.name not in graph.initializers or (value.name in used_names and value.name in model.defaults)
     )
-    values = (*graph.values, *to.values)
-    if to.functions:
-        values += _undeclared(graph, nodes, values, shapes)
+    values = (*graph.values, *additions.values)
+    if additions.functions:
+        values += _missing_declarations(graph, nodes, values, shapes)
     needed = max((ir for opset, ir in _IR_VERSIONS if model.opset >= opset), default=model.ir_version)
     return replace(
         model,
         graph=replace(graph, nodes=gathered(nodes), inputs=listed, initializers=initializers, values=values),
-        opsets={**to.opsets, **model.opsets},
-        ir_version=max(model.ir_version, needed, 8 if to.functions else 0),
-        functions={**to.functions, **model.functions},
+        opsets={**additions.opsets, **model.opsets},
+        ir_version=max(model.ir_version, needed, 8 if additions.functions else 0),
+        functions={**additions.functions, **model.functions},
         path="",
     )
 
 
-def _reading_rounded(node: Node, rounded: Mapping[str, LayerChoice], grids: Grids, to: Additions) -> Node:
-    """A node between layers; it reads the rounded values of a chain."""
+def _with_rounded_inputs(
+    node: Node, rounded: Mapping[str, LayerChoice], grids: Grids, additions: Additions
+) -> Node:
+    """Make a node between two layers of a chain read the rounded values."""
     if isinstance(node, NodeRun) or rounded.keys().isdisjoint(node.inputs):
         return node
     inputs = list(node.inputs)
-    for at, value in enumerate(inputs):
+    for index, value in enumerate(inputs):
         choice = rounded.get(value)
         if choice is not None and choice.input is not None:
             grid = grids.of_value(choice, value)
-            inputs[at] = qdq.activation(Operand("input", at, value), choice.input, grid, to)
+            inputs[index] = qdq.activation(Operand("input", index, value), choice.input, grid, additions)
     return node.with_values(inputs, node.outputs)
 
 
 def kept_names(model: Model, choices: Sequence[LayerChoice]) -> frozenset[str]:
-    """Names of values that are outputs of the model, or that a node reads without a format."""
-    taken = {id(choice.layer.node): choice for choice in choices if not choice.reason}
+    """Return the names of the model's outputs and of all values that a node reads without a format."""
+    choice_by_node = {id(choice.layer.node): choice for choice in choices if not choice.reason}
     nodes = [
-        _rest(node, taken[id(node)]) if id(node) in taken else node
+        _without_rounded_inputs(node, choice_by_node[id(node)]) if id(node) in choice_by_node else node
         for node in node_sequence(model.graph.nodes)
     ]
-    bypassed = {id(node) for choice in taken.values() for o in choice.layer.operands for node in o.chain}
+    bypassed = {
+        id(node) for choice in choice_by_node.values() for o in choice.layer.operands for node in o.chain
+    }
     return frozenset(pruned(nodes, [value.name for value in model.graph.outputs], bypassed)[1])
 
 
-def _rest(node: Node, choice: LayerChoice) -> Node:
-    """A copy of a layer that reads only the operands without a format."""
+def _without_rounded_inputs(node: Node, choice: LayerChoice) -> Node:
+    """Return a copy of a layer's node that reads only the operands without a format."""
     inputs = list(node.inputs)
     for operand in choice.layer.operands:
         if getattr(choice, operand.part) is not None:
-            inputs[operand.at] = ""
+            inputs[operand.input_index] = ""
     return node.with_values(inputs, node.outputs)
 
 
-def _undeclared(
+def _missing_declarations(
     graph: Graph, nodes: Sequence[Node], values: Sequence[Value], shapes: Mapping[str, TensorInfo]
 ) -> tuple[Value, ...]:
-    """Declarations of the undeclared values of a graph of fixed sizes: QONNX needs them to run it."""
+    """Declare the values of a graph that have no declaration yet, if all its inputs have fixed sizes.
+
+    QONNX needs declarations to run the graph.
+    """
     if not all(isinstance(size, int) for value in graph.feeds for size in value.shape or ("?",)):
         return ()
     declared = {value.name for value in (*graph.inputs, *graph.outputs, *values)}

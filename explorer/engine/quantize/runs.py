@@ -1,7 +1,8 @@
-"""Runs of the original on samples, with few of its weights in memory at a time.
+"""Runs of the original model on samples, with few of its weights in memory at a time.
 
-onnxruntime maps weights, and the pages that it read stay in memory as long as their session. So a model whose
-weights exceed the largest layer's and a reserve is run in stages, one after the other.
+onnxruntime maps the weight file, and every page that it has read stays in memory as long as the session. A
+model with large weights is therefore cut into stages that run one after the other. A stage holds at most the
+weights of the largest layer plus 32 MiB.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from explorer.engine.runtime.samples import Samples
 from explorer.facts import TensorInfo
 
 _ROOM = 32 << 20
-"""Bytes of a stage's weights and observed values, in addition to those of the largest layer."""
+"""Bytes that a stage may hold in weights and observed values, in addition to those of the largest layer."""
 
 Step = Callable[[int, int], None]
 
 
 class _Stage(Struct, frozen=True):
-    """A part of a graph, run on the values of the parts before it.
+    """A part of a graph that reads the values of earlier stages.
 
     Attributes:
-        model: The part; its inputs are these values.
-        values: Its values that are observed, or read later.
-        kept: Names of earlier values that later stages read.
+        model: The stage as a model; its inputs are values of earlier stages or of the whole model.
+        values: Values of the stage that are observed, or that a later stage reads.
+        kept: Names of all values that later stages read.
     """
 
     model: Model
@@ -41,8 +42,8 @@ class _Stage(Struct, frozen=True):
     kept: frozenset[str]
 
 
-def infos(model: Model, names: Iterable[str], samples: Samples) -> list[TensorInfo]:
-    """Types and shapes of values at the first sample, as far as they are known."""
+def sample_infos(model: Model, names: Iterable[str], samples: Samples) -> list[TensorInfo]:
+    """Return the types and shapes that values have on the first sample. Unknown ones are None."""
     info_by_name = _value_infos(model, samples)
     return [info_by_name.get(name, TensorInfo(name, None, None)) for name in names]
 
@@ -54,15 +55,15 @@ def observe_values(
     take: Callable[[str, Any], None],
     step: Step = lambda done, total: None,
 ) -> None:
-    """Hands values of the model on every sample to `take`, as `observe` does; keeps none of them.
+    """Run a model on every sample and call `take` with the requested values. No value is kept.
 
     Args:
         model: The model.
-        names: Names of the values.
+        names: Names of the requested values.
         samples: Inputs of the model.
-        take: Called with the name of a value and the value.
-        step: Called before each run with the number of finished runs and of all runs; raises `Cancelled` to
-            stop.
+        take: Function called with the name and the array of each requested value.
+        step: Function called before each run with the number of completed runs and of all runs. It raises
+            `Cancelled` to stop.
 
     Raises:
         BadModel: onnxruntime cannot load or run the model.
@@ -78,8 +79,8 @@ def observe_values(
         values: dict[str, Any] = dict(feeds)
         for name in [name for name in value_names if name in values]:
             take(name, values[name])
-        for at, stage in enumerate(stages):
-            step(number * len(stages) + at, samples.count * len(stages))
+        for stage_index, stage in enumerate(stages):
+            step(number * len(stages) + stage_index, samples.count * len(stages))
             stage_feeds = {value.name: values[value.name] for value in stage.model.graph.inputs}
             stage_values = Observer(stage.model, stage.values).run(stage_feeds)
             for name in [name for name in value_names if name in stage_values]:
@@ -95,46 +96,51 @@ def _value_infos(model: Model, samples: Samples) -> Mapping[str, TensorInfo]:
 def _stages(
     model: Model, info_by_name: Mapping[str, TensorInfo], value_names: frozenset[str]
 ) -> list[_Stage]:
-    """The graph in stages; an empty list if the type of a value between two stages is unknown."""
+    """Split the graph into stages.
+
+    Return an empty list if one stage suffices or a type between stages is unknown.
+    """
     wiring, initializers = GraphProducers(model), model.graph.initializers
     if not value_names <= wiring.live:
         return []
 
-    def behind(starts: Iterable[int], live: bool) -> Iterator[int]:
-        """These nodes and their producers; with `live`, all producers, otherwise those of constants only."""
+    def with_producers(starts: Iterable[int], live: bool) -> Iterator[int]:
+        """Yield the given nodes and their producers; without `live`, only producers of constants."""
         visited, queue = set(starts), list(starts)
         while queue:
-            at = queue.pop()
-            yield at
-            for name in wiring.reads[at]:
-                maker = wiring.producer.get(name)
-                if maker is not None and maker not in visited and (live or name not in wiring.live):
-                    visited.add(maker)
-                    queue.append(maker)
+            node_index = queue.pop()
+            yield node_index
+            for name in wiring.reads[node_index]:
+                producer = wiring.producer.get(name)
+                if producer is not None and producer not in visited and (live or name not in wiring.live):
+                    visited.add(producer)
+                    queue.append(producer)
 
-    def size(at: int) -> int:
-        read = {name for node in behind([at], live=False) for name in wiring.reads[node]}
+    def size(node_index: int) -> int:
+        read = {name for node in with_producers([node_index], live=False) for name in wiring.reads[node]}
         observed = [
             info_by_name[name]
-            for name in wiring.nodes[at].outputs
+            for name in wiring.nodes[node_index].outputs
             if name in value_names and name in info_by_name
         ]
         return sum(initializers[name].nbytes for name in read & initializers.keys()) + sum(
             map(nbytes, observed)
         )
 
-    needed = behind([wiring.producer[name] for name in value_names if name in wiring.producer], live=True)
-    flowing = [at for at in sorted(needed) if not wiring.live.isdisjoint(wiring.nodes[at].outputs)]
-    sizes = {at: size(at) for at in flowing}
-    groups = list(batches(flowing, sizes.__getitem__, max(sizes.values(), default=0) + _ROOM))
+    needed = with_producers(
+        [wiring.producer[name] for name in value_names if name in wiring.producer], live=True
+    )
+    live_nodes = [at for at in sorted(needed) if not wiring.live.isdisjoint(wiring.nodes[at].outputs)]
+    sizes = {at: size(at) for at in live_nodes}
+    groups = list(batches(live_nodes, sizes.__getitem__, max(sizes.values(), default=0) + _ROOM))
     if len(groups) < 2:
         return []
     stages: list[_Stage] = []
     later: frozenset[str] = frozenset()
     declared = {value.name: value for value in model.graph.inputs}
     for group in reversed(groups):
-        nodes = [wiring.nodes[at] for at in sorted(behind(group, live=False))]
-        read = {name for at in behind(group, live=False) for name in wiring.reads[at]}
+        nodes = [wiring.nodes[at] for at in sorted(with_producers(group, live=False))]
+        read = {name for at in with_producers(group, live=False) for name in wiring.reads[at]}
         produced = {name for at in group for name in wiring.nodes[at].outputs if name}
         received = (read & wiring.live) - produced
         values = [

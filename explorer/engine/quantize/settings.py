@@ -1,4 +1,4 @@
-"""Settings in force: the number formats of every layer, with their origins (`explorer settings`)."""
+"""Effective quantization settings: the number formats of every layer, with origins (`explorer settings`)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from explorer.facts.quantize import QuantizeSpec
 from explorer.facts.settings import LayerSettings, QuantizeSettings
 
 
-def in_force(spec: QuantizeSpec, choices: Sequence[LayerChoice]) -> QuantizeSettings:
-    """The settings of the layers that `spec` selects."""
+def effective_settings(spec: QuantizeSpec, choices: Sequence[LayerChoice]) -> QuantizeSettings:
+    """Return the effective settings of every layer, and the rules of `spec` that matched no layer."""
     rules = Rules(spec.rules)
     layers = [choice.layer for choice in choices]
-    used = {at for layer in layers for at, _ in rules.matching(layer.name, layer.op, layer.sizes)}
+    used_rules = {index for layer in layers for index, _ in rules.matching(layer.name, layer.op, layer.sizes)}
     names = [layer.name for layer in layers]
-    unused = [unused_rule(rule, names) for at, rule in enumerate(spec.rules) if at not in used]
-    return QuantizeSettings(tuple(map(_layer, choices)), tuple(unused))
+    unused_rules = [
+        unused_rule(rule, names) for index, rule in enumerate(spec.rules) if index not in used_rules
+    ]
+    return QuantizeSettings(tuple(map(_layer, choices)), tuple(unused_rules))
 
 
 def _layer(choice: LayerChoice) -> LayerSettings:

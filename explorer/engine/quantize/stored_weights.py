@@ -1,4 +1,4 @@
-"""Stored weights as their layers multiply by them: rounded, if a format's function rounds them in a run."""
+"""Stored weights as their layers use them: dequantized, unpacked, or rounded by a format's function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from explorer.engine.values.slices.table import SlicedTensor
 
 
 def rounders(model: Model) -> Mapping[str, Node]:
-    """The function calls that round stored tensors to a number format in a run, by the tensor's name."""
+    """Return the function calls that round stored tensors to a number format, by the name of the tensor."""
     initializers, rounder_nodes = model.graph.initializers, dict[str, Node]()
     for node in model.graph.nodes:
         if node.domain in (microscaling.DOMAIN, qonnx.DOMAIN) and all(
@@ -32,16 +32,18 @@ def rounders(model: Model) -> Mapping[str, Node]:
 
 
 def rounded_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
-    """A stored weight as its function rounds it, with codes and scales; the function runs on the first read.
+    """Return a stored weight as its function rounds it, with codes and scales.
+
+    The function runs when the numbers are first read.
 
     Args:
-        model: The model that stores the weight.
-        node: The call that rounds it, from `rounders`.
-        numbers: The stored numbers.
+        model: Model that stores the weight.
+        node: Call that rounds the weight, from `rounders`.
+        numbers: Stored numbers of the weight.
     """
 
     @cache
-    def made() -> Array:
+    def run_function() -> Array:
         initializers = {name: model.graph.initializers[name] for name in node.inputs}
         output = Value(node.outputs[0], "float32", numbers.shape)
         graph = Graph("", (node,), (), (output,), initializers)
@@ -52,23 +54,23 @@ def rounded_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
     def scales() -> Array:
         values = numbers_of(numbers)
         if node.domain == microscaling.DOMAIN:
-            return _of_blocks(node, values)
+            return _block_scales(node, values)
         return np.broadcast_to(model.graph.initializers[node.inputs[1]].array(), values.shape)
 
     points = model.graph.initializers[node.inputs[2]].array() if node.op == "IntQuant" else np.zeros(1)
-    each = np.broadcast_to(points, numbers.shape)
+    zero_points = np.broadcast_to(points, numbers.shape)
 
     def codes() -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):
-            code_values = made() / scales() + each.astype(np.float32)
+            code_values = run_function() / scales() + zero_points.astype(np.float32)
         return np.rint(code_values).astype(np.int64) if node.op == "IntQuant" else code_values
 
     kind = "int64" if node.op == "IntQuant" else "float32"
-    few = np.unique(points)
+    distinct_points = np.unique(points)
     zero_point = (
-        int(few[0])
-        if few.size == 1
-        else _computed_numbers(numbers, lambda: each.astype(np.int64), None, "int64")
+        int(distinct_points[0])
+        if distinct_points.size == 1
+        else _computed_numbers(numbers, lambda: zero_points.astype(np.int64), None, "int64")
     )
     coded = StoredCodes(
         _computed_numbers(numbers, codes, None, kind),
@@ -76,11 +78,11 @@ def rounded_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
         None,
         zero_point,
     )
-    return _computed_numbers(numbers, made, coded)
+    return _computed_numbers(numbers, run_function, coded)
 
 
 def numbers_of(numbers: Numbers) -> Array:
-    """All numbers of a tensor, as they are stored."""
+    """Read all stored numbers of a tensor into one array."""
     return np.concatenate([np.asarray(slab) for slab in numbers.slabs()]).reshape(numbers.shape)
 
 
@@ -92,22 +94,24 @@ def _computed_numbers(
     )
 
 
-def _of_blocks(node: Node, values: Array) -> Array:
-    """The power of two that each number of an MX format shares with its block."""
+def _block_scales(node: Node, values: Array) -> Array:
+    """Return, for each number of an MX format, the power of two that scales its block."""
     fmt: Any = format_of(node.op)
     assert isinstance(fmt, Microscaling)
     axis = int(node.attributes.get("axis", -1)) % max(values.ndim, 1)
     starts = np.arange(0, values.shape[axis], BLOCK)
     largest = np.maximum.reduceat(np.abs(values), starts, axis)
-    each = fmt.scales(largest).repeat(BLOCK, axis)
-    return each.take(np.arange(values.shape[axis]), axis)
+    scales = fmt.scales(largest).repeat(BLOCK, axis)
+    return scales.take(np.arange(values.shape[axis]), axis)
 
 
 def as_multiplied(model: Model | None) -> Callable[[Numbers], Numbers]:
-    """A function from stored numbers to the numbers that layers multiply by: dequantized, unpacked, rounded.
+    """Return a function that maps stored numbers to the numbers that layers multiply by.
+
+    It dequantizes, unpacks or rounds them.
 
     Args:
-        model: The graph that stores them; None for a model without a graph.
+        model: Model that stores the numbers, or None if it has no graph.
     """
     rounder_nodes = {} if model is None else rounders(model)
 

@@ -1,8 +1,8 @@
 """Computes the accumulator width of an integer matmul: the bits that its sums need for any input.
 
 The matrix unit adds the stored codes in any order. The sum after removing the zero points and adding the bias
-must fit, too. Some input reaches each bound: the largest code where a weight is positive, and the smallest
-code where it is negative.
+must fit, too. The bounds are tight: an input with the largest code where a weight is positive, and the
+smallest code where it is negative, reaches the upper bound.
 """
 
 from __future__ import annotations

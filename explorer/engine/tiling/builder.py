@@ -51,7 +51,7 @@ class Emission(Struct):
 
     Attributes:
         opset: Version of the default operator set.
-        taken: All names in use, which new names avoid.
+        used_names: All names in use, which new names avoid.
         initializers: New stored tensors, by name.
         functions: Functions of the tile domain by name: existing and new ones.
         stored: Names of new stored tensors, by the key of their contents.
@@ -62,7 +62,7 @@ class Emission(Struct):
     """
 
     opset: int
-    taken: set[str]
+    used_names: set[str]
     initializers: dict[str, Tensor] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     stored: dict[tuple[Any, ...], str] = field(default_factory=dict)
@@ -72,25 +72,25 @@ class Emission(Struct):
     quantized: bool = False
 
     def __post_init__(self) -> None:
-        self.roots |= {name[:index] for name in self.taken for index, c in enumerate(name) if c == "/"}
+        self.roots |= {name[:index] for name in self.used_names for index, c in enumerate(name) if c == "/"}
 
     def prefix(self, base: str) -> str:
         """Returns `base` and a slash, with a number if a name in use starts with that."""
         name, number = base, 2
-        while name in self.taken or name in self.roots:
+        while name in self.used_names or name in self.roots:
             name, number = f"{base}_{number}", number + 1
-        self.taken.add(name)
+        self.used_names.add(name)
         return f"{name}/"
 
     def unique(self, base: str) -> str:
         """Returns `base`, with a number if that name is in use, and marks it as used."""
-        return free_name(base, self.taken)
+        return free_name(base, self.used_names)
 
     def uniques(self, bases: Sequence[str]) -> list[str]:
         """Returns unique names for all `bases`; see `unique`."""
-        if not self.taken.isdisjoint(bases):
+        if not self.used_names.isdisjoint(bases):
             return [self.unique(name) for name in bases]
-        self.taken.update(bases)
+        self.used_names.update(bases)
         return list(bases)
 
     def store(self, key: tuple[Any, ...], base: str, make: Any) -> str:
@@ -220,13 +220,18 @@ class GraphBuilder(Struct):
         return names[0]
 
     def add_run(
-        self, op: str, wires: Sequence[Sequence[str]], labels: Sequence[str], domain: str, mnk: Sequence[str]
+        self,
+        op: str,
+        input_names: Sequence[Sequence[str]],
+        labels: Sequence[str],
+        domain: str,
+        mnk: Sequence[str],
     ) -> tuple[str, ...]:
         """Adds nodes that differ only in their value names; returns their outputs.
 
         Args:
             op: Operator of the nodes.
-            wires: For each input, the value names, one for each node.
+            input_names: For each input, the value names, one for each node.
             labels: Labels that the outputs are named after.
             domain: Domain of the operator.
             mnk: The tile products that the nodes compute, as 'm,n,k'.
@@ -235,7 +240,7 @@ class GraphBuilder(Struct):
         outputs = tuple([self.prefix + label for label in labels])
         names = [place + label for label in labels]
         metadata = {SITE_KEY: self.site} if self.site else {}
-        self.nodes.append(NodeRun(op, domain, wires, outputs, names, metadata, MNK_KEY, mnk))
+        self.nodes.append(NodeRun(op, domain, input_names, outputs, names, metadata, MNK_KEY, mnk))
         return outputs
 
     def constant(self, tensor: Tensor, label: str) -> str:

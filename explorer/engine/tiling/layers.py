@@ -1,4 +1,4 @@
-"""Sites of a plan by layer: the engine names matmuls (sites), while the tree shows layers."""
+"""Layers of a plan's sites: finds the row of the layer tree for each tiled matmul (site)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from explorer.facts.tiling import scope_of
 from explorer.settings.filter import is_query, matcher
 
 _MAX_MACS = 1 << 200
-"""A limit on MACs that no real plan exceeds."""
+"""Upper limit on MACs. No real plan exceeds it."""
 
 
 def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int, float]]:
-    """The MACs of a plan's tiles, and the needed MACs, by the id of each site's layer.
+    """Returns the MACs of a plan's tiles, and the MACs that the products need, by layer id.
 
     Returns:
-        'tile_work', the MACs of all tile products, and 'tile_macs', the MACs of the product itself.
+        'tile_work', the MACs of all tile products, and 'tile_macs', the MACs of the products themselves.
     """
     work: dict[int, float] = {}
     macs: dict[int, float] = {}
     for site, layer_id in zip(plan.sites, _layers_of(analysis, plan.sites), strict=True):
-        # open sizes are only examples in the plan, and the utilization of tiles depends on them
+        # skip open sizes: the plan has example sizes, which would decide the utilization
         if layer_id is not None and not site.dynamic:
             tm, tk, tn = site.tile
             calls = 1 if site.calls is None else site.calls
@@ -42,13 +42,13 @@ def with_sites_found(
 ) -> TileSpec:
     """Replaces filters in a tiling's list of sites by the names of the matching sites.
 
-    A filter tests a site as its layer, with the site's name and operator, and with M, K and N beside the
-    attributes. A text that is a site's name or a matching pattern is no filter.
+    A filter tests the layer of a site, with the site's name and operator. M, K and N are available like
+    attributes. A text that is the name of a site, or a pattern that matches one, is not treated as a filter.
 
     Args:
-        spec: The user's specification.
-        sites: Returns all tileable sites.
-        analysis: Returns the analysis of the model.
+        spec: Specification of the user.
+        sites: Function that returns all tileable sites.
+        analysis: Function that returns the analysis of the model.
 
     Raises:
         Misuse: A filter cannot be parsed, or matches no site.
@@ -77,7 +77,7 @@ def with_sites_found(
             ]
             hits += [site.output or site.name for site in layer_sites]
             if layer.group:
-                is_wanted(layer)  # remembers the group, for the rows inside it
+                is_wanted(layer)  # the matcher must see each group before its rows
         if not hits:
             raise Misuse(
                 f"no matmul is found by '{pattern}'", where="--site", hint="explorer plan lists them"
@@ -93,10 +93,10 @@ def _as_layer(site: SitePlan, layer: Layer | None = None) -> Layer:
 
 
 def _layers_of(analysis: Analysis, sites: Sequence[SitePlan]) -> list[int | None]:
-    """The id of the layer of each site.
+    """Returns the layer id of each site, or None if no layer matches.
 
-    A site is identified by its output value. A site of an exported nn.Module, whose tensors have no names of
-    their own, is identified by the scope in its node's name: /classifier/classifier.1/Gemm is classifier.1.
+    The output value identifies a site. Tensors of an exported nn.Module have no names in the module, so the
+    scope in the node's name identifies the site: /classifier/classifier.1/Gemm is classifier.1.
     """
     paths: dict[str, int] = {}
     values: dict[str, int] = {}
@@ -108,7 +108,7 @@ def _layers_of(analysis: Analysis, sites: Sequence[SitePlan]) -> list[int | None
 
 
 def _layer_by_name(site: SitePlan, paths: Mapping[str, int]) -> int | None:
-    """The layer with the name of a site, or of the scope around it."""
+    """Returns the id of the layer with the name of a site, or of the scope around the site."""
     for name in (site.name, scope_of(site.name)):
         while name:
             if name in paths:

@@ -1,9 +1,9 @@
 """Matrix products of an nn.Module from the rows of its layer tree, without an export.
 
-An export holds the weights (140 GB for a model of 70 B), and has no decode step with a cache. The rows of the
-tree, from a run on shapes, say what is multiplied. Here they become a graph of products only, whose weights
-have shapes but no values, so that sites, plan and cost are computed as for any model. A row whose shapes do
-not explain its counted MACs is no site, so the plan never contradicts the tree.
+An export would hold the weights (140 GB for a 70 B model), and would have no decode step with a KV cache.
+This module instead builds a graph of matrix products from the rows, which come from a run on shapes. The
+weights of the graph have shapes but no values. Sites, plan and cost are then computed as for any model. A row
+becomes no site if its shapes do not explain its counted MACs. The plan therefore never contradicts the tree.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ Sizes = tuple[int, ...]
 
 
 class _Product(Struct, frozen=True):
-    """One product of a row.
+    """One matrix product of a row.
 
     Attributes:
-        shapes: Shapes of its operands.
-        output: Shape of its result.
-        macs: MACs of one call.
-        part: Its name within the row ('scores'); '' if it is the row's only product.
+        shapes: Shapes of the two operands.
+        output: Shape of the result.
+        macs: Number of MACs of one call.
+        part: Name within the row ('scores'), or '' for the row's only product.
         stored: Whether the second operand is a weight.
-        op: The ONNX operator.
+        op: ONNX operator.
+        attributes: Attributes of the operator.
     """
 
     shapes: tuple[Sizes, Sizes]
@@ -56,13 +57,13 @@ class _Product(Struct, frozen=True):
 def traced_products(
     analysis: Analysis, rules: Rules | None = None, grouped: Grouped = "leave", pack: PackedTile | None = None
 ) -> Products:
-    """The products of a module from its run on shapes, named by layer path; see `find_products`.
+    """Returns the products of a module from its run on shapes, named by layer path; see `find_products`.
 
     Args:
-        analysis: The analysis of the forward pass or decode step.
-        rules: The user's rules.
-        grouped: How to treat grouped convolutions.
-        pack: The tiles that groups are packed into.
+        analysis: Analysis of the forward pass or decode step.
+        rules: Rules of the user.
+        grouped: Treatment of grouped convolutions.
+        pack: Function that returns the tile into which groups are packed.
     """
     graph, runs, unexplained = _Graph(), dict[str, RunCounts](), list[SkippedSite]()
     for row in analysis.layers:
@@ -91,7 +92,7 @@ def traced_products(
 
 
 class _Graph:
-    """The graph of products under construction."""
+    """Builder of the graph of products."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -100,7 +101,7 @@ class _Graph:
         self.weights: dict[str, Tensor] = {}
 
     def add(self, row: Layer, product: _Product) -> str:
-        """Adds a product; returns its name."""
+        """Adds a product and returns its name."""
         name = f"{row.path}/{product.part}" if product.part else row.path
         dtype = row.inputs[0].dtype if row.inputs else None
         operands = [f"{name}:left", f"{name}:right"]
@@ -114,7 +115,10 @@ class _Graph:
         return name
 
     def _weight(self, row: Layer, name: str, shape: Sizes, dtype: str) -> str:
-        """The name of a weight; the row's own name if rows use one weight in different shapes."""
+        """Returns the name of a weight.
+
+        If several rows use it in different shapes, each gets its own name.
+        """
         weight_name = row.weights[0].name if row.weights else "weight"
         full_name = (
             weight_name
@@ -130,7 +134,7 @@ class _Graph:
         return full_name
 
     def model(self) -> Model:
-        """The graph as a model."""
+        """Returns the finished graph as a model."""
         graph = Graph("traced", self.nodes, tuple(self.inputs), tuple(self.outputs), self.weights)
         return Model(graph, {"": _OPSET}, _IR_VERSION)
 
@@ -144,7 +148,7 @@ def _matrix_product(left_shape: Sizes, right_shape: Sizes, output: Sizes, part: 
 
 
 def _known_shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
-    """The sizes of a row's inputs and first output, without those that have open sizes."""
+    """Returns the shapes of a row's inputs and first output. Inputs with open sizes are left out."""
     shapes = [
         tuple(size for size in tensor.shape or () if isinstance(size, int))
         for tensor in (*row.inputs, *row.outputs[:1])
@@ -153,7 +157,7 @@ def _known_shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
 
 
 def _attention(row: Layer) -> Iterator[_Product]:
-    """Scores and context for every query head, even if heads share keys and values."""
+    """Yields scores and context for every query head, even if heads share keys and values."""
     inputs, output = _known_shapes(row)
     if row.kind == _ATTENTION and len(inputs) > 2 and all(len(shape) > 1 for shape in (*inputs[:3], output)):
         (queries, width), (keys, deep) = inputs[0][-2:], inputs[2][-2:]
@@ -171,7 +175,7 @@ def _convolution(row: Layer) -> Iterator[_Product]:
     if row.kind not in ("Conv1d", "Conv2d", "Conv3d") or not inputs or weight is None:
         return
     if not all(isinstance(setting, (list, tuple)) for setting in settings):
-        return  # 'same', or attributes of a user's own class
+        return  # the padding is 'same', or a user's class has other attributes
     kernel, stride, padding, dilation = map(tuple, settings)  # type: ignore[arg-type]
     sizes = tuple(size for size in weight if isinstance(size, int))
     attributes = {
@@ -186,7 +190,7 @@ def _convolution(row: Layer) -> Iterator[_Product]:
 
 
 def _experts(row: Layer) -> Iterator[_Product]:
-    """A stack of expert weights; rows are divided among the experts as evenly as possible.
+    """Yields the product of a stack of expert weights. Rows are divided evenly among the experts.
 
     The MACs are counted in the same way. With fewer rows than experts, each row has its own expert.
     """
@@ -216,7 +220,7 @@ def _linear(row: Layer) -> Iterator[_Product]:
 
 
 def _activations(row: Layer) -> Iterator[_Product]:
-    """The product of two activations; for a fused sum, the added input comes before them."""
+    """Yields the product of two activations. In a fused sum, the added input precedes them."""
     inputs, output = _known_shapes(row)
     for left_shape, right_shape in pairwise(inputs):
         if (

@@ -1,7 +1,6 @@
-"""Tiling plan: which sites are tiled and how, decided before any node is written.
+"""Tiling plan: chooses the sites to tile and their tiles before any node is written.
 
-A plan describes sites, sizes, grids and edges independently of the form; counts and utilization follow from
-it.
+A plan lists sites, sizes, grids and edges independently of the form. Counts and utilization follow from it.
 """
 
 from __future__ import annotations
@@ -20,16 +19,18 @@ from explorer.engine.tiling.sites import Site
 from explorer.facts import Form, Plan, SitePlan, SkippedSite, TileSpec
 
 LAB_TILES = 256
-"""The most products of a site for which `auto` uses the 'lab' form; above, it uses a Scan."""
+"""Largest number of products of a site for which `auto` uses the 'lab' form. For more it uses a Scan."""
 
 LAB_TOGETHER = 512
-"""The most products of all 'lab' sites of a model together; above, `auto` uses Scans for them, too.
+"""Largest number of products of all 'lab' sites together.
+
+For more, `auto` uses Scans for these sites, too.
 
 A runtime takes 0.3 ms to load each product that is a call: 0.8 s for the 2,600 of MobileNetV2.
 """
 
 MAX_UNROLLED = 1 << 20
-"""The most products that are written out one by one: above, the file would consist of names."""
+"""Largest number of products that are written one by one. A larger file would consist mostly of names."""
 
 
 def make_plan(
@@ -47,12 +48,12 @@ def make_plan(
 
     Args:
         sites: All tileable sites of the model.
-        skipped: The products that cannot be tiled.
-        spec: The user's specification.
-        opset: Version of the default operator set; our Scan needs 9.
-        macs_total: MACs of the whole model, for the share that runs on tiles.
-        dims: Sizes of symbolic dimensions that the figures are for.
-        free: Names of those dimensions that stay open.
+        skipped: Products that cannot be tiled.
+        spec: Specification of the user.
+        opset: Version of the default operator set. The Scan form needs at least 9.
+        macs_total: MACs of the whole model, or None if unknown. Determines the share that runs on tiles.
+        dims: Sizes of symbolic dimensions to which the figures apply.
+        free: Names of the dimensions in `dims` that stay open.
         decomposed: Names of the decomposed nodes.
 
     Returns:
@@ -87,7 +88,7 @@ def make_plan(
 
 
 def _check_spec(spec: TileSpec, opset: int) -> None:
-    """Refuses unknown forms or edges, and forms that the operator set cannot express."""
+    """Rejects unknown forms or edges, and forms that the operator set cannot express."""
     if spec.form not in get_args(Form):
         raise Misuse(
             f"there is no form '{spec.form}'", where="--form", hint=nearest(spec.form, get_args(Form))
@@ -101,7 +102,7 @@ def _check_spec(spec: TileSpec, opset: int) -> None:
 def _partition(
     sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec, opset: int
 ) -> tuple[list[Site], list[SitePlan], list[SkippedSite]]:
-    """The tiled sites, the plan of each, and all skipped products."""
+    """Returns the tiled sites, the plan of each, and all skipped products."""
     chosen_sites: list[Site] = []
     plans: list[SitePlan] = []
     small: dict[int, int] = {}
@@ -124,24 +125,24 @@ def _partition(
 
 
 def _nothing_left_error(refused: Sequence[SkippedSite]) -> Misuse:
-    """The error that no selected site can be tiled."""
+    """Builds the error for a selection without a tileable site."""
     if refused and not refused[-1].switched_off:
         return Misuse(f"no matmul can be tiled ({refused[-1].reason})")
     return Misuse("every matmul is switched off", hint="switch one on in the rules")
 
 
 def _pass_macs(site: Site) -> int | None:
-    """MACs of one pass; None if the data decides how often the site runs."""
+    """Returns the MACs of one pass, or None if data decides how often the site runs."""
     return None if site.runs.calls is None else site.runs.macs or site.runs.calls * _useful_macs(site)
 
 
 def _useful_macs(site: Site) -> int:
-    """MACs of one run, without the zeros of packed groups."""
+    """Returns the MACs of one run, without the zeros of packed groups."""
     return site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
 
 
 def _reason_not_open(site: Site, choice: SiteChoice, opset: int) -> str:
-    """Why the chosen form cannot be written for open sizes; '' if it can."""
+    """Returns the reason why the chosen form does not support open sizes, or '' if it does."""
     if not site.dynamic:
         sizes_ = zip((site.M, site.K, site.N), choice.tile, strict=True)
         padded = choice.edges == "padded" or choice.form == "batched"
@@ -178,7 +179,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
         products=products,
         utilisation=_useful_macs(site) / (products * tm * tk * tn),
         form=form,
-        # the blocks of a batched product, or of open sizes, have one shape: edges are padded
+        # a batched product, or one of open sizes, needs blocks of one shape: pad the edges
         edges="padded" if form == "batched" or site.dynamic else choice.edges,
         output=site.output,
         weight=site.weight.name if site.weight is not None else "",
@@ -199,8 +200,8 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
 
 
 def _call_rows(site: Site) -> tuple[tuple[int, int], ...] | None:
-    """(runs, rows) for each call with a different number of rows; None if other sizes differ, too."""
-    run_counts, macs_per_run = site.runs.each, _useful_macs(site)
+    """Returns (runs, rows) for each number of rows of a call, or None if other sizes differ, too."""
+    run_counts, macs_per_run = site.runs.run_macs, _useful_macs(site)
     if len(run_counts) < 2:
         return ()
     if site.dynamic != ("M",) or any(macs * site.M % macs_per_run for _, macs in run_counts):

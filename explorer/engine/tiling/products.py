@@ -1,7 +1,7 @@
-"""Matmuls of a model at given sizes: what can be tiled, found once.
+"""Tileable matmuls of a model at given sizes.
 
-Finding them needs shape inference and an analysis. Planning them is cheap, and happens at every key in the
-tile dialog.
+Finding them needs shape inference and an analysis, so it happens once. Planning is cheap and happens at every
+key press in the tile dialog.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from explorer.facts.tiling import Grouped
 from explorer.host.gc_pause import gc_pause
 
 _EXAMPLE_LENGTH = 64
-"""The example size of an open dimension other than the batch."""
+"""Example size of an open dimension other than the batch."""
 
 
 class Products(Struct, frozen=True):
     """Tileable and other products of one model.
 
     Attributes:
-        bound: The model at the bound sizes.
-        sites: The tileable products, in execution order.
-        skipped: The other products, with the reason.
-        macs_total: MACs of the whole model at the sizes of `dims`; None unless all are known.
-        dims: The sizes of symbolic dimensions that figures are for.
+        bound_model: Model at the bound sizes, with decomposed nodes.
+        sites: Tileable products, in execution order.
+        skipped: Products that cannot be tiled, with the reason.
+        macs_total: MACs of the whole model at the sizes in `dims`, or None if any are unknown.
+        dims: Sizes of symbolic dimensions to which the figures apply.
         free: Names of the dimensions in `dims` that stay open.
-        whole: The model at the bound sizes, without decomposition.
-        decomposed: Names of the nodes that are decomposed in `bound`.
+        undecomposed_model: Model at the bound sizes, without decomposition.
+        decomposed: Names of the nodes that are decomposed in `bound_model`.
     """
 
-    bound: Model
+    bound_model: Model
     sites: list[Site]
     skipped: list[SkippedSite]
     macs_total: int | None
     dims: dict[str, int]
     free: tuple[str, ...]
-    whole: Model
+    undecomposed_model: Model
     decomposed: tuple[str, ...] = ()
 
 
@@ -72,12 +72,12 @@ def find_products(
 
     Args:
         model: The model.
-        dims: Sizes of symbolic dimensions to bind; the others stay open in the tiled graph.
-        input_shapes: Input name to (dtype or None, shape), which override the model.
-        rules: The user's rules.
-        grouped: How to treat grouped convolutions.
-        pack: The tiles that groups are packed into.
-        decomposable: Names of the nodes that may be decomposed; None for all.
+        dims: Sizes of symbolic dimensions to bind. Other dimensions stay open in the tiled graph.
+        input_shapes: Element type (or None) and shape by input name. They override the model's.
+        rules: Rules of the user.
+        grouped: Treatment of grouped convolutions.
+        pack: Function that returns the tile into which groups are packed.
+        decomposable: Names of the nodes that may be decomposed, or None for all.
     """
     examples, inputs = _example_sizes(model, dims, input_shapes)
     sizes = {**dims, **examples}
@@ -89,7 +89,7 @@ def find_products(
         opened, inferred = _infer_shapes(model, dims, sizes, inputs)
     bound_model = bind_dims(model, opened.main.values)
     with gc_pause():
-        # figures may use defaults that a caller can replace, unlike the tiled graph
+        # the figures may use replaceable defaults, but the tiled graph may not
         figure_shapes = shapes.Inference(model, sizes, inputs) if model.defaults else inferred
         visited = visitor.visit(model, figure_shapes, user_rules=rules)
         totals = layer_tree.totals(visited.leaves, groups=visited.groups)
@@ -111,24 +111,24 @@ def find_products(
             defaults=model.defaults,
         )
         if place.view.opset != model.opset:
-            # a tile function serves the whole model, and is written for one operator set
+            # all parts of a model share the tile functions, which support one operator set
             why = f"its function is of opset {place.view.opset}, the model of opset {model.opset}"
             place_skipped += [SkippedSite(s.name, s.node.op, why, s.runs.macs) for s in place_sites]
             place_sites = []
         sites += place_sites
         skipped += place_skipped
     skipped = [replace(s, reason=refused.get(s.name, s.reason)) for s in skipped]
-    # a share of only the known MACs would be too high: the total counts only if complete
+    # with an incomplete total, the share on tiles would be too high
     total = totals.macs if totals.coverage == 1.0 else None
     return Products(bound_model, sites, skipped, total, sizes, tuple(examples), undecomposed, decomposed)
 
 
 class _Runs(Struct, frozen=True):
-    """How often a node runs at one of its call sites.
+    """Runs of a node at one of its call sites.
 
     Attributes:
-        trips: The number of runs.
-        macs: MACs of all runs.
+        trips: Number of runs.
+        macs: MACs of all runs, or None if unknown.
         early: Whether the data may end a loop early or take another branch.
     """
 
@@ -138,14 +138,13 @@ class _Runs(Struct, frozen=True):
 
 
 Counted = dict[int | str, list[_Runs]]
-"""For every node, by its id, and every site of tiles by its name: how often it runs in each place that it is
-called from, and the MACs."""
+"""Runs and MACs at every call site, by the id of the node or the name of the tiled site."""
 
 
 def _count_runs(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
     single: dict[str, Node] = {}
     for function in model.functions.values():
-        # the analysis makes the leaf of such a function from its call
+        # the analysis lists such a function under its call
         working = [node for node in function.nodes if node.op != "Constant"]
         if len(working) == 1:
             single[function.name] = working[0]
@@ -165,7 +164,7 @@ def _count_runs(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
 
 
 def _run_counts(runs_by_node: Counted, place: SubgraphView, node: Node) -> RunCounts:
-    """How often a node runs; from its place if the analysis does not open the calls around it."""
+    """Returns how often a node runs. A node without an entry in the analysis gets the runs of its place."""
     node_runs = runs_by_node.get(node.metadata.get(SITE_KEY, id(node)))
     if node_runs is None:
         return RunCounts(place.calls)
@@ -186,9 +185,9 @@ def _infer_shapes(
     sizes: Mapping[str, int],
     inputs: Mapping[str, tuple[str | None, Shape]],
 ) -> tuple[shapes.Inference, shapes.Inference]:
-    """Shapes with open dimensions left symbolic, and shapes at the sizes that figures are for."""
+    """Infers shapes twice: with symbolic open dimensions, and at the sizes to which the figures apply."""
     if model.defaults:
-        # sizes of the tiled graph must not depend on a default that a caller can replace
+        # the sizes of the tiled graph must not depend on a replaceable default
         initializers = {n: t for n, t in model.graph.initializers.items() if n not in model.defaults}
         model = replace(model, graph=replace(model.graph, initializers=initializers))
     opened = shapes.Inference(model, dims, inputs)
@@ -202,7 +201,7 @@ def _is_tiled(node: Node) -> bool:
 def _example_sizes(
     model: Model, dims: Mapping[str, int], input_shapes: InputShapes
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, Shape]]]:
-    """Example sizes for open dimensions, and input shapes that bind batches without a name.
+    """Returns example sizes for open dimensions, and input shapes that bind unnamed batch dimensions.
 
     The first dimension of an input is its batch.
     """

@@ -1,7 +1,8 @@
-"""Rules for sites: the settings of one site, from the rules that match it and the specification.
+"""Rules for sites: resolves the settings of a site from the matching rules and the specification.
 
-The first matching rule that sets a value decides it; else the specification does. So one rule may set the
-tile of all convolutions while another, above or below it, switches one of them off.
+The first matching rule that sets a value decides it. Without such a rule, the specification decides. One rule
+may therefore set the tile of all convolutions while another rule, above or below it, excludes one
+convolution.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class SiteChoice(Struct, frozen=True):
     """The settings of a site.
 
     Attributes:
-        tile, edges, form: The requested values.
-        on: Whether it is tiled at all.
-        origins: The source of each value: 'npu.toml:12', 'command line', or '' for the default.
+        tile, edges, form: Requested values.
+        on: Whether the site is tiled at all.
+        origins: Origin of each value: 'npu.toml:12', 'command line', or '' for the default.
     """
 
     tile: tuple[int, int, int]
@@ -47,23 +48,23 @@ class SiteChoice(Struct, frozen=True):
 
 
 _SEARCH_SECONDS = 1.0
-"""Seconds that a user's regular expression may take on a name: some would take forever."""
+"""Time limit in seconds for a regular expression on one name, because some expressions never end."""
 
 SiteRule = TileRule | QuantizeRule
 Rule = TypeVar("Rule", bound=SiteRule)
 
 
 def name_matcher(pattern: str, where: str) -> Callable[[str], Any]:
-    """A function that tests whether a name matches a glob, or 're:' with a regular expression.
+    """Returns a function that tests a name against a glob, or a regular expression after 're:'.
 
-    A regular expression may match any part of a name; a glob must match all of it.
+    A regular expression may match any part of a name. A glob must match the whole name.
 
     Raises:
-        Misuse: The expression is invalid, or takes too long (raised when names are tested).
+        Misuse: The expression is invalid. The returned function raises it if the match takes too long.
     """
     if not pattern.startswith("re:"):
         return re.compile(fnmatch.translate(pattern)).match
-    import regex  # takes 30 ms, and few patterns need it
+    import regex  # imported here because it takes 30 ms and few patterns need it
 
     try:
         search = regex.compile(pattern[3:]).search
@@ -72,7 +73,7 @@ def name_matcher(pattern: str, where: str) -> Callable[[str], Any]:
 
     def matches(name: str) -> Any:
         try:
-            # keep the GIL: waiting for other threads takes longer than testing a few names
+            # keep the GIL, because waiting for it again takes longer than a few matches
             return search(name, timeout=_SEARCH_SECONDS, concurrent=False)
         except TimeoutError:
             raise Misuse(
@@ -85,13 +86,13 @@ def name_matcher(pattern: str, where: str) -> Callable[[str], Any]:
 
 
 class Rules(Generic[Rule]):
-    """Rules prepared for many sites.
+    """Rules prepared for matching many sites.
 
-    A file written by the program has a rule with the name of every site; those are looked up, and only globs
-    are tested one by one.
+    A rule file written by the program has one rule for each site name. These rules are looked up by name.
+    Only globs are tested one by one.
 
     Args:
-        rules: The rules of a specification.
+        rules: Rules of a specification.
 
     Raises:
         Misuse: A condition on the shape, or a regular expression, is invalid.
@@ -108,7 +109,7 @@ class Rules(Generic[Rule]):
                 self._globs.append((index, name_matcher(rule.site or "*", rule.origin or "site")))
 
     def matching(self, name: str, op: str, sizes: tuple[int, int, int] | None) -> Iterator[tuple[int, Rule]]:
-        """The rules that match a site, with their places; `sizes` are its (M, K, N).
+        """Yields the rules that match a site, each with its index; `sizes` are M, K and N of the site.
 
         A complete name matches itself, even if it contains glob characters. Without sizes, no condition on
         the shape matches.
@@ -139,7 +140,7 @@ def tile_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
 
 
 def _check_rule(rule: TileRule) -> None:
-    """Refuses impossible values, with the rule's origin; rules from Python were not checked before."""
+    """Rejects impossible values, with the rule's origin. Rules from Python are first checked here."""
     where = rule.origin or "a rule"
     for name, value, choices in (("form", rule.form, get_args(Form)), ("edges", rule.edges, get_args(Edges))):
         if value is not None and value not in choices:
@@ -149,10 +150,10 @@ def _check_rule(rule: TileRule) -> None:
 
 
 def check_tile(tile: Sequence[int], where: str = "--tile") -> tuple[int, int, int]:
-    """`tile` as (TM, TK, TN).
+    """Returns `tile` as (TM, TK, TN) after checking it.
 
     Raises:
-        Misuse: It is not three integers from 1 to 65,536.
+        Misuse: The tile is not three integers from 1 to 65,536.
     """
     if len(tile) != 3 or not all(isinstance(t, int) and 0 < t <= MAX_TILE for t in tile):
         hint = f"give three sizes from 1 to {MAX_TILE:,}"
@@ -161,14 +162,14 @@ def check_tile(tile: Sequence[int], where: str = "--tile") -> tuple[int, int, in
 
 
 _last: tuple[Sequence[TileRule], Rules[TileRule]] = ((), Rules(()))
-"""The last rules and their prepared form: a plan uses the same rules for every site."""
+"""Cache of the last rules and their prepared form, because all sites of a plan use the same rules."""
 
 
 def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> SiteChoice:
-    """The settings that `spec` gives a site; `sizes` are its (M, K, N).
+    """Returns the settings that `spec` gives a site; `sizes` are M, K and N of the site.
 
     Raises:
-        Misuse: See `tile_rules`.
+        Misuse: A rule is invalid.
     """
     values: dict[str, Any] = {"tile": spec.tile, "edges": spec.edges, "form": spec.form, "on": True}
     rules = _prepared_rules(spec.rules).matching(name, op, sizes) if spec.rules else ()
@@ -198,7 +199,7 @@ def _prepared_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
 
 
 def packing(spec: TileSpec) -> Callable[[str, str, tuple[int, int, int]], tuple[int, int]]:
-    """The tiles for packing the groups of a convolution: (TK, TN) of the tile that `spec` gives it."""
+    """Returns a function that gives (TK, TN) of a convolution's tile by `spec`, for packing groups."""
 
     def pack(name: str, op: str, sizes: tuple[int, int, int]) -> tuple[int, int]:
         _, depth, columns = choose(spec, name, op, sizes).tile

@@ -1,4 +1,4 @@
-"""Settings in force: the settings of every site and their origins (`explorer settings`)."""
+"""Effective tiling settings: the settings of every site and their origins (`explorer settings`)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from explorer.facts.settings import Settings, SiteSettings, UnusedRule
 
 DEFAULT = "default"
 OPEN = "open sizes"
-"""The origin of padded edges at open sizes."""
+"""Origin of padded edges that open sizes require."""
 
 
-def in_force(spec: TileSpec, all_sites: Sequence[SitePlan], chosen_sites: Sequence[SitePlan]) -> Settings:
-    """The settings that `spec` gives all sites.
+def effective_settings(
+    spec: TileSpec, all_sites: Sequence[SitePlan], chosen_sites: Sequence[SitePlan]
+) -> Settings:
+    """Returns the settings that `spec` gives all sites.
 
     Args:
-        spec: The specification.
+        spec: Specification of the user.
         all_sites: All sites.
-        chosen_sites: The sites that `spec.sites` selects.
+        chosen_sites: Sites that `spec.sites` selects.
 
     Raises:
         Misuse: A rule's condition on the shape is invalid.
@@ -54,7 +56,7 @@ def in_force(spec: TileSpec, all_sites: Sequence[SitePlan], chosen_sites: Sequen
 
 
 def unused_rule(rule: SiteRule, names: Sequence[str]) -> UnusedRule:
-    """A rule that matches none of these names, with the most similar name."""
+    """Returns the record of a rule that matches no name in `names`, with the most similar name."""
     similar_names = difflib.get_close_matches(rule.site, names, n=1, cutoff=0.6)
     conditions = (("site", rule.site), ("op", rule.op), ("shape", rule.shape))
     text = ", ".join(f"{name} {value}" for name, value in conditions if value)

@@ -1,7 +1,8 @@
-"""Sites of matmuls: which nodes can be tiled, their sizes, and where the operands are stored.
+"""Sites: the matmuls that can be tiled, their sizes, and the storage of their operands.
 
-The kind of an operator (`kinds`) describes its product as a `Site`, in one normal form: a stack of X (M, K)
-times W (K, N), with functions that write the nodes before and after it.
+A site describes the product of one operator in a normal form: a stack of X (M, K) times W (K, N). Each kind
+of operator (`kinds`) has a function that returns its site. The site also holds functions that write the nodes
+before and after the product.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from explorer.facts.tiling import Grouped
 
 
 class NoSite(Exception):
-    """A node cannot be tiled; the text is the reason."""
+    """Raised for a node that cannot be tiled. The text is the reason."""
 
 
 class LeftAsItWas(NoSite):
-    """A product that could be a site but for one property, `cause`."""
+    """Raised for a product that only one property, `cause`, keeps from being a site."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"{cause}: left as it was")
@@ -33,19 +34,27 @@ class LeftAsItWas(NoSite):
 
 
 OperandBuilder = Callable[[GraphBuilder, Sequence[str]], str]
-"""Writes the nodes that make an operand from the values `Site.inputs`; returns its value name."""
+"""Function that writes the nodes computing an operand from the values `Site.inputs`.
+
+Returns its value name.
+"""
 
 OutputBuilder = Callable[[GraphBuilder, str, Sequence[str]], str]
-"""Writes the nodes from the product, in the accumulator's type, to the site's output; returns its name."""
+"""Function that writes the nodes from the product, in the accumulator's type, to the output.
+
+Returns its name.
+"""
 
 
 class GatheredRows(Struct, frozen=True):
-    """X (M, K) as several gathered rows of another matrix for each row, without copying them.
+    """X (M, K) as an index into the rows of a smaller matrix.
+
+    Each row of X concatenates several of its rows.
 
     Attributes:
-        places: Value name of the matrix, (places, K / taps).
-        index: Value name of the row indices, (M, taps).
-        taps: The number of rows of the matrix in one row of X.
+        places: Value name of the smaller matrix, of shape (places, K / taps).
+        index: Value name of the row indices, of shape (M, taps).
+        taps: Number of rows of the smaller matrix in one row of X.
     """
 
     places: str
@@ -54,25 +63,25 @@ class GatheredRows(Struct, frozen=True):
 
 
 WORDS = ("int16", "uint16")
-"""Integer types that onnxruntime multiplies only as wider ones."""
+"""Integer types that onnxruntime multiplies only after conversion to a wider type."""
 
 PackedTile = Callable[[str, str, tuple[int, int, int]], tuple[int, int]]
-"""Returns (TK, TN) of the tile for a product of this name, operator and size, for packing groups."""
+"""Function that returns (TK, TN) of the tile for a product's name, operator and size, for packing groups."""
 
 
 class Weight(Struct, frozen=True):
-    """A constant right-hand operand (K, N), or a stack of them, with its storage.
+    """A constant right-hand operand (K, N), or a stack of such matrices, with its storage.
 
     Attributes:
-        tensor: The stored tensor: `batch` matrices in sequence.
-        name: The initializer's name, or the value name of the Constant.
+        tensor: Stored tensor: `batch` matrices in sequence.
+        name: Name of the initializer, or value name of the Constant.
         transposed: Whether the stored matrices are (N, K).
-        K, N: Sizes of the operand, not of the stored tensor.
+        K, N: Sizes of the operand, which may differ from those of the stored tensor.
         chain: Nodes between the stored tensor and the product.
-        batch: Matrices in the stack.
-        cut: Returns the block of a matrix with corner (k, n), `cut(matrix, k, n, height, width)`; None if
-            the tensor holds the matrices themselves.
-        layout: A key that distinguishes operands cut from one tensor.
+        batch: Number of matrices in the stack.
+        cut: Function `cut(matrix, k, n, height, width)` that returns the block of a matrix with corner (k,
+            n), or None if the tensor holds the matrices themselves.
+        layout: Key that distinguishes different operands cut from one tensor.
     """
 
     tensor: Tensor
@@ -87,18 +96,18 @@ class Weight(Struct, frozen=True):
 
 
 class RunCounts(Struct, frozen=True):
-    """How often a node runs in one pass of the model; for an If the costliest branch counts.
+    """Number of runs of a node in one pass of the model. For an If, the costliest branch counts.
 
     Attributes:
-        calls: The most runs; None if the data decides.
-        macs: MACs of all runs; None if unknown.
-        each: (number of runs, MACs of each) pairs; empty if unknown.
+        calls: Largest number of runs, or None if the data decides.
+        macs: MACs of all runs, or None if unknown.
+        run_macs: Pairs (number of runs, MACs of one run), or () if unknown.
         at_most: Whether the data may cause fewer runs, by ending a loop early or taking another branch.
     """
 
     calls: int | None = 1
     macs: int | None = None
-    each: tuple[tuple[int, int], ...] = ()
+    run_macs: tuple[tuple[int, int], ...] = ()
     at_most: bool = False
 
 
@@ -106,23 +115,26 @@ class Site(Struct, frozen=True):
     """A product in normal form: `batch` times X (M, K) W (K, N).
 
     Attributes:
-        node: The node that it replaces.
-        label: The base for names of functions: 'Linear', 'Conv'.
+        node: Node that the site replaces.
+        label: Base for names of functions: 'Linear', 'Conv'.
         dtype: Element type of the operands.
-        inputs: Value names of its activations: X, then others such as a computed bias.
-        left: Writes X, (M, K), or (batch, M, K) if `stacked`.
-        right: The weight, or a function that writes W, (K, N) or (batch, K, N).
-        finish: Writes the nodes from the products, (M, N) or (batch, M, N), to the output.
+        inputs: Value names of the activations: X, then others such as a computed bias.
+        left: Function that writes X of shape (M, K), or (batch, M, K) if `stacked`.
+        right: Weight, or a function that writes W of shape (K, N) or (batch, K, N).
+        finish: Function that writes the nodes from the products, (M, N) or (batch, M, N), to the output.
         bias: Whether `finish` adds a bias.
-        dynamic: Those of 'batch', 'M', 'K', 'N' that are known only at run time; their sizes are examples.
-        place: Names of the nodes or functions around it, outermost first.
-        runs: How often it runs.
-        macs: MACs of one run; None if every element of X and W counts, unlike the zeros of packed groups.
-        absorbed: Nodes before `node` that it also replaces if nothing else uses them.
-        other: Element type of W if different from X: unsigned activations times signed weights.
-        in_floats: Why quantized operands are multiplied as floats; '' if they are not, or not quantized.
-        sums: Returns the accumulator that its integers need, from the stored codes; None for floats.
-        taken: Writes X for access by rows; None, or returns None, if `left` is as good.
+        dynamic: Names among 'batch', 'M', 'K', 'N' of sizes known only at run time. Their values are
+            examples.
+        place: Names of the enclosing nodes or functions, outermost first.
+        runs: Number of runs of the node.
+        macs: MACs of one run without the zeros of packed groups, or None if every element of X and W counts.
+        absorbed: Nodes before `node` that the site also replaces if no other node reads their outputs.
+        other: Element type of W if it differs from that of X, else ''. Example: unsigned activations times
+            signed weights.
+        in_floats: Reason why quantized operands are multiplied as floats, or '' if they are not.
+        sums: Function that returns the accumulator that the stored codes need, or None for floats.
+        gather_rows: Function that writes X as `GatheredRows`, or None if `left` is as good.
+            The function may also return None.
     """
 
     node: Node
@@ -145,11 +157,11 @@ class Site(Struct, frozen=True):
     in_floats: str = ""
     sums: Callable[[], Accumulator] | None = None
     absorbed: tuple[Node, ...] = ()
-    taken: Callable[[GraphBuilder, Sequence[str]], GatheredRows | None] | None = None
+    gather_rows: Callable[[GraphBuilder, Sequence[str]], GatheredRows | None] | None = None
 
     @property
     def name(self) -> str:
-        """The path of the node: names of the nodes around it, and its own name or its output's."""
+        """Path of the node: the names of enclosing nodes, and the name of the node or of its output."""
         return "/".join((*self.place, self.node.label))
 
     @property
@@ -159,7 +171,7 @@ class Site(Struct, frozen=True):
 
     @property
     def accumulator(self) -> str:
-        """The type of the sums: float32 for half precision, int32 for bytes, int64 for 16 bits."""
+        """Type of the sums: float32 for half precision, int32 for bytes, int64 for 16-bit integers."""
         if {self.dtype, self.right_dtype} & set(WORDS):
             return "int64"
         wide = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
@@ -172,35 +184,36 @@ class Site(Struct, frozen=True):
 
     @property
     def weight(self) -> Weight | None:
-        """The constant operand; None where both are activations."""
+        """Constant operand, or None if both operands are activations."""
         return self.right if isinstance(self.right, Weight) else None
 
     @property
     def output(self) -> str:
-        """The value name of Y."""
+        """Value name of Y."""
         return self.node.outputs[0]
 
 
 REPLACEABLE = (
     "an operand is an input with a default, which a caller may replace: take it off the graph's inputs"
 )
-"""The reason for a weight that a caller may replace, which tiles would store as a constant."""
+"""Reason for a weight that a caller may replace. Tiles would store it as a constant."""
 
 
 class Constants:
-    """The stored tensors of a graph, found through the nodes that hide them.
+    """Stored tensors of a graph, also behind nodes that only rename or transpose them.
 
     Exporters put Identity (shared parameters), Transpose (nn.Linear) or Constant nodes between a weight and
-    its reader. The chain is followed to the stored tensor, and only the orientation matters. A default that a
-    caller may replace is no constant.
+    the node that reads it. This class follows the chain to the stored tensor. A default that a caller may
+    replace does not count as constant.
 
     Args:
-        graph: The graph to search.
+        graph: Graph to search.
         defaults: Names of stored tensors that a caller may replace.
-        producers: The node that makes each value, if known.
+        producers: Node that produces each value, if already known.
 
     Attributes:
-        replaceable: Whether a replaceable default was met since this was last set to False.
+        replaceable: Whether a replaceable default was met since the caller last set this to False.
+        derived: Weights computed from stored ones, with their axes, by name.
     """
 
     def __init__(
@@ -216,7 +229,7 @@ class Constants:
         """Weights computed from stored ones, with their axes, by name."""
 
     def resolve(self, name: str) -> tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]] | None:
-        """(tensor, its name, the tensor's axes in the value's order, nodes between); None if computed."""
+        """Returns (tensor, its name, its axes in the value's order, nodes between), or None if computed."""
         chain: list[Node] = []
         perms: list[tuple[int, ...] | None] = []
         while name not in self.initializers:
@@ -241,7 +254,7 @@ class Constants:
                 if floats is None:
                     return None
                 self.derived[name] = floats, tuple(range(len(floats.shape)))
-                chain.pop()  # the next look finds it above
+                chain.pop()  # the next iteration finds the tensor at the top of the loop
                 continue
             elif node.op != "Identity":
                 return None
@@ -253,7 +266,7 @@ class Constants:
         return tensor, name, _axes(len(tensor.shape), perms), tuple(chain)
 
     def _stored_tensor(self, name: str) -> Tensor | None:
-        """A stored tensor that is read without a transposition."""
+        """Returns a stored tensor that is read without a transposition."""
         resolved = self.resolve(name)
         if resolved is None or resolved[2] != tuple(range(len(resolved[2]))) or resolved[0].payload is None:
             return None
@@ -263,14 +276,17 @@ class Constants:
         return self.resolve(name) is not None
 
     def matrix(self, name: str, flip: bool) -> Weight | None:
-        """The constant operand `name` as (K, N), or None for a stack; `flip` if the node transposes it."""
+        """Returns the constant operand `name` as (K, N), or None for a stack.
+
+        `flip` if the node transposes it.
+        """
         resolved = self.resolve(name)
         if resolved is None:
             raise NoSite("no operand is constant")
         tensor, stored_name, axes, chain = resolved
         if tensor.payload is None:
             raise NoSite(f"the weight '{stored_name}' carries no data")
-        # leading dimensions of 1 are dropped: (1, K, N) is a matrix
+        # drop leading dimensions of 1: (1, K, N) is a matrix
         matrix_axes = [a for i, a in enumerate(axes) if i >= len(axes) - 2 or tensor.shape[a] != 1]
         if len(matrix_axes) == 1:
             return Weight(tensor, stored_name, False, tensor.shape[matrix_axes[0]], 1, chain)
@@ -284,18 +300,18 @@ class Constants:
 
 def _axes(rank: int, perms: list[tuple[int, ...] | None]) -> tuple[int, ...]:
     axes = tuple(range(rank))
-    for perm in reversed(perms):  # the one nearest to the tensor was found last
+    for perm in reversed(perms):  # the search found the permutation nearest to the tensor last
         axes = tuple(axes[i] for i in perm) if perm is not None else axes[::-1]
     return axes
 
 
 class SiteContext:
-    """The graph around a node, as a kind needs it.
+    """Facts about the graph that the kind of a node needs.
 
     Attributes:
         constants: Stored tensors behind values.
-        grouped: How to treat grouped convolutions.
-        pack: The tiles that groups are packed into.
+        grouped: Treatment of grouped convolutions.
+        pack: Function that returns the tile into which groups are packed.
         opset: Version of the default operator set.
     """
 
@@ -319,14 +335,14 @@ class SiteContext:
         self.opset = model.opset
 
     def dtype(self, name: str) -> str | None:
-        """The element type of a value; None if unknown."""
+        """Returns the element type of a value, or None if unknown."""
         if name in self.codes:
             return self.codes[name][0]
         info = self._shapes.get(name)
         return info.dtype if info is not None else None
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a value at the sizes that figures are for.
+        """Returns the shape of a value at the sizes to which the figures apply.
 
         Raises:
             NoSite: The shape is unknown.
@@ -334,17 +350,21 @@ class SiteContext:
         return self._sizes(self._shapes.get(self._value(name)))
 
     def static(self, name: str) -> tuple[int, ...]:
-        """As `shape`, for a value whose shape must be the same in every run."""
+        """Returns the shape of a value, which must be the same in every run.
+
+        Raises:
+            NoSite: The shape is unknown or may vary.
+        """
         return self._sizes(self._declared.get(self._value(name)))
 
     def known(self, name: str, *, static: bool = False) -> tuple[int, ...] | None:
-        """As `shape` or `static`, but None if unknown."""
+        """Returns the result of `shape` or `static`, or None instead of raising."""
         with contextlib.suppress(NoSite):
             return self.static(name) if static else self.shape(name)
         return None
 
     def opened(self, name: str) -> frozenset[int]:
-        """The axes of a value whose lengths are known only at run time."""
+        """Returns the axes of a value whose lengths are known only at run time."""
         name = self._value(name)
         info, known_info = self._declared.get(name), self._shapes.get(name)
         if info is None or info.shape is None:
@@ -364,7 +384,7 @@ class SiteContext:
             raise NoSite("the shape of its activation is not known")
         unknown: list[Dim] = [None] if shape is None else [d for d in shape if not isinstance(d, int)]
         if shape is None or unknown:
-            # inference may have lost the dimension's name, in a product or a concatenation
+            # shape inference loses the name of a dimension in a product or a concatenation
             names = [d for d in self._free if d in unknown] or list(self._free)
             if not names:
                 raise NoSite("the shape of its activation depends on the data")
@@ -374,4 +394,4 @@ class SiteContext:
 
 
 Kinds = Mapping[tuple[str, str], Callable[[Node, SiteContext], Site]]
-"""(domain, operator) -> the function that returns a node's site; it raises `NoSite` if there is none."""
+"""Function that returns a node's site or raises `NoSite`, by (domain, operator)."""

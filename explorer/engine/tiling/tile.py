@@ -1,7 +1,6 @@
 """Tiling of a graph: writes the sites of a plan as tile products.
 
-Other nodes keep their bytes; unused weights are dropped; new weights are payloads that are computed while the
-file is written.
+Other nodes keep their bytes. Unused weights are dropped. New weights are computed while the file is written.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     """Returns the model with every planned site written as tile products.
 
     Args:
-        model: The original, its dimensions bound as the plan says (`bind_dims`).
+        model: The original, with dimensions bound by `bind_dims` as in the plan.
         plan: The plan.
-        sites: The sites of the plan, in the plan's order, from `model`.
+        sites: Sites of the plan in the plan's order, found in `model`.
 
     Returns:
         A new model; `model` is not changed.
@@ -53,8 +52,8 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         for nodes in (model.graph.nodes, *(f.nodes for f in model.functions.values()))
         for node in _all_nodes(nodes)
     )
-    emission = Emission(opset=model.opset, taken=set(value_names(model.graph)), quantized=quantized)
-    # functions of an earlier tiling stay; the same name means the same body
+    emission = Emission(opset=model.opset, used_names=set(value_names(model.graph)), quantized=quantized)
+    # keep the functions of an earlier tiling: the same name implies the same body
     emission.functions.update({f.name: f for f in model.functions.values() if f.domain == DOMAIN})
     planned = {id(s.node): (s, p) for s, p in zip(sites, plan.sites, strict=True)}
     bypassed = {id(n) for s in sites if s.weight is not None for n in s.weight.chain}
@@ -71,7 +70,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     new_graph = Graph(
         name=graph.name,
         nodes=gathered(nodes),
-        # up to IR version 3 inputs list all stored tensors, later only those that a caller may replace
+        # up to IR version 3, inputs list all stored tensors; later, only replaceable ones
         inputs=tuple(
             v
             for v in graph.inputs
@@ -79,7 +78,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         ),
         outputs=graph.outputs,
         initializers=_used_weights({**graph.initializers, **emission.initializers}, emission, used_names),
-        # declarations of values that stay are still true
+        # declarations of the remaining values are still valid
         values=graph.values,
         extra=graph.extra,
     )
@@ -98,7 +97,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
 def _used_weights(
     tensors: Mapping[str, Tensor], emission: Emission, used_names: set[str]
 ) -> Mapping[str, Tensor]:
-    """The stored tensors that are used."""
+    """Returns the stored tensors that are used."""
     used_tensors = {name: tensor for name, tensor in tensors.items() if name in used_names}
     bundles = [bundle for bundle in emission.bundles.values() if bundle.names[0] in used_names]
     return Tensors(used_tensors, bundles) if bundles else used_tensors
@@ -110,7 +109,7 @@ Planned = Mapping[int, tuple[Site, SitePlan]]
 def _replace_nodes(
     nodes: Sequence[Node], planned: Planned, bypassed: set[int], emission: Emission
 ) -> list[Node]:
-    """The nodes of a graph with planned ones replaced by tile products, in its bodies, too."""
+    """Returns the nodes of a graph and its bodies, with tile products in place of the planned nodes."""
     new_nodes: list[Node] = []
     # runtimes require unique node names in a graph
     names = {node.name for node in nodes if id(node) not in planned}
@@ -118,7 +117,7 @@ def _replace_nodes(
         if id(node) in planned:
             site, site_plan = planned[id(node)]
             tile_nodes = emit(site, site_plan, emission)
-            # torch's exporter notes the module: one node keeps it for the site, not all 14,336
+            # torch's exporter records the module as metadata: keep it on one node, not on all 14,336
             origin = {key: text for key, text in node.metadata.items() if key.startswith("pkg.torch.onnx.")}
             tile_nodes[0].metadata = {**origin, **tile_nodes[0].metadata}
             for tile_node in tile_nodes:
@@ -135,7 +134,7 @@ def _replace_nodes(
 
 
 def _tile_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emission) -> Node:
-    """The node with tiled bodies; the node itself if they contain no planned node."""
+    """Returns the node with tiled bodies, or the node itself if no body has a planned node."""
     changed: dict[str, Graph] = {}
     for name, body in subgraphs(node):
         if any(id(inner) in planned for inner in _all_nodes(body.nodes)):
@@ -147,7 +146,7 @@ def _tile_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emi
 
 
 def _tile_function(function: Function, planned: Planned, bypassed: set[int], emission: Emission) -> Function:
-    """The function with a tiled body; the function itself if it contains no planned node.
+    """Returns the function with a tiled body, or the function itself without a planned node.
 
     A function cannot read initializers, so its weights become Constants.
     """
@@ -172,13 +171,13 @@ def _tile_function(function: Function, planned: Planned, bypassed: set[int], emi
 
 
 def _materialize(tensor: Tensor) -> Tensor:
-    """A tensor with its bytes in memory, as attributes require."""
+    """Returns a tensor with its bytes in memory, as attributes require."""
     assert tensor.payload is not None
     return replace(tensor, name="", payload=Inline(b"".join(tensor.payload.pieces())))
 
 
 def _all_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
-    """Nodes and the nodes in their bodies; a `NodeRun` counts as one."""
+    """Yields nodes and the nodes in their bodies. A `NodeRun` counts as one node."""
     for node in node_sequence(nodes):
         yield node
         for _, body in subgraphs(node):
@@ -186,11 +185,11 @@ def _all_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
 
 
 def pruned(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tuple[list[Node], set[str]]:
-    """Drops bypassed nodes whose outputs are unused; returns the rest and the names in use.
+    """Drops bypassed nodes whose outputs are unused. Returns the remaining nodes and the used names.
 
     Args:
         nodes: Nodes of a graph, in order.
-        outputs: Names that are used in any case.
+        outputs: Names that always count as used.
         bypassed: Ids of the nodes that may be dropped.
     """
     used_names = set(outputs)
@@ -209,10 +208,10 @@ def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
 
     Args:
         model: The model.
-        shapes: Every value of the main graph as inferred with `dims`.
+        shapes: Every value of the main graph, inferred at the bound sizes.
 
     Returns:
-        The model without declared intermediate shapes, which belong to the symbolic model.
+        The model without declared intermediate shapes, which apply only to the symbolic model.
     """
     graph = model.graph
     feeds = [info for value in graph.feeds if (info := shapes.get(value.name)) is not None]

@@ -75,7 +75,7 @@ class EvaluateSpec(SampleSpec, frozen=True):
 
 
 class ClassScore(Struct, frozen=True):
-    """Score of one class: the number of its samples, and how many of them a model classified correctly."""
+    """Score of one class: the number of its samples, and the number that a model classified correctly."""
 
     label: int
     samples: int
@@ -126,8 +126,8 @@ class ModelScore(Struct, frozen=True):
         scores: Kind of the output of a classification: 'probabilities' if every row is a distribution, or
             'logits', to which a softmax is applied.
         mean_absolute: Mean absolute error of a regression.
-        r2: Coefficient of determination of a regression: the mean over the predicted numbers whose labels
-            vary, or None if none vary.
+        r2: Coefficient of determination of a regression: the mean over the predicted numbers with varying
+            labels, or None if no label varies.
         undefined: Number of labels for which the output is NaN or Inf. They count as wrong and have no loss.
         agreement: Comparison with the first model, or None for the first model itself.
         classes: Scores of the classes that occur in the labels.

@@ -65,7 +65,7 @@ class TrainingRun(Struct, frozen=True, kw_only=True):
         seed: Seed of the random numbers.
         epochs: Scores of the epochs in order.
         best: Epoch with the lowest held-out loss.
-        output: Path of the file with the weights of that epoch, or '' if none was requested.
+        output: Path of the file with the weights of the best epoch, or '' if no file was requested.
         weights: Origin of the weights at the start of the first epoch.
     """
 

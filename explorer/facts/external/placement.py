@@ -68,8 +68,8 @@ class Placement(Struct, frozen=True):
         layers: Number of layers that each provider runs.
         partitions: Partitions in execution order.
         boundaries: Tensors that move from one provider to another.
-        bytes: Bytes of all boundaries whose size is known.
-        unknown: Number of boundaries whose size is unknown.
+        bytes: Bytes of all boundaries of known size.
+        unknown: Number of boundaries of unknown size.
         fused: Layers that run as a single operator.
         removed: Paths of layers that do not run: onnxruntime computes them when it loads the model, or
             removes them.

@@ -42,8 +42,8 @@ class GraphBox(Struct, frozen=True):
 
     Attributes:
         role: Role of the box.
-        row: Id of its layer, or of the first layer if it represents several. None for an input or output.
-        path: Path of that layer, or the name of an input or output.
+        row: Id of its layer, or of the first of several layers, or None for an input or output.
+        path: Path of the layer `row`, or the name of an input or output.
         name: Label of the box: the path without the path of the drawn group.
         kind: Operator, class or group, as in the layer tree; type of an input or output.
         family: Family of the operator, see `base.families`.
@@ -52,13 +52,13 @@ class GraphBox(Struct, frozen=True):
             box represents all calls. Figures are those of all calls.
         layers: Number of layers in the box, without folded ones.
         tiles: Tiles of the box as text: '1,234 tiles 64x64x64', or '' if it is not tiled.
-        figures: Figures by the names of `FIGURES`, summed over the layers of the box. None if unknown.
+        figures: Figures by the names of `FIGURES`, summed over the layers of the box, or None if unknown.
         outside: Figures from outside the program by column name. Columns without a figure are missing.
         status: Status of the figures, as in `Layer`.
         attributes: Attributes of the layer, as in `Layer`.
         rows: Half-open range of row ids that the box represents, or None for an input or output.
         unfolds: Half-open range of row ids that replace the box when it is unfolded. For a run, the rows of
-            its first group. None if the box has nothing inside.
+            its first group. None if the box cannot be unfolded.
         lit: Whether the highlighted path goes through the box.
         open: Whether the inside of the box is shown first.
         rank: Rank of the box in the drawing, 0 at the top.

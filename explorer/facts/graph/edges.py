@@ -16,7 +16,7 @@ class RowEdges(Struct, frozen=True):
         readers: Row ids of the readers of the same edges.
         nodes: Ids of the rows that produce or read a tensor. A group is included only if it does so itself,
             as a loop does.
-        followers: Ids of those `nodes` that read a tensor of the node before them.
+        followers: Ids of the rows in `nodes` that read a tensor of the preceding row in `nodes`.
         constants: Ids of the rows that hold only constants and shape arithmetic. A drawing omits them.
         unknown: Reason why the edges are unknown, or '' if they are known.
     """

@@ -42,7 +42,7 @@ class FxGraph(Struct, frozen=True):
 
     Attributes:
         traced_by: Tracer of the graph: 'torch.fx', or 'torch.export' if torch.fx cannot trace the module.
-        reason: Reason why torch.fx cannot trace the module, and the place of the failure; '' if it can.
+        reason: Reason why torch.fx cannot trace the module, and the place of the failure, or '' if it can.
         kinds: Number of nodes of each of the six kinds.
         modules: Number of calls of each class of module, most calls first.
         nodes: Nodes in the order of the graph.

@@ -1,4 +1,4 @@
-"""Facts about two models that were timed in turn: the layers whose time changed, and the significance."""
+"""Facts about two models that were timed in turn: the changes in time by layer, and their significance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from explorer.facts.profile.profile import Profile, Spread
 
 
 class LayerChange(Struct, frozen=True):
-    """A row of both models, or of one of them, with the time of the layers in it.
+    """A row of one or both models, with the time of the layers in it.
 
     Attributes:
         path: Path of the row in the first model, or in the second if the first has no such row.
@@ -16,9 +16,10 @@ class LayerChange(Struct, frozen=True):
         after_path: Path in the second model, or '' if the row has no counterpart there.
         status: Status of the row, as in the tree comparison: 'same', 'tiled', 'quantized', 'added',
             'removed', ...
-        before: Seconds of one run of the first model that the layers of the row take, or None if none of them
+        before: Seconds that the layers of the row take in one run of the first model, or None if no layer
             runs.
-        after: The same for the second model.
+        after: Seconds that the layers of the row take in one run of the second model, or None if no layer
+            runs.
         difference: Seconds after minus seconds before. A row that does not run takes 0 s.
         significant: Whether the 95 % intervals of the medians do not overlap. With too few runs for an
             interval, True if a rank test gives equal times a probability of at most 1 in 20, otherwise None.

@@ -54,7 +54,7 @@ class CacheLevel(Struct, frozen=True):
     Attributes:
         processors: Number of processors that share the cache, or 0 if the system does not report it.
         bytes_per_second: Bytes per second of a sum of two arrays that fit into the caches of this level, all
-            threads together, but not into smaller caches. None if calling the runtime takes most of the time.
+            threads together, but not into smaller caches. None if the call of the runtime dominates the time.
     """
 
     level: int
@@ -71,7 +71,7 @@ class MeasuredMachine(Struct, frozen=True):
         threads: Number of threads of the kernels.
         runtime: Name and version of the runtime that ran the kernels: 'onnxruntime 1.32.0'.
         date: Date of the measurement: '2026-11-23'.
-        peaks: Peak rates by number type. The types in `refused` have none.
+        peaks: Peak rates by number type, without the types in `refused`.
         bandwidth: Time of a sum of two arrays that fit into no cache: two arrays are read and one is written
             (STREAM's Add).
         launch: Seconds of one tiny node in a long chain.

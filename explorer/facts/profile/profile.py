@@ -1,8 +1,8 @@
 """Facts about measured time: the duration of a run, layer by layer, and the time outside of layers.
 
 The times add up: `wall_seconds` is the sum of the layers, the named parts in `other` and `overhead_seconds`,
-minus `slowed_seconds`. No time is divided by a guess. If one kernel does the work of several layers, one of
-them has its time and the others refer to it.
+minus `slowed_seconds`. Times are never divided by a guess. If one kernel does the work of several layers, one
+layer has its time, and the other layers refer to this layer.
 """
 
 from __future__ import annotations
@@ -132,14 +132,15 @@ class LayerTime(Struct, frozen=True):
         share: Share of `Profile.wall_seconds`, or of the time of all kernels under the profiler if that is
             longer.
         macs_per_second: Multiply-accumulates of the layer and of the layers in `holds`, divided by the median
-            seconds. None if unknown or if there are none.
-        bytes_per_second: Bytes that the same layers read and write, divided by the median seconds. None if
+            seconds, or None if they are unknown or the layers have no MACs.
+        bytes_per_second: Bytes that these layers read and write, divided by the median seconds, or None if
             unknown.
         predicted_seconds: Predicted seconds, or None without a prediction.
         limit_seconds: Least possible seconds on `Profile.machine`, of the layer and the layers in `holds`, or
             None if unknown.
-        within: Path of the layer whose kernel also does the work of this one, or '' if it has its own kernel.
-        holds: Paths of the layers whose work this layer's kernel also does.
+        within: Path of another layer with a kernel that also does the work of this layer, or '' if this layer
+            has its own kernel.
+        holds: Paths of other layers that are computed by this layer's kernel.
         allocated_bytes: Bytes that the kernels of the layer allocated, or None if the profiler does not tell.
         peak_bytes: Largest number of bytes in use at one time, or None if the profiler does not tell.
         backward_seconds: Part of `seconds` that belongs to the backward pass of a training step, or None if
@@ -197,7 +198,8 @@ class OperatorTime(Struct, frozen=True):
         self_seconds: Seconds without the operators that it calls, or None if it is the same as `seconds`.
         allocated_bytes: Bytes that the operator itself allocated minus the bytes that it freed, or None if
             the profiler does not tell.
-        total_bytes: The same with the operators that it calls.
+        total_bytes: Bytes that the operator and the operators that it calls allocated minus the bytes that
+            they freed, or None if the profiler does not tell.
     """
 
     op: str
@@ -255,8 +257,8 @@ class Profile(Struct, frozen=True):
         wall: Seconds of one run from the call to the result, measured without a profiler.
         overhead_seconds: Part of `wall_seconds` outside of `layers` and `other`: the runtime's own work and
             gaps. 0 if the layers and `other` took longer under the profiler than a run without it.
-        slowed_seconds: Seconds by which they took longer in that case: the cost of the profiler within
-            kernels.
+        slowed_seconds: Seconds by which `layers` and `other` took longer in that case: the cost of the
+            profiler within kernels.
         other: Times of kernels that belong to no layer, by name.
         layers: Times of the layers in execution order, with layers that have no time of their own.
         operators: Times by operator, the most expensive first.
@@ -264,8 +266,8 @@ class Profile(Struct, frozen=True):
         removed: Paths of layers that do not run: the runtime computes them when it loads the model, or
             removes them.
         runs: Number of timed runs without the profiler.
-        warmup: Number of untimed runs before those.
-        settled: Whether the 95 % interval of the median wall time is within 5 % of it.
+        warmup: Number of untimed runs before the timed runs.
+        settled: Whether the 95 % interval of the median wall time is within 5 % of the median.
         stopped: Reason why the measurement ended.
         profiler_overhead: Extra time of a run under the profiler, as a share of a run without it, or None if
             unknown.
@@ -276,7 +278,7 @@ class Profile(Struct, frozen=True):
         device: Device that ran the model: 'cpu', 'cuda'.
         threads: Number of threads for operators.
         batch: Size bound to the open first dimension, or None if none was bound.
-        rows: Number of samples per run: the first dimension of the first input. None if it has no dimensions.
+        rows: Number of samples per run (first dimension of the first input), or None for a scalar input.
         optimize: Requested optimization level: 'none', 'basic', 'extended' or 'all'; '' if the runtime has no
             levels.
         runtime: Name and version of the runtime: 'onnxruntime 1.32.0'.
@@ -352,7 +354,7 @@ class BatchTime(Struct, frozen=True):
 
 
 class ProfileSeries(Struct, frozen=True):
-    """Profiles of one model at several batch sizes: a table of them, and each profile."""
+    """Profiles of one model at several batch sizes: a table of the times, and each profile."""
 
     batches: tuple[BatchTime, ...]
     profiles: tuple[Profile, ...]

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class OperatorCount(Struct, frozen=True):
-    """Number of layers of one operator type, and of those that take a number format."""
+    """Number of layers of one operator type: all, and by whether they take a number format."""
 
     op: str
     total: int
@@ -50,8 +50,8 @@ class QuantizedLayer(Struct, frozen=True):
     Attributes:
         weight: Number format of the weight after quantization, its element type if it was kept, or '' if the
             layer has no weight.
-        input: The same for the input.
-        bias: The same for the bias.
+        input: Number format of the input after quantization, its element type if it was kept, or ''.
+        bias: Number format of the bias after quantization, its element type if it was kept, or ''.
         before: Element type of the weight (or of the input) before quantization.
         granularity: Part of the weight that shares a scale: 'tensor', 'channel', '4 channels' (the groups of
             a transposed convolution, the directions of an LSTM) or 'block 32'; '' if the weight has no scale.
@@ -60,19 +60,18 @@ class QuantizedLayer(Struct, frozen=True):
         weight_max_error: Largest absolute error of the stored weight against the original.
         weight_rms_error: RMS error of the stored weight against the original.
         weight_snr_db: Signal-to-noise ratio of the weight in dB, 10 log10(sum w**2 / sum (q - w)**2).
-            Infinite if nothing is lost, minus infinite if NaN or infinity occur or the original is zero
+            Infinity if both are equal, minus infinity if NaN or infinity occur or the original is zero
             throughout, None if the weight was not changed or not measured.
         input_snr_db: Signal-to-noise ratio in dB of quantizing the input alone, on the original model's
             values.
         output_snr_db: Signal-to-noise ratio in dB of the layer's output against the original layer's. Both
-            layers read the original model's values, so the error is the layer's own. None if the layer was
-            not run.
+            layers read the original model's values, so the ratio excludes the errors of earlier layers. None
+            if the layer was not run.
         saturated: Share of input values that exceed the range of the format by more than rounding. None if
             the layer was not run or its blocks choose their own range (mx formats).
         macs: Multiply-accumulates of one run at the sizes of the samples.
         bitops_before: BitOPs before quantization.
-        bitops: BitOPs: macs x bits of the weight x bits of the input (bits of both inputs if there is no
-            weight).
+        bitops: BitOPs: macs x bits of the weight x bits of the input. Without a weight, bits of both inputs.
         weight_bytes_before: Bytes of the weight before quantization.
         weight_bytes: Bytes of the weight in its format, with the scales and nonzero zero points that hardware
             needs. The file is of the same size if ONNX has a type for the format.
@@ -175,11 +174,10 @@ class RuntimeKernels(Struct, frozen=True):
     Attributes:
         runtime: Name and version of the runtime, 'onnxruntime 1.32.0', with its default options at the level
             'extended'.
-        instructions: Instruction set of this processor for products of bytes: 'avx2', 'avx512_vnni'; '' if
+        instructions: Instruction set of this processor for products of bytes: 'avx2', 'avx512_vnni', or '' if
             unknown.
         layers: Number of layers that take a number format.
-        integer_layers: Number of those layers that run on integer kernels, or None if the file was not
-            examined.
+        integer_layers: Number of these layers on integer kernels, or None if the file was not examined.
         kernels: Number of layers on each kernel.
         problem: Reason why the file was not examined, or ''.
     """
@@ -220,7 +218,7 @@ class Quantization(Struct, frozen=True):
 
     Attributes:
         layers: Layers in the order of the graph.
-        worst: Name of the layer whose output lost most accuracy.
+        worst: Name of the layer with the lowest output SNR, or '' if unknown.
         output: Path of the written file, or '' if only the settings were requested.
         calibration: Source of the ranges and errors: 'calib.npz, 64 samples', 'random inputs, seed 0'; '' for
             none.

@@ -56,7 +56,7 @@ class FormatRow(Struct, frozen=True):
         fingerprint: Digest of the model's content, or '' if no results file is kept.
         opening: Options with which the model was opened, as the user typed them.
         scope: Layers that take the format: 'all', 'only' one layer, all 'without' one layer, or 'mixed'.
-        format: Number format of those layers. For 'mixed', the formats in use, separated by commas.
+        format: Number format of the layers in `scope`. For 'mixed', the formats in use, separated by commas.
         layer: Layer of the scopes 'only' and 'without'. For 'mixed', the layer that changed last. Otherwise
             ''.
         changed: Number of layers that take a format.
@@ -67,14 +67,14 @@ class FormatRow(Struct, frozen=True):
         bitops_before: BitOPs of the model before quantization.
         bitops: BitOPs of the model after quantization.
         output: Output of the model with the lowest SNR. The next four figures apply to it.
-        snr_db, cosine, top1, top5: Agreement of that output with the original's, as in `OutputAgreement`.
+        snr_db, cosine, top1, top5: Agreement of this output with the original's, as in `OutputAgreement`.
         calibration: Source of the ranges and errors.
         config: Settings that reproduce the row with `quantize --config`.
         command: Command that reproduces the row. If options cannot express it, it reads a file with `config`.
         seconds: Seconds to quantize and run the model.
         error: Reason why the row has no figures, or ''.
-        pareto: Whether the row is on the Pareto front: no other row of the model has fewer bytes, fewer
-            BitOPs or a higher SNR without being worse in another of them.
+        pareto: Whether the row is on the Pareto front: every other row of the model has more bytes, more
+            BitOPs or a lower SNR, or equals this row in all three.
     """
 
     key: str

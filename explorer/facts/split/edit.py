@@ -63,7 +63,7 @@ class EditSpec(Spec, frozen=True):
 
 
 class TypeChange(Struct, frozen=True):
-    """An output of the model whose type or shape the edit changed, each as text: 'float32 1x64x56x56'."""
+    """A model output with another type or shape after the edit, each as text: 'float32 1x64x56x56'."""
 
     name: Words
     before: str

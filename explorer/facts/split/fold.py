@@ -47,7 +47,7 @@ class FoldedNode(Struct, frozen=True):
         op: Operator of the removed node.
         into: Names of the nodes that do its work now. Empty if the node did nothing or became a stored
             tensor.
-        op_into: Operator of those nodes.
+        op_into: Operator of the nodes `into`.
     """
 
     name: str
@@ -73,7 +73,7 @@ class FoldStep(Struct, frozen=True):
         folded: Nodes that were removed.
         left: Nodes that have a foldable operator but were kept.
         nodes: Number of nodes after the step, in the main graph, bodies and functions.
-        nodes_before: The same number before the step.
+        nodes_before: Number of nodes before the step, in the main graph, bodies and functions.
         weight_bytes: Bytes of the stored tensors after the step.
         weight_bytes_before: Bytes of the stored tensors before the step.
         verification: Proof that both models compute the same outputs, or None if none was requested.

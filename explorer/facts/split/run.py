@@ -13,7 +13,7 @@ class StageRun(Struct, frozen=True):
     Attributes:
         file: Name of the file in the folder of the split.
         seconds: Median seconds of its runs while no other stage worked.
-        link_seconds: Median seconds from its end to the start of the next stage; 0 for the last stage.
+        link_seconds: Median seconds from its end to the start of the next stage, or 0 for the last stage.
         busy: Share of the pipeline's time in which the stage worked, from 0 to 1.
         pid: Process id of the stage.
         worker: Worker of the cluster that ran the stage, or '' if it ran on this machine.

@@ -94,8 +94,8 @@ class StageTraining(Struct, frozen=True):
 
     Attributes:
         parameters: Bytes of the parameters of the stage's layers.
-        gradients: Bytes of the gradients of those parameters.
-        optimizer: Bytes of the optimizer's state for those parameters.
+        gradients: Bytes of the gradients of these parameters.
+        optimizer: Bytes of the optimizer's state for these parameters.
         activations: Bytes of the activations that one micro-batch keeps until its backward pass.
         in_flight: Number of micro-batches whose activations are kept at the same time.
         total: Bytes of the parameters, gradients, optimizer state and the activations of all micro-batches in
@@ -120,7 +120,7 @@ class Stage(Struct, frozen=True):
         first: Path of the first layer of the stage.
         last: Path of the last layer of the stage.
         layers: Number of operators.
-        weight_bytes: Bytes of the stored weights. A weight that several stages use counts in each of them.
+        weight_bytes: Bytes of the stored weights. A weight that several stages use counts in each stage.
         macs: Multiply-accumulates of one run at the bound sizes, or None if unknown.
         activation_bytes: Bytes of the activations at the bound sizes, or None if unknown.
         cost: Cost that the search balanced, in the unit `Split.unit`.
@@ -207,15 +207,15 @@ class Split(Struct, frozen=True):
         balance: Mean cost of the stages divided by the largest, at most 1.
         shared: Names of the stored tensors that several stages hold.
         forecast: Speed of the pipeline, or None if no time is known.
-        by_macs: Forecast in MACs in place of seconds, if no time is known: it assumes that time is
+        by_macs: Forecast in MACs instead of seconds, if no time is known. It assumes that time is
             proportional to MACs.
         counts: Figures of splits into fewer and more stages, for comparison.
         machines: Names of the machines that run the stages.
         output: Path of the written folder, or '' if none was written.
         verification: Proof of the stages against the full model, or None if nothing was written.
         exact: Whether the stages, run one after the other, gave the outputs of the full model bit for bit.
-            Outputs that depend on random numbers are not compared. None if the stages were not run or no
-            output is left to compare.
+            Outputs that depend on random numbers are not compared. None if the stages did not run or every
+            output depends on random numbers.
         rounded: 'float16' if `exact` holds for the full model with the values at the cuts rounded to float16,
             or '' if nothing had to be rounded. The runtime keeps more precision inside a graph.
         outputs: Comparison of the outputs with the optimizations of the runtime turned on, within rounding.

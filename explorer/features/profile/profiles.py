@@ -99,7 +99,7 @@ def compare_profiles(
         BadModel: One of the models cannot run.
         Cancelled: `cancel` returned True.
     """
-    where = session.parts.models.at(before), session.parts.beside(after, other)
+    where = session.parts.models.at(before), session.parts.second_model(after, other)
     return session.parts.of(Profiler).compare(
         *where, spec or ProfileSpec(), batches, machine, on_progress, cancel
     )

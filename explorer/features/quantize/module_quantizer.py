@@ -20,7 +20,7 @@ from explorer.engine.convert.module_to_quantized import (
 )
 from explorer.engine.convert.module_twin import has_layers, replaceable
 from explorer.engine.models.torch.module import TorchModel
-from explorer.engine.quantize.settings import in_force
+from explorer.engine.quantize.settings import effective_settings
 from explorer.facts import Analysis, HistoryEntry
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
@@ -109,7 +109,7 @@ class ModuleQuantizer:
 
     def settings(self, spec: QuantizeSpec) -> QuantizeSettings:
         """Return the settings of every layer of the current state under `spec`."""
-        settings = in_force(spec, self._choice(spec).choices)
+        settings = effective_settings(spec, self._choice(spec).choices)
         return replace(settings, layers=tuple(replace(layer, form="module") for layer in settings.layers))
 
     def _choice(self, spec: QuantizeSpec) -> ModuleChoice:

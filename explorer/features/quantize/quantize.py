@@ -28,18 +28,18 @@ from explorer.engine.progress import report
 from explorer.engine.quantize import calibration
 from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.choice import LayerChoice, choose
-from explorer.engine.quantize.errors import agree, run_errors
-from explorer.engine.quantize.grids import Grids, range_uses, sound
-from explorer.engine.quantize.integers.bias_correction import corrected, read_axes
-from explorer.engine.quantize.integers.chains import chained
+from explorer.engine.quantize.errors import add_outputs, run_errors
+from explorer.engine.quantize.grids import Grids, exclude_nonfinite, range_uses
+from explorer.engine.quantize.integers.bias_correction import correct_biases, read_axes
+from explorer.engine.quantize.integers.chains import link_chains
 from explorer.engine.quantize.integers.channel_means import ChannelMeans
-from explorer.engine.quantize.layers import Sizes, find_layers, in_reach
+from explorer.engine.quantize.layers import Sizes, find_layers, inline_layers
 from explorer.engine.quantize.original import OriginalRuns
-from explorer.engine.quantize.quantize import kept_names, quantized
-from explorer.engine.quantize.settings import in_force
+from explorer.engine.quantize.quantize import kept_names, quantize_model
+from explorer.engine.quantize.settings import effective_settings
 from explorer.engine.quantize.speed import stock_runtime
-from explorer.engine.quantize.speed.fast_forms import resolved
-from explorer.engine.quantize.write.opset import least_opset, raised
+from explorer.engine.quantize.speed.fast_forms import resolve_fast_form
+from explorer.engine.quantize.write.opset import least_opset, raise_opset
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
 from explorer.engine.tiling.products import find_products
@@ -103,7 +103,7 @@ class Quantizer:
         model = self._models.graph(self._models.current, on_progress)
         last = self._last_graph
         if last is None or last[0][0] is not model or last[0][1] is not self._folds:
-            reached = in_reach(model)
+            reached = inline_layers(model)
             last = (model, self._folds), fold(reached, "batchnorm")[0] if self._folds else reached
             self._last_graph = last
         return last[1]
@@ -120,7 +120,7 @@ class Quantizer:
         if request.calibrate:
             self._samples(plan.model, request).check()
         grids = Grids({})
-        plan = replace(plan, choices=sound(plan.choices, grids))
+        plan = replace(plan, choices=exclude_nonfinite(plan.choices, grids))
         return replace(self._answer(plan, grids, {}, request, None, weights=False), notes=notes)
 
     def _resolve_form(
@@ -135,7 +135,7 @@ class Quantizer:
         operators = [
             choice.layer.op for choice in self._apply_spec(model, auto_request).choices if not choice.reason
         ]
-        fast = resolved(request.spec, operators, instructions(), onnxruntime.__version__)
+        fast = resolve_fast_form(request.spec, operators, instructions(), onnxruntime.__version__)
         self._folds = fast.spec.form == "chain"
         return replace(request, spec=fast.spec), fast.notes
 
@@ -143,8 +143,8 @@ class Quantizer:
         """Return the settings that `spec` gives every layer of the current model."""
         model = self._graph(on_progress)
         spec = self._resolve_form(QuantizeRequest(spec), on_progress)[0].spec
-        return in_force(
-            spec, sound(self._apply_spec(model, spec, sized=True).choices, Grids({}), ("weight",))
+        return effective_settings(
+            spec, exclude_nonfinite(self._apply_spec(model, spec, sized=True).choices, Grids({}), ("weight",))
         )
 
     def steps(self, request: QuantizeRequest, work: Work) -> Steps:
@@ -166,7 +166,7 @@ class Quantizer:
             )
         grids = Grids(ranges)
         plan = _checked_plan(plan, grids, channel_means)
-        rounded = quantized(plan.model, plan.choices, grids, self._declared_shapes(plan))
+        rounded = quantize_model(plan.model, plan.choices, grids, self._declared_shapes(plan))
 
         errors: dict[str, Any] = {}
         in_runtime: dict[str, Any] = {}
@@ -178,7 +178,9 @@ class Quantizer:
             if not measured:
                 return
             tell = partial(report, on_progress, cancel, "comparing")
-            layers, outputs = run_errors(plan.model, written_model, plan.choices, grids.of, samples, tell)
+            layers, outputs = run_errors(
+                plan.model, written_model, plan.choices, grids.of_operand, samples, tell
+            )
             errors.update(layers=layers, outputs=outputs)
             check = partial(report, on_progress, cancel, "timing", 0, 1)
             times = stock_runtime.run_times(plan.model, written_model, next(iter(samples)), check)
@@ -249,7 +251,7 @@ class Quantizer:
         ranges = original.ranges(plan.model, uses, spec.calibrator, spec.percentile, step)
         grids = Grids(ranges)
         plan = _checked_plan(plan, grids, original.means if spec.bias_correction else None)
-        rounded = quantized(plan.model, plan.choices, grids, self._declared_shapes(plan))
+        rounded = quantize_model(plan.model, plan.choices, grids, self._declared_shapes(plan))
         step = partial(report, on_progress, cancel, "comparing")
         tensors = rounded.graph.initializers.values()
         if sum(tensor.nbytes for tensor in tensors if not isinstance(tensor.payload, FileSpan)) <= _IN_MEMORY:
@@ -285,14 +287,14 @@ class Quantizer:
         Raises:
             BadModel: An output changed by more than rounding.
         """
-        original, folded = in_reach(self._models.graph(self._models.current)), self._graph(None)
+        original, folded = inline_layers(self._models.graph(self._models.current)), self._graph(None)
         folded_count = _normalizations(original) - _normalizations(folded)
         if not folded_count:
             return ()
         nodes = f"{folded_count:,} BatchNormalization node{'s' * (folded_count > 1)}"
         runs = [RuntimeSession(model, what="the model").run(feeds) for model in (original, folded)]
         agreements = {name: Agreement() for name in runs[0]}
-        agree(agreements, *runs)
+        add_outputs(agreements, *runs)
         if any(
             agreement.snr_db is not None and agreement.snr_db < _MIN_FOLD_SNR
             for agreement in agreements.values()
@@ -351,7 +353,7 @@ class Quantizer:
         bits = request.spec.accumulator
         fact = answer(
             plan.choices,
-            grids.of,
+            grids.of_operand,
             analysis.layers,
             weight_bytes,
             **errors,
@@ -376,7 +378,7 @@ class Quantizer:
         model = self._graph(on_progress)
         plan = self._apply_spec(model, spec)
         needed = least_opset(plan.choices)
-        return plan if needed <= model.opset else self._apply_spec(raised(model, needed), spec)
+        return plan if needed <= model.opset else self._apply_spec(raise_opset(model, needed), spec)
 
     def _apply_spec(self, model: Model, spec: QuantizeSpec, *, sized: bool = False) -> ModelChoices:
         models = self._models
@@ -388,7 +390,7 @@ class Quantizer:
             sizes = {site.name: (site.M, site.K, site.N) for site in products.sites}
         layers = find_layers(model, types, sizes)
         choices = choose(layers, spec, lambda: self._analysis({}).layers)
-        return ModelChoices(model, types, chained(model, choices, types))
+        return ModelChoices(model, types, link_chains(model, choices, types))
 
 
 def _normalizations(model: Model) -> int:
@@ -397,9 +399,9 @@ def _normalizations(model: Model) -> int:
 
 def _checked_plan(plan: ModelChoices, grids: Grids, channel_means: ChannelMeans | None) -> ModelChoices:
     """Drop layers whose weights hold NaN; correct biases by `channel_means` unless it is None."""
-    choices = sound(plan.choices, grids)
+    choices = exclude_nonfinite(plan.choices, grids)
     return replace(
-        plan, choices=choices if channel_means is None else corrected(choices, grids, channel_means)
+        plan, choices=choices if channel_means is None else correct_biases(choices, grids, channel_means)
     )
 
 

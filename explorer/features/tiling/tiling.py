@@ -31,7 +31,7 @@ from explorer.engine.tiling.module_products import traced_products
 from explorer.engine.tiling.plan import make_plan
 from explorer.engine.tiling.products import Products, find_products
 from explorer.engine.tiling.rules import packing
-from explorer.engine.tiling.settings import in_force
+from explorer.engine.tiling.settings import effective_settings
 from explorer.engine.tiling.sites import Site
 from explorer.engine.tiling.tile import tile
 from explorer.facts import History, HistoryEntry, Plan, TileResult, TileSpec, Verification
@@ -105,19 +105,19 @@ class Tiler:
         all_sites = _plan_of(products, TileSpec())[0].sites
         named = self._with_site_names(spec, products, self._models.current).sites
         chosen_sites = _plan_of(products, TileSpec(sites=named, origins=spec.origins))[0].sites
-        return in_force(spec, all_sites, chosen_sites)
+        return effective_settings(spec, all_sites, chosen_sites)
 
     def steps(self, spec: TileSpec, work: Work) -> Steps:
         """Tile the current model; a result whose proof fails is discarded."""
         started = time.perf_counter()
         command = self.command(spec, work.output)
         plan, products, sites = self.plan(spec, work.on_progress, will_write=True)
-        tiled = tile(products.bound, _without_origins(plan), sites)
+        tiled = tile(products.bound_model, _without_origins(plan), sites)
         analyses: list[AnalysisResult] = []
 
         def verify_tiling(written_model: Model, path: str) -> Verification:
             return work.parts.of(Prover).verify(
-                products.whole,
+                products.undecomposed_model,
                 written_model,
                 plan,
                 partial(self._analyze_during_proof, written_model, path, work.cancel, analyses),
@@ -149,11 +149,11 @@ class Tiler:
         file.
         """
         plan, products, sites = self.plan(spec, on_progress, will_write=True)
-        tiled = tile(products.bound, _without_origins(plan), sites)
+        tiled = tile(products.bound_model, _without_origins(plan), sites)
         with tempfile.TemporaryDirectory(prefix="tried-", dir=self._models.workdir) as folder:
             path = os.path.join(folder, "tiled.onnx")
             writer.write(tiled, path, on_progress=on_progress, cancel=cancel)
-            yield products.whole, validate(reader.read(path))
+            yield products.undecomposed_model, validate(reader.read(path))
 
     def check_module(self, on_progress: OnProgress) -> None:
         """Check that the opened model is a module and that torch is installed.
@@ -260,7 +260,7 @@ def _plan_of(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
         products.sites,
         products.skipped,
         spec,
-        opset=products.bound.opset,
+        opset=products.bound_model.opset,
         macs_total=products.macs_total,
         dims=products.dims,
         free=products.free,

@@ -54,7 +54,7 @@ def evaluate(
 
     session_models, other_models = (
         session.parts.models,
-        [session.parts.models.beside(source) for source in others],
+        [session.parts.models.open_other(source) for source in others],
     )
     all_states = [(session_models, session_models.at(state)) for state in states or (None,)] + [
         (models, 0) for models in other_models

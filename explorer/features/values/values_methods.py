@@ -163,7 +163,9 @@ def _compared_model(session: Facade, before: int | PathText | None) -> tuple[Mod
     if before is None:
         return None
     return (
-        session.parts.beside(None, before) if isinstance(before, str) else session.parts.beside(before, None)
+        session.parts.second_model(None, before)
+        if isinstance(before, str)
+        else session.parts.second_model(before, None)
     )
 
 

@@ -1,6 +1,7 @@
 """Analysis cache: stores the analysis of a model and reuses it while everything it depends on is unchanged.
 
-A stored answer is used only if a new analysis would give the same JSON, byte for byte. An answer depends on:
+A stored answer is used only if a new analysis would give the same JSON, byte for byte. An answer depends on
+three inputs:
 
 - the bytes of the files that the analysis read. Size and time do not identify content, so these bytes are
   read and hashed each time. Bytes that the analysis skipped (weights) are not, so 3 GB are checked as fast as

@@ -5,9 +5,9 @@ The engine's process therefore packs the rows into pages. The screen stores the 
 decodes only the rows that it draws. The tree needs some properties of every row, visible or not: its parent,
 its end, runs of identical siblings, its figures. They are in arrays next to the pages (`Structure`).
 
-A page is MessagePack, which the cache may store, because decoding it runs no code. Values that MessagePack
-cannot represent exactly (a number beyond 64 bits, a list that must not become a tuple) are pickled. Such
-pages go through a pipe only, never into the cache.
+A page is MessagePack. The cache may store it, because decoding MessagePack runs no code. Values that
+MessagePack cannot represent exactly (a number beyond 64 bits, a list that must not become a tuple) are
+pickled. Pickled pages go through a pipe only, never into the cache.
 """
 
 from __future__ import annotations
@@ -408,9 +408,9 @@ class RowPages(Sequence["Layer"]):
 
     def restructured(self) -> RowPages:
         """Makes rows that share these pages, present and future ones, with an empty structure to be added."""
-        grown = RowPages()
-        grown._pages, grown._pickled = self._pages, self._pickled
-        return grown
+        restructured = RowPages()
+        restructured._pages, restructured._pickled = self._pages, self._pickled
+        return restructured
 
     def amended(self, reason: str) -> RowPages:
         """Makes the same rows with the group sums and runs of the structure, and with another reason."""
@@ -434,10 +434,14 @@ class RowPages(Sequence["Layer"]):
                 assumed=False,
             )
 
-        grown = RowPages()
-        grown.structure, grown._pages, grown._pickled = structure, self._pages, self._pickled
-        grown._amend = amend
-        return grown
+        copied = RowPages()
+        copied.structure, copied._pages, copied._pickled = (
+            structure,
+            self._pages,
+            self._pickled,
+        )
+        copied._amend = amend
+        return copied
 
     def __len__(self) -> int:
         return len(self.structure.parent)

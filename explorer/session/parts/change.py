@@ -1,6 +1,6 @@
 """Change: the transaction that applies a change to a model and adds the results to the history.
 
-A change yields its steps from a generator; each step holds a model to write. `do` checks the target, selects
+A change is a generator of steps. Each step holds a model to write. `do` checks the target, selects
 the state to change, and writes every step to a temporary file, which is read back and judged. An accepted
 step is renamed to its target and becomes the current state. The first rejected step ends the change. After an
 error or a cancellation the history is as before, and no file remains.
@@ -185,8 +185,8 @@ def do(change: Change[Options], options: Options, work: Work, *, state: int | No
             step = next(steps)
             while True:
                 named = output if step.last else None
-                written = _write(change.verb, step, named or models.unused_name(), named is not None, work)
-                step = steps.send(written)
+                outcome = _write(change.verb, step, named or models.unused_name(), named is not None, work)
+                step = steps.send(outcome)
         except StopIteration as end:
             return end.value
         finally:
@@ -197,22 +197,22 @@ def _write(verb: str, step: ChangeStep, target: str, is_named: bool, work: Work)
     models = work.models
     read_back: Model | None = None
     text: StateText | None = None
-    written = Written(target)
+    outcome = Written(target)
     with output_files.atomic_write(target, overwrite=work.overwrite or not is_named) as temporary:
         writer.write(step.model, temporary, on_progress=work.on_progress, cancel=work.cancel)
         if step.judge is not None:
             read_back = validate(reader.read(temporary))
-            written = Written(target, _with_labels(models, step.judge(read_back, target), target))
-            if not written.kept:
+            outcome = Written(target, _with_labels(models, step.judge(read_back, target), target))
+            if not outcome.kept:
                 raise output_files.Discard
         if step.state is not None:
-            text = step.state if isinstance(step.state, StateText) else step.state(written)
+            text = step.state if isinstance(step.state, StateText) else step.state(outcome)
     if text is not None:
         entry = HistoryEntry(
             text.label,
             target,
             text.command,
-            verification=written.proof,
+            verification=outcome.proof,
             saved=target if is_named else "",
             change=verb,
             record=text.record,
@@ -222,7 +222,7 @@ def _write(verb: str, step: ChangeStep, target: str, is_named: bool, work: Work)
             graph=None if read_back is None else renamed(read_back, target),
             examined=None if step.examine is None else step.examine(),
         )
-    return written
+    return outcome
 
 
 def _with_labels(models: Models, evidence: Evidence | None, target: str) -> Evidence | None:
@@ -238,14 +238,14 @@ def changing(models: Models, state: int | None) -> Iterator[None]:
 
     If the block raises an error or makes no state, the history is as before.
     """
-    before = models.history
+    former_history = models.history
     target = models.at(state)
-    if target != before.current:
-        models.history = states.go(before, target)
+    if target != former_history.current:
+        models.history = states.go(former_history, target)
     try:
         yield
     except BaseException:
-        models.rewind(before)
+        models.rewind(former_history)
         raise
-    if len(models.history.entries) == len(before.entries):
-        models.history = before
+    if len(models.history.entries) == len(former_history.entries):
+        models.history = former_history

@@ -93,17 +93,17 @@ class Exporter:
     def _step(self, index: int) -> scripts.Step:
         """Describes a state, and the options with which its parent must be opened to make the state again."""
         history, options = self._models.history, self._models.options
-        entry, before = history.entries[index], history.parent(index) or 0
-        if self._models.is_module(before):
+        entry, parent = history.entries[index], history.parent(index) or 0
+        if self._models.is_module(parent):
             message = f"'{entry.label}' was made of a quantized nn.Module, whose layers no command opens"
             raise Misuse(message, where="script", hint="save it as it is")
         dims = options["dims"] if entry.dims is None else entry.dims
-        if before == 0:
-            return scripts.Step(entry, {**options, "dims": dims}, index, before)
+        if parent == 0:
+            return scripts.Step(entry, {**options, "dims": dims}, index, parent)
         reopening = {name: options[name] for name in ("input_shapes", "rules")}
         trust = options["trust"] and options["rules"] is not None
-        sizes = dims_of(self._models.graph(before), dims)
-        return scripts.Step(entry, {**reopening, "trust": trust, "dims": sizes}, index, before)
+        sizes = dims_of(self._models.graph(parent), dims)
+        return scripts.Step(entry, {**reopening, "trust": trust, "dims": sizes}, index, parent)
 
 
 def write_text(models: Models, path: str, text: str, overwrite: bool, *, executable: bool = False) -> None:

@@ -149,7 +149,7 @@ def table(
         raise Misuse("a tree has one level at least", where="depth")
     analysis = models.complete(models.at(index)).analysis
     figures = table_figures.sums(analysis)
-    column_figures = table_figures.beside(analysis.info, figures)
+    column_figures = table_figures.column_figures(analysis.info, figures)
     order = sort.removeprefix("-")
     sort_column = tree_columns.chosen_columns([order], column_figures, "--sort")[0] if order else None
     column_names = names or [*preset.columns, *table_figures.names()]
@@ -159,7 +159,7 @@ def table(
     narrow = (
         table_figures.narrowed(analysis.layers, narrowed.layers) if matches is not None else table_figures
     )
-    column_figures = narrow.beside(analysis.info, narrowed.figures)
+    column_figures = narrow.column_figures(analysis.info, narrowed.figures)
     rows = selection.arrange_rows(
         selection.fold_constants(narrowed.layers, edges(models, index).constants)
         if fold
@@ -190,7 +190,7 @@ def column(models: Models, name: str, table_figures: TableFigures, index: int | 
     analysis = models.complete(models.at(index)).analysis
     figures = table_figures.sums(analysis)
     narrowed = selection.filter_rows(analysis.info, analysis.layers, None, figures) if figures else None
-    column_figures = table_figures.beside(
+    column_figures = table_figures.column_figures(
         analysis.info, narrowed.figures if narrowed is not None else figures
     )
     (column,) = tree_columns.chosen_columns([name], column_figures, "column")
@@ -372,7 +372,7 @@ class TableFigures(Struct, frozen=True):
             return self
         return replace(self, overlay=narrowed_overlay(self.overlay, layers, kept_layers))
 
-    def beside(
+    def column_figures(
         self, info: Info, figures: Mapping[str, Mapping[int, float | None]]
     ) -> tree_columns.ColumnFigures:
         """Computes the column figures. Utilization and efficiency are ratios of sums."""

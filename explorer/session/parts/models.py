@@ -135,7 +135,7 @@ class Models:
             self._remove_workdir()
             self._own_workdir = None
 
-    def beside(self, source: str) -> Models:
+    def open_other(self, source: str) -> Models:
         """Opens another model with the same options.
 
         The sizes and inputs in the options need not exist in it.
@@ -246,13 +246,13 @@ class Models:
                     raise Misuse(f"'{state_name}' was made for {name}={size:,}", where=name, hint=hint)
         opened = self.opened(0, on_progress)
         check_names([opened], replace(opened.options, dims=dict(dims)))
-        before = self.options["dims"]
+        former_dims = self.options["dims"]
         former_results = self._examined, self.products, self._graph, self._of_graphs
         self._take_dims(dims)
         try:
             self.examined(self.current, on_progress, cancel)
         except BaseException:
-            self._take_dims(before)
+            self._take_dims(former_dims)
             self._examined, self.products, self._graph, self._of_graphs = former_results
             raise
         self.history = replace(self.history, dims=dict(dims))
@@ -644,8 +644,10 @@ class Models:
             make_again = load("changes", entry.change).again if entry.change in offered("changes") else None
             if make_again is None:
                 raise Misuse("this state of the session is gone", where="history")
-            before = self.opened(parent, on_progress)
-            self._keep_module(state, make_again(entry, before, self.examined(parent, on_progress).analysis))
+            parent_model = self.opened(parent, on_progress)
+            self._keep_module(
+                state, make_again(entry, parent_model, self.examined(parent, on_progress).analysis)
+            )
         return self._modules[state]
 
     def _keep_module(self, state: int, module: TorchModel) -> None:

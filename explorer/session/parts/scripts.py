@@ -89,8 +89,8 @@ def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[s
         words += ["--to", spec.weight if is_plain else ",".join(parts)]
     if spec.symmetric is not None and is_explicit(spec, "symmetric"):
         words.append("--symmetric" if spec.symmetric else "--asymmetric")
-    unused = () if spec.calibrator == "percentile" else ("percentile",)
-    words += words_of(spec, without=("config", *PARTS, "symmetric", *unused))
+    omitted = () if spec.calibrator == "percentile" else ("percentile",)
+    words += words_of(spec, without=("config", *PARTS, "symmetric", *omitted))
     if is_fast(words) and not modules:
         words += ["--form", spec.form]  # a replay must not choose the form again
     return words + calibration_words(request)

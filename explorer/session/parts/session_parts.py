@@ -21,16 +21,16 @@ class SessionParts:
     def __init__(self, models: Models) -> None:
         self.models = models
         self._parts: dict[Any, Any] = {}
-        self._opened_beside: tuple[Hashable, Models] | None = None
+        self._second_model: tuple[Hashable, Models] | None = None
 
     def of(self, make: Callable[[Models], _Part]) -> _Part:
-        """Returns the session's object of a class, and makes it on the first call."""
+        """Returns the session's object of a class. The first call makes it."""
         if make not in self._parts:
             self._parts[make] = make(self.models)
         part: _Part = self._parts[make]
         return part
 
-    def beside(self, after: int | None, source: str | None) -> tuple[Models, int]:
+    def second_model(self, after: int | None, source: str | None) -> tuple[Models, int]:
         """Finds the second model of a comparison: a state of this session, or another model.
 
         Another model is opened with the options of this session.
@@ -39,17 +39,17 @@ class SessionParts:
         if source is None:
             return models, models.at(after)
         try:
-            written = os.stat(source).st_mtime_ns
+            modified_ns = os.stat(source).st_mtime_ns
         except OSError:
-            written = 0  # a name, or a missing file, which opening it reports
-        key = source, written, tuple(models.options["dims"].items())
-        if self._opened_beside is None or self._opened_beside[0] != key:
-            self.forget_beside()
-            self._opened_beside = key, models.beside(source)
-        return self._opened_beside[1], 0
+            modified_ns = 0  # a name, or a missing file, which opening it reports
+        key = source, modified_ns, tuple(models.options["dims"].items())
+        if self._second_model is None or self._second_model[0] != key:
+            self.close_second_model()
+            self._second_model = key, models.open_other(source)
+        return self._second_model[1], 0
 
-    def forget_beside(self) -> None:
+    def close_second_model(self) -> None:
         """Closes the other model."""
-        if self._opened_beside is not None:
-            self._opened_beside[1].close()
-            self._opened_beside = None
+        if self._second_model is not None:
+            self._second_model[1].close()
+            self._second_model = None

@@ -166,9 +166,9 @@ def _torch_calls(
         if match := _NUMBERED.fullmatch(name):
             by_class.setdefault(match[1], []).append((int(match[2]), name))
     places = {
-        name: (kind, index, len(every))
-        for kind, every in by_class.items()
-        for index, (_, name) in enumerate(sorted(every))
+        name: (kind, index, len(class_modules))
+        for kind, class_modules in by_class.items()
+        for index, (_, name) in enumerate(sorted(class_modules))
     }
     return named, steps or (outer if len(outer_names) == 1 else []), places
 
@@ -201,8 +201,8 @@ def _times_by_name(
         return {name: times[0] / len(runs) for name, times in of_name.items()}, notes
     if len(runs) > 1:
         notes.append(f"{len(runs):,} runs: a layer has the median of a run")
-        every = {
+        module_indices = {
             name: [*times.values(), *[0.0] * (len(runs) - len(times))] for name, times in of_name.items()
         }
-        return {name: median(times) for name, times in every.items()}, notes
+        return {name: median(times) for name, times in module_indices.items()}, notes
     return {name: times[0] for name, times in of_name.items()}, notes

@@ -42,7 +42,7 @@ _KINDS = {
 
 
 _Span = tuple[Any, Any]
-"""Both ends of a range. They are equal for a single value."""
+"""Lower and upper end of a range, equal for a single value."""
 
 
 def parse_trials(text: str, count: int | None = None, seed: int = 0) -> tuple[dict[str, Any], ...]:
@@ -92,10 +92,10 @@ def _span(name: str, text: str) -> _Span:
     low, dots, high = text.partition("..")
     try:
         ends = kind.read(low), kind.read(high if dots else low)
-        fits = all(map(kind.fits, ends)) and ends[0] <= ends[1] and not (dots and not kind.times)
+        is_valid = all(map(kind.fits, ends)) and ends[0] <= ends[1] and not (dots and not kind.times)
     except ValueError:
-        fits = False
-    if not fits:
+        is_valid = False
+    if not is_valid:
         raise Misuse(f"'{text}' is no value or range of {name}", where="--train", hint=_HINT)
     return ends
 

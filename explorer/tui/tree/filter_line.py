@@ -142,7 +142,7 @@ class FilterLine(Horizontal):
         from explorer.settings import filter as query  # imported late: it loads the query parser
 
         model = self._tree.model
-        figures = query.beside(self._tree.totals, model.overlay, model.providers, self._store.profile)
+        figures = query.filter_figures(self._tree.totals, model.overlay, model.providers, self._store.profile)
         return query.matcher(text, figures)
 
     async def filter_again(self) -> None:

@@ -21,7 +21,7 @@ from explorer.engine.quantize.choice import choose
 from explorer.engine.quantize.errors import run_errors
 from explorer.engine.quantize.grids import Grids, range_uses
 from explorer.engine.quantize.layers import find_layers
-from explorer.engine.quantize.quantize import quantized
+from explorer.engine.quantize.quantize import quantize_model
 from explorer.engine.runtime import observer
 from explorer.engine.runtime.samples import Samples, random_samples
 from explorer.facts.quantize import Bits, Quantization, QuantizeSpec
@@ -62,12 +62,12 @@ def quantize(name: str, folder: Path, *, count: int = 3, calibrator: Any = "minm
     choices = choose(find_layers(model, known), QuantizeSpec(**spec))
     samples = random_samples(model, count)
     grids = Grids(ranges(model, range_uses(choices), samples, calibrator, 99))
-    writer.write(quantized(model, choices, grids, known), target)
-    layers, outputs = run_errors(model, reader.read(target), choices, grids.of, samples)
+    writer.write(quantize_model(model, choices, grids, known), target)
+    layers, outputs = run_errors(model, reader.read(target), choices, grids.of_operand, samples)
     open_sizes = {d: 1 for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)}
     with Session(source, dims=open_sizes) as session:
         info, rows = session.open(), session.layers().layers
-    fact = answer(choices, grids.of, rows, info.totals.weight_bytes, layers, outputs)
+    fact = answer(choices, grids.of_operand, rows, info.totals.weight_bytes, layers, outputs)
     return Case(source, target, samples, fact)
 
 

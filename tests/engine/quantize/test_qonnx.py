@@ -12,7 +12,7 @@ import pytest
 from explorer.engine.formats.onnx.writer import write
 from explorer.engine.graph.model import Graph, Model, Value
 from explorer.engine.quantize.functions import qonnx
-from explorer.engine.quantize.functions.call import calling
+from explorer.engine.quantize.functions.call import build_call
 from tests.engine.quantize.one_call import LEVELS, model_of, run
 from tests.engine.quantize.test_functions import SHAPE, fmt, values_of, wild
 
@@ -76,7 +76,7 @@ def test_the_bodies_mean_what_qonnx_means_by_any_attributes(
             "bitwidth": np.asarray(bits, np.float32),
         }
         attributes = {"signed": signed, "narrow": narrow, "rounding_mode": "ROUND"}
-        one = calling(qonnx.DOMAIN, "IntQuant", "x", "y", operands, attributes)
+        one = build_call(qonnx.DOMAIN, "IntQuant", "x", "y", operands, attributes)
         function = qonnx.int_quant(17)
         value = (Value("x", "float32", SHAPE),), (Value("y", "float32", SHAPE),)
         graph = Graph("g", one.nodes, *value, {tensor.name: tensor for tensor in one.tensors})

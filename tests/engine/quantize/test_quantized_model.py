@@ -17,8 +17,8 @@ from explorer.engine.quantize.calibration import ranges
 from explorer.engine.quantize.choice import choose
 from explorer.engine.quantize.grids import Grids, range_uses
 from explorer.engine.quantize.layers import find_layers
-from explorer.engine.quantize.quantize import quantized
-from explorer.engine.quantize.write.opset import least_opset, raised
+from explorer.engine.quantize.quantize import quantize_model
+from explorer.engine.quantize.write.opset import least_opset, raise_opset
 from explorer.engine.runtime.samples import random_samples
 from explorer.facts.quantize import QuantizeSpec
 
@@ -30,11 +30,11 @@ def quantize(source: Path, target: Path, **spec: Any) -> Model:
     """The model in `source`, quantized into `target`."""
     asked, model = QuantizeSpec(**spec), reader.read(str(source))
     needed = least_opset(choose(find_layers(model, shapes.infer(model).values), asked))
-    model = raised(model, needed) if needed > model.opset else model
+    model = raise_opset(model, needed) if needed > model.opset else model
     known = shapes.infer(model).values
     choices = choose(find_layers(model, known), asked)
     found = ranges(model, range_uses(choices), random_samples(model, 2))
-    writer.write(quantized(model, choices, Grids(found), known), str(target))
+    writer.write(quantize_model(model, choices, Grids(found), known), str(target))
     return reader.read(str(target))
 
 
@@ -185,7 +185,7 @@ def test_tiny_values_behind_a_clip_stay_what_they_are(tmp_path: Path) -> None:
     known = shapes.infer(model).values
     choices = choose(find_layers(model, known), QuantizeSpec())
     grids = Grids(dict.fromkeys(range_uses(choices), (0.0, 1e-8)))
-    writer.write(quantized(model, choices, grids, known), str(target))
+    writer.write(quantize_model(model, choices, grids, known), str(target))
     session = onnxruntime.InferenceSession(target, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"x": np.array([[-1e-8, 1e-8]], np.float32)})
     assert abs(found[0, 0]) < 1e-12

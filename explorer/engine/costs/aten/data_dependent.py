@@ -162,7 +162,7 @@ def guess(name: str, args: Sequence[Any]) -> tuple[Any, str] | None:
     """The assumed result of a function that returns all values of a meta tensor.
 
     Returns:
-        The result and the assumption; None for any other function, or if there are too many values.
+        The result and the assumption, or None for any other function, or if there are too many values.
     """
     if name not in ("tolist", "numpy", "__array__") or not args or not getattr(args[0], "is_meta", False):
         return None
@@ -187,7 +187,7 @@ def answer(
         valued: Whether to return values that the assumption determines.
 
     Returns:
-        The result and its reason; None for an operator that runs without values.
+        The result and its reason, or None for an operator that runs without values.
     """
     row = BOUNDS.get(schema_of(func).name)
     if row is None or not any(_no_values(a) for a in args):

@@ -90,7 +90,7 @@ def gradient(
     macs: int,
     want: Callable[[Any], Want],
 ) -> Gradient | None:
-    """The products of a call's backward pass; None if there is no rule.
+    """The products of a call's backward pass, or None if there is no rule.
 
     Args:
         func: Operator.

@@ -104,7 +104,7 @@ class Classes:
         return bool(self._counts or self._masks)
 
     def count_true(self, mask: Any) -> int | None:
-        """The number of true elements of a mask; None if unknown."""
+        """The number of true elements of a mask, or None if unknown."""
         entry = self._masks.get(_key(mask))
         if entry is None:
             return None
@@ -127,7 +127,7 @@ class Classes:
             make: Creates the operator's result without values.
 
         Returns:
-            Tensors with values; None if the classes are unknown.
+            Tensors with values, or None if the classes are unknown.
         """
         if name in ("aten::bincount", "aten::_unique2"):
             count = self._counts.get(_key(args[0]), 0)
@@ -257,7 +257,7 @@ def _column(mask: Any, size: int, columns: int) -> int:
 
 
 def _selected_class(args: Sequence[Any]) -> int | None:
-    """The class index that selects a part of a table; None if it has no value."""
+    """The class index that selects a part of a table, or None if it has no value."""
     indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
     first = indices[0] if indices else None
     has_value = isinstance(first, torch.Tensor) and not first.is_meta and first.numel() == 1

@@ -180,6 +180,6 @@ _WORKSPACES: Mapping[str, Callable[[Sequence[torch.Tensor]], int]] = {
 
 
 def workspace(name: str, tensors: Sequence[torch.Tensor]) -> int:
-    """Temporary memory in bytes that an operator's kernel allocates in one thread; 0 if unknown."""
+    """Temporary memory in bytes that an operator's kernel allocates in one thread, or 0 if unknown."""
     size = _WORKSPACES.get(name)
     return 0 if size is None else size(tensors)

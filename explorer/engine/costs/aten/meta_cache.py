@@ -67,7 +67,7 @@ class MetaAnswer:
     """The result of an operator for one signature, and its cost.
 
     Attributes:
-        sizes: Sizes of the tensors to create; empty if the operator has to be called.
+        sizes: Sizes of the tensors to create, or empty if the operator has to be called.
         kind: `FRESH`, `VIEWS`, `SAME` or `CALLED`.
         container: Type of the result, or None if it is a single tensor.
         cost: Cost of the call.
@@ -177,7 +177,7 @@ _PLAIN = frozenset((int, float, bool))
 
 
 def compute_result(operator: AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result of the operator in closed form; None if torch has to compute it."""
+    """The result of the operator in closed form, or None if torch has to compute it."""
     if operator.shapes is None:
         return None
     sizes = operator.shapes(*args, **kwargs)

@@ -36,9 +36,9 @@ def _sequence_conv(call: AtenCall) -> Cost:
 
 def _deform_conv(call: AtenCall) -> Cost:
     # bilinear sampling takes 7 operations per tap, like an interpolation
-    weight, out, source = call.shape(1), call.result_shape(), call.shape(0)
-    taps = (source[0], source[1], *out[2:], *weight[2:])
-    return cost_formulas.adding(cost_formulas.conv(out, weight, bias=True), "bilinear samples", taps, 7)
+    weight, result, source = call.shape(1), call.result_shape(), call.shape(0)
+    taps = (source[0], source[1], *result[2:], *weight[2:])
+    return cost_formulas.adding(cost_formulas.conv(result, weight, bias=True), "bilinear samples", taps, 7)
 
 
 def _deform_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:

@@ -75,10 +75,12 @@ def _conv(call: AtenCall) -> Any:
 
 def _conv_cost(call: AtenCall) -> Cost:
     transposed, bias = "transpose" in call.name, "bias" in _parts(call)
-    out, weight = _conv_sizes(call, transposed)
+    out_size, weight = _conv_sizes(call, transposed)
     if transposed:
-        return _with_fused_work(call, cost_formulas.conv_transpose(call.shape(0), weight, out, bias=bias))
-    return _with_fused_work(call, cost_formulas.conv(out, weight, bias=bias))
+        return _with_fused_work(
+            call, cost_formulas.conv_transpose(call.shape(0), weight, out_size, bias=bias)
+        )
+    return _with_fused_work(call, cost_formulas.conv(out_size, weight, bias=bias))
 
 
 # -- linear layers and products

@@ -27,7 +27,7 @@ TABLE: Mapping[str, OperatorRecord] = {
 
 
 def find(name: str) -> OperatorRecord | None:
-    """The record of an operator, else that of its out-of-place form; None if there is none."""
+    """The record of an operator, else that of its out-of-place form, or None if there is none."""
     return TABLE.get(name) or TABLE.get(name.removesuffix("_"))
 
 

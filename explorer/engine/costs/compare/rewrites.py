@@ -30,7 +30,7 @@ def leaves(analysis: Analysis) -> list[Layer]:
 
 
 def _modules_and_graph(first: Analysis, second: Analysis) -> tuple[Analysis, Analysis, int] | None:
-    """The modules, the graph, and 1 if the graph is second (else -1); None if both are of one kind."""
+    """The modules, the graph, and 1 if the graph is second (else -1), or None if both are of one kind."""
     graphs = first.info.model.is_graph, second.info.model.is_graph
     if graphs[0] == graphs[1]:
         return None

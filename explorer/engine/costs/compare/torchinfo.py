@@ -267,7 +267,7 @@ def _explain_difference(layer: Layer, count: _ModuleCount | None, ours: int) -> 
     if isinstance(module, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)):
         macs_by_reason[_TRANSPOSED] += weights
     elif isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and any(
-        len(out) == len(module.kernel_size) + 1 for out in count.outputs
+        len(output) == len(module.kernel_size) + 1 for output in count.outputs
     ):
         macs_by_reason[_UNBATCHED] += weights
     elif kind == "Conv1D":

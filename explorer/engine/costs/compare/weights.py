@@ -186,7 +186,7 @@ def _same_shape(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bo
 
 
 def _stored_tensors(analysis: Analysis, has_full_names: bool, is_same: _Same) -> list[ComparedTensor] | None:
-    """The stored tensors, with `is_same` deciding which are shared; None if a size is unknown."""
+    """The stored tensors, with `is_same` deciding which are shared, or None if a size is unknown."""
     is_graphless = graphless(analysis)
     by_name: dict[str, ComparedTensor] = {}
     by_path: defaultdict[str, list[ComparedTensor]] = defaultdict(list)
@@ -278,7 +278,9 @@ def _drop_regrouped(
 def weight_causes(
     first: Analysis, second: Analysis, needless: frozenset[str] = frozenset(), zeros: Sequence[Zeros] = ()
 ) -> Causes | None:
-    """Explains why the second model stores other parameters than the first; None if tensors are unknown.
+    """Explains why the second model stores other parameters than the first.
+
+    The result is None if some tensors are unknown.
 
     Args:
         first: Analysis of the reference model.

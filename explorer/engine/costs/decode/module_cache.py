@@ -153,7 +153,7 @@ class OwnCache(Struct):
         )
 
     def _encoder_module(self) -> nn.Module | None:
-        """The encoder, whose output a step reads; None if unknown."""
+        """The encoder, whose output a step reads, or None if unknown."""
         get_encoder = getattr(self.model, "get_encoder", None) if self.encoder else None
         encoder = get_encoder() if callable(get_encoder) else None
         return encoder if isinstance(encoder, nn.Module) and encoder is not self.model else None
@@ -218,7 +218,7 @@ def of_module(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> O
 
 
 def _returned_argument(own_cache: OwnCache, arguments: Mapping[str, inspect.Parameter]) -> str:
-    """The optional argument that the forward also returns as an object of tensors; '' if ambiguous.
+    """The optional argument that the forward also returns as an object of tensors, or '' if ambiguous.
 
     Either the result names it, or it is the only optional argument and the only non-tensor in a result tuple.
     """
@@ -263,6 +263,6 @@ def _outputs_of(module: nn.Module | None, outputs: list[Any]) -> Iterator[None]:
 
 
 def text_config(model: nn.Module) -> Any:
-    """The configuration of a model's decoder; None if it has none."""
+    """The configuration of a model's decoder, or None if it has none."""
     config: Any = getattr(model, "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config

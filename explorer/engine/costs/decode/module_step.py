@@ -182,7 +182,7 @@ def _description(cache: Sequence[CacheTensor], past: int) -> str:
         return "a pass over the first token, with nothing in the cache"
     keys = sum(entry.keys for entry in cache)
     kinds = ((keys, "tensor", " of keys and values"), (len(cache) - keys, "state", ""))
-    contents = " and ".join([f"{many_text(n, kind)}{of}" for n, kind, of in kinds if n])
+    contents = " and ".join([f"{many_text(n, kind)}{suffix}" for n, kind, suffix in kinds if n])
     return f"behind what the module's own code keeps of {past:,} tokens ({contents}), one new token"
 
 

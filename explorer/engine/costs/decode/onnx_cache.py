@@ -323,11 +323,11 @@ class _Sizes:
         if text in self.known:
             return self.known[text]
         total = 0
-        for piece in _TERM.split(text):
-            if piece.isdigit():
-                total += int(piece)
-            elif piece in self.known:
-                total += self.known[piece]
+        for term in _TERM.split(text):
+            if term.isdigit():
+                total += int(term)
+            elif term in self.known:
+                total += self.known[term]
             else:
                 return None
         return total

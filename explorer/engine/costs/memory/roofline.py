@@ -54,7 +54,7 @@ def roofline(analysis: Analysis, machine: Machine) -> Roofline:
 
 
 def bytes_moved(layer: Layer) -> int | None:
-    """Bytes that a layer reads and writes; None if either is unknown."""
+    """Bytes that a layer reads and writes, or None if either is unknown."""
     if layer.bytes_read is None or layer.bytes_written is None:
         return None
     return layer.bytes_read + layer.bytes_written

@@ -217,16 +217,16 @@ def _notes(model: Model, visited: VisitResult) -> list[str]:
     notes = []
     used_names = {name for node in model.graph.nodes for name in node.inputs}
     used_names.update(v.name for v in model.graph.outputs)
-    unused = [t for t in model.graph.initializers.values() if t.name not in used_names]
-    if unused:
+    unused_tensors = [t for t in model.graph.initializers.values() if t.name not in used_names]
+    if unused_tensors:
         # captured values are not listed among a node's inputs
         captured = (captured_names(body) for node in model.graph.nodes for _, body in subgraphs(node))
         used_names.update(*captured)
-        unused = [t for t in unused if t.name not in used_names]
-    if unused:
-        size = sum(t.nbytes for t in unused)
+        unused_tensors = [t for t in unused_tensors if t.name not in used_names]
+    if unused_tensors:
+        size = sum(t.nbytes for t in unused_tensors)
         notes.append(
-            f"{len(unused):,} stored tensors ({size:,} bytes) are used by no operator and not counted"
+            f"{len(unused_tensors):,} stored tensors ({size:,} bytes) are used by no operator and not counted"
         )
     disputed = [(shapes.values, name) for shapes in visited.shapes.values() for name in shapes.disputed]
     conflicts = [values[name].conflict for values, name in disputed if name in values]

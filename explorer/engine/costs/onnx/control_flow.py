@@ -337,7 +337,7 @@ def _can_follow(node: Node) -> bool:
 
 
 def _multiply_trips(a: Dim, b: Dim) -> Dim:
-    """Number of runs of a body within a body; None if either is unknown."""
+    """Number of runs of a body within a body, or None if either is unknown."""
     if a is None or b is None:
         return None
     product = dimensions.multiply(a, b)

@@ -135,7 +135,7 @@ def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
 
 
 Known = Mapping[str, dict[str, tuple[Scope, ...] | None]]
-"""Caches by separator: groups by the path without its last part; None if it is not a path."""
+"""Caches by separator: groups by the path without its last part, or None if it is not a path."""
 
 
 def from_name(name: str, cache: Known | None = None) -> ScopedName:
@@ -166,7 +166,7 @@ def from_name(name: str, cache: Known | None = None) -> ScopedName:
 
 
 def _groups(front: str, sign: str) -> tuple[Scope, ...] | None:
-    """The groups of a path without its last part; None if a dotted name contains no group."""
+    """The groups of a path without its last part, or None if a dotted name contains no group."""
     if sign == ".":
         return _scopes([p for p in front.split(".") if p], {}) or None
     return _scopes(_pieces(front), {})

@@ -107,10 +107,12 @@ def _split(context: GraphContext, node: Node) -> SequenceElements:
     if sizes.ndim:
         widths = [int(s) for s in sizes]
         is_even = len(set(widths)) == 1
-        piece = (*shape[:axis_index], widths[0], *shape[axis_index + 1 :]) if is_even else None
-        return SequenceElements(len(widths), replace(source, shape=piece) if is_even else None)
+        part_shape = (*shape[:axis_index], widths[0], *shape[axis_index + 1 :]) if is_even else None
+        return SequenceElements(len(widths), replace(source, shape=part_shape) if is_even else None)
     width = int(sizes)
     if not isinstance(size, int) or width < 1:
         return SequenceElements(None)
-    piece = (*shape[:axis_index], width, *shape[axis_index + 1 :])
-    return SequenceElements(-(-size // width), replace(source, shape=piece) if size % width == 0 else None)
+    part_shape = (*shape[:axis_index], width, *shape[axis_index + 1 :])
+    return SequenceElements(
+        -(-size // width), replace(source, shape=part_shape) if size % width == 0 else None
+    )

@@ -54,7 +54,7 @@ class TileLabels(Struct, frozen=True):
 
     @classmethod
     def of(cls, model: Model) -> TileLabels | None:
-        """Reads the labels of a model; None if it has no tiles."""
+        """Reads the labels of a model. Returns None if the model has no tiles."""
         operators: dict[str, Tile] = {}
         other_names: set[str] = set()
         for function in model.functions.values():
@@ -79,7 +79,7 @@ class TileLabels(Struct, frozen=True):
 
 
 def _read_plan(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str], dict[str, str]]:
-    """Reads tiles, operators and skip reasons from a plan; empty if the plan is invalid."""
+    """Reads tiles, operators and skip reasons from a plan. Returns empty ones for an invalid plan."""
     sites: dict[str, Tile] = {}
     products: dict[str, str] = {}
     skipped: dict[str, str] = {}

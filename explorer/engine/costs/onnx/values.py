@@ -128,7 +128,7 @@ class GraphContext(Struct):
 
 
 def nbytes(info: TensorInfo) -> int | None:
-    """Bytes of a tensor; None if its shape or type is unknown or it holds strings."""
+    """Bytes of a tensor, or None if its shape or type is unknown or it holds strings."""
     elements = None if info.shape is None else cost_formulas.count(info.shape)
     if elements is None or info.dtype is None:
         return None
@@ -273,7 +273,7 @@ def traffic(
     Args:
         context: Graph or body of the node.
         node: Operator.
-        inputs: Descriptions of the inputs; None for an omitted input.
+        inputs: Descriptions of the inputs, or None for an omitted input.
         outputs: Descriptions of the outputs.
         params: Names of the inputs that are parameters.
         constants: Names of stored inputs that the context does not know.
@@ -352,7 +352,7 @@ def _plain(value: Any) -> Any:
 
 
 def scaled(value: int | None, trips: int | None) -> int | None:
-    """`value` times the number of runs; None if either is unknown, but 0 if `value` is 0."""
+    """`value` times the number of runs, or None if either is unknown, but 0 if `value` is 0."""
     if value == 0:
         return 0
     return None if value is None or trips is None else value * trips

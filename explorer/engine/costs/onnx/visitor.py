@@ -224,7 +224,7 @@ class GraphVisitor:
     def signature(
         self, context: GraphContext, node: Node, reads_stored: bool, inline: bool
     ) -> tuple[Hashable, ...] | None:
-        """Everything that the figures of a node depend on, valid for all models; None if that is unknown.
+        """Everything that the figures of a node depend on, valid for all models, or None if that is unknown.
 
         These are the operator, its attributes and types, the stored form of its inputs (if `reads_stored`),
         which inputs are equal, and the number of runs of the body.
@@ -281,7 +281,7 @@ class GraphVisitor:
         moved = traffic(context, node, inputs, outputs, params, constants)
         attribute_bytes = sum(entry.size for entry in attribute_parameters(context, node))
         scale = context.trips if isinstance(context.trips, int) else None
-        written = scaled(moved.written, scale)
+        bytes_written = scaled(moved.written, scale)
         status, reason = cost.status, cost.reason
         if status != "unknown" and None in (moved.read, moved.written):
             status, reason = "unknown", _UNSIZED
@@ -289,8 +289,8 @@ class GraphVisitor:
             macs=cost.macs,
             elementwise_ops=cost.elementwise_ops,
             bytes_read=scaled(sum_if_all_known((moved.read, attribute_bytes)), scale),
-            bytes_written=written,
-            activation_bytes=0 if is_alias(context, node) else written,
+            bytes_written=bytes_written,
+            activation_bytes=0 if is_alias(context, node) else bytes_written,
             weight_bytes_read=scaled(sum_if_all_known((moved.weights, attribute_bytes)), scale),
             status=status,
             reason=reason,

@@ -31,7 +31,7 @@ class SizeFigures(Struct, frozen=True):
 
     Attributes:
         labels: Labels of the steps in execution order.
-        layers: MACs and bytes moved of each layer with a roofline point; None if unknown.
+        layers: MACs and bytes moved of each layer with a roofline point, or None if unknown.
         alive: Live activation bytes at each step.
     """
 
@@ -141,7 +141,7 @@ class _Fit(Struct, frozen=True):
 
     @classmethod
     def of(cls, count: Count, sizes: Sequence[int]) -> _Fit | None:
-        """Fits polynomials to the figures at some sizes; None if other layers run at one of them."""
+        """Fits polynomials to the figures at some sizes. Returns None if other layers run at one size."""
         samples = [count(size) for size in sizes]
         first, size_tuple = samples[0], tuple(sizes)
         if any(not _is_comparable(first, sample) for sample in samples):
@@ -162,10 +162,10 @@ class _Fit(Struct, frozen=True):
         if not _is_comparable(self.first, figures):
             return False
         forms = [*self.macs, *self.moved, *self.live]
-        counted = [*(m for m, _ in figures.layers), *(b for _, b in figures.layers), *figures.alive]
+        polynomials = [*(m for m, _ in figures.layers), *(b for _, b in figures.layers), *figures.alive]
         return all(
             form is None or form.numerator_at(size) == (value or 0) * form.over
-            for form, value in zip(forms, counted, strict=True)
+            for form, value in zip(forms, polynomials, strict=True)
         )
 
     def forms(self, low: int, high: int) -> ClosedForms:
@@ -180,7 +180,7 @@ class _Fit(Struct, frozen=True):
 def closed_forms(
     count: Count, low: int, high: int, check: Collection[int] = (), depth: int = 0
 ) -> list[ClosedForms] | None:
-    """Closed forms of consecutive ranges, in ascending order; None if the figures follow none.
+    """Closed forms of consecutive ranges, in ascending order, or None if the figures follow none.
 
     A table lookup or a window grows with the size until it is full; from there, another form applies.
     Bisection finds that size.

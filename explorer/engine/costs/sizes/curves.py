@@ -69,7 +69,7 @@ def size_curves(
     Args:
         size_range: Size and its range.
         examine: Analyzes the model at a size.
-        cached: Bytes of the KV cache for a number of tokens; None if the size is not a text length or the
+        cached: Bytes of the KV cache for a number of tokens, or None if the size is not a text length or the
             model has no cache.
         machine: Machine for the times, or None for curves without times.
     """
@@ -187,7 +187,7 @@ class _Curves:
     # crossings
 
     def _crossings(self) -> list[Crossing] | None:
-        """The crossings of the closed forms; None if an analysis contradicts one of them."""
+        """The crossings of the closed forms, or None if an analysis contradicts one of them."""
         candidates: list[Crossing] = []
         for curve, other_curve in PAIRS:
             candidate_sizes: set[int] = set()
@@ -221,7 +221,7 @@ class _Curves:
                     yield Crossing(size, a, b, True)
 
     def _is_confirmed(self, crossing: Crossing) -> bool | None:
-        """Whether analyses confirm a crossing; None if the model cannot be analyzed there."""
+        """Whether analyses confirm a crossing, or None if the model cannot be analyzed there."""
         try:
             values_before, values_after = (
                 self._analyzed_values(crossing.size + step, crossing) for step in (-1, 0)

@@ -29,8 +29,10 @@ class Polynomial(Struct, frozen=True):
         coefficients = list(terms)
         while coefficients and not coefficients[-1]:
             coefficients.pop()
-        over = math.lcm(*(term.denominator for term in coefficients))
-        return cls(tuple([term.numerator * (over // term.denominator) for term in coefficients]), over)
+        denominator = math.lcm(*(term.denominator for term in coefficients))
+        return cls(
+            tuple([term.numerator * (denominator // term.denominator) for term in coefficients]), denominator
+        )
 
     @property
     def terms(self) -> tuple[Fraction, ...]:

@@ -310,8 +310,8 @@ def _leaves(run: Trace, rows: Sequence[Row]) -> list[layer_tree.LayerLeaf]:
     ]
     _mark_failure(leaves, run, scopes, named)
     leaves += [_unseen_leaf(path, *work, scopes) for path, work in run.unseen.items()]
-    unused = _unused_parameters(run, leaves)
-    return leaves + [_parameter_leaf(p, scopes.containing(f"{p.owner}.{p.name}")) for p in unused]
+    unused_parameters = _unused_parameters(run, leaves)
+    return leaves + [_parameter_leaf(p, scopes.containing(f"{p.owner}.{p.name}")) for p in unused_parameters]
 
 
 def _is_module(row: Row, named: Mapping[str, nn.Module]) -> bool:
@@ -424,7 +424,7 @@ def _adopt_own(row: Row, module: nn.Module | None, run: Trace) -> None:
 
 
 def _stored_pieces(entries: Iterable[ModuleParameter]) -> tuple[Piece, ...]:
-    return tuple(piece for parameter in entries for piece in parameter.stored)
+    return tuple(stored_part for parameter in entries for stored_part in parameter.stored)
 
 
 def _weight(parameter: ModuleParameter, path: str) -> TensorInfo:
@@ -525,12 +525,12 @@ def _mark_failure(
 def _unused_parameters(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[ModuleParameter]:
     """Parameters that no row uses, without duplicates. The model stores them, so they get rows."""
     used_identities = {identity for leaf in leaves for identity, _, _ in leaf.stored}
-    unused = (
+    unused_parameters = (
         s
         for s in run.parameters.values()
         if any(identity not in used_identities for identity, _, _ in s.stored)
     )
-    return list({s.identity: s for s in unused}.values())
+    return list({s.identity: s for s in unused_parameters}.values())
 
 
 def _parameter_leaf(parameter: ModuleParameter, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:

@@ -126,7 +126,7 @@ def _asking_place() -> CodePlace:
 
 
 def asking_frame() -> FrameType | None:
-    """The frame of the model's own code that makes the query; None if no such code is running."""
+    """The frame of the model's own code that makes the query, or None if no such code is running."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_library_frame(frame):
         # frames outside the run belong to the caller; a program from a file has no code of its own

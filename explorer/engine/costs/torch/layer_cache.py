@@ -144,7 +144,7 @@ def enabled() -> bool:
 
 
 def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
-    """Builds the cache key of a layer call; None if something outside the key may affect the layer.
+    """Builds the cache key of a layer call, or None if something outside the key may affect the layer.
 
     The key includes which inputs share a storage, and the sizes of the storages.
     """
@@ -259,9 +259,9 @@ def _tape(
     for booking in bookings:
         if any(address not in places for address in booking.used):
             return None
-        used = tuple(places[address] for address in booking.used)
+        used_places = tuple(places[address] for address in booking.used)
         booked = tuple((places.setdefault(a, len(places)), info, size) for a, info, size in booking.outputs)
-        moved.append(booking._replace(used=used, outputs=booked))
+        moved.append(booking._replace(used=used_places, outputs=booked))
     container = type(result) if isinstance(result, (tuple, list)) else None
     if container not in (None, tuple, list):
         return None
@@ -282,7 +282,7 @@ def _tape(
 def _part(
     part: Any, input_tensors: Sequence[torch.Tensor], places: Mapping[int, int], inputs: int
 ) -> ResultTensor | None:
-    """A recipe to create one returned tensor again; None if there is none."""
+    """A recipe to create one returned tensor again, or None if that is impossible."""
     if type(part) is not torch.Tensor or not part.is_meta or part.is_conj() or part.is_neg():
         return None
     for index, tensor in enumerate(input_tensors):

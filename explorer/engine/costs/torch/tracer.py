@@ -719,9 +719,9 @@ class _Watch:
     ) -> tuple[Any, str] | None:
         """The assumed result of an operator that depends on values, and the assumption."""
         if self.policy.valued and self.classes and operator.name in COUNTS:
-            counted = self.classes.count_classes(operator.name, args, lambda: func(*args, **kwargs))
-            if counted is not None:
-                return counted, EVENLY
+            class_count = self.classes.count_classes(operator.name, args, lambda: func(*args, **kwargs))
+            if class_count is not None:
+                return class_count, EVENLY
         return data_dependent.answer(
             func, args, self.classes, least=self.policy.least, valued=self.policy.valued
         )
@@ -764,7 +764,7 @@ class _Watch:
                 # another part of the same storage, such as Q, K and V from one product
                 inputs[key] = min(inputs[key] + size, storage.nbytes())
         outputs: list[tuple[int, TensorInfo, int]] = []
-        written = 0
+        bytes_written = 0
         mutates = operator is not None and operator.mutates
         for t, (dtype, shape, size) in zip(made_tensors, answer.outputs, strict=True):
             storage = t.untyped_storage()
@@ -781,7 +781,7 @@ class _Watch:
                 self.sparse_reasons.setdefault(key, sparse_reasons[0])
             if key in inputs and not mutates:
                 continue
-            written += size
+            bytes_written += size
             outputs.append((key, TensorInfo(row.path, dtype, shape, "observed"), storage.nbytes()))
         if operator is not None and (size := kernels.workspace(operator.name, read_tensors)):
             outputs.append(self.workspace(row, size))
@@ -794,8 +794,8 @@ class _Watch:
             return
         if read_tensors and operator is not None and operator.gathers:
             table = storage_key(read_tensors[0].untyped_storage())
-            inputs[table] = min(inputs[table], written)
-        self.record_traffic(row, answer.cost, inputs, outputs, written)
+            inputs[table] = min(inputs[table], bytes_written)
+        self.record_traffic(row, answer.cost, inputs, outputs, bytes_written)
 
     def workspace(self, row: Row, size: int) -> tuple[int, TensorInfo, int]:
         """Temporary memory of an operator, as an output that no operator reads."""
@@ -993,11 +993,17 @@ def trace(
     cached = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
     watch.note_sparse(inputs)
     watch.events.append(_input_event([*inputs, *cached]))
-    held = held_tensors([list(args), dict(kwargs)])
+    held_list = held_tensors([list(args), dict(kwargs)])
     registered = [
         p for module in watch.named.values() for p in parameters_of(module).values() if p is not None
     ]
-    for tensor in (*inputs, *cached, *held, *registered, *(tensor for _, tensor in watch.unregistered)):
+    for tensor in (
+        *inputs,
+        *cached,
+        *held_list,
+        *registered,
+        *(tensor for _, tensor in watch.unregistered),
+    ):
         if is_lazy(tensor) or tensor.layout is not torch.strided:
             continue
         storage = tensor.untyped_storage()

@@ -185,7 +185,7 @@ def _optimizer_notes(optimizer: Optimizer) -> tuple[str, ...]:
 
 
 def _nbytes(info: TensorInfo) -> int | None:
-    """Bytes of a tensor; None if its shape or type is unknown."""
+    """Bytes of a tensor, or None if its shape or type is unknown."""
     if info.shape is None or info.dtype is None:
         return None
     elements = cost_formulas.count(info.shape)

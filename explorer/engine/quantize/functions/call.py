@@ -1,4 +1,4 @@
-"""Call of a number format's function: nodes, and the scales that they read."""
+"""Nodes that call a number format's function, and the scales that they read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from explorer.facts import Dim
 
 
 class FormatCall(Struct, frozen=True):
-    """The additions to a graph for one value.
+    """Nodes, tensors and values that round one value to a number format.
 
     Attributes:
-        nodes: The last one makes the value.
-        tensors: Initializers that they read.
+        nodes: Nodes in order; the last one produces the rounded value.
+        tensors: Initializers that the nodes read.
         values: Values between the nodes.
     """
 
@@ -28,7 +28,7 @@ class FormatCall(Struct, frozen=True):
     values: tuple[Value, ...] = ()
 
 
-def calling(
+def build_call(
     domain: str,
     op: str,
     source: str,
@@ -36,7 +36,7 @@ def calling(
     operands: Mapping[str, Array],
     attributes: Mapping[str, Any] | None = None,
 ) -> FormatCall:
-    """One call of a function whose further inputs are float32 initializers, by their role."""
+    """Build the call of a function on `source`, with each of `operands` as a float32 initializer."""
     tensors = tuple(
         tensor_from_array(f"{target}/{role}", np.asarray(array, np.float32))
         for role, array in operands.items()
@@ -46,18 +46,18 @@ def calling(
     return FormatCall((node,), tensors)
 
 
-def casts(fmt: Half, source: str, target: str, shape: Sequence[Dim]) -> FormatCall:
-    """A Cast there and a Cast back."""
+def build_casts(fmt: Half, source: str, target: str, shape: Sequence[Dim]) -> FormatCall:
+    """Build a Cast to a 16-bit float and a Cast back to float32."""
     between = Value(f"{target}/{fmt.name}", fmt.element_type, tuple(shape))
-    there = Node(
+    narrowing = Node(
         "Cast", (source,), (between.name,), between.name, attributes={"to": dtype_code(fmt.element_type)}
     )
-    back = Node("Cast", (between.name,), (target,), target, attributes={"to": dtype_code("float32")})
-    return FormatCall((there, back), (), (between,))
+    widening = Node("Cast", (between.name,), (target,), target, attributes={"to": dtype_code("float32")})
+    return FormatCall((narrowing, widening), (), (between,))
 
 
-def spread(values: Array, grid: Grid, shape: Sequence[Dim]) -> Array:
-    """Scales or zero points, in a shape that broadcasts to the value's."""
+def broadcastable(values: Array, grid: Grid, shape: Sequence[Dim]) -> Array:
+    """Reshape scales or zero points so that they broadcast to the shape of the value."""
     if not grid.block:
         return along(values, (1,) * len(shape), grid)
     return along(values, tuple(size if isinstance(size, int) else 1 for size in shape), grid)

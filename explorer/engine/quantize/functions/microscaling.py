@@ -1,91 +1,97 @@
-"""Block formats (MX) as functions: one a format, in a domain of their own, since QONNX has none."""
+"""Block formats (MX) as local functions: one per format, in their own domain, because QONNX has none."""
 
 from __future__ import annotations
 
 from explorer.engine.graph.model import AttributeRef, Function, Node
 from explorer.engine.number_formats.microscaling import BLOCK, LEAST_EXPONENT, Microscaling
-from explorer.engine.quantize.functions.body import INTEGER, FunctionBody, log_of_two, step_of
+from explorer.engine.quantize.functions.body import INTEGER, FunctionBody, log_of_two, step_at
 from explorer.engine.quantize.functions.call import FormatCall
 
 DOMAIN = "explorer.mx"
 
 
 def function(fmt: Microscaling, opset: int) -> Function:
-    """The format's function of X, with the attribute `axis`, the axis of its blocks of 32.
+    """Build the function of a block format.
 
-    The axis is cut into blocks, the last filled with zeros. Each block is divided by its power of two,
-    rounded, and multiplied by it again.
+    It rounds X; its attribute `axis` is the axis of the blocks of 32.
+
+    The function splits the axis into blocks and pads the last block with zeros. It divides each block by its
+    power of two, rounds it, and multiplies it by the power again.
     """
-    to = FunctionBody.of_opset(opset)
-    blocks, sizes = _cut(to)
-    scale = _scale(to, blocks, fmt.reach)
+    body = FunctionBody.of_opset(opset)
+    blocks, sizes = _split_into_blocks(body)
+    scale = _block_scales(body, blocks, fmt.reach)
     largest = fmt.element.largest
-    above = to.of("Min", "clipped_above", to.of("Div", "scaled", blocks, scale), to.real(largest, "largest"))
-    clipped = to.of("Max", "clipped", above, to.real(-largest, "least"))
-    least_exponent = to.real(1 - fmt.element.bias, "least_exponent")
-    step = step_of(to, clipped, least_exponent, to.real(-fmt.element.mantissa, "last_bit"))
-    near = to.of("Mul", "near", to.of("Round", "code", to.of("Div", "steps", clipped, step)), step)
-    joined = to.of("Reshape", "joined", to.of("Mul", "rounded", near, scale), sizes["filled"])
-    starts, axes = to.integers((0,), "starts"), to.integers((1,), "axes")
-    unfilled = to.of("Slice", "kept", joined, starts, sizes["length"], axes)
-    to.of("Reshape", "Y", unfilled, sizes["shape"])
-    return Function(DOMAIN, fmt.name, ("X",), ("Y",), tuple(to.nodes), {"": opset}, ("axis",))
+    above = body.op(
+        "Min", "clipped_above", body.op("Div", "scaled", blocks, scale), body.real(largest, "largest")
+    )
+    clipped = body.op("Max", "clipped", above, body.real(-largest, "least"))
+    least_exponent = body.real(1 - fmt.element.bias, "least_exponent")
+    step = step_at(body, clipped, least_exponent, body.real(-fmt.element.mantissa, "last_bit"))
+    near = body.op("Mul", "near", body.op("Round", "code", body.op("Div", "steps", clipped, step)), step)
+    restored = body.op("Reshape", "joined", body.op("Mul", "rounded", near, scale), sizes["filled"])
+    starts, axes = body.integers((0,), "starts"), body.integers((1,), "axes")
+    unfilled = body.op("Slice", "kept", restored, starts, sizes["length"], axes)
+    body.op("Reshape", "Y", unfilled, sizes["shape"])
+    return Function(DOMAIN, fmt.name, ("X",), ("Y",), tuple(body.nodes), {"": opset}, ("axis",))
 
 
-def _cut(to: FunctionBody) -> tuple[str, dict[str, str]]:
-    """X as (before, blocks, 32, behind), and the sizes needed to restore X."""
-    axis = to.add("Constant", (), "axis", attributes={"value_int": AttributeRef("axis", INTEGER)})
-    sizes, one, none = to.of("Shape", "sizes", "X"), to.integers((1,), "one"), to.integers((0,), "none")
-    # an axis that is counted from behind, counted from in front
-    at = to.of("Mod", "at", to.of("Reshape", "axis_of", axis, one), to.of("Shape", "rank", sizes))
-    next_at = to.of("Add", "next_at", at, one)
-    length = to.of("Slice", "length", sizes, at, next_at)
-    before = _product(to, to.of("Slice", "sizes_before", sizes, none, at), one, "before")
-    ends = to.integers((1 << 62,), "end")
-    behind = _product(to, to.of("Slice", "sizes_behind", sizes, next_at, ends), one, "behind")
-    block = to.integers((BLOCK,), "block")
-    short = to.of("Mod", "short", to.of("Neg", "minus_length", length), block)
-    whole = to.of("Add", "whole", length, short)
-    rows = to.concat((before, length, behind), 0, "rows_sizes")
-    filled = to.concat((before, whole, behind), 0, "filled_sizes")
-    cut = to.concat((before, to.of("Div", "count", whole, block), block, behind), 0, "blocks_sizes")
-    pads = to.concat((none, none, none, none, short, none), 0, "pads")
-    padded = to.of("Pad", "padded", to.of("Reshape", "rows", "X", rows), pads)
-    return to.of("Reshape", "blocks", padded, cut), {"shape": sizes, "length": length, "filled": filled}
+def _split_into_blocks(body: FunctionBody) -> tuple[str, dict[str, str]]:
+    """Reshape X to (outer, blocks, 32, inner), and return it with the sizes needed to restore X."""
+    axis = body.add("Constant", (), "axis", attributes={"value_int": AttributeRef("axis", INTEGER)})
+    sizes, one, zero = body.op("Shape", "sizes", "X"), body.integers((1,), "one"), body.integers((0,), "none")
+    # the axis as a nonnegative index
+    axis_index = body.op(
+        "Mod", "at", body.op("Reshape", "axis_of", axis, one), body.op("Shape", "rank", sizes)
+    )
+    next_at = body.op("Add", "next_at", axis_index, one)
+    length = body.op("Slice", "length", sizes, axis_index, next_at)
+    outer = _product(body, body.op("Slice", "sizes_before", sizes, zero, axis_index), one, "before")
+    ends = body.integers((1 << 62,), "end")
+    inner = _product(body, body.op("Slice", "sizes_behind", sizes, next_at, ends), one, "behind")
+    block = body.integers((BLOCK,), "block")
+    short = body.op("Mod", "short", body.op("Neg", "minus_length", length), block)
+    padded_length = body.op("Add", "whole", length, short)
+    rows = body.concat((outer, length, inner), 0, "rows_sizes")
+    filled = body.concat((outer, padded_length, inner), 0, "filled_sizes")
+    cut = body.concat((outer, body.op("Div", "count", padded_length, block), block, inner), 0, "blocks_sizes")
+    pads = body.concat((zero, zero, zero, zero, short, zero), 0, "pads")
+    padded = body.op("Pad", "padded", body.op("Reshape", "rows", "X", rows), pads)
+    return body.op("Reshape", "blocks", padded, cut), {"shape": sizes, "length": length, "filled": filled}
 
 
-def _product(to: FunctionBody, sizes: str, one: str, label: str) -> str:
-    """The product of sizes, of which there may be none."""
-    return to.of("ReduceProd", label, to.concat((one, sizes), 0, f"one_and_{label}"))
+def _product(body: FunctionBody, sizes: str, one: str, label: str) -> str:
+    """Add the product of sizes, which is 1 for an empty list."""
+    return body.op("ReduceProd", label, body.concat((one, sizes), 0, f"one_and_{label}"))
 
 
-def _scale(to: FunctionBody, blocks: str, reach: int) -> str:
-    """The power of two of each block; NaN where one of its numbers is not finite."""
-    magnitudes = to.of("Abs", "magnitudes", blocks)
-    if to.emission.opset < 18:
-        largest = to.add("ReduceMax", (magnitudes,), "block_largest", attributes={"axes": (2,)})
+def _block_scales(body: FunctionBody, blocks: str, reach: int) -> str:
+    """Add the power of two of each block, which is NaN if a number of the block is not finite."""
+    magnitudes = body.op("Abs", "magnitudes", blocks)
+    if body.emission.opset < 18:
+        largest = body.add("ReduceMax", (magnitudes,), "block_largest", attributes={"axes": (2,)})
     else:
-        largest = to.of("ReduceMax", "block_largest", magnitudes, to.integers((2,), "block_axis"))
-    # smaller numbers have the least exponent, too, and zero has no logarithm
+        largest = body.op("ReduceMax", "block_largest", magnitudes, body.integers((2,), "block_axis"))
+    # smaller numbers, and zero without a logarithm, get the least exponent
     least = 2.0 ** (LEAST_EXPONENT + reach)
-    bounded = to.of("Max", "block_reach", largest, to.real(least, "block_least"))
-    two, log = to.real(2, "block_two"), log_of_two(to, bounded, "block")
-    # the logarithm may be off by one beside a power of two; comparing with the power corrects it
-    near = to.of("Floor", "block_floor", log)
-    power = to.of("Pow", "block_power", two, near)
-    high = to.cast(to.of("Greater", "is_high", power, bounded), "float32", "one_high")
-    below = to.of("LessOrEqual", "is_low", to.of("Mul", "twice", power, two), bounded)
-    low = to.cast(below, "float32", "one_low")
-    exponent = to.of("Add", "block_exponent", to.of("Sub", "block_lower", near, high), low)
-    shared = to.of("Sub", "shared", exponent, to.real(reach, "reach"))
-    nothing = to.of("Mul", "nothing", blocks, to.real(0, "zero"))
-    axes = to.integers((2,), "sum_axis")
-    # zero, or not a number
-    finite = to.of("ReduceSum", "finite", nothing, axes)
-    return to.of("Add", "scale", to.of("Pow", "shared_power", two, shared), finite)
+    bounded = body.op("Max", "block_reach", largest, body.real(least, "block_least"))
+    two, log = body.real(2, "block_two"), log_of_two(body, bounded, "block")
+    # near a power of two, the rounded-down logarithm may be off by one; two comparisons correct it
+    near = body.op("Floor", "block_floor", log)
+    power = body.op("Pow", "block_power", two, near)
+    high = body.cast(body.op("Greater", "is_high", power, bounded), "float32", "one_high")
+    below = body.op("LessOrEqual", "is_low", body.op("Mul", "twice", power, two), bounded)
+    low = body.cast(below, "float32", "one_low")
+    exponent = body.op("Add", "block_exponent", body.op("Sub", "block_lower", near, high), low)
+    shared = body.op("Sub", "shared", exponent, body.real(reach, "reach"))
+    nothing = body.op("Mul", "nothing", blocks, body.real(0, "zero"))
+    axes = body.integers((2,), "sum_axis")
+    # 0, or NaN for a block with a number that is not finite
+    finite = body.op("ReduceSum", "finite", nothing, axes)
+    return body.op("Add", "scale", body.op("Pow", "shared_power", two, shared), finite)
 
 
 def block_call(fmt: Microscaling, source: str, target: str, axis: int) -> FormatCall:
-    """The format along an axis."""
+    """Build the call of a block format along an axis."""
     node = Node(fmt.name, (source,), (target,), target, DOMAIN, attributes={"axis": axis})
     return FormatCall((node,))

@@ -1,1 +1,1 @@
-"""Integer products: chains of them, sums that stay inside 16 bits, corrected biases."""
+"""Integer arithmetic: chains of integer layers, sums that fit 16 bits, and bias correction."""

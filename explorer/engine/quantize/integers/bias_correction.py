@@ -1,7 +1,7 @@
-"""Bias correction: subtracts from a bias the shift of the layer's mean output by rounding its weight.
+"""Bias correction: compensates in the bias for the shift of the mean output that a rounded weight causes.
 
 The shift is the mean of each input channel over the samples, times the error of the weights that read it. It
-is known before a run, and costs nothing at run time (Nagel et al., arXiv:1906.04721, section 4.2).
+is known before a run and costs nothing at run time (Nagel et al., arXiv:1906.04721, section 4.2).
 """
 
 from __future__ import annotations
@@ -22,52 +22,54 @@ _OPERATORS = frozenset(("Conv", "Gemm"))
 
 
 def read_axes(layers: Sequence[QuantizableLayer]) -> dict[str, int]:
-    """The inputs of layers whose bias can be corrected, and the axis along which each is multiplied."""
+    """Return the inputs of layers with a correctable bias, each with the axis of its channels."""
     return {
         operand.value: operand.depth
         for layer in layers
         if _is_correctable(layer)
-        for operand in layer.of("input")
+        for operand in layer.operands_of("input")
         if operand.depth is not None
     }
 
 
 def _is_correctable(layer: QuantizableLayer) -> bool:
-    weights, biases = layer.of("weight"), layer.of("bias")
+    weights, biases = layer.operands_of("weight"), layer.operands_of("bias")
     if layer.op not in _OPERATORS or len(weights) != 1 or not biases or biases[0].tensor is None:
         return False
     factors = (layer.node.attributes.get(name, 1.0) for name in ("alpha", "beta"))
     return len(biases[0].shape) == 1 and all(float(factor) == 1.0 for factor in factors)
 
 
-def corrected(choices: Sequence[LayerChoice], grids: Grids, means: ChannelMeans) -> tuple[LayerChoice, ...]:
-    """The choices, with the corrected biases that will be written.
+def correct_biases(
+    choices: Sequence[LayerChoice], grids: Grids, channel_means: ChannelMeans
+) -> tuple[LayerChoice, ...]:
+    """Return the choices with corrected biases, which will be written in place of the original ones.
 
     Args:
-        choices: The choices for all layers, without NaN in stored numbers.
-        grids: Grids of their weights.
-        means: Means of their inputs.
+        choices: Choices for all layers, without NaN in stored numbers.
+        grids: Grids of the weights and biases.
+        channel_means: Channel means of the inputs.
     """
-    return tuple(_corrected(choice, grids, means) for choice in choices)
+    return tuple(_correct_bias(choice, grids, channel_means) for choice in choices)
 
 
-def _corrected(choice: LayerChoice, grids: Grids, means: ChannelMeans) -> LayerChoice:
+def _correct_bias(choice: LayerChoice, grids: Grids, channel_means: ChannelMeans) -> LayerChoice:
     layer = choice.layer
     if choice.reason or choice.weight is None or choice.bias is None or not _is_correctable(layer):
         return choice
-    (weight,), (bias,), (read, *_) = (layer.of(part) for part in ("weight", "bias", "input"))
-    mean = means.of(read.value)
-    grids.of(choice, bias)  # first, so that scales stay those of the original bias
+    (weight,), (bias,), (read, *_) = (layer.operands_of(part) for part in ("weight", "bias", "input"))
+    mean = channel_means.mean_of(read.value)
+    grids.of_operand(choice, bias)  # computed first, so that the scales fit the original bias
     if mean is None or weight.channel is None or weight.depth is None:
         return choice
-    grid, moved = grids.of(choice, weight), []
+    grid, errors = grids.of_operand(choice, weight), []
     rank = len(weight.shape)
     first = weight.channel % rank == 0
     if not first and rank != 2:
         return choice
     for values, part in slabs(weight, grid):
-        moved.append(choice.weight.rounded(values, part) - values)
-    error = np.concatenate(moved).astype(np.float64)
+        errors.append(choice.weight.rounded(values, part) - values)
+    error = np.concatenate(errors).astype(np.float64)
     error = error if first else error.T
     error = error.reshape(*error.shape[:2], -1).sum(axis=2)
     channels, depth = error.shape
@@ -80,6 +82,6 @@ def _corrected(choice: LayerChoice, grids: Grids, means: ChannelMeans) -> LayerC
     if not np.isfinite(numbers).all():
         return choice
     tensor = Tensor(bias.stored, "float32", numbers.shape, Inline(numbers.tobytes()))
-    written = replace(bias, tensor=tensor, axes=(0,))
-    operands = tuple(written if operand is bias else operand for operand in layer.operands)
+    new_bias = replace(bias, tensor=tensor, axes=(0,))
+    operands = tuple(new_bias if operand is bias else operand for operand in layer.operands)
     return replace(choice, layer=replace(layer, operands=operands))

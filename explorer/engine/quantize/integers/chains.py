@@ -1,9 +1,9 @@
-"""Integer chains: rounded values between layers, so that a runtime computes with integers only.
+"""Integer chains: rounded values between layers, so that the runtime computes with integers only.
 
-onnxruntime runs a convolution on an integer kernel only where the convolution's output is quantized, too. A
-float operator between two such layers costs a conversion in each direction. With `form = "chain"` a
-QuantizeLinear and a DequantizeLinear stand behind each convolution, and around the operators of `_ROUNDED`
-and `_PASSING` that read such values.
+onnxruntime runs a convolution on an integer kernel only if the output of the convolution is quantized, too. A
+float operator between two such layers costs a conversion in each direction. With `form = "chain"`, a
+QuantizeLinear and a DequantizeLinear follow each convolution. They also surround the operators in `_ROUNDED`
+and `_PASSING` that read values of a chain.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ from explorer.engine.quantize.choice import LayerChoice
 from explorer.facts import TensorInfo
 
 _ROUNDS_OUTPUT = frozenset(("Conv",))
-"""Layers whose integer kernel returns integers. The kernel of a product returns floats. With a stored bias it
-is no longer integer: onnxruntime first makes a Gemm of product and bias, which stays in floats.
+"""Layers whose integer kernel returns integers.
+
+The kernel of a matrix product returns floats. A product with a stored bias is not listed, because onnxruntime
+first makes it a Gemm that stays in floats.
 """
 
 _ABSORBED = frozenset(("Relu", "Clip"))
-"""Activations that the runtime drops where the range of the QuantizeLinear behind them does the same."""
+"""Activation functions that the runtime drops if the QuantizeLinear after them clips to the same range."""
 
 _ROUNDED = frozenset(("Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu"))
-"""Operators that the runtime computes on integers, with a scale of their own for the output."""
+"""Operators that the runtime computes on integers, with a separate scale for the output."""
 
 _PASSING = frozenset(
     ("MaxPool", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "DepthToSpace", "SpaceToDepth")
 )
-"""Operators whose output has numbers of their first input, and keeps its scale."""
+"""Operators that move elements of their first input without changing them, so that the scale stays valid."""
 
 
 class _Chains:
-    """The values of a graph that are rounded for the sake of a chain.
+    """The values of a graph that are rounded because they are in a chain.
 
     Attributes:
-        rounds: For each such value, the choice with the format of the value.
-        sources: For each value that keeps the scale of another one, that value.
+        rounds: For each such value, the choice whose input format it takes.
+        sources: For each value that keeps another value's scale, the name of the other value.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class _Chains:
             for name in dict.fromkeys(node.inputs):
                 self._readers[name].append(node)
             for _, body in subgraphs(node):
-                captured |= _read(body.nodes)
+                captured |= _read_names(body.nodes)
         self._outputs = {value.name for value in model.graph.outputs}
         produced = {name for node in self._nodes for name in node.outputs}
         self._free = produced - captured - self._outputs
@@ -65,30 +67,30 @@ class _Chains:
             choice = layers.get(id(node))
             if choice is not None:
                 if node.op in _ROUNDS_OUTPUT or self._becomes_gemm(node):
-                    self._round(self._behind(node.outputs[0]), choice)
+                    self._round(self._after_activation(node.outputs[0]), choice)
             elif not node.domain and node.op in _ROUNDED:
-                self._between(node)
+                self._round_operator(node)
             elif not node.domain and node.op in _PASSING and node.inputs[0] in self.rounds:
-                self._pass_on(node)
+                self._keep_scale(node)
 
     def _becomes_gemm(self, node: Node) -> bool:
-        """Whether the only reader of a product adds a stored bias to it."""
+        """Return whether the only node that reads a product adds a stored bias to it."""
         readers = self._readers[node.outputs[0]]
         if node.op != "MatMul" or len(readers) != 1 or readers[0].op != "Add" or readers[0].domain:
             return False
         product, bias = readers[0].inputs
         return product == node.outputs[0] and bias in self._stored_names
 
-    def _between(self, node: Node) -> None:
+    def _round_operator(self, node: Node) -> None:
         read = [name for name in node.inputs if name]
         choice = next((self.rounds[name] for name in read if name in self.rounds), None)
         if choice is None or not all(self._can_round(name) for name in (*read, node.outputs[0])):
             return
         for name in read:
             self._round(name, choice)
-        self._round(self._behind(node.outputs[0]), choice)
+        self._round(self._after_activation(node.outputs[0]), choice)
 
-    def _pass_on(self, node: Node) -> None:
+    def _keep_scale(self, node: Node) -> None:
         source, output = node.inputs[0], node.outputs[0]
         if len([name for name in node.outputs if name]) == 1 and self._can_round(output):
             self._round(output, self.rounds[source])
@@ -102,39 +104,44 @@ class _Chains:
         info = self._shapes.get(value)
         return value in self._free and info is not None and info.dtype == "float32"
 
-    def _behind(self, value: str) -> str:
-        """The output of the activation that alone reads `value`, or `value` itself."""
+    def _after_activation(self, value: str) -> str:
+        """Return the output of an absorbed activation that is the only reader of `value`, else `value`."""
         readers = self._readers[value]
-        alone = len(readers) == 1 and value not in self._outputs
-        if alone and readers[0].op in _ABSORBED and not readers[0].domain and readers[0].inputs[0] == value:
+        is_only_reader = len(readers) == 1 and value not in self._outputs
+        if (
+            is_only_reader
+            and readers[0].op in _ABSORBED
+            and not readers[0].domain
+            and readers[0].inputs[0] == value
+        ):
             return str(readers[0].outputs[0])
         return value
 
 
-def _read(nodes: Sequence[Node]) -> set[str]:
-    """Names of all values that nodes read, including those read in their bodies."""
+def _read_names(nodes: Sequence[Node]) -> set[str]:
+    """Return the names of all values that nodes and their nested graphs read."""
     names: set[str] = set()
     for node in node_sequence(nodes):
         names.update(node.inputs)
         for _, body in subgraphs(node):
-            names |= _read(body.nodes) | {value.name for value in body.outputs}
+            names |= _read_names(body.nodes) | {value.name for value in body.outputs}
     return names
 
 
 def _is_link(choice: LayerChoice) -> bool:
-    """Whether a layer multiplies bytes in a chain."""
+    """Return whether a layer of a chain multiplies 8-bit integers."""
     types = [fmt.element_type for fmt in (choice.weight, choice.input) if fmt is not None]
     return choice.form == "chain" and not choice.reason and len(types) == 2 and {*types} <= {"int8", "uint8"}
 
 
-def chained(
+def link_chains(
     model: Model, choices: Sequence[LayerChoice], shapes: Mapping[str, TensorInfo]
 ) -> tuple[LayerChoice, ...]:
-    """The choices, each with the values that it rounds and with the sources of scales.
+    """Return the choices with the values that each layer rounds, and the values that share a scale.
 
     Args:
-        model: The model; its main graph holds the layers.
-        choices: The choices for all layers.
+        model: Model whose main graph holds the layers.
+        choices: Choices for all layers.
         shapes: Element type of every value of the main graph.
     """
     if not any(map(_is_link, choices)):

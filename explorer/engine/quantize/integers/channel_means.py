@@ -1,4 +1,4 @@
-"""Channel means: the mean of each channel of activations, over the samples of a calibration."""
+"""Channel means: the mean of each channel of an activation over the calibration samples."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from explorer.engine.number_formats.number_format import Array
 
 
 class ChannelMeans:
-    """Means of activations along one axis, over all samples that were added.
+    """Means of activations along one axis, over all added samples.
 
     Args:
-        axes: The axis of each value that is kept, counted from behind.
+        axes: Channel axis of each value, as a negative index.
     """
 
     def __init__(self, axes: Mapping[str, int]) -> None:
@@ -21,17 +21,17 @@ class ChannelMeans:
         self._sums: dict[str, tuple[Array, int]] = {}
 
     def add(self, name: str, value: Array) -> None:
-        """Takes one sample of a value in; another value is passed over."""
+        """Add one sample of a value. Values without an axis are ignored."""
         axis = self.axes.get(name)
         if axis is None or value.ndim < -axis:
             return
-        others = tuple(at for at in range(value.ndim) if at != value.ndim + axis)
-        total = value.sum(axis=others, dtype=np.float64)
-        before, count = self._sums.get(name, (np.zeros_like(total), 0))
-        if before.shape == total.shape:
-            self._sums[name] = before + total, count + value.size // max(total.size, 1)
+        other_axes = tuple(axis_index for axis_index in range(value.ndim) if axis_index != value.ndim + axis)
+        total = value.sum(axis=other_axes, dtype=np.float64)
+        previous_sum, count = self._sums.get(name, (np.zeros_like(total), 0))
+        if previous_sum.shape == total.shape:
+            self._sums[name] = previous_sum + total, count + value.size // max(total.size, 1)
 
-    def of(self, name: str) -> Array | None:
-        """The mean of each channel; None where nothing was seen."""
+    def mean_of(self, name: str) -> Array | None:
+        """Return the mean of each channel, or None if no sample was added."""
         total, count = self._sums.get(name, (None, 0))
         return None if total is None or not count else total / count

@@ -1,1 +1,1 @@
-"""Speed of a quantized file in onnxruntime: the fastest form, the integer kernels, the time of a run."""
+"""Speed of a quantized file in onnxruntime: the fastest form, the kernels of its layers, and run times."""

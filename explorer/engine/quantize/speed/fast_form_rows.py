@@ -1,4 +1,4 @@
-"""Fast forms as data, a row a line: what `python -m tests.bench.fast_forms --write` measured."""
+"""Table of fast forms, one row per line, as measured by `python -m tests.bench.fast_forms --write`."""
 
 from __future__ import annotations
 

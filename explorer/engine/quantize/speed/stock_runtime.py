@@ -1,6 +1,6 @@
-"""Quantized files in stock onnxruntime: which kernels run their layers, and how long a run takes.
+"""Quantized files in an onnxruntime with default options: the kernels of their layers, and run times.
 
-Sessions here have onnxruntime's default options, like a user's program. `engine.runtime` instead sets options
+Sessions here have the options that a user's program gets by default. `engine.runtime` instead sets options
 that give the same numbers on every processor.
 """
 
@@ -34,37 +34,39 @@ INTEGER_KERNELS = frozenset(
         *("DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulNBits", "QMoE", "GatherBlockQuantized"),
     )
 )
-"""Operators whose kernels read the integers of a weight or of an activation."""
+"""Operators whose kernels read a weight or an activation as integers."""
 
 _MOST_BYTES = 512 << 20
-"""Bytes of weights above which nothing is loaded: two sessions hold the weights of two models."""
+"""Limit for the bytes of a model's weights. `run_times` holds the weights of two models in memory."""
 
 _MOST_BYTES_OF_FUNCTIONS = 16 << 20
-"""The same limit for a model with functions, which onnxruntime expands to many times their size."""
+"""Lower limit for a model with functions, which onnxruntime expands to many times their size."""
 
 _SECONDS, _ROUNDS = 0.3, (3, 25)
-"""Seconds of timed runs, and the least and the largest number of rounds."""
+"""Seconds of timed runs, and the minimum and maximum number of rounds."""
 
 _LONG = 5.0
-"""Seconds of a run above which it is made only once."""
+"""Seconds of a run from which only one round is timed."""
 
 
 class NotLoaded(Exception):
-    """Stock onnxruntime does not load a model; the text is the reason, in one line."""
+    """Raised if onnxruntime does not load or run a model. The text is the reason, in one line."""
 
 
 def _session(model: Model, optimized: str = "") -> Any:
-    """A session with the options of a user's program; with `optimized` its extended form is written there.
+    """Create a session with default options.
+
+    If `optimized` is a path, the session writes the graph of its extended optimization there.
 
     Raises:
-        NotLoaded: The weights are too large, or onnxruntime refuses the model.
+        NotLoaded: The weights are too large, or onnxruntime rejects the model.
     """
     if has_bfloat16(model):
         raise NotLoaded("onnxruntime runs no bfloat16 on a processor")
-    most = _MOST_BYTES_OF_FUNCTIONS if model.functions else _MOST_BYTES
-    if sum(tensor.nbytes for tensor in model.graph.initializers.values()) > most:
+    limit = _MOST_BYTES_OF_FUNCTIONS if model.functions else _MOST_BYTES
+    if sum(tensor.nbytes for tensor in model.graph.initializers.values()) > limit:
         functions = " beside functions" if model.functions else ""
-        raise NotLoaded(f"its weights take more than {most >> 20} MiB{functions}")
+        raise NotLoaded(f"its weights take more than {limit >> 20} MiB{functions}")
     if len(model.graph.nodes) > MOST_OPTIMISED:
         raise NotLoaded(f"onnxruntime takes minutes to optimize more than {MOST_OPTIMISED:,} nodes")
     model = plain(model)
@@ -88,20 +90,20 @@ def _session(model: Model, optimized: str = "") -> Any:
 
 
 def kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeKernels, Mapping[str, str]]:
-    """The operator that runs each quantized layer, in the graph to which onnxruntime optimizes the model.
+    """Return the operator that runs each quantized layer in the graph that onnxruntime optimizes.
 
     Args:
         model: The quantized model.
-        choices: The choices for its layers.
+        choices: Choices for its layers.
 
     Returns:
         Counts of layers by kernel, and the operator of each layer by its name.
     """
-    taken = [choice for choice in choices if not choice.reason]
+    quantized = [choice for choice in choices if not choice.reason]
     about: dict[str, Any] = {
         "runtime": f"onnxruntime {onnxruntime.__version__}",
         "instructions": processor.instructions(),
-        "layers": len(taken),
+        "layers": len(quantized),
     }
     try:
         with scratch.folder() as folder:
@@ -110,38 +112,45 @@ def kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeKernel
             nodes = [*node_sequence(reader.read(path).graph.nodes)]
     except (NotLoaded, BadModel) as problem:
         return RuntimeKernels(**about, problem=str(problem)), {}
-    operators = {choice.layer.name: op for choice in taken if (op := _operator(choice, nodes))}
+    operators = {choice.layer.name: op for choice in quantized if (op := _operator(choice, nodes))}
     integers = [op for op in operators.values() if op in INTEGER_KERNELS]
     counts = tuple(KernelCount(op, count) for op, count in Counter(integers).most_common())
     return RuntimeKernels(**about, integer_layers=len(integers), kernels=counts), operators
 
 
 def _operator(choice: LayerChoice, nodes: Sequence[Node]) -> str:
-    """The operator of the node that a layer became, matched by its name, its weight or its output."""
+    """Return the operator that replaced a layer, or ''.
+
+    The name, the weight or the output identifies the node.
+    """
     layer = choice.layer
-    codes = {f"{operand.stored}_{end}" for operand in layer.of("weight") for end in ("quantized", "blocks")}
-    for node in nodes:  # in the order of the graph: a weight passes several of them
+    codes = {
+        f"{operand.stored}_{end}"
+        for operand in layer.operands_of("weight")
+        for end in ("quantized", "blocks")
+    }
+    for node in nodes:  # in graph order, because a weight may pass several of these nodes
         if node.op in _CARRIERS and not codes.isdisjoint(node.inputs):
             codes.update(node.outputs)
     output_names = {
         name for output in layer.node.outputs for name in (output, f"{output}_quantized") if output
     }
-    same = [node for node in nodes if _is_of(node, layer.node.name, codes, output_names)]
-    same.sort(key=lambda node: node.op not in INTEGER_KERNELS)
-    return same[0].op if same else ""
+    candidates = [node for node in nodes if _is_replacement(node, layer.node.name, codes, output_names)]
+    candidates.sort(key=lambda node: node.op not in INTEGER_KERNELS)
+    return candidates[0].op if candidates else ""
 
 
 _CARRIERS = frozenset(("DequantizeLinear", "Cast", "Transpose", "Reshape"))
-"""Operators that carry a stored weight to its layer."""
+"""Operators between a stored weight and its layer."""
 
-_SIDES = frozenset(
+_ADJACENT = frozenset(
     ("QuantizeLinear", "DequantizeLinear", "Cast", "Transpose", "Reshape", "Add", "Relu", "Clip")
 )
-"""Operators around a layer that carry its weight or output, but are not the layer itself."""
+"""Operators next to a layer that read its weight or its output, but are not the layer."""
 
 
-def _is_of(node: Node, name: str, codes: Collection[str], output_names: Collection[str]) -> bool:
-    if node.op in _SIDES:
+def _is_replacement(node: Node, name: str, codes: Collection[str], output_names: Collection[str]) -> bool:
+    if node.op in _ADJACENT:
         return False
     return bool(name and node.name == name) or not (
         {*codes}.isdisjoint(node.inputs) and {*output_names}.isdisjoint(node.outputs)
@@ -149,32 +158,32 @@ def _is_of(node: Node, name: str, codes: Collection[str], output_names: Collecti
 
 
 def run_times(
-    before: Model, after: Model, feeds: Mapping[str, Array], check: Callable[[], None] = lambda: None
+    original: Model, quantized: Model, feeds: Mapping[str, Array], check: Callable[[], None] = lambda: None
 ) -> RunTimes | str:
-    """Times of alternating runs of two models on the same inputs; or the reason why there are none.
+    """Time alternating runs of two models on the same inputs, or return the reason why they do not run.
 
     Args:
-        before: The original.
-        after: The quantized model.
-        feeds: Inputs by name.
-        check: Called before each run; raises `Cancelled` to stop.
+        original: The original.
+        quantized: The quantized model.
+        feeds: Input arrays, by input name.
+        check: Function called before each run. It raises `Cancelled` to stop.
     """
     try:
-        sessions = [_session(model) for model in (before, after)]
+        sessions = [_session(model) for model in (original, quantized)]
         samples: list[list[float]] = [[], []]
-        warm = [_once(session, feeds, check) for session in sessions]
-        least, most = (1, 1) if max(warm) > _LONG else _ROUNDS
+        warm = [_time_run(session, feeds, check) for session in sessions]
+        least, largest = (1, 1) if max(warm) > _LONG else _ROUNDS
         until = time.perf_counter() + _SECONDS
-        while len(samples[0]) < least or (len(samples[0]) < most and time.perf_counter() < until):
+        while len(samples[0]) < least or (len(samples[0]) < largest and time.perf_counter() < until):
             for times, session in zip(samples, sessions, strict=True):
-                times.append(_once(session, feeds, check))
+                times.append(_time_run(session, feeds, check))
     except NotLoaded as problem:
         return str(problem)
     lows, middles = [min(times) for times in samples], [statistics.median(times) for times in samples]
     return RunTimes(lows[0], lows[1], middles[0], middles[1], len(samples[0]))
 
 
-def _once(session: Any, feeds: Mapping[str, Array], check: Callable[[], None]) -> float:
+def _time_run(session: Any, feeds: Mapping[str, Array], check: Callable[[], None]) -> float:
     check()
     began = time.perf_counter()
     try:

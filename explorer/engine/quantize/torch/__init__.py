@@ -1,1 +1,1 @@
-"""Quantization of nn.Modules: the layers that take a number format, and the copy that rounds to it."""
+"""Quantization of nn.Modules: the layers that can take a number format, and the copy with rounded layers."""

@@ -1,4 +1,7 @@
-"""Differences between an nn.Module and its quantized copy: one row per layer, its rounding included."""
+"""Differences between an nn.Module and its quantized copy: one row per changed layer.
+
+A change of a weight, a buffer or the rounding of an input counts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from msgspec import Struct
 from torch import nn
 
 from explorer.engine.compat.torch import forward_pre_hooks
-from explorer.engine.quantize.torch.layers import found_modules
+from explorer.engine.quantize.torch.layers import layer_modules
 from explorer.engine.quantize.torch.rounding import InputRounding
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.values.agreement import Agreement
@@ -21,12 +24,12 @@ from explorer.facts.quantize import QuantizedLayer
 
 
 class ModuleSide(Struct, frozen=True):
-    """One of the two modules.
+    """One of the two modules to compare.
 
     Attributes:
-        module: The module with its values.
-        formats: The quantized layers, by their names.
-        info: Facts of its analysis.
+        module: The module with its parameter values.
+        formats: Quantized layers, by name.
+        info: Record of the module's analysis.
     """
 
     module: nn.Module
@@ -35,9 +38,9 @@ class ModuleSide(Struct, frozen=True):
 
 
 def module_diff(before: ModuleSide, after: ModuleSide) -> DiffFact:
-    """The differences between the layers of two modules with the same names.
+    """Compare the layers of two modules whose submodules have the same paths.
 
-    Weights, buffers and roundings are compared by value: layers without a row compute the same.
+    Weights, buffers and input roundings are compared by value. A layer without a row computes the same.
     """
     rows: list[NodeDiff] = []
     fates: defaultdict[str, Counter[bool]] = defaultdict(Counter)
@@ -46,7 +49,7 @@ def module_diff(before: ModuleSide, after: ModuleSide) -> DiffFact:
         row = _row(path, layer, new_modules[path], kind, before, after)
         fates[kind][row is not None] += 1
         rows += [] if row is None else [row]
-    summary = [OpDiff(op, many.total(), many[True], many[False], 0, 0) for op, many in fates.items()]
+    summary = [OpDiff(op, counts.total(), counts[True], counts[False], 0, 0) for op, counts in fates.items()]
     return DiffFact(
         before=before.info.model.source,
         after=after.info.model.source,
@@ -61,15 +64,18 @@ def module_diff(before: ModuleSide, after: ModuleSide) -> DiffFact:
 
 
 def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    """Layers that can take a number format, each as a whole; and other modules that hold or make values."""
-    whole = {path: kind.__name__ for path, _, kind in found_modules(module)}
-    inside: tuple[str, ...] = ()
+    """Yield the layers that can take a number format, and other modules without children or with tensors.
+
+    Modules inside a layer are not yielded.
+    """
+    kind_by_path = {path: kind.__name__ for path, _, kind in layer_modules(module)}
+    layer_prefixes: tuple[str, ...] = ()
     for path, layer in module.named_modules():
-        if path and path.startswith(inside or ("\0",)):
+        if path and path.startswith(layer_prefixes or ("\0",)):
             continue
-        if path in whole:
-            inside = (*inside, f"{path}." if path else "")
-            yield path, layer, whole[path]
+        if path in kind_by_path:
+            layer_prefixes = (*layer_prefixes, f"{path}." if path else "")
+            yield path, layer, kind_by_path[path]
         elif not any(layer.children()) or [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]:
             yield path, layer, type(layer).__name__
 
@@ -77,7 +83,7 @@ def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
 def _row(
     path: str, old: nn.Module, new: nn.Module, kind: str, before: ModuleSide, after: ModuleSide
 ) -> NodeDiff | None:
-    """The difference of a layer; None if there is none."""
+    """Return the difference of a layer, or None if both modules compute the same in it."""
     pairs = [
         (name, tensor, new.get_parameter(name) if tensor is parameter else new.get_buffer(name))
         for name, tensor, parameter in _tensors(old)
@@ -86,38 +92,38 @@ def _row(
     if not differing and _roundings(old) == _roundings(new):
         return None
     name = path or type(old).__name__
-    was, now = before.formats.get(name), after.formats.get(name)
+    old_format, new_format = before.formats.get(name), after.formats.get(name)
     agreement = Agreement()
     for tensor_name, a, b in differing:
         if a.dim() > 1 and "weight" in tensor_name:
-            agreement.add(*map(as_array, (a, b) if now is not None else (b, a)))
+            agreement.add(*map(as_array, (a, b) if new_format is not None else (b, a)))
     snr_text = _snr(agreement)
     became = ""
-    if was is None and now is not None:
-        became = f"{now.described}{snr_text}"
+    if old_format is None and new_format is not None:
+        became = f"{new_format.described}{snr_text}"
         text = f"{kind} -> {became}"
-    elif was is not None:
-        text = f"{was.described}{snr_text} -> {kind if now is None else now.described}"
+    elif old_format is not None:
+        text = f"{old_format.described}{snr_text} -> {kind if new_format is None else new_format.described}"
     else:
         text = "; ".join(f"{tensor_name} values differ" for tensor_name, _, _ in differing)
-    status = "quantized" if was is None and now is not None else "changed"
+    status = "quantized" if old_format is None and new_format is not None else "changed"
     return NodeDiff(status, name, name, text, kind, kind, "name", became=became)
 
 
 def _tensors(layer: nn.Module) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:
-    """The tensors of a layer: name, tensor, and the tensor again if it is a parameter."""
-    whole = not (any(layer.children()) and not isinstance(layer, nn.MultiheadAttention))
-    yield from ((name, tensor, tensor) for name, tensor in layer.named_parameters(recurse=whole))
-    yield from ((name, tensor, None) for name, tensor in layer.named_buffers(recurse=whole))
+    """Yield the tensors of a layer: name, tensor, and the tensor again if it is a parameter."""
+    recurse = not (any(layer.children()) and not isinstance(layer, nn.MultiheadAttention))
+    yield from ((name, tensor, tensor) for name, tensor in layer.named_parameters(recurse=recurse))
+    yield from ((name, tensor, None) for name, tensor in layer.named_buffers(recurse=recurse))
 
 
 def _roundings(layer: nn.Module) -> list[tuple[str, float, float, int]]:
-    """The roundings of a layer's inputs."""
+    """Return the roundings of a layer's inputs: format name, scale, zero point and depth axis."""
     hooks = forward_pre_hooks(layer)
     return [(h.format.name, h.scale, h.zero, h.depth) for h in hooks if isinstance(h, InputRounding)]
 
 
 def _snr(agreement: Agreement) -> str:
-    """Signal to noise of stored weights that lost precision, in words; '' for the others."""
+    """Return the signal-to-noise ratio of rounded weights as text, or '' if it is unknown or infinite."""
     snr = agreement.snr_db if agreement.elements else None
     return "" if snr is None or not math.isfinite(snr) else f", {snr:.1f} dB"

@@ -1,7 +1,7 @@
 """Quantizable layers of an nn.Module, with their weights, inputs and biases.
 
-They have the records of a graph's layers, so that choice, grids and figures are the same for both. The
-operator is the type in torch, the name that of the module.
+They use the records of a graph's layers, so the code for choices, grids and figures is shared. The operator
+is the name of the torch class, and the name is the path of the module.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ _KINDS: tuple[type[nn.Module], ...] = (
 
 
 class LayerRun(Struct):
-    """A layer in a run of its module.
+    """Data of a layer from a run of its module.
 
     Attributes:
-        dtype: Type of its first input; '' for no tensor.
-        sizes: M, K and N of its matrix product; None if it is none.
-        between: MACs of products of two activations, over all calls.
+        dtype: Element type of the layer's first input, or '' if the input is no tensor.
+        sizes: M, K and N of the matrix product, or None for another layer.
+        activation_macs: Number of MACs between two activations, over all calls.
     """
 
     dtype: str
     sizes: Sizes | None
-    between: int = 0
+    activation_macs: int = 0
 
 
 class ModuleLayer(Struct, frozen=True):
     """A layer of a module.
 
     Attributes:
-        layer: The record for the choice of number formats.
-        path: Path of the module; '' for the whole module.
-        parameters: Names of its parameters, by the `at` of operands.
+        layer: Record for the choice of number formats.
+        path: Path of the layer in the module; '' for the root module.
+        parameters: Names of the layer's parameters, by the input index of the operand.
     """
 
     layer: QuantizableLayer
@@ -66,25 +66,29 @@ class ModuleLayer(Struct, frozen=True):
     parameters: Mapping[int, str]
 
 
-def found_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
-    """The modules that multiply or hold weights: path, module, and its type in torch."""
-    inside: tuple[str, ...] = ()
+def layer_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
+    """Yield the submodules that multiply or hold weights: path, module, and the torch class."""
+    attention_prefixes: tuple[str, ...] = ()
     for path, layer in module.named_modules():
         kind = next((candidate for candidate in _KINDS if isinstance(layer, candidate)), None)
-        if kind is None or (inside and path.startswith(inside)):
+        if kind is None or (attention_prefixes and path.startswith(attention_prefixes)):
             continue
-        if kind is nn.MultiheadAttention:  # which reads the weights of its projections itself
-            inside = (*inside, f"{path}." if path else "")
+        if (
+            kind is nn.MultiheadAttention
+        ):  # its projections are no layers of their own: it reads their weights directly
+            attention_prefixes = (*attention_prefixes, f"{path}." if path else "")
         yield path, layer, kind
 
 
 def input_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The input of a layer: its first argument, by position or by name."""
+    """Return the input of a layer: its first positional argument, or the argument `input`."""
     return args[0] if args else kwargs.get("input")
 
 
-def look(path: str, layer: Any, kind: type[nn.Module], runs: dict[str, LayerRun]) -> Callable[[], None]:
-    """Records in `runs` how a layer runs; returns a function that stops the recording."""
+def record_runs(
+    path: str, layer: Any, kind: type[nn.Module], runs: dict[str, LayerRun]
+) -> Callable[[], None]:
+    """Record runs of a layer in `runs`. Return a function that stops the recording."""
 
     def note(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         x = input_of(args, kwargs)
@@ -92,17 +96,17 @@ def look(path: str, layer: Any, kind: type[nn.Module], runs: dict[str, LayerRun]
         sizes = None
         if kind in TILED and isinstance(output, torch.Tensor):
             sizes = rows_of(layer, output), *sizes_of(layer)
-        runs.setdefault(path, LayerRun(dtype, sizes)).between += _between(layer, args, kwargs)
+        runs.setdefault(path, LayerRun(dtype, sizes)).activation_macs += _attention_macs(layer, args, kwargs)
 
     return layer.register_forward_hook(note, with_kwargs=True).remove  # type: ignore[no-any-return]
 
 
-def _between(layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """MACs of attention's scores and weighted sums, which read no weights: 2 B Lq Lk E."""
+def _attention_macs(layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Return the MACs of attention's scores and weighted sums, which read no weights: 2 B Lq Lk E."""
     if not isinstance(layer, nn.MultiheadAttention):
         return 0
     query, key = (
-        args[at] if at < len(args) else kwargs.get(name) for at, name in enumerate(("query", "key"))
+        args[index] if index < len(args) else kwargs.get(name) for index, name in enumerate(("query", "key"))
     )
     if not isinstance(query, torch.Tensor) or not isinstance(key, torch.Tensor):
         return 0
@@ -112,14 +116,14 @@ def _between(layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 
 
 def module_layers(module: nn.Module, runs: Mapping[str, LayerRun]) -> list[ModuleLayer]:
-    """The layers of a module, in its own order.
+    """Return the layers of a module, in the module's order.
 
     Args:
-        module: With its values.
-        runs: How layers run, by their paths, from `look`.
+        module: The module with its parameter values.
+        runs: Data from a run, by the path of the layer, as `record_runs` records it.
     """
     names: dict[int, str] = {id(tensor): name for name, tensor in module.named_parameters()}
-    return [layer_of(path, layer, kind, runs.get(path), names) for path, layer, kind in found_modules(module)]
+    return [layer_of(path, layer, kind, runs.get(path), names) for path, layer, kind in layer_modules(module)]
 
 
 def layer_of(
@@ -130,24 +134,24 @@ def layer_of(
     names: Mapping[int, str],
     types: Sequence[str] = ("float32",),
 ) -> ModuleLayer:
-    """A module of `found_modules` as a layer.
+    """Build the layer record of a submodule that `layer_modules` yields.
 
     Args:
-        path: Path of the module.
-        layer: The module.
-        kind: Its type in torch.
-        run: Its run; None if it did not run.
-        names: Names of the parameters of the whole module, by their ids.
-        types: Types of weights and activations that can take a format.
+        path: Path of the submodule.
+        layer: The submodule.
+        kind: Torch class of the submodule.
+        run: Data from its run, or None if it did not run.
+        names: Names of all parameters of the root module, by their ids.
+        types: Element types of weights and activations that can take a format.
     """
     name, op = path or type(layer).__name__, kind.__name__
     node = Node(op, [f"{name} (input)"], [name], name)
-    if reason := _unfit(layer, kind, run, types):
-        return unquantized(path, node, reason)
+    if reason := _format_problem(layer, kind, run, types):
+        return unquantized_layer(path, node, reason)
     operands = list(_operands(layer, kind, name))
-    parameters = {operand.at: operand.stored for operand in operands if operand.tensor is not None}
+    parameters = {operand.input_index: operand.stored for operand in operands if operand.tensor is not None}
     parameters_by_name = dict(layer.named_parameters(remove_duplicate=False))
-    # by the tensor's name in the whole module: tied tensors share one name
+    # use the name in the root module, because tied tensors share one name there
     named_operands = [
         replace(operand, stored=names.get(id(parameters_by_name[operand.stored])) or operand.stored)
         if operand.stored
@@ -155,27 +159,32 @@ def layer_of(
         for operand in operands
     ]
     sizes = run.sizes if run is not None else None
-    between = run.between if run is not None else 0
+    activation_macs = run.activation_macs if run is not None else 0
     quantizable = QuantizableLayer(
-        node, name, tuple(named_operands), sizes, asked=isinstance(layer, _TABLES), between=between
+        node,
+        name,
+        tuple(named_operands),
+        sizes,
+        needs_selection=isinstance(layer, _TABLES),
+        activation_macs=activation_macs,
     )
     return ModuleLayer(quantizable, path, parameters)
 
 
-def unquantized(path: str, node: Node, reason: str) -> ModuleLayer:
-    """A layer that takes no format, and why."""
+def unquantized_layer(path: str, node: Node, reason: str) -> ModuleLayer:
+    """Build the record of a layer that takes no format, with the reason."""
     return ModuleLayer(QuantizableLayer(node, node.label, reason=reason), path, {})
 
 
-def _unfit(layer: Any, kind: type[nn.Module], run: LayerRun | None, types: Sequence[str]) -> str:
-    """Why a layer cannot take a format; '' where it can."""
+def _format_problem(layer: Any, kind: type[nn.Module], run: LayerRun | None, types: Sequence[str]) -> str:
+    """Return the reason why a layer cannot take a format, or '' if it can."""
     if kind is nn.Bilinear:
         return "a product of three operands takes no number format"
     if any(parametrize.is_parametrized(part) for part in layer.modules()):
         return "its weight is made by a parametrization"
     hooks = [hook for part in layer.modules() for hook in forward_pre_hooks(part)]
     if any(makes_weight(hook) for hook in hooks):
-        return "its weight is made by a hook"  # of weight_norm, spectral_norm, pruning
+        return "its weight is made by a hook"  # weight_norm, spectral_norm and pruning use hooks
     if type(layer).forward is not kind.forward:
         return f"the class {type(layer).__name__} computes something of its own"
     weights = [tensor for name, tensor in layer.named_parameters() if "weight" in name]
@@ -196,17 +205,17 @@ def _unfit(layer: Any, kind: type[nn.Module], run: LayerRun | None, types: Seque
 
 
 def _operands(layer: Any, kind: type[nn.Module], name: str) -> Iterator[Operand]:
-    """The operands of a layer; `stored` is the name of the parameter in it."""
+    """Yield the operands of a layer. `stored` is the name of the parameter in the layer."""
     value = f"{name} (input)"
     if kind in (*_RECURRENT, nn.MultiheadAttention):
-        # their activations stay in float
-        inside = [
+        # activations of these layers stay in float
+        weight_names = [
             weight_name
             for weight_name, tensor in layer.named_parameters()
             if "weight" in weight_name and tensor.dim() == 2
         ]
-        for at, weight_name in enumerate(inside, 1):
-            yield _weight_operand("weight", at, layer, weight_name, -2, -1)
+        for index, weight_name in enumerate(weight_names, 1):
+            yield _weight_operand("weight", index, layer, weight_name, -2, -1)
         return
     rank = layer.weight.dim()
     if kind in _TABLES:
@@ -220,7 +229,7 @@ def _operands(layer: Any, kind: type[nn.Module], name: str) -> Iterator[Operand]
 
 
 def _weight_operand(
-    part: Any, at: int, layer: nn.Module, name: str, channel: int, depth: int | None
+    part: Any, index: int, layer: nn.Module, name: str, channel: int, depth: int | None
 ) -> Operand:
     parameter = layer.get_parameter(name)
     shape = tuple(parameter.shape)
@@ -229,4 +238,4 @@ def _weight_operand(
         yield parameter.detach().cpu().contiguous().numpy().data.cast("B")
 
     tensor = Tensor(name, "float32", shape, ComputedPayload(parameter.nbytes, values))
-    return Operand(part, at, name, channel, depth, 0, tensor, name, tuple(range(len(shape))))
+    return Operand(part, index, name, channel, depth, 0, tensor, name, tuple(range(len(shape))))

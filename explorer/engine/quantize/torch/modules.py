@@ -1,6 +1,6 @@
-"""Quantized nn.Module: a copy with rounded weights that rounds its layers' inputs.
+"""Quantized nn.Module: a copy with rounded weights and hooks that round the inputs of its layers.
 
-Its ranges and errors come from hooks while the original runs.
+Calibrated ranges and errors come from hooks on the original while it runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from explorer.base.errors import BadModel
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array, NumberFormat
-from explorer.engine.quantize.calibration import ranges_seen
+from explorer.engine.quantize.calibration import ranges_of_runs
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.errors import GridOf, LayerErrors, Step, add_sample
 from explorer.engine.quantize.grids import Ranges, range_uses
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.torch.layers import LayerRun, ModuleLayer, found_modules, input_of, look
+from explorer.engine.quantize.torch.layers import LayerRun, ModuleLayer, input_of, layer_modules, record_runs
 from explorer.engine.quantize.torch.rounding import InputRounding
-from explorer.engine.quantize.torch.torchao import HELD, held_as, integers
+from explorer.engine.quantize.torch.torchao import TORCHAO, torchao_parameter, weight_storage
 from explorer.engine.quantize.weights import slabs
 from explorer.engine.runtime.samples import Feeds, Samples
 from explorer.engine.runtime.torch_arrays import as_array
@@ -34,15 +34,15 @@ from explorer.facts.quantize import QuantizeSpec
 from explorer.host.optional_packages import error_line
 
 Run = Callable[[nn.Module, Feeds], list[Array]]
-"""Runs a module on a sample, and returns its output tensors."""
+"""Function that runs a module on a sample and returns its output tensors as arrays."""
 
 
 def layer_runs(module: nn.Module, run: Run, samples: Samples) -> dict[str, LayerRun]:
-    """How the layers of a module run on the first sample, by their paths."""
+    """Run a module on the first sample and return the data of its layers, by path."""
     runs: dict[str, LayerRun] = {}
     with ExitStack() as stack:
-        for path, layer, kind in found_modules(module):
-            stack.callback(look(path, layer, kind, runs))
+        for path, layer, kind in layer_modules(module):
+            stack.callback(record_runs(path, layer, kind, runs))
         for feeds in samples:
             run(module, feeds)
             break
@@ -58,7 +58,7 @@ def ranges(
     run: Run,
     step: Step,
 ) -> Ranges:
-    """Ranges of the layers' inputs, like `calibration.ranges` for the values of a graph."""
+    """Calibrate the ranges of the layers' inputs, like `calibration.ranges` for the values of a graph."""
     uses = range_uses(choices)
     if not uses:
         return {}
@@ -76,11 +76,11 @@ def ranges(
 
                     hook = modules[module_layer.path].register_forward_pre_hook(see, with_kwargs=True)
                     stack.callback(hook.remove)
-            for at, feeds in enumerate(samples):
-                step(at, samples.count)
+            for index, feeds in enumerate(samples):
+                step(index, samples.count)
                 run(module, feeds)
 
-    return ranges_seen(uses, observe, samples.text, spec.calibrator, spec.percentile)
+    return ranges_of_runs(uses, observe, samples.text, spec.calibrator, spec.percentile)
 
 
 def quantize_copy(
@@ -91,16 +91,16 @@ def quantize_copy(
     *,
     torchao: bool = False,
 ) -> None:
-    """Rounds the weights and biases of a copy's layers, and adds hooks that round their inputs.
+    """Round the weights and biases of a copy's layers, and add hooks that round their inputs.
 
     A weight shared by several layers stays shared if they round it to the same grid.
 
     Args:
-        twin: The copy, which is changed; it may share tensors with its original.
+        twin: The copy, which this function changes. It may share tensors with the original.
         layers: Layers of the original.
-        choices: The choices for them.
-        grid_of: The grids on which they are rounded.
-        torchao: Use tensors of torchao for weights, where it supports the layer and the format.
+        choices: Choices for these layers, in the same order.
+        grid_of: Function that returns the grid of an operand.
+        torchao: Whether to store weights as torchao tensors where torchao supports the layer and the format.
     """
     modules = dict(twin.named_modules())
     parameter_by_key: dict[Hashable, nn.Parameter] = {}
@@ -120,26 +120,26 @@ def quantize_copy(
             key: tuple[Hashable, ...] = (
                 *(operand.stored, fmt, depth, grid.axis, grid.scale.tobytes(), grid.zero.tobytes()),
             )
-            owner, _, name = module_layer.parameters[operand.at].rpartition(".")
+            owner, _, name = module_layer.parameters[operand.input_index].rpartition(".")
             holder = layer.get_submodule(owner)
-            if torchao and held_as(choice, operand, grid) == HELD:
-                key = *key, HELD
-                make = partial(integers, cast(Integer, fmt), operand, grid)
+            if torchao and weight_storage(choice, operand, grid) == TORCHAO:
+                key = *key, TORCHAO
+                make = partial(torchao_parameter, cast(Integer, fmt), operand, grid)
             else:
-                make = partial(_rounded, holder.get_parameter(name), choice, operand, fmt, grid_of)
+                make = partial(_rounded_parameter, holder.get_parameter(name), choice, operand, fmt, grid_of)
             if key not in parameter_by_key:
                 parameter_by_key[key] = make()
             setattr(holder, name, parameter_by_key[key])
 
 
-def _rounded(
+def _rounded_parameter(
     old: nn.Parameter, choice: LayerChoice, operand: Operand, fmt: NumberFormat, grid_of: GridOf
 ) -> nn.Parameter:
     values = np.empty(operand.shape, np.float32)
-    at, depth = 0, -1 if operand.depth is None else operand.depth
+    start, depth = 0, -1 if operand.depth is None else operand.depth
     for some, grid in slabs(operand, grid_of(choice, operand)):
-        values[at : at + len(some)] = fmt.rounded(some, grid, depth)
-        at += len(some)
+        values[start : start + len(some)] = fmt.rounded(some, grid, depth)
+        start += len(some)
     return nn.Parameter(torch.from_numpy(values).to(old.device), requires_grad=old.requires_grad)
 
 
@@ -153,9 +153,9 @@ def run_errors(
     run: Run,
     step: Step,
 ) -> tuple[dict[str, LayerErrors], dict[str, Agreement]]:
-    """Errors of inputs, layers and outputs, like `errors.run_errors` for a graph.
+    """Measure errors of inputs, layers and outputs on samples, like `errors.run_errors` for a graph.
 
-    While the original runs, each layer of the copy runs by itself on the inputs of the original's layer.
+    While the original runs, each layer of the copy runs on the inputs of the original's layer.
 
     Raises:
         BadModel: A module does not run on a sample.
@@ -169,23 +169,23 @@ def run_errors(
             for module_layer, choice in zip(layers, choices, strict=True):
                 if not choice.reason:
                     layer_errors = errors.setdefault(choice.layer.node.outputs[0], LayerErrors())
-                    see = _beside(layer_errors, choice, grid_of, new[module_layer.path])
+                    see = _error_hook(layer_errors, choice, grid_of, new[module_layer.path])
                     hook = old[module_layer.path].register_forward_hook(see, with_kwargs=True)
                     stack.callback(hook.remove)
-            before = run(module, feeds)
-        after = run(twin, feeds)
-        if len(before) != len(after):
+            original_outputs = run(module, feeds)
+        quantized_outputs = run(twin, feeds)
+        if len(original_outputs) != len(quantized_outputs):
             raise BadModel("the quantized module gives other outputs than its original")
-        for at, (a, b) in enumerate(zip(before, after, strict=True)):
-            end = "output" if len(before) == 1 else f"output.{at}"
+        for index, (a, b) in enumerate(zip(original_outputs, quantized_outputs, strict=True)):
+            end = "output" if len(original_outputs) == 1 else f"output.{index}"
             agreement = outputs.setdefault(end, Agreement())
             if a.shape == b.shape and a.dtype.kind in "biufV":
                 agreement.add(a, b)
     return errors, outputs
 
 
-def _beside(errors: LayerErrors, choice: LayerChoice, grid_of: GridOf, twin: nn.Module) -> Any:
-    """A forward hook that runs the quantized layer on the inputs of the original's layer."""
+def _error_hook(errors: LayerErrors, choice: LayerChoice, grid_of: GridOf, twin: nn.Module) -> Any:
+    """Return a forward hook that runs the quantized layer on the inputs of the original layer."""
     (value,), (name,) = choice.layer.node.inputs, choice.layer.node.outputs
 
     def see(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -195,8 +195,10 @@ def _beside(errors: LayerErrors, choice: LayerChoice, grid_of: GridOf, twin: nn.
             raise BadModel(f"the quantized layer '{name}' failed: {error_line(error)}") from error
         x = input_of(args, kwargs)
         inputs = {value: as_array(x)} if choice.input is not None else {}
-        # the first output of a recurrent layer holds all steps
-        before, after = (as_array(next(tensors(result))[1]) for result in (output, quantized_output))
-        add_sample(errors, choice, grid_of, {**inputs, name: before}, {name: after})
+        # the first output of a recurrent layer holds all time steps
+        original_value, quantized_value = (
+            as_array(next(tensors(result))[1]) for result in (output, quantized_output)
+        )
+        add_sample(errors, choice, grid_of, {**inputs, name: original_value}, {name: quantized_value})
 
     return see

@@ -1,6 +1,6 @@
-"""Quantizable layers of an nn.Module without values.
+"""Quantizable layers of an nn.Module on the meta device, without parameter values.
 
-They give the bytes and BitOPs that number formats would save, from shapes and the types of the files alone.
+Shapes and the element types in the files suffice for the bytes and BitOPs that number formats would save.
 """
 
 from __future__ import annotations
@@ -19,21 +19,27 @@ from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.number_formats.number_format import Grid
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.layers import Operand, QuantizableLayer
-from explorer.engine.quantize.torch.layers import LayerRun, ModuleLayer, found_modules, layer_of, unquantized
+from explorer.engine.quantize.torch.layers import (
+    LayerRun,
+    ModuleLayer,
+    layer_modules,
+    layer_of,
+    unquantized_layer,
+)
 from explorer.engine.quantize.weights import shared_axis
 from explorer.engine.tiling.torch.replace import TILED, sizes_of
 from explorer.facts import Layer
 
 FLOATS = ("float32", "bfloat16", "float16")
-"""Types of stored numbers that can take a format here."""
+"""Element types of stored numbers that can take a format."""
 
 
 def layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLayer]:
-    """The layers of a module on the meta device, including modules with stacks of experts.
+    """Return the layers of a module on the meta device, including modules with stacks of experts.
 
     Args:
-        module: Its parameters may be stored in other types than it computes in.
-        rows: Rows of its analysis.
+        module: The module. Its files may store parameters in other element types than it computes in.
+        rows: Rows of its layer tree.
     """
     by_path = {row.path: row for row in rows}
     names = {id(tensor): name for name, tensor in module.named_parameters()}
@@ -41,7 +47,7 @@ def layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLay
     for path, layer, kind in _modules(module):
         stored_forms = {id(p): form for part in layer.modules() for p, form in of_own(part).items()}
         packed = next((form.dtype for form in stored_forms.values() if form.dtype not in FLOATS), "")
-        run = _run(layer, kind, by_path.get(path))
+        run = _run_from_row(layer, kind, by_path.get(path))
         stack = kind is type(layer) and _holds_stacks(layer)
         if packed:
             module_layers.append(_unquantized_layer(path, kind, f"it is stored as {packed}"))
@@ -55,13 +61,13 @@ def layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLay
             module_layer = (
                 _experts(path, layer, names) if stack else layer_of(path, layer, kind, run, names, FLOATS)
             )
-            module_layers.append(_typed(module_layer, layer, stored_forms))
+            module_layers.append(_with_stored_dtypes(module_layer, layer, stored_forms))
     return module_layers
 
 
 def _modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
-    """The modules of `found_modules`, and modules with stacks of matrices, in the order of the module."""
-    layers_by_path = {path: (layer, kind) for path, layer, kind in found_modules(module)}
+    """Yield the layers of `layer_modules` and the modules with stacks of matrices, in the module's order."""
+    layers_by_path = {path: (layer, kind) for path, layer, kind in layer_modules(module)}
     for path, layer in module.named_modules():
         if path in layers_by_path:
             yield path, *layers_by_path[path]
@@ -69,27 +75,27 @@ def _modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module
             yield path, layer, type(layer)
 
 
-def whole_rows(rows: Sequence[Layer], paths: Sequence[str]) -> tuple[Layer, ...]:
-    """The rows, with one row for each layer: the operators of a stack of experts become one row."""
-    whole: list[Layer] = []
-    layers, inside = frozenset(paths), ""
+def merge_expert_rows(rows: Sequence[Layer], paths: Sequence[str]) -> tuple[Layer, ...]:
+    """Return one row for each layer: the rows below a stack of experts are merged into its own row."""
+    merged_rows: list[Layer] = []
+    layers, layer_prefix = frozenset(paths), ""
     for row in rows:
-        if inside and row.path.startswith(inside):
+        if layer_prefix and row.path.startswith(layer_prefix):
             continue
-        inside = f"{row.path}." if row.group and row.path in layers else ""
-        whole.append(replace(row, group=False) if inside else row)
-    return tuple(whole)
+        layer_prefix = f"{row.path}." if row.group and row.path in layers else ""
+        merged_rows.append(replace(row, group=False) if layer_prefix else row)
+    return tuple(merged_rows)
 
 
 def _holds_stacks(layer: nn.Module) -> bool:
-    """Whether it holds stacks of matrices itself, and is no layer of torch's."""
+    """Return whether a module outside torch holds stacks of matrices as its own parameters."""
     return not is_of_torch(layer) and any(
         p.dim() == 3 for p in parameters_of(layer).values() if p is not None
     )
 
 
-def _run(layer: nn.Module, kind: type[nn.Module], row: Layer | None) -> LayerRun | None:
-    """How a layer ran, by its row; None where it did not."""
+def _run_from_row(layer: nn.Module, kind: type[nn.Module], row: Layer | None) -> LayerRun | None:
+    """Derive the run data of a layer from its row, or return None if the layer did not run."""
     if row is None or not row.calls:
         return None
     shape = next((out.shape for out in row.outputs), None)
@@ -101,42 +107,43 @@ def _run(layer: nn.Module, kind: type[nn.Module], row: Layer | None) -> LayerRun
 
 
 def _experts(path: str, layer: nn.Module, names: Mapping[int, str]) -> ModuleLayer:
-    """A module with stacks of matrices, (experts, out, in): each stack is a weight, with one scale for each
-    channel of each expert.
+    """Build the layer record of a module with stacks of matrices, of shape (experts, out, in).
+
+    Each stack is a weight with one scale for each channel of each expert.
     """
     name = path or type(layer).__name__
     stacks = [
         (stack_name, p) for stack_name, p in parameters_of(layer).items() if p is not None and p.dim() == 3
     ]
     operands = [Operand("input", 0, f"{name} (input)")]
-    for at, (stack_name, parameter) in enumerate(stacks, 1):
+    for index, (stack_name, parameter) in enumerate(stacks, 1):
         stored_name, axes = names.get(id(parameter), stack_name), tuple(range(parameter.dim()))
         channels = parameter.shape[0] * parameter.shape[1]
         tensor = _tensor(stack_name, parameter)
-        operands.append(Operand("weight", at, stack_name, -2, -1, channels, tensor, stored_name, axes))
+        operands.append(Operand("weight", index, stack_name, -2, -1, channels, tensor, stored_name, axes))
     node = Node(type(layer).__name__, [f"{name} (input)"], [name], name)
     return ModuleLayer(
         QuantizableLayer(node, name, tuple(operands)),
         path,
-        {at: stack_name for at, (stack_name, _) in enumerate(stacks, 1)},
+        {index: stack_name for index, (stack_name, _) in enumerate(stacks, 1)},
     )
 
 
 def _unquantized_layer(path: str, kind: type[nn.Module], reason: str) -> ModuleLayer:
     name = path or kind.__name__
-    return unquantized(path, Node(kind.__name__, [f"{name} (input)"], [name], name), reason)
+    return unquantized_layer(path, Node(kind.__name__, [f"{name} (input)"], [name], name), reason)
 
 
 def _tensor(name: str, parameter: nn.Parameter) -> Tensor:
-    """A parameter without values."""
+    """Build the tensor record of a parameter without values."""
     payload = ComputedPayload(parameter.nbytes, lambda: iter(()))
     return Tensor(name, dtype_name(parameter.dtype), tuple(parameter.shape), payload)
 
 
-def _typed(
+def _with_stored_dtypes(
     module_layer: ModuleLayer, layer: nn.Module, stored_forms: Mapping[int, StoredForm]
 ) -> ModuleLayer:
-    """The layer with the element types of the file, without values."""
+    """Replace the element types of the operands by those of the file."""
     parameters = dict(layer.named_parameters(remove_duplicate=False))
     first = next((dtype_name(p.dtype) for p in parameters.values()), "float32")
     operands = []
@@ -144,21 +151,21 @@ def _typed(
         if operand.tensor is None:
             operands.append(replace(operand, dtype=first))
             continue
-        parameter = parameters[module_layer.parameters[operand.at]]
+        parameter = parameters[module_layer.parameters[operand.input_index]]
         tensor = replace(_tensor(operand.value, parameter), dtype=stored_forms[id(parameter)].dtype)
         operands.append(replace(operand, tensor=tensor))
     return replace(module_layer, layer=replace(module_layer.layer, operands=tuple(operands)))
 
 
 def shape_grid(choice: LayerChoice, operand: Operand) -> Grid:
-    """The grid of an operand by its shape: numbers of scales and zero points, without values."""
+    """Return a grid with the right number of scales and zero points, but placeholder values."""
     fmt = getattr(choice, operand.part)
     shape: tuple[int, ...] = ()
     axis, block = None, 0
     if operand.part == "weight" and fmt.scaled:
         axis, block = shared_axis(operand, channel=choice.granularity == "channel", block=choice.block)
     if axis is not None and block:
-        shape = tuple([-(-n // block) if at == axis else n for at, n in enumerate(operand.shape)])
+        shape = tuple([-(-n // block) if index == axis else n for index, n in enumerate(operand.shape)])
     elif axis is not None:
         shape = (operand.shape[axis],)
     symmetric = fmt.scaled and choice.symmetric_of(operand.part)

@@ -1,4 +1,7 @@
-"""Rounding of a layer's input in torch, by standard operators: the same numbers as `rounded` gives."""
+"""Rounding of a layer's input in torch.
+
+It uses standard operators and gives the same numbers as `NumberFormat.rounded`.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ class InputRounding:
     """A forward pre-hook that rounds a layer's input to a number format.
 
     Args:
-        format: Any number format.
-        grid: A grid with one scale.
-        depth: The axis of the format's own blocks.
+        format: Number format.
+        grid: Grid with one scale.
+        depth: Axis of the format's own blocks.
     """
 
     def __init__(self, format: NumberFormat, grid: Grid, depth: int) -> None:
@@ -32,24 +35,24 @@ class InputRounding:
     def __call__(
         self, layer: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the layer, with its input rounded."""
+        """Return the arguments of the layer, with the input rounded."""
         if args:
             return (self.rounded(args[0]), *args[1:]), dict(kwargs)
         return (), {**kwargs, "input": self.rounded(kwargs["input"])}
 
     def rounded(self, x: Tensor) -> Tensor:
-        """Float32 numbers of the format, saturated; a NaN stays one."""
-        way = next(way for kind, way in _WAYS.items() if isinstance(self.format, kind))
-        return way(self, self.format, x)
+        """Round and saturate to numbers of the format, as float32. NaN stays NaN."""
+        rounding = next(rounding for kind, rounding in _ROUNDERS.items() if isinstance(self.format, kind))
+        return rounding(self, self.format, x)
 
     def __repr__(self) -> str:
         return f"to {self.format.name}, scale {self.scale:g}"
 
 
 def _integer(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
-    """Divided, not multiplied by the inverse, which ties would show."""
-    whole = torch.round(x / rounding.scale)
-    return (torch.clamp(whole + rounding.zero, fmt.least, fmt.largest) - rounding.zero) * rounding.scale
+    """Round to integer codes. Division by the scale keeps exact ties, which its inverse would not."""
+    codes = torch.round(x / rounding.scale)
+    return (torch.clamp(codes + rounding.zero, fmt.least, fmt.largest) - rounding.zero) * rounding.scale
 
 
 def _binary(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
@@ -58,23 +61,23 @@ def _binary(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
 
 
 def _nearest(fmt: Minifloat, x: Tensor) -> Tensor:
-    """Rounds as `Minifloat.nearest` does; the exponent comes from the bits of a float32."""
+    """Round as `Minifloat.nearest` does. The exponent comes from the bits of the float32 number."""
     near = torch.clamp(x, -fmt.largest, fmt.largest)
     step = torch.clamp(_exponent(near), min=1 - fmt.bias) - fmt.mantissa
     return torch.round(near * _power_of_two(-step)) * _power_of_two(step)
 
 
 def _blocks(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
-    """Rounds in blocks; the last block is filled with zeros, which do not change its scale."""
+    """Round in blocks of `BLOCK`. Zeros pad the last block without changing its scale."""
     moved = x.movedim(rounding.depth, -1)
     length = moved.shape[-1]
-    whole = nn.functional.pad(moved, (0, -length % BLOCK))
-    parts = whole.reshape(*whole.shape[:-1], -1, BLOCK)
+    padded = nn.functional.pad(moved, (0, -length % BLOCK))
+    parts = padded.reshape(*padded.shape[:-1], -1, BLOCK)
     largest = parts.abs().amax(-1, keepdim=True)
     shared = torch.clamp(_exponent(largest) - fmt.reach, min=LEAST_EXPONENT)
-    # 2**-127 is half of the least power of two that has an exponent of its own
+    # 2**-127 is below the least normal float32, so compute it as half of the next power
     scale = _power_of_two(shared + 1) * 0.5
-    # `largest * 0` is NaN if the block has an infinite number or NaN, else 0
+    # `largest * 0` is NaN if the block holds NaN or infinity, else 0
     near = _nearest(fmt.element, parts / scale) * scale + largest * 0
     return near.flatten(-2)[..., :length].movedim(-1, rounding.depth)
 
@@ -85,16 +88,16 @@ def _exponent(x: Tensor) -> Tensor:
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:
-    """2**exponent, float32, of an int32 between -126 and 127."""
+    """Return 2**exponent as float32, for int32 exponents from -126 to 127."""
     bits: Tensor = exponent + 127 << 23
     return bits.view(torch.float32)
 
 
-_WAYS: Mapping[type[NumberFormat], Callable[[InputRounding, Any, Tensor], Tensor]] = {
+_ROUNDERS: Mapping[type[NumberFormat], Callable[[InputRounding, Any, Tensor], Tensor]] = {
     Binary: _binary,
     Integer: _integer,
     Half: lambda how, fmt, x: x.to(getattr(torch, fmt.name)).to(torch.float32),
     Minifloat: lambda how, fmt, x: _nearest(fmt, x / how.scale) * how.scale,
     Microscaling: _blocks,
 }
-"""The rounding function of each family; a subclass with its own function comes before its base."""
+"""Rounding function of each format family. A subclass comes before its base class."""

@@ -1,7 +1,7 @@
-"""Quantized weights as tensors of torchao, where it has the layer and the format: codes, scales, zero points.
+"""Quantized weights as torchao tensors of codes, scales and zero points.
 
-A layer gives the same result as with the rounded weight in float32, to the last bit: torchao computes
-(code - zero point) x scale and calls PyTorch's own product.
+A layer gives bit for bit the same result as with the rounded weight in float32: torchao computes (code - zero
+point) x scale and calls PyTorch's matrix product. Weights that torchao does not support stay rounded floats.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from explorer.engine.quantize.weights import slabs
 from explorer.host.optional_packages import require
 
 ROUNDED = "float32"
-"""Storage of a weight that torchao does not support: rounded numbers."""
+"""Storage of a weight that torchao does not support: rounded float32 numbers."""
 
-HELD = "torchao"
+TORCHAO = "torchao"
 
 _LAYERS = frozenset(("Linear", "Conv2d", "Embedding"))
-"""Layers that torchao multiplies, or reads rows of, with a weight of integers."""
+"""Layers that torchao supports with an integer weight."""
 
 _MOST_BITS = 8
 
 
-def held_as(choice: LayerChoice, operand: Operand, grid: Grid) -> str:
-    """The storage of a quantized weight: `HELD` as torchao's integers, or `ROUNDED` floats."""
+def weight_storage(choice: LayerChoice, operand: Operand, grid: Grid) -> str:
+    """Return the storage of a quantized weight: `TORCHAO` for torchao's integers, or `ROUNDED` for floats."""
     fmt: NumberFormat | None = getattr(choice, operand.part)
     is_supported = isinstance(fmt, Integer) and not isinstance(fmt, Ternary) and fmt.bits <= _MOST_BITS
     if operand.part != "weight" or choice.layer.op not in _LAYERS or not is_supported:
         return ROUNDED
-    whole = not grid.block or not operand.shape[grid.axis or 0] % grid.block
-    return HELD if whole else ROUNDED
+    has_full_blocks = not grid.block or not operand.shape[grid.axis or 0] % grid.block
+    return TORCHAO if has_full_blocks else ROUNDED
 
 
-def integers(fmt: Integer, operand: Operand, grid: Grid) -> nn.Parameter:
-    """A stored weight as torchao's integers, of up to 8 bits in a byte each.
+def torchao_parameter(fmt: Integer, operand: Operand, grid: Grid) -> nn.Parameter:
+    """Build a torchao tensor of a stored weight, with one byte for each code of up to 8 bits.
 
     Args:
-        fmt: Its format. Unsigned codes and their zero points are stored minus half their range.
+        fmt: Number format of the weight. Unsigned codes and zero points are stored minus half their range.
         operand: The weight.
-        grid: The grid on which it is rounded.
+        grid: Grid on which the weight is rounded.
 
     Raises:
         MissingExtra: torchao is not installed.
@@ -55,14 +55,14 @@ def integers(fmt: Integer, operand: Operand, grid: Grid) -> nn.Parameter:
     tensor_class = require("torchao.quantization", "torchao's tensors").IntxUnpackedToInt8Tensor
     middle = 0 if fmt.signed else 1 << (fmt.bits - 1)
     codes = np.empty(operand.shape, np.int8)
-    at = 0
+    start = 0
     for some, part in slabs(operand, grid):
-        codes[at : at + len(some)] = fmt.codes(some, part).astype(np.int16) - middle
-        at += len(some)
-    if grid.block:  # scales of blocks have the shape of the weight, except along the axis
-        sizes = [grid.block if at == grid.axis else 1 for at in range(len(operand.shape))]
+        codes[start : start + len(some)] = fmt.codes(some, part).astype(np.int16) - middle
+        start += len(some)
+    if grid.block:  # block scales have the weight's shape, divided by the block length along the axis
+        sizes = [grid.block if start == grid.axis else 1 for start in range(len(operand.shape))]
     else:
-        sizes = [1 if at == grid.axis else size for at, size in enumerate(operand.shape)]
+        sizes = [1 if start == grid.axis else size for start, size in enumerate(operand.shape)]
     counts = [size // block_size for size, block_size in zip(operand.shape, sizes, strict=True)]
 
     def spread(values: Any, dtype: Any) -> torch.Tensor:

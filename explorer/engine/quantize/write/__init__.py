@@ -1,1 +1,1 @@
-"""Quantized layers as ONNX: QuantizeLinear and DequantizeLinear, QOperator, MatMulNBits, functions."""
+"""Writers of quantized layers to ONNX: QDQ nodes, QOperator, MatMulNBits and functions."""

@@ -1,4 +1,4 @@
-"""Additions of quantization to a graph: nodes, stored tensors and functions, each under a free name."""
+"""Nodes, stored tensors and functions that quantization adds to a graph, each under an unused name."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from explorer.engine.graph.model import Function, Model, Node, Tensor, Value
 from explorer.engine.graph.repeated_nodes import free_name, node_sequence, value_names
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat
 from explorer.engine.quantize.functions import DOMAIN_VERSION, call, function_for
-from explorer.engine.quantize.weights import stored
+from explorer.engine.quantize.weights import small_tensor
 from explorer.facts import Shape, TensorInfo
 
 
 class Additions:
-    """The additions to a model, shared where they are equal.
+    """The additions to a model. Equal additions are shared.
 
     Args:
         model: The model.
+        shapes: Element type and shape of every value of the main graph.
 
     Attributes:
-        nodes: The new graph's nodes so far.
-        stored: New tensors.
-        functions: New local functions.
-        opsets: Operator sets that new nodes need.
+        nodes: Nodes of the new graph so far.
+        stored: New stored tensors, by name.
+        functions: New local functions, by key.
+        opsets: Versions of operator sets that the new nodes need, by domain.
         values: Declarations of new values.
         opset: Version of the default operator set.
-        clipped: Outputs of Clip nodes.
+        clipped: Names of the outputs of Clip nodes.
     """
 
     def __init__(self, model: Model, shapes: Mapping[str, TensorInfo]) -> None:
@@ -44,25 +45,25 @@ class Additions:
         self._names_by_key: dict[Hashable, str] = {}
 
     def unique(self, name: str) -> str:
-        """`name`, with a number appended if it is taken."""
+        """Return `name`, with a number appended if another value has it."""
         return free_name(name, self._taken)
 
-    def once(self, key: Hashable, make: Callable[[], str]) -> str:
-        """The value for a key, made the first time."""
+    def cached(self, key: Hashable, make: Callable[[], str]) -> str:
+        """Return the name cached for a key. The first call computes it with `make`."""
         if key not in self._names_by_key:
             self._names_by_key[key] = make()
         return self._names_by_key[key]
 
     def store(self, tensor: Tensor) -> str:
-        """A stored tensor under a free name; returns it."""
+        """Store a tensor under an unused name, and return the name."""
         name = self.unique(tensor.name)
         self.stored[name] = Tensor(name, tensor.dtype, tensor.shape, tensor.payload)
         return name
 
     def number(self, name: str, values: Array, dtype: str = "") -> str:
-        """A small tensor; one with the same name, type and bytes is shared."""
+        """Store a small tensor. Calls with the same name, type and bytes share one tensor."""
         key = name, dtype, values.shape, str(values.dtype), values.tobytes()
-        return self.once(key, lambda: self.store(stored(name, values, dtype)))
+        return self.cached(key, lambda: self.store(small_tensor(name, values, dtype)))
 
     def add(
         self,
@@ -75,14 +76,14 @@ class Additions:
         attributes: Mapping[str, Any] | None = None,
         domain: str = "",
     ) -> str:
-        """Adds a node with one output, named `output` or, if that is taken, similarly; returns the name.
+        """Add a node with one output, and return the name of the output.
 
         Args:
-            op: The operator.
-            inputs: Its inputs.
-            output: Name of its output; the name of the node derives from it.
-            like: A value of the model with the shape of the output.
-            dtype: Element type of its output, to declare it.
+            op: Operator.
+            inputs: Names of the inputs.
+            output: Preferred name of the output. The name of the node derives from it.
+            like: Name of a value of the model with the same shape as the output.
+            dtype: Element type of the output, or None to leave it undeclared.
             attributes: Attributes of the node.
             domain: Domain of the operator.
         """
@@ -99,15 +100,15 @@ class Additions:
     def call(
         self, fmt: NumberFormat, grid: Grid, source: str, target: str, shape: Shape | None, depth: int | None
     ) -> str:
-        """Adds a call of a format's function on the value `source`; returns the name of the result.
+        """Add a call of a format's function on the value `source`, and return the name of the result.
 
         Args:
-            fmt: The format.
-            grid: The grid of its numbers.
-            source: The value to round.
-            target: The name of the result, changed if it is taken.
-            shape: Shape of both; None if unknown.
-            depth: The axis of the format's own blocks.
+            fmt: Number format.
+            grid: Grid of the format's numbers.
+            source: Name of the value to round.
+            target: Preferred name of the result.
+            shape: Shape of both values, or None if unknown.
+            depth: Axis of the format's own blocks, or None for the last one.
         """
         name = self.unique(target)
         function_call = call(fmt, grid, source, name, shape or (), axis=-1 if depth is None else depth)
@@ -124,17 +125,17 @@ class Additions:
         return name
 
     def declare(self, value: Value) -> None:
-        """Declares a new value, and records its shape."""
+        """Declare a new value and record its shape."""
         self.values.append(value)
         self._shapes[value.name] = TensorInfo(value.name, value.dtype, value.shape)
 
     def shape(self, value: str) -> Shape | None:
-        """The shape of a value of the model; None if unknown."""
+        """Return the shape of a value of the model, or None if unknown."""
         info = self._shapes.get(value)
         return None if info is None else info.shape
 
     def scale(self, base: str, fmt: NumberFormat, grid: Grid) -> tuple[str, str]:
-        """The scale and the zero point of a grid, stored."""
+        """Store the scale and the zero point of a grid, and return their names."""
         zero = grid.zero.astype(f"{'' if getattr(fmt, 'signed', True) else 'u'}int{max(8, fmt.bits)}")
         return self.number(f"{base}_scale", grid.scale), self.number(
             f"{base}_zero_point", zero, fmt.element_type

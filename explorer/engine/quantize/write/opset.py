@@ -1,6 +1,6 @@
-"""Operator set: the least that number formats need, and a model raised to it by onnx's converter.
+"""Operator set: the lowest version that the number formats need, and the model converted to it by onnx.
 
-The converter gets the model without its weights; they are put back into its result.
+The converter gets the model without its weights. They are put back into the converted model.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from explorer.engine.fold.calls import inline_calls
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, graphs
-from explorer.engine.quantize.choice import LayerChoice, is_called
+from explorer.engine.quantize.choice import LayerChoice, is_function_call
 from explorer.engine.quantize.functions import LEAST_OPSET
 from explorer.engine.quantize.layers import Part
 from explorer.host import output_files, scratch
 
 _OF_TYPES = {"int8": 10, "uint8": 10, "int32": 10, "float16": 6, "bfloat16": 13}
-"""Operator sets in which QuantizeLinear and DequantizeLinear, or Cast, support a type."""
+"""Lowest operator set in which QuantizeLinear and DequantizeLinear, or Cast, support an element type."""
 
 _CHANNELS, _FLOAT8, _NARROW = 13, 19, 21
-"""Those with scales along an axis, with float8, and with 4 and 16 bits and with blocks."""
+"""Lowest operator sets with scales along an axis, with float8, and with 4 and 16 bits and blocks."""
 
 
 _KEPT = 1024
-"""Bytes of a tensor that the converter does not get to see."""
+"""Size in bytes from which a tensor is withheld from the converter."""
 
 
 def least_opset(choices: Sequence[LayerChoice]) -> int:
-    """The least operator set that can express all formats."""
-    return max((_least(choice) for choice in choices if not choice.reason), default=0)
+    """Return the lowest operator set that can express all formats, or 0 without a chosen layer."""
+    return max((_least_opset_of(choice) for choice in choices if not choice.reason), default=0)
 
 
-def _least(choice: LayerChoice) -> int:
+def _least_opset_of(choice: LayerChoice) -> int:
     parts: tuple[Part, ...] = ("weight", "input", "bias")
     blocks = choice.form == "nbits"
     needed = _CHANNELS if choice.weight is not None and choice.granularity == "channel" and not blocks else 0
@@ -44,7 +44,7 @@ def _least(choice: LayerChoice) -> int:
         fmt = getattr(choice, part)
         if fmt is None or (blocks and part == "weight"):
             continue
-        if is_called(choice, part):
+        if is_function_call(choice, part):
             needed = max(needed, LEAST_OPSET)
         else:
             otherwise = _FLOAT8 if fmt.element_type.startswith("float8") else _NARROW
@@ -52,13 +52,15 @@ def _least(choice: LayerChoice) -> int:
     return max(needed, _NARROW if choice.block and choice.form in ("qdq", "chain") else 0)
 
 
-def raised(model: Model, opset: int) -> Model:
-    """The model for a later operator set.
+def raise_opset(model: Model, opset: int) -> Model:
+    """Convert the model to a later operator set.
 
     Raises:
         Misuse: The model cannot be converted.
     """
-    from onnx.onnx_cpp2py_export import version_converter  # onnx takes 50 ms, and few models need it
+    from onnx.onnx_cpp2py_export import (
+        version_converter,
+    )  # imported here because it takes 50 ms and few models need it
 
     model = inline_calls(model, OPERATORS)
     problem = f"these formats need opset {opset}, the model has {model.opset}"

@@ -1,8 +1,8 @@
-"""QDQ: a layer between QuantizeLinear and DequantizeLinear nodes, or Casts there and back, or functions.
+"""Writer for QDQ: QuantizeLinear and DequantizeLinear nodes, Casts, or function calls before a layer.
 
-A weight is stored as its codes behind a DequantizeLinear; an activation passes a QuantizeLinear and a
-DequantizeLinear in front of the layer, once for all layers that want it so; a bias is int32 with the product
-of both scales. The layer itself stays as it was.
+A weight is stored as codes, and a DequantizeLinear converts them. An activation passes a QuantizeLinear and a
+DequantizeLinear, which all layers with the same format and grid share. A bias is int32 with the product of
+both scales. The layer's own node stays unchanged except for its inputs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Value, dtype_code
 from explorer.engine.number_formats.number_format import Grid, NumberFormat
-from explorer.engine.quantize.choice import BIAS, LayerChoice, is_called
+from explorer.engine.quantize.choice import BIAS, LayerChoice, is_function_call
 from explorer.engine.quantize.functions import LEAST_OPSET
 from explorer.engine.quantize.grids import Grids, bias_values
 from explorer.engine.quantize.layers import Operand
@@ -24,24 +24,28 @@ from explorer.engine.quantize.write.additions import Additions
 from explorer.facts import Shape
 
 
-def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
-    """Adds a layer that reads its operands in their formats."""
+def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
+    """Add a layer that reads its operands in their formats."""
     node = choice.layer.node
-    to.nodes.append(node.with_values(read(choice, choice.layer.operands, grids, to), node.outputs))
+    additions.nodes.append(
+        node.with_values(convert_operands(choice, choice.layer.operands, grids, additions), node.outputs)
+    )
 
 
-def read(choice: LayerChoice, operands: Sequence[Operand], grids: Grids, to: Additions) -> list[str]:
-    """The inputs of a layer, with `operands` in their formats."""
+def convert_operands(
+    choice: LayerChoice, operands: Sequence[Operand], grids: Grids, additions: Additions
+) -> list[str]:
+    """Return the input names of a layer, after adding the nodes that convert `operands` to their formats."""
     inputs = list(choice.layer.node.inputs)
     for operand in operands:
         fmt: NumberFormat | None = getattr(choice, operand.part)
         if fmt is not None:
-            grid = grids.of(choice, operand)
-            if operand.part == "weight" and _flows_in_float(choice):
-                grid = _unfused(operand, grid)
-            called = is_called(choice, operand.part) or _is_lost(operand, fmt, grid, to)
-            make = _called if called else _OPERANDS[operand.part]
-            inputs[operand.at] = _between_casts(make, called, operand, fmt, grid, to)
+            grid = grids.of_operand(choice, operand)
+            if operand.part == "weight" and _has_float_activation(choice):
+                grid = _prevent_fusion(operand, grid)
+            is_call = is_function_call(choice, operand.part) or _drops_clip(operand, fmt, grid, additions)
+            make = _function_call if is_call else _OPERANDS[operand.part]
+            inputs[operand.input_index] = _between_casts(make, is_call, operand, fmt, grid, additions)
     return inputs
 
 
@@ -49,151 +53,160 @@ _Make = Callable[[Operand, NumberFormat, Grid, Additions], str]
 
 
 def _between_casts(
-    make: _Make, called: bool, operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions
+    make: _Make, is_call: bool, operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions
 ) -> str:
-    """The result of `make` for an operand, between casts to float32 and back to the layer's type."""
+    """Return the result of `make` for an operand, with casts to float32 and back to the layer's type."""
     if operand.dtype == "float32":
-        return make(operand, fmt, grid, to)
+        return make(operand, fmt, grid, additions)
     flows = operand.tensor is None
     source = operand.value
-    if flows or called:
-        shape = to.shape(source) if flows else operand.shape
-        operand = replace(operand, value=_cast(source, "float32", f"{source}_float32", shape, to))
-    shape = to.shape(source) if flows else operand.shape
-    float_value = make(operand, fmt, grid, to)
-    return _cast(float_value, operand.dtype, f"{float_value}_{operand.dtype}", shape, to)
+    if flows or is_call:
+        shape = additions.shape(source) if flows else operand.shape
+        operand = replace(operand, value=_cast(source, "float32", f"{source}_float32", shape, additions))
+    shape = additions.shape(source) if flows else operand.shape
+    float_value = make(operand, fmt, grid, additions)
+    return _cast(float_value, operand.dtype, f"{float_value}_{operand.dtype}", shape, additions)
 
 
-def _cast(value: str, dtype: str, target: str, shape: Shape | None, to: Additions) -> str:
+def _cast(value: str, dtype: str, target: str, shape: Shape | None, additions: Additions) -> str:
     def make() -> str:
-        cast_value = to.add("Cast", (value,), target, attributes=_to(dtype))
+        cast_value = additions.add("Cast", (value,), target, attributes=_cast_attributes(dtype))
         if shape is not None:
-            to.declare(Value(cast_value, dtype, shape))
+            additions.declare(Value(cast_value, dtype, shape))
         return cast_value
 
-    return to.once(("cast", value, dtype), make)
+    return additions.cached(("cast", value, dtype), make)
 
 
-def _flows_in_float(choice: LayerChoice) -> bool:
-    """Whether a product meets its weight behind a DequantizeLinear with an activation that is behind none."""
+def _has_float_activation(choice: LayerChoice) -> bool:
+    """Return whether a matrix product has a dequantized weight and an activation in floats."""
     is_product = choice.layer.op in ("MatMul", "Gemm") and choice.weight is not None
-    return is_product and (choice.input is None or is_called(choice, "input"))
+    return is_product and (choice.input is None or is_function_call(choice, "input"))
 
 
-def _unfused(operand: Operand, grid: Grid) -> Grid:
-    """The same grid, in a form that onnxruntime does not recognize as a MatMulNBits.
+def _prevent_fusion(operand: Operand, grid: Grid) -> Grid:
+    """Return the same grid in a form from which onnxruntime does not make a MatMulNBits.
 
-    Version 1.32 also makes a MatMulNBits of a weight of bytes, which rounds the activation to 8 bits, unless
-    a session option prevents it. It looks for an axis that is counted from the front, or for a scalar.
+    Version 1.32 also makes a MatMulNBits of an 8-bit weight. It rounds the activation to 8 bits, unless a
+    session option prevents it. The fusion requires a scalar scale or a nonnegative axis.
     """
     if grid.axis is None:
         return replace(grid, scale=grid.scale.reshape(1), zero=grid.zero.reshape(1))
     return replace(grid, axis=grid.axis - len(operand.shape))
 
 
-def _is_lost(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> bool:
-    """Whether onnxruntime drops a Clip because the QuantizeLinear behind it seems to clip, too.
+def _drops_clip(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> bool:
+    """Return whether onnxruntime drops the Clip that produces a value, because QuantizeLinear seems to clip.
 
-    Version 1.31 treats ends of ranges as equal if they differ by less than float32's epsilon. In a model of
-    random weights with only tiny values, the Clip goes, and numbers below zero come back.
+    Version 1.31 treats ends of ranges as equal if they differ by less than float32's epsilon. In a model with
+    only tiny activations it drops the Clip, and numbers below zero reappear.
     """
-    if operand.value not in to.clipped or to.opset < LEAST_OPSET or fmt.writing != "linear":
+    if operand.value not in additions.clipped or additions.opset < LEAST_OPSET or fmt.writing != "linear":
         return False
     return bool(np.max(np.abs(fmt.limits(grid))) < 2 * np.finfo(np.float32).eps)
 
 
-def activation(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
-    """Adds the rounding of a layer's input, in float32."""
+def activation(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
+    """Add the rounding of a layer's input, and return the rounded value as float32."""
     value = operand.value
 
     def make() -> str:
         if fmt.writing == "cast":
             narrow, narrow_type = f"{value}_{fmt.name}", fmt.element_type
-            narrow = to.add(
-                "Cast", (value,), narrow, like=value, dtype=narrow_type, attributes=_to(narrow_type)
+            narrow = additions.add(
+                "Cast",
+                (value,),
+                narrow,
+                like=value,
+                dtype=narrow_type,
+                attributes=_cast_attributes(narrow_type),
             )
             wide = f"{narrow}_wide"
-            return to.add("Cast", (narrow,), wide, like=value, dtype="float32", attributes=_to("float32"))
-        scale = to.scale(value, fmt, grid)
-        codes = quantized_activation(value, fmt, grid, to)
+            return additions.add(
+                "Cast", (narrow,), wide, like=value, dtype="float32", attributes=_cast_attributes("float32")
+            )
+        scale = additions.scale(value, fmt, grid)
+        codes = quantized_activation(value, fmt, grid, additions)
         wide = f"{value}_dequantized"
-        return to.add("DequantizeLinear", (codes, *scale), wide, like=value, dtype="float32")
+        return additions.add("DequantizeLinear", (codes, *scale), wide, like=value, dtype="float32")
 
-    return to.once(("activation", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()), make)
+    return additions.cached(("activation", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()), make)
 
 
-def quantized_activation(value: str, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
-    """The codes of a value that flows."""
+def quantized_activation(value: str, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
+    """Add a QuantizeLinear for an activation, and return its codes."""
 
     def make() -> str:
-        inputs = value, *to.scale(value, fmt, grid)
-        return to.add("QuantizeLinear", inputs, f"{value}_quantized", like=value, dtype=fmt.element_type)
+        inputs = value, *additions.scale(value, fmt, grid)
+        return additions.add(
+            "QuantizeLinear", inputs, f"{value}_quantized", like=value, dtype=fmt.element_type
+        )
 
-    return to.once(("codes", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()), make)
+    return additions.cached(("codes", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()), make)
 
 
-def stored_codes(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
-    """The codes of a stored weight."""
+def stored_codes(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
+    """Store the codes of a weight, and return their name."""
     name = f"{operand.stored}_{'quantized' if fmt.writing == 'linear' else fmt.name}"
-    key = "stored", *_same(operand, fmt, grid)
-    return to.once(key, lambda: to.store(quantized_weight(name, operand, fmt, grid)))
+    key = "stored", *_tensor_key(operand, fmt, grid)
+    return additions.cached(key, lambda: additions.store(quantized_weight(name, operand, fmt, grid)))
 
 
-def stored_bias(operand: Operand, grid: Grid, to: Additions) -> str:
-    """The codes of a bias of integers."""
-    # in float64: beyond the integers that float32 holds exactly
+def stored_bias(operand: Operand, grid: Grid, additions: Additions) -> str:
+    """Store the codes of an int32 bias, and return their name."""
+    # float64, because codes exceed the integers that float32 represents exactly
     codes = np.rint(bias_values(operand).astype(np.float64) / grid.scale.astype(np.float64))
     codes = np.clip(codes, -(2**31) + 1, 2**31 - 1).astype(np.int32)
-    return to.number(f"{operand.stored}_quantized", codes)
+    return additions.number(f"{operand.stored}_quantized", codes)
 
 
-def _same(operand: Operand, fmt: NumberFormat, grid: Grid) -> tuple[Hashable, ...]:
-    """The key of a stored tensor in a format and grid, equal for all readers that can share it."""
+def _tensor_key(operand: Operand, fmt: NumberFormat, grid: Grid) -> tuple[Hashable, ...]:
+    """Return the key under which all layers share a stored tensor of one format and grid."""
     grid_key = grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block
     return operand.stored, operand.axes, fmt, *grid_key
 
 
-def _weight(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
+def _weight(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     def make() -> str:
-        codes = stored_codes(operand, fmt, grid, to)
+        codes = stored_codes(operand, fmt, grid, additions)
         if fmt.writing != "cast":
-            return _dequantized(codes, operand, fmt, grid, to)
-        wide = to.add("Cast", (codes,), f"{codes}_wide", attributes=_to("float32"))
-        to.values.append(Value(wide, "float32", operand.shape))
+            return _dequantized(codes, operand, fmt, grid, additions)
+        wide = additions.add("Cast", (codes,), f"{codes}_wide", attributes=_cast_attributes("float32"))
+        additions.values.append(Value(wide, "float32", operand.shape))
         return wide
 
-    return to.once(("weight", *_same(operand, fmt, grid)), make)
+    return additions.cached(("weight", *_tensor_key(operand, fmt, grid)), make)
 
 
-def _bias(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
+def _bias(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     if fmt is not BIAS:
-        return _weight(operand, fmt, grid, to)
-    codes = stored_bias(operand, grid, to)
+        return _weight(operand, fmt, grid, additions)
+    codes = stored_bias(operand, grid, additions)
     key = "bias", codes, grid.scale.tobytes()
-    return to.once(key, lambda: _dequantized(codes, operand, fmt, grid, to))
+    return additions.cached(key, lambda: _dequantized(codes, operand, fmt, grid, additions))
 
 
-def _dequantized(codes: str, operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
+def _dequantized(codes: str, operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     attributes: dict[str, Any] = {}
     if grid.axis is not None:
         attributes = {"axis": grid.axis, **({"block_size": grid.block} if grid.block else {})}
-    inputs = codes, *to.scale(operand.stored, fmt, grid)
-    wide = to.add("DequantizeLinear", inputs, f"{operand.stored}_dequantized", attributes=attributes)
-    to.values.append(Value(wide, "float32", operand.shape))
+    inputs = codes, *additions.scale(operand.stored, fmt, grid)
+    wide = additions.add("DequantizeLinear", inputs, f"{operand.stored}_dequantized", attributes=attributes)
+    additions.values.append(Value(wide, "float32", operand.shape))
     return wide
 
 
-def _called(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
-    """Adds the call of a format's function on a value; returns the rounded value, as the layer reads it."""
+def _function_call(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
+    """Add the call of a format's function on a value, and return the rounded value."""
     depth = operand.depth
     key = "call", operand.value, fmt, grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block, depth
-    shape = to.shape(operand.value) if operand.tensor is None else operand.shape
-    return to.once(
-        key, lambda: to.call(fmt, grid, operand.value, f"{operand.value}_{fmt.name}", shape, depth)
+    shape = additions.shape(operand.value) if operand.tensor is None else operand.shape
+    return additions.cached(
+        key, lambda: additions.call(fmt, grid, operand.value, f"{operand.value}_{fmt.name}", shape, depth)
     )
 
 
-def _to(dtype: str) -> Mapping[str, Any]:
+def _cast_attributes(dtype: str) -> Mapping[str, Any]:
     return {"to": dtype_code(dtype)}
 
 

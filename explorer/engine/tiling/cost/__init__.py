@@ -116,7 +116,7 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
 
 
 def _runs_and_sizes(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
-    """Yields the number of runs, and the site at the sizes of these runs; 0 runs if the data decides."""
+    """Yields pairs of a number of runs and the site at the sizes of these runs; 0 runs if data decides."""
     if not site.rows:
         yield site.calls or 0, site
     for times, rows in site.rows:
@@ -132,7 +132,7 @@ def site_cost(site: SitePlan, hardware: Hardware | None = None, *, order: str = 
 
 
 def _orders_for(order: str) -> tuple[str, ...]:
-    """Returns the loop orders from which the one with the least traffic is chosen."""
+    """Returns the loop orders among which the order with the least traffic is chosen."""
     if order == "best":
         return tuple(ORDERS)
     names = tuple(name for name, dataflow in ORDERS.items() if order in (name, dataflow))

@@ -1,6 +1,6 @@
 """Dimensions of a site: the sizes, tiles and bit widths that determine its cost.
 
-Both `cost` and the formulas that explain it (`formulas`) use this module.
+The cost model (`cost`) and the formulas that explain it (`formulas`) use this module.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def packed_bytes(elements: int, bits: int) -> int:
 
 
 def operand_bytes(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Computes the bytes of A, B and C for one product of these (M, K, N)."""
+    """Computes the bytes of A, B and C for one product of size `sizes`, (M, K, N)."""
     M, K, N = sizes
     return (
         packed_bytes(M * K, shape.width),
@@ -103,13 +103,13 @@ def refetch_loops(order: str, grid: tuple[int, int, int], depends: str) -> str:
     """Returns the loops that fetch every tile of an operand again.
 
     The product of their trips is the number of fetches of each tile. A tile is fetched when a loop that it
-    depends on advances, so each other loop outside of that one repeats the fetches. A loop inside of all
-    those keeps the tile, and a loop with one trip never advances.
+    depends on advances. Every other loop outside of such a loop repeats the fetches. A loop inside all of
+    them keeps the tile. A loop with one trip never advances.
 
     Args:
         order: Loops from the outermost to the innermost.
         grid: Trips of m, k and n.
-        depends: The loops that the operand depends on.
+        depends: Loops that the operand depends on.
     """
     trips = dict(zip("mkn", grid, strict=True))
     repeated_loops = [loop for loop in order if trips[loop] > 1]

@@ -1,8 +1,8 @@
-"""Loop nest of a tiling, step by step: the buffer's contents at each tile product, and the traffic so far.
+"""Steps of a loop nest: the buffer's contents at each tile product, and the traffic so far.
 
-A step is one tile product. Nothing is simulated: sums over the outer loops give any step directly, so the
-last of 10^9 steps takes no longer than the first. As in `cost`, a tile is fetched when a loop that it depends
-on, or a loop outside of that, advances. The traffic at the last step equals the formulas of `cost`.
+A step is one tile product. Sums over the outer loops give any step directly. The last of 10^9 steps therefore
+takes no longer than the first. As in `cost`, a loop fetches a tile when it advances, if the operand depends
+on the loop or on a loop inside it. The traffic at the last step equals the formulas of `cost`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _Weights = Callable[[str, int, int], int]
 
 
 class _Operand(Struct, frozen=True):
-    """The movement of an operand.
+    """Movement of an operand between memory and buffer.
 
     Attributes:
-        own: The loops that the operand depends on.
-        turning: The loops that fetch a tile of it, for the first time or again, outermost first.
-        bits: Bits of an element.
-        whole: Elements of the operand in one product, including padding.
+        loops: Loops that the operand depends on.
+        fetch_loops: Loops whose advance fetches a tile of the operand, outermost first.
+        bits: Number of bits of an element.
+        element_count: Number of elements of the operand in one product, including padding.
     """
 
-    own: str
-    turning: str
+    loops: str
+    fetch_loops: str
     bits: int
-    whole: int
+    element_count: int
 
     def size(self, elements: int) -> int:
         """Computes the bytes of `elements` elements. Each pass over the operand is packed separately."""
-        passes, remainder = divmod(elements, self.whole)
-        operand_bytes = dimensions.packed_bytes(self.whole, self.bits)
+        passes, remainder = divmod(elements, self.element_count)
+        operand_bytes = dimensions.packed_bytes(self.element_count, self.bits)
         return passes * operand_bytes + dimensions.packed_bytes(remainder, self.bits)
 
 
@@ -60,8 +60,10 @@ class _Nest:
         ]
 
     def _operand(self, loops: str, bits: int) -> _Operand:
-        turning = [index for index, loop in enumerate(self.order) if loop in loops and self.trips[loop] > 1]
-        last = turning[-1] + 1 if turning else 0
+        fetch_loops = [
+            index for index, loop in enumerate(self.order) if loop in loops and self.trips[loop] > 1
+        ]
+        last = fetch_loops[-1] + 1 if fetch_loops else 0
         return _Operand(loops, self.order[:last], bits, self._size[loops[0]] * self._size[loops[1]])
 
     def indices_at(self, step: int) -> dict[str, int]:
@@ -79,7 +81,7 @@ class _Nest:
 
     def tile(self, operand: _Operand, indices: Mapping[str, int]) -> int:
         """Computes the number of elements of an operand's tile at the given loop indices."""
-        first, second = (self.span(loop, indices[loop], indices[loop] + 1) for loop in operand.own)
+        first, second = (self.span(loop, indices[loop], indices[loop] + 1) for loop in operand.loops)
         return first * second
 
     def fetched(self, operand: _Operand, indices: Mapping[str, int], *, visits: str = "all") -> int:
@@ -92,15 +94,15 @@ class _Nest:
         """
 
         def weight(loop: str, first: int, stop: int) -> int:
-            if loop in operand.own:
+            if loop in operand.loops:
                 return self.span(loop, first, stop)
             return stop - first if visits == "all" else int(first == 0 < stop)
 
         inner_elements = 1
-        for loop in operand.own:
-            if loop not in operand.turning:
+        for loop in operand.loops:
+            if loop not in operand.fetch_loops:
                 inner_elements *= self.span(loop, 0, self.trips[loop])
-        return self._weighted_iterations(operand.turning, indices, weight) * inner_elements
+        return self._weighted_iterations(operand.fetch_loops, indices, weight) * inner_elements
 
     def _weighted_iterations(self, loops: str, indices: Mapping[str, int], weight: _Weights) -> int:
         """Sums the products of the loops' weights over all iterations up to the given indices."""
@@ -118,11 +120,11 @@ class _Nest:
 
         It is fetched if all loops inside those that fetch it are at their start.
         """
-        return all(indices[loop] == 0 for loop in self.order[len(operand.turning) :])
+        return all(indices[loop] == 0 for loop in self.order[len(operand.fetch_loops) :])
 
     def leaves(self, operand: _Operand, indices: Mapping[str, int]) -> bool:
         """Whether an operand's tile is dropped after a step, until it is fetched again."""
-        inner_loops = self.order[len(operand.turning) :]
+        inner_loops = self.order[len(operand.fetch_loops) :]
         return all(indices[loop] == self.trips[loop] - 1 for loop in inner_loops)
 
 

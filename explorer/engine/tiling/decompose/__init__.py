@@ -43,7 +43,7 @@ def decompose(
     if not any((node.domain, node.op) in DECOMPOSITIONS for node in model.graph.nodes):
         return model, (), {}
     context = SiteContext(model, shapes, declared=declared)
-    emission = Emission(opset=model.opset, taken=set(value_names(model.graph)))
+    emission = Emission(opset=model.opset, used_names=set(value_names(model.graph)))
     nodes: list[Node] = []
     decomposed: list[str] = []
     weight_nodes: set[int] = set()

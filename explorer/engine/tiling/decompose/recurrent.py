@@ -249,7 +249,7 @@ def _biases(
 
     Returns:
         Names of the bias of X's product, and of the bias that a GRU adds to the state's product before the
-        reset; '' if there is none.
+        reset, or '' if there is none.
     """
     if tensor is None:
         return "", ""

@@ -142,8 +142,14 @@ def _left_operand(
 ) -> str | GatheredRows:
     """Writes X as a matrix, or the data from which a Scan over rows gathers its rows."""
     exact = (geometry.M, geometry.K) == (site.M, site.K)
-    if form == "scan" and exact and site.taken is not None and not site.stacked and _scans_rows(geometry):
-        rows = site.taken(builder, inputs)
+    if (
+        form == "scan"
+        and exact
+        and site.gather_rows is not None
+        and not site.stacked
+        and _scans_rows(geometry)
+    ):
+        rows = site.gather_rows(builder, inputs)
         if rows is not None:
             return replace(rows, places=builder.set_apart(rows.places, "x_set_apart")) if scanned else rows
     x = site.left(builder, inputs)

@@ -223,7 +223,9 @@ def _site(
         dtype=dtype,
         inputs=(*inputs, bias) if bias else inputs,
         left=lambda builder, names: unfold(builder, names[0], window, fill(builder, names)),
-        taken=lambda builder, names: gathered_rows(builder, names[0], window, shape[0], fill(builder, names)),
+        gather_rows=lambda builder, names: gathered_rows(
+            builder, names[0], window, shape[0], fill(builder, names)
+        ),
         right=right,
         finish=finish,
         bias=bool(bias),

@@ -45,7 +45,7 @@ BYTES = ("uint8", "int8")
 """Element types that integer operators multiply."""
 
 CODES = (*BYTES, *WORDS)
-"""Element types whose products can be tiled."""
+"""Element types that can be tiled."""
 
 Zero = int | Array | str
 """A zero point: a number, an array with one for each row or column, or the value name of a computed one."""
@@ -225,7 +225,7 @@ def default_columns(base: Site, context: SiteContext, *, turned: bool = False) -
         packs = -(-channels // base.N)
 
         def per_channel(values: Array) -> Array:
-            """The values for the channels of every pack of groups, in every phase."""
+            """Repeat the values of the channels for every pack of groups in every phase."""
             if values.size == 1:
                 return values
             # the groups of a transposed convolution share their scales

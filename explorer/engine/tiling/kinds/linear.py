@@ -14,7 +14,7 @@ from explorer.engine.tiling.emit.operators import HALVES
 from explorer.engine.tiling.sites import LeftAsItWas, NoSite, Site, SiteContext, Weight
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-"""Float types whose products can be tiled."""
+"""Float types that can be tiled."""
 
 
 def scaled_sum(builder: GraphBuilder, z: str, dtype: str, alpha: float, bias: str, beta: float) -> str:
@@ -71,10 +71,10 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
 
 
 def as_gemm(node: Node, context: SiteContext) -> Node:
-    """A FusedMatMul as a Gemm: a MatMul of transposed operands, times alpha.
+    """Returns a FusedMatMul as a Gemm: a MatMul of transposed operands, times alpha.
 
     Raises:
-        NoSite: It transposes an axis of its batch.
+        NoSite: The FusedMatMul transposes a batch axis.
     """
     attributes = node.attributes
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
@@ -186,14 +186,14 @@ def _make_side(context: SiteContext, name: str, index: int, turn: bool, is_left:
 
 
 class _Pairs(Struct, frozen=True):
-    """Two stacks whose matrices are multiplied in pairs.
+    """Two stacks of matrices, multiplied in pairs.
 
     Attributes:
         a, b: The stacks.
-        lead: For each axis of the broadcast batch, the side that determines its length, and the axis from the
-            end.
+        lead: For each axis of the broadcast batch, the side that determines its length, and the axis as a
+            negative index.
         dynamic: Axes with open sizes, as in `Site`.
-        shared: Whether all left matrices use the same right matrix, and so are rows of one product.
+        shared: Whether all left matrices use the same right matrix. They are then the rows of one product.
         stack: Number of products.
         rows: Number of rows of one product.
     """
@@ -245,7 +245,7 @@ class _Pairs(Struct, frozen=True):
 
 
 def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = False) -> Site:
-    """Returns the site of two stacks, multiplied in pairs. At most one of them is stored.
+    """Returns the site of two stacks, multiplied in pairs. At most one stack is a stored weight.
 
     If `turned`, it computes A B = (B^T A^T)^T, so that the stored operand is on the right.
     """
@@ -317,8 +317,8 @@ def _has_full_length(side: _Side, lead_side: _Side, axis: int) -> bool:
 def _lead_axes(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
     """Returns, for each axis of the broadcast batch, the side that determines its length, and the axis.
 
-    The axis is counted from the end. A length of 1 is broadcast, and so is an open length if the other side
-    has a fixed length other than 1. Two open lengths are assumed to be equal.
+    The axis is a negative index. An axis of length 1 is broadcast. So is an axis of open length, if the other
+    side has a fixed length other than 1. Two open lengths are assumed to be equal.
     """
     lead = []
     for axis in range(-max(len(a.shape), len(b.shape)), -2):

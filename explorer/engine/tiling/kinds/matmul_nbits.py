@@ -1,7 +1,7 @@
 """Sites of MatMulNBits, with weights of 2, 4 or 8 bits packed in blocks along the depth.
 
-The tiles multiply floats. Each block has its own scale, so an integer sum would have to end with the block,
-and the tiles would have to be cut there. The weight is unpacked while the file is written.
+The tiles multiply floats. Integer tiles would have to be cut at the end of each block, because each block has
+its own scale. The weight is unpacked while the file is written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from explorer.engine.tiling.sites import Kinds, LeftAsItWas, NoSite, Site, SiteC
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _ROUNDS_INPUT = 4
-"""The accuracy level from which a runtime may round the activation to 8 bits."""
+"""Accuracy level from which a runtime may round the activation to 8 bits."""
 
 
 def _nbits_site(node: Node, context: SiteContext) -> Site:

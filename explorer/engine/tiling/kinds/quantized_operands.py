@@ -1,8 +1,8 @@
-"""Quantized operands: the codes before a DequantizeLinear, or those of a call of IntQuant.
+"""Quantized operands: codes before a DequantizeLinear, or from a call of IntQuant.
 
-A DequantizeLinear reads codes. A call of QONNX's IntQuant returns floats, (code - zero) x scale. For tiles,
-these are converted to codes minus their zero point: computed values at run time, stored values while the file
-is written.
+A DequantizeLinear reads codes. A call of QONNX's IntQuant returns floats, (code - zero) x scale. Tiles need
+codes minus their zero point, so these floats are converted back: at run time for activations, and while the
+file is written for stored values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class QuantizedOperand(Struct, frozen=True):
 
     Attributes:
         node: The DequantizeLinear, or the call of IntQuant.
-        name: Value name of the codes, which may exist only in `SiteContext`; '' if the codes have too many
+        name: Value name of the codes, which may exist only in `SiteContext`, or '' if the codes have too many
             bits for tiles.
         scale: The scale: one number, or one for each index along `axis`.
         zero: The zero points, in the same shape.
@@ -55,7 +55,7 @@ class QuantizedOperand(Struct, frozen=True):
 
 
 def quantized_operand(context: SiteContext, name: str) -> QuantizedOperand | None:
-    """Returns the quantization of a value, or None if it has none or one that cannot be tiled."""
+    """Returns the quantization of a value, or None if tiles cannot use it or the value is not quantized."""
     node = context.constants.producers.get(name)
     if node is not None and node.op == "IntQuant" and node.domain == _QONNX:
         return _int_quant_operand(context, node)
@@ -164,7 +164,7 @@ def with_runtime_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site
         raise NoSite("its weight is cut as it runs, and its codes are not stored so")
     if not computed:
         return site
-    left, right, gathered = site.left, site.right, site.taken
+    left, right, gathered = site.left, site.right, site.gather_rows
 
     def codes(builder: GraphBuilder, inputs: Sequence[str], index: int, label: str) -> list[str]:
         operand = computed.get(site.inputs[index])
@@ -182,7 +182,7 @@ def with_runtime_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site
         site,
         inputs=tuple(computed[name].floats if name in computed else name for name in site.inputs),
         left=lambda builder, inputs: left(builder, codes(builder, inputs, 0, "x")),
-        taken=None
+        gather_rows=None
         if gathered is None
         else lambda builder, inputs: gathered(builder, codes(builder, inputs, 0, "x")),
         right=right

@@ -1,7 +1,7 @@
 """Tiled layers: subclasses of torch's layers that compute their products by tiles.
 
-Each has the same parameters under the same names as its base class, so that a state_dict fits both, and
-`isinstance(m, nn.Linear)` gives the same answer.
+A tiled layer has the same parameter names as its base class. A state_dict fits both, and `isinstance(m,
+nn.Linear)` gives the same answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TILE: Tile = (64, 64, 64)
 
 
 class _TiledLayer(nn.Module):
-    """Common base of the tiled layers.
+    """Base class of the tiled layers.
 
     Args:
         *args, **kwargs: Arguments of torch's layer.
@@ -35,15 +35,15 @@ class _TiledLayer(nn.Module):
         self.edges = edges
 
     def extra_repr(self) -> str:
-        """The layer's description, and the tile."""
+        """Returns the layer's description and the tile."""
         return f"{super().extra_repr()}, tile={'x'.join(map(str, self.tile))}, edges={self.edges}"
 
 
 class TiledLinear(_TiledLayer, nn.Linear):
-    """nn.Linear by tile products; x is (rows, in_features), with any leading dimensions."""
+    """nn.Linear computed by tile products, for x of shape (..., in_features)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """X W^T + b for x of shape (..., in_features)."""
+        """Returns X W^T + b for x of shape (..., in_features)."""
         rows = x.reshape(-1, self.in_features)
         sizes = self.out_features, self.in_features
         y = tiled_product(rows, self.weight, self.tile, padded=self.edges == "padded", sizes=sizes)
@@ -53,10 +53,10 @@ class TiledLinear(_TiledLayer, nn.Linear):
 
 
 def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int], depth: int) -> Tensor:
-    """The kernel's inputs at each position: (batch x positions, channels x kernel).
+    """Returns the input elements under the kernel at each position: (batch x positions, channels x kernel).
 
     torch's unfold supports only images, but works with every exporter. A signal is treated as an image of
-    height 1, and a volume is cut by slices.
+    height 1. A volume is cut by slices.
     """
     if all(step == (1, 1, 1) for step in steps):
         return x.flatten(2).transpose(1, 2).reshape(-1, depth)
@@ -78,7 +78,7 @@ def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int
 
 
 def _padding(layer: Any) -> list[int]:
-    """The padding of a convolution in the order of `functional.pad`: before and after, last axis first."""
+    """Returns the padding of a convolution as `functional.pad` expects it, last axis first."""
     if layer.padding == "same":
         totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
     elif layer.padding == "valid":
@@ -89,10 +89,10 @@ def _padding(layer: Any) -> list[int]:
 
 
 class _TiledConvolution(_TiledLayer):
-    """A convolution as one product: a row for each output position, a column for each channel."""
+    """A convolution as one product, with a row for each output position and a column for each channel."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The convolution of (batch, channels, *sizes), with or without a batch."""
+        """Returns the convolution of x of shape (batch, channels, *sizes), with or without the batch axis."""
         layer: Any = self
         dims = len(layer.kernel_size)
         has_no_batch = x.dim() == dims + 1
@@ -116,12 +116,18 @@ class _TiledConvolution(_TiledLayer):
 
 
 class TiledConv1d(_TiledConvolution, nn.Conv1d):
-    """nn.Conv1d by tile products, for (batch, channels, length), with or without a batch."""
+    """nn.Conv1d computed by tile products, for (batch, channels, length), with or without the batch axis."""
 
 
 class TiledConv2d(_TiledConvolution, nn.Conv2d):
-    """nn.Conv2d by tile products, for (batch, channels, height, width), with or without a batch."""
+    """nn.Conv2d computed by tile products, for (batch, channels, height, width).
+
+    The batch axis may be missing.
+    """
 
 
 class TiledConv3d(_TiledConvolution, nn.Conv3d):
-    """nn.Conv3d by tile products, for (batch, channels, depth, height, width), with or without a batch."""
+    """nn.Conv3d computed by tile products, for (batch, channels, depth, height, width).
+
+    The batch axis may be missing.
+    """

@@ -1,9 +1,9 @@
-"""Tiled matmul in plain torch operators, for autograd, torch.jit.trace, torch.export and both ONNX exporters.
+"""Tiled matmul in torch operators, for autograd, torch.jit.trace, torch.export and both ONNX exporters.
 
-Every product is a `bmm` of TM x TK by TK x TN blocks, smaller at ragged edges, and the products for one block
-of the result are added in the order of k. Blocks that share an operand are multiplied in one `bmm`, whose
-other operand is expanded without a copy. So there are only K/TK times min(row blocks, column blocks)
-operators, not one for each of the 9,216 tile products of AlexNet's first Linear.
+Every product is a `bmm` of TM x TK by TK x TN blocks, smaller at ragged edges. The products for one block of
+the result are added in the order of k. One `bmm` multiplies all blocks that share an operand; the shared
+operand is expanded without a copy. This takes only K/TK times min(row blocks, column blocks) operators,
+instead of 9,216 for the tile products of AlexNet's first Linear.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ Tile = tuple[int, int, int]
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The type of partial sums: float32 for half precision, else the operands' type."""
+    """Returns the type of partial sums: float32 for half precision, else the type of the operands."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def tiled_product(
     x: Tensor, weight: Tensor, tile: Tile, *, padded: bool, sizes: tuple[int, int] | None = None
 ) -> Tensor:
-    """The product of x and the transposed weight, by tiles.
+    """Returns the product of x and the transposed weight, computed by tiles.
 
-    A torch.jit.trace works for every number of rows: it has the whole blocks of TM rows, however many, and
-    the remaining rows. If torch.export leaves the number of rows open, all rows stay in one block, because
-    torch's guards would fix a size that depends on an open one through a division. TM then cuts nothing,
-    which changes no result, because no sum crosses rows.
+    A torch.jit.trace works for every number of rows. One part of it computes all full blocks of TM rows,
+    however many. The other part computes the remaining rows. If torch.export leaves the number of rows open,
+    all rows stay in one block, because torch's guards would fix an open size that is divided. The result is
+    the same, because no sum crosses rows.
 
     Args:
-        x: (M, K).
-        weight: (N, K), as nn.Linear keeps it.
+        x: Left operand, (M, K).
+        weight: Right operand, (N, K), as nn.Linear stores it.
         tile: (TM, TK, TN).
         padded: Whether to pad operands with zeros, so that every product is exactly TM x TK x TN.
-        sizes: (N, K) as numbers; during torch.jit.trace the weight's own shape is traced.
+        sizes: (N, K) as numbers, or None to read the weight's shape, which torch.jit.trace would record.
 
     Returns:
         (M, N), in `accumulator(weight.dtype)`.
@@ -76,7 +76,7 @@ def tiled_product(
 
 
 class _Blocks(NamedTuple):
-    """Blocks of one size: (blocks, rows, K)."""
+    """Blocks of one size, as a tensor of shape (blocks, rows, K)."""
 
     tensor: Tensor
     blocks: int
@@ -84,19 +84,19 @@ class _Blocks(NamedTuple):
 
 
 def _is_tracing() -> bool:
-    jit: Any = torch.jit  # its functions have no types
+    jit: Any = torch.jit  # the functions of torch.jit have no type annotations
     return bool(jit.is_tracing())
 
 
 def _pad(x: Tensor, rows: int, columns: int) -> Tensor:
-    """`x` with rows and columns of zeros added at its end."""
+    """Returns `x` with rows and columns of zeros appended."""
     if isinstance(rows, int) and not rows and not columns:
         return x
     return torch.nn.functional.pad(x, (0, columns, 0, rows))
 
 
 def _cut_rows(x: Tensor, size: int, rows: int, depth: int) -> list[_Blocks]:
-    """Blocks of `size` rows, and a separate block of the remaining rows."""
+    """Returns blocks of `size` rows, and a separate block of the remaining rows."""
     block_count = rows // size
     parts = []
     if block_count:
@@ -111,7 +111,7 @@ def _join(parts: list[Tensor], axis: int) -> Tensor:
 
 
 def _region(row_blocks: _Blocks, column_blocks: _Blocks, tk: int, depth: int) -> Tensor:
-    """Row blocks by column blocks: (rows of all, columns of all)."""
+    """Returns the product of row blocks and column blocks, (all rows, all columns)."""
     m, n = row_blocks.blocks, column_blocks.blocks
     if m <= n:
         sums = [
@@ -129,7 +129,7 @@ def _region(row_blocks: _Blocks, column_blocks: _Blocks, tk: int, depth: int) ->
 
 
 def _open_region(row_blocks: Tensor, column_blocks: _Blocks, tk: int, depth: int) -> Tensor:
-    """As `_region`, with any number of row blocks or rows: (m, 1, rows, K)."""
+    """Returns the product like `_region`, for an open number of row blocks or rows: (m, 1, rows, K)."""
     sums = _sum_products(row_blocks, column_blocks.tensor, tk, depth, torch.matmul)
     return sums.transpose(1, 2).reshape(-1, column_blocks.blocks * column_blocks.rows)
 
@@ -137,7 +137,7 @@ def _open_region(row_blocks: Tensor, column_blocks: _Blocks, tk: int, depth: int
 def _sum_products(
     rows: Tensor, columns: Tensor, tk: int, depth: int, product: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """The products along K, added in order."""
+    """Returns the sum of the products along K, added in order."""
     total: Tensor | None = None
     for k in range(0, depth, tk):
         part = product(rows[..., k : k + tk], columns[..., k : k + tk].transpose(-1, -2))

@@ -1,7 +1,7 @@
-"""Layer replacement: makes an nn.Module with tiled layers, and the plan that describes it.
+"""Layer replacement: copies an nn.Module with tiled layers, and makes the plan that describes the copy.
 
-Only the class of the copied layers changes. Parameters, buffers, hooks, flags, and other references to a
-module stay. Tied weights stay tied, because the copy stores each tensor once, as the original does.
+Only the class of the replaced layers changes. Parameters, buffers, hooks, flags and other references to a
+module stay. Tied weights stay tied, because the copy stores each tensor once, like the original.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
 from explorer.host.optional_packages import error_line
 
 Calls = Mapping[str, Sequence[int]]
-"""Rows of the product in each call of a layer, by the layer's name."""
+"""Number of rows of the product in each call of a layer, by layer name."""
 
 TILED: Mapping[type[nn.Module], type[nn.Module]] = {
     nn.Linear: TiledLinear,
@@ -37,7 +37,7 @@ TILED: Mapping[type[nn.Module], type[nn.Module]] = {
     nn.Conv2d: TiledConv2d,
     nn.Conv3d: TiledConv3d,
 }
-"""The tiled class of each layer class."""
+"""Tiled class of each layer class."""
 
 _NOT_TILED: Mapping[type[nn.Module], str] = {
     nn.MultiheadAttention: "it reads the weights of its projections itself",
@@ -48,7 +48,7 @@ _NOT_TILED: Mapping[type[nn.Module], str] = {
     nn.ConvTranspose3d: "transposed convolutions have no tiled layer",
     nn.Bilinear: "a product of three operands",
 }
-"""Layers that multiply matrices but have no tiled class, with the reason."""
+"""Reason why a layer class that multiplies matrices has no tiled class."""
 
 
 class _Site(Struct, frozen=True):
@@ -62,21 +62,21 @@ class _Site(Struct, frozen=True):
 def tile_module(
     module: nn.Module, spec: TileSpec, calls: Calls, *, share: bool = False, macs_total: int | None = None
 ) -> tuple[nn.Module, Plan]:
-    """Copies a module with layers that multiply by tiles; `module` is not changed.
+    """Copies a module and makes its layers multiply by tiles; `module` is not changed.
 
     Args:
-        module: Any module.
-        spec: Tile size, layers, edges.
-        calls: How often each layer runs, and with how many rows (see `rows_of_calls`).
-        share: Whether the copy shares the tensors; else it has its own, on the same devices.
+        module: Module to copy.
+        spec: Tile size, layers and edges.
+        calls: Rows of each call of each layer, as returned by `rows_of_calls`.
+        share: Whether the copy shares the tensors. Otherwise it has its own, on the same devices.
         macs_total: MACs of the whole module, for the share that runs on tiles.
 
     Returns:
         The copy, and the plan with a site for every layer and every number of rows that it runs with.
 
     Raises:
-        Misuse: The tile size is impossible, a form is given, a glob matches nothing, no layer can be
-            tiled, or the module cannot be copied.
+        Misuse: The tile size is impossible, a form is given, a glob matches nothing, no layer can be tiled,
+            or the module cannot be copied.
     """
     tile = check_tile(spec.tile)
     if spec.form != "auto":
@@ -122,7 +122,7 @@ def rows_of_calls(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     """Runs a module, preferably on the meta device, and records the rows of each layer's calls.
 
     Raises:
-        Exception: Whatever the module raises.
+        Exception: The module raises it.
     """
     calls: dict[str, list[int]] = {}
 
@@ -138,18 +138,18 @@ def rows_of_calls(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def sizes_of(layer: Any) -> tuple[int, int]:
-    """K and N of a layer's product."""
+    """Returns K and N of a layer's product."""
     return math.prod(layer.weight.shape[1:]), layer.weight.shape[0]
 
 
 def rows_of(layer: Any, output: torch.Tensor) -> int:
-    """The rows of the product behind a layer's output."""
+    """Returns the number of rows of the product that computes a layer's output."""
     rows: int = output.numel() // max(layer.weight.shape[0], 1)
     return rows
 
 
 def _find_layers(module: nn.Module, calls: Calls) -> tuple[list[_Site], list[SkippedSite]]:
-    """The layers that can be tiled, and those that multiply but cannot be tiled."""
+    """Returns the layers that can be tiled, and those that multiply but cannot be tiled."""
     sites: list[_Site] = []
     skipped: list[SkippedSite] = []
     excluded_prefixes: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ def _site_macs(layer: Any, kind: type[nn.Module], rows: Sequence[int] | None) ->
 
 
 def _reason_unfit(layer: Any, kind: type[nn.Module], rows: Sequence[int]) -> str:
-    """Why a layer cannot be tiled; '' if it can."""
+    """Returns the reason why a layer cannot be tiled, or '' if it can."""
     if parametrize.is_parametrized(layer):
         return "its weight is made by a parametrization"
     if type(layer).forward is not kind.forward:
@@ -196,7 +196,7 @@ def _reason_unfit(layer: Any, kind: type[nn.Module], rows: Sequence[int]) -> str
 
 
 def _select_sites(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[_Site]:
-    """The layers that the globs match; each glob must match at least one."""
+    """Returns the layers that match a glob. Each glob must match at least one layer."""
     if not sites:
         reasons = "; ".join(dict.fromkeys(s.reason for s in skipped))
         raise Misuse(f"no layer can be tiled ({reasons})" if reasons else "the module has no matmul")
@@ -216,7 +216,7 @@ def _select_sites(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: 
 
 
 def _site_plans(site: _Site, choice: SiteChoice, rows: Sequence[int]) -> list[SitePlan]:
-    """The plans of a site, one for each number of rows."""
+    """Returns the plans of a site, one for each number of rows."""
     layer: Any = site.module
     depth, columns = sizes_of(layer)
     tm, tk, tn = check_tile(choice.tile)
@@ -249,7 +249,7 @@ def _site_plans(site: _Site, choice: SiteChoice, rows: Sequence[int]) -> list[Si
 
 
 def copied(module: nn.Module, share: bool) -> nn.Module:
-    """A copy of a module that shares the tensors or has its own.
+    """Copies a module. The copy shares the tensors or has its own.
 
     Raises:
         Misuse: The module cannot be copied.
@@ -267,7 +267,7 @@ def copied(module: nn.Module, share: bool) -> nn.Module:
 def _disable_fused(module: nn.Module) -> None:
     """Disables torch's fused transformer operator.
 
-    It reads the weights of inner layers without calling them.
+    The operator reads the weights of inner layers without calling the layers.
     """
     for layer in module.modules():
         if any(isinstance(inner, tuple(TILED.values())) for inner in layer.modules()):

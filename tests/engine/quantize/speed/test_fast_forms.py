@@ -9,7 +9,7 @@ import pytest
 
 from explorer import Session
 from explorer.engine.quantize.speed import fast_forms
-from explorer.engine.quantize.speed.fast_forms import resolved
+from explorer.engine.quantize.speed.fast_forms import resolve_fast_form
 from explorer.facts.quantize import QuantizeSpec
 from explorer.host import processor
 
@@ -41,7 +41,7 @@ def test_a_row_or_the_nearest_one_decides(
     operators: tuple[str, ...], instructions: str, version: str, form: str, unsaturated: bool, nearest: bool
 ) -> None:
     """The operator that gains most; a row of another processor or version is named as such."""
-    found = resolved(FAST, operators, instructions, version, TABLE)
+    found = resolve_fast_form(FAST, operators, instructions, version, TABLE)
     assert (found.spec.form, found.spec.unsaturated) == (form, unsaturated)
     (note,) = found.notes
     assert ("nothing was measured on" in note) is nearest
@@ -50,8 +50,8 @@ def test_a_row_or_the_nearest_one_decides(
 def test_other_formats_and_operators_have_no_fast_form() -> None:
     """They are written as ever, and operators without a row say so."""
     for spec in (QuantizeSpec("int4", "int8", form="fast"), QuantizeSpec(form="fast", symmetric=False)):
-        assert resolved(spec, ["Conv"], "avx2", "1.32.0", TABLE).spec.form == "auto"
-    alone = resolved(FAST, ["LSTM"], "avx2", "1.32.0", TABLE)
+        assert resolve_fast_form(spec, ["Conv"], "avx2", "1.32.0", TABLE).spec.form == "auto"
+    alone = resolve_fast_form(FAST, ["LSTM"], "avx2", "1.32.0", TABLE)
     assert alone.spec.form == "auto"
     assert "no fast form" in alone.notes[0]
 
