@@ -108,11 +108,8 @@ def _unit(table: Mapping[str, Any], hardware: Hardware, where: str) -> tuple[int
         rows, columns = hardware.array
         return rows, rows, columns
     text = str(table["unit"])
-    sizes = [
-        int(part)
-        for part in re.split(r"\s*[xX×]\s*", text.strip())
-        if re.fullmatch(r"\d{1,6}", part, re.ASCII)
-    ]
+    parts = re.split(r"\s*[xX×]\s*", text.strip())
+    sizes = [int(part) if re.fullmatch(r"\d{1,6}", part, re.ASCII) else 0 for part in parts]
     if len(sizes) != 3 or not all(sizes):
         raise Misuse(
             f"'{text}' is no unit", where=f"{where} unit", hint='write M, K and N, such as "64x64x64"'
@@ -197,6 +194,8 @@ def _memory(entry: Any, where: str) -> MachineMemory:
 def _check(memories: tuple[MachineMemory, ...], where: str) -> None:
     names = [memory.name for memory in memories]
     double = next((name for name in names if names.count(name) > 1), None)
+    if "array" in names:
+        raise Misuse("'array' names the innermost level, not a memory", where=where, hint="rename the memory")
     if double is not None:
         raise Misuse(f"two memories are called '{double}'", where=where)
     if memories[0].holds != _OPERANDS or memories[0].cores > 1:

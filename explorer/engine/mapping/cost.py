@@ -134,7 +134,6 @@ def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
         Misuse: The mapping does not match the machine, or the size of a number type is unknown.
     """
     nest, widths = nest_of(mapping, machine), _widths(mapping)
-    groups = memory_levels(machine)
     moves = tuple(_moves(mapping, machine, nest, widths))
     memories = tuple(_memory_costs(mapping, machine, nest, widths, moves))
     macs = mapping.batch * math.prod(mapping.size)
@@ -148,7 +147,7 @@ def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
     pipeline = _pipeline(mapping, machine, nest, widths, rate) if array is not None else None
     cycles = None if pipeline is None else max(math.ceil(pipeline * mapping.batch), *cycles_by_name.values())
     clock = machine.hardware.clock
-    capacity = sum(memory.size or 0 for memory in groups[1]) if len(groups) > 1 else 0
+    capacity = _capacity_on_chip(machine)
     outer = memories[0]
     energies = [memory.pj for memory in memories]
     arithmetic = None if machine.mac_pj is None else macs * machine.mac_pj
@@ -177,8 +176,27 @@ def compulsory_bytes(mapping: SiteMapping) -> int:
     return mapping.batch * (operands + _bytes(mapping.size, "C", widths.output))
 
 
-def traffic_bound(mapping: SiteMapping, capacity: int) -> int:
-    """Computes the bytes that no mapping goes below with `capacity` bytes on the chip; see `lower_bound`."""
+def _capacity_on_chip(machine: MemoryMachine) -> int | None:
+    """Returns the bytes of all instances of all memories but the outermost, or None if one is not limited."""
+    capacity, instances = 0, 1
+    for memory in machine.memories[1:]:
+        instances *= memory.cores
+        if memory.size is None:
+            return None
+        capacity += memory.size * instances
+    # the array holds one tile of its own
+    return capacity + 8 * sum(a * b for a, b in itertools.combinations(machine.unit, 2)) * instances
+
+
+def traffic_bound(mapping: SiteMapping, capacity: int | None) -> int:
+    """Computes the bytes that no mapping goes below with `capacity` bytes on the chip; see `lower_bound`.
+
+    Args:
+        mapping: Site with its size and number types.
+        capacity: Bytes on the chip, or None if they are not limited.
+    """
+    if capacity is None:
+        return compulsory_bytes(mapping)
     widths, macs = _widths(mapping), mapping.batch * math.prod(mapping.size)
     narrow = min(widths.sums, widths.output)
     shape = dimensions.SiteDims(

@@ -4,10 +4,11 @@ The search space has one tile size for each level, in multiples of the array's u
 at every level, and, at the first level, the choice to keep one whole operand. For each number of trips only
 the smallest tile is tried: a larger tile with as many trips holds more and moves no less.
 
-With one memory between the outermost memory and the array the search computes traffic and energy of every
-mapping in the space, so that its result is exact. Cycles are those of a pipeline, which is computed for the
-most promising mappings; the result is exact if it reaches the bound that no mapping goes below. With more
-memories, or with several cores, the search computes the most promising mappings and says which bound is left.
+With one memory between the outermost memory and the array, and without constraints, the least traffic is
+exact. Energy is the best of these tiles; a larger tile with as many trips can leave a smaller rest and need
+less. Cycles are those of a pipeline, which is computed for the most promising mappings; the result is exact
+if it reaches the bound that no mapping goes below. With more memories, or with several cores, the search
+computes the most promising mappings.
 """
 
 from __future__ import annotations
@@ -44,11 +45,9 @@ _DATAFLOWS: tuple[LoopOrder, ...] = ("mnk", "knm", "mkn")
 """One order for each operand that stays in the innermost loop."""
 _BEST = 5
 """Number of mappings that a search returns."""
-_EVALUATED = 400
+_EVALUATED = 60
 """Largest number of mappings whose exact cycles or exact cost the search computes."""
-_SECONDS = 0.6
-"""Time after which a search evaluates no further mappings of one site."""
-_OUTER_TILES = 48
+_OUTER_TILES = 12
 """Number of outer tiles for which a search over three levels looks for the best inner tile."""
 
 
@@ -93,10 +92,11 @@ def search_mappings(
     candidates, left_out = _first_tiles(mapping, machine, constraints)
     if not groups:
         ranked, count, bound = _array_only(mapping, machine, constraints)
-        exact = True
+        exact = not constraints.orders
     elif len(groups) == 1 and not has_cores:
         ranked, count, bound = _two_boundaries(mapping, machine, objective, constraints, candidates)
-        exact = True
+        # only for traffic does the smallest tile for a number of trips never lose, and only without limits
+        exact = objective in ("traffic", "cycles") and constraints == Constraints()
     else:
         ranked, count, bound = _many_levels(mapping, machine, objective, constraints, candidates)
         exact = False
@@ -107,8 +107,8 @@ def search_mappings(
     if objective == "cycles" and groups:
         # the pipeline is computed for the most promising mappings: one that reaches the bound is the best
         exact = exact and value <= bound
-    elif objective == "edp":
-        exact = False
+    elif objective != "traffic":
+        exact, bound = exact and not groups, 0.0
     return MappingSearch(
         best=tuple(ordered[:_BEST]),
         front=tuple(_pareto(ordered)),
@@ -116,7 +116,7 @@ def search_mappings(
         count=count,
         left_out=left_out,
         exact=exact,
-        bound=value if exact else min(bound, value),
+        bound=value if exact else bound if bound <= value else 0.0,
         seconds=time.perf_counter() - start,
     )
 
@@ -269,15 +269,21 @@ def _packed(elements: _Numbers, dtype: str, site: str) -> _Numbers:
 
 def _too_small(mapping: SiteMapping, machine: MemoryMachine) -> Misuse:
     m, k, n = (np.array([min(unit, size)]) for unit, size in zip(machine.unit, mapping.size, strict=True))
-    worst = max(
+    tiles = _Tiles((m, k, n), "")
+    missing, memory = max(
         (
-            (int(_held(mapping, machine, memory.name, _Tiles((m, k, n), ""))[0]) - memory.size, memory)
-            for memory in memory_levels(machine)[1]
+            (int(_held(mapping, machine, memory.name, tiles)[0]) - memory.size, memory)
+            for memory in machine.memories[1:]
             if memory.size is not None
         ),
         key=lambda pair: pair[0],
     )
-    missing, memory = worst
+    if missing <= 0:
+        return Misuse(
+            f"no tile of {mapping.site} meets the constraints and fits",
+            where="--constrain",
+            hint="leave a constraint out, or use a larger memory",
+        )
     tile = "x".join(str(int(axis[0])) for axis in (m, k, n))
     return Misuse(
         f"no tile of {mapping.site} fits: the smallest, {tile}, needs {missing:,} bytes more",
@@ -345,10 +351,7 @@ def _two_boundaries(
     pool.sort()
     costs: list[MappingCost] = []
     limit = _EVALUATED if objective in ("cycles", "edp") else _BEST * 6
-    stop = time.perf_counter() + _SECONDS
-    for number, (_, tile, outer, inner, keep) in enumerate(pool):
-        if number >= limit or (number > 4 * _BEST and time.perf_counter() > stop):
-            break
+    for _, tile, outer, inner, keep in pool[:limit]:
         levels = NestLevel(outer, tile, keep=keep), NestLevel(inner, machine.unit)
         costs.append(mapping_cost(replace(mapping, levels=levels), machine))
     return costs, count, least
@@ -575,8 +578,7 @@ def _many_levels(
     """Computes the most promising tiles of the first level, and for each the best levels inside.
 
     Returns:
-        Costs of the mappings, the number of mappings that were compared, and the traffic of the best first
-        level: no mapping of the space moves fewer bytes at the outermost memory.
+        Costs of the mappings, the number of mappings that were compared, and 0, because no bound is known.
     """
     pool: list[tuple[float, Triple, LoopOrder, str]] = []
     count = 0
@@ -599,11 +601,8 @@ def _many_levels(
             pool += [(float(traffic[i]), tiles.tile(i), outer, tiles.keep) for i in map(int, order)]
     pool.sort()
     best: list[MappingCost] = []
-    stop = time.perf_counter() + 4 * _SECONDS
     for _, tile, outer, keep in pool[:_OUTER_TILES]:
-        if best and time.perf_counter() > stop:
-            break
-        for level in _first_levels(tile, outer, keep, machine):
+        for level in _split_levels(tile, outer, keep, memory_levels(machine)[1][0].cores, machine.unit):
             for inner in _inner_levels(level.tile, machine, mapping):
                 count += 1
                 tried = replace(mapping, levels=(level, *inner))
@@ -612,17 +611,15 @@ def _many_levels(
                     best.append(cost)
     if not best:
         raise _too_small(mapping, machine)
-    bound = {"traffic": pool[0][0] * mapping.batch}.get(objective, 0.0)
-    return best, count, bound
+    return best, count, 0.0
 
 
-def _first_levels(tile: Triple, order: LoopOrder, keep: str, machine: MemoryMachine) -> Iterator[NestLevel]:
-    """Yields the first level for each way to divide its tile among the cores."""
-    cores = memory_levels(machine)[1][0].cores
-    for split in _splits(cores, tile, machine.unit):
+def _split_levels(tile: Triple, order: LoopOrder, keep: str, cores: int, unit: Triple) -> Iterator[NestLevel]:
+    """Yields a level for each way to divide a tile among cores."""
+    for split in _splits(cores, tile, unit):
         m, k, n = (
-            min(-(-length // (number * unit)) * unit, length)
-            for length, number, unit in zip(tile, split, machine.unit, strict=True)
+            min(-(-length // (number * each)) * each, length)
+            for length, number, each in zip(tile, split, unit, strict=True)
         )
         yield NestLevel(order, (m, k, n), split, keep if math.prod(split) == 1 else "")
 
@@ -653,8 +650,9 @@ def _inner_levels(
         levels = []
         for group, order in zip(groups, orders, strict=False):
             tile = _largest_inside(tiles[-1], group[0].name, order, machine, mapping)
-            tiles.append(tile)
-            levels.append(NestLevel(order, tile, next(iter(_splits(group[0].cores, tile, machine.unit)))))
+            level = next(_split_levels(tile, order, "", group[0].cores, machine.unit))
+            tiles.append(level.tile)
+            levels.append(level)
         yield (*levels, NestLevel(orders[-1], machine.unit))
 
 

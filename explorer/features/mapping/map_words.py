@@ -139,7 +139,9 @@ def _search(site: MappedSite) -> str:
         for name, number in search.left_out.items()
         if number
     ]
-    kind = "the optimum" if search.exact else f"best found; no mapping goes below {search.bound:,.6g}"
+    kind = "the optimum" if search.exact else "best found"
+    if not search.exact and search.bound:
+        kind += f"; no mapping needs fewer {search.objective} than {search.bound:,.0f}"
     return "; ".join([f"{search.count:,} mappings compared: {kind}", *left_out[:_MOST_LEFT_OUT]])
 
 

@@ -154,6 +154,12 @@ def _check_file(file: MappingFile, sites: Sequence[SitePlan], machine: MemoryMac
         if entry is None:
             hint = nearest(site.name, file.sites) or f"explorer map MODEL --site '{next(iter(file.sites))}'"
             raise Misuse(f"it has no mapping of '{site.name}'", where=file.path, hint=hint)
+        if entry.levels[-1].tile != machine.unit:
+            raise Misuse(
+                f"the array's tile of '{site.name}' is not the unit of {machine.hardware.name}",
+                where=file.path,
+                hint=f"write tile = {list(machine.unit)}",
+            )
         size = (site.M, site.K, site.N, site.batch)
         if (*entry.size, entry.batch) != size:
             theirs, ours = (
@@ -167,6 +173,7 @@ def _check_file(file: MappingFile, sites: Sequence[SitePlan], machine: MemoryMac
 def _assumptions(machine: MemoryMachine, sites: tuple[MappedSite, ...]) -> Iterator[str]:
     """Yields the assumptions behind the figures, in words."""
     yield "Bias, activation functions and the operators between the matmuls are not counted."
+    yield "Outputs leave in the type of the sums."
     preset = next((row.dtype for row in PRESETS if row.name == machine.hardware.name), None)
     dtypes = {site.cost.mapping.dtype for site in sites} - set(machine.rates)
     for dtype in sorted(dtypes):
