@@ -68,8 +68,6 @@ PRESETS: tuple[PresetRow, ...] = (
     PresetRow("pi5", "Raspberry Pi 5: 4 cores x 8 lanes, LPDDR4X-4267 on 32 bits", "float32",
               {"macs_per_cycle": 32, "clock": "2.4 GHz", "bandwidth": "17.068 GB/s"},
               "Raspberry Pi 5 product brief; Cortex-A76 optimization guide"),
-    PresetRow("array-64", "a systolic array of 64 x 64 cells, 64 bytes a cycle: no product", "int8",
-              {"array": "64x64", "clock": "1 GHz", "bytes_per_cycle": 64}, "by definition"),
     PresetRow("tpu-v1", "Google TPU v1: 256 x 256 array, weights stationary", "int8",
               {"array": "256x256", "clock": "700 MHz", "bandwidth": "34 GB/s", "unit": "1x256x256"},
               "Jouppi et al., ISCA 2017",
@@ -99,6 +97,8 @@ PRESETS: tuple[PresetRow, ...] = (
               ({"name": "HBM", "bytes_per_cycle": 13.87},
                {"name": "shared memory", "size": 232448, "holds": "A B", "buffers": 4},
                {"name": "registers", "size": "256 KiB", "holds": "C"})),
+    PresetRow("array-64", "a systolic array of 64 x 64 cells, 64 bytes a cycle: no product", "int8",
+              {"array": "64x64", "clock": "1 GHz", "bytes_per_cycle": 64}, "by definition"),
 )  # fmt: skip
 """Presets in the order in which they are listed."""
 

@@ -152,7 +152,7 @@ async def test_a_tiling_that_was_refused_is_made_again_and_looked_at() -> None:
 async def test_the_key_needs_two_states_and_says_so() -> None:
     async with screen(Failing()) as hands:
         await hands.press("B")
-        assert "as it was opened" in hands.main.store.message
+        assert "no other state to compare with" in hands.main.store.message
         await hands.tile()
         await hands.press("B")
         assert isinstance(hands.pilot.app.screen, BlameScreen)

@@ -436,7 +436,7 @@ async def test_a_step_whose_model_cannot_be_read_is_taken_back(keys: tuple[str, 
         before = hands.strip(TitleBar)
         hands.engine.errors["analysis"] = BadModel("ran out of memory")
         await hands.press(keys[-1])
-        assert "the step was taken back; ran out of memory" in " ".join(hands.dialog().split())
+        assert "so the step was undone; ran out of memory" in " ".join(hands.dialog().split())
         await hands.press("escape")
         assert hands.strip(TitleBar) == before
         assert len(hands.tree()) == 15
@@ -567,7 +567,7 @@ async def test_who_sorts_in_the_first_row_sees_the_largest_and_elsewhere_stays_o
 @pytest.mark.slow
 async def test_help_leads_to_the_pages_of_the_manual() -> None:
     async with screen() as hands:
-        await hands.press("question_mark", "m", "down", "down", "enter")
+        await hands.press("question_mark", "m", "down", "down", "down", "enter")
         assert hands.pilot.app.screen.query_one("#box").border_title == "How numbers are counted"
         assert "one multiply-accumulate" in hands.dialog()
         await hands.press("escape", "escape")

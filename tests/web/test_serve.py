@@ -260,7 +260,7 @@ async def test_a_size_that_no_page_has_costs_no_memory(served: Served) -> None:
         async with client.ws_connect(f"{served.address}/ws?width=999999999&height=999999999") as socket:
             await socket.send_str('["resize", {"width": 999999999, "height": -5}]')
             await socket.receive(timeout=120)
-        largest = max(program.memory_info().rss for program in served.programs())
+            largest = max(program.memory_info().rss for program in served.programs())
     assert largest < 1 << 30
 
 

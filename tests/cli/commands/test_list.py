@@ -171,7 +171,7 @@ def test_a_header_that_takes_too_long_costs_its_own_row_only(
     header = json.dumps(rows).encode()
     (tmp_path / "many.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     for seconds, patience in ((0.0, 6), (0.01, 12_000)):
-        monkeypatch.setattr(header_reader, "_PATIENCE", patience)
+        monkeypatch.setattr(header_reader, "_CLOCK_FACTOR", patience)
         late = HeaderReader(seconds=seconds)
         try:
             read = late.read(str(tmp_path / "many.safetensors"))

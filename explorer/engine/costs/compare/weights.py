@@ -405,8 +405,8 @@ def _count_batch_norms(analysis: Analysis) -> int:
 _FOLDED = ("batch normalization folded into other weights", "batch normalizations folded into other weights")
 _BIAS = ("bias that comes with folding", "biases that come with folding")
 _RUNNING = (
-    "running statistic of a batch normalisation: a buffer of the module, a weight of the file",
-    "running statistics of batch normalisations: buffers of the module, weights of the file",
+    "running statistic of a batch normalization: a buffer of the module, a weight of the file",
+    "running statistics of batch normalizations: buffers of the module, weights of the file",
 )
 _OWN = (
     "weight with storage of its own that is shared in the first",
