@@ -18,7 +18,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ from explorer.facts.mapping import (
 
 _Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
-ORDERS: tuple[LoopOrder, ...] = ("mkn", "mnk", "kmn", "knm", "nmk", "nkm")
+ORDERS: tuple[LoopOrder, ...] = get_args(LoopOrder)
 _DATAFLOWS: tuple[LoopOrder, ...] = ("mnk", "knm", "mkn")
 """One order for each operand that stays in the innermost loop."""
 _BEST = 5
@@ -98,8 +98,8 @@ def search_mappings(
         # only for traffic does the smallest tile for a number of trips never lose, and only without limits
         exact = objective in ("traffic", "cycles") and constraints == Constraints()
     else:
-        ranked, count, bound = _many_levels(mapping, machine, objective, constraints, candidates)
-        exact = False
+        ranked, count = _many_levels(mapping, machine, constraints, candidates)
+        exact, bound = False, 0.0  # no bound is known
     key = _objective_key(objective, ranked, machine)
     ordered = sorted(ranked, key=lambda cost: (key(cost), _tie(cost)))
     best = ordered[0]
@@ -571,14 +571,13 @@ def mapping_epilogue_bytes(mapping: SiteMapping, tiles: _Tiles) -> _Numbers:
 def _many_levels(
     mapping: SiteMapping,
     machine: MemoryMachine,
-    objective: Objective,
     constraints: Constraints,
     candidates: Sequence[_Tiles],
-) -> tuple[list[MappingCost], int, float]:
+) -> tuple[list[MappingCost], int]:
     """Computes the most promising tiles of the first level, and for each the best levels inside.
 
     Returns:
-        Costs of the mappings, the number of mappings that were compared, and 0, because no bound is known.
+        Costs of the mappings, and the number of mappings that were compared.
     """
     pool: list[tuple[float, Triple, LoopOrder, str]] = []
     count = 0
@@ -611,7 +610,7 @@ def _many_levels(
                     best.append(cost)
     if not best:
         raise _too_small(mapping, machine)
-    return best, count, 0.0
+    return best, count
 
 
 def _split_levels(tile: Triple, order: LoopOrder, keep: str, cores: int, unit: Triple) -> Iterator[NestLevel]:
