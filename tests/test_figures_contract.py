@@ -593,7 +593,7 @@ def test_two_copies_of_a_model_agree_and_two_models_do_not(ask: Ask, sample: Cal
         (("plan", "{lenet}", "--machine", "none.toml"), "none.toml: there is no such file"),
         (("plan", "{lenet}", "--tile", "0"), "--tile"),
         (("plan", "{lenet}", "--site", "nothing"), "no site is called 'nothing'"),
-        (("plot", "{lenet}"), "plot: says nowhere to write; add --output FILE"),
+        (("plot", "{lenet}"), "plot: needs --output; add --output FILE"),
         (("plot", "{lenet}", "-o", "x.jpg"), "use .svg or .png"),
         (("report", "{lenet}", "-o", "x.pdf"), "use .html or .md"),
         (("memory", "{lenet}", "--csv", "--json"), "leave out --csv or --json"),

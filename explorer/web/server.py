@@ -72,7 +72,7 @@ _LOGGERS = ("aiohttp", "asyncio", "textual-serve")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def served(name: str, folder: str, host: str, port: int, **opening: Any) -> ScreenServer:
+def create_server(name: str, folder: str, host: str, port: int, **opening: Any) -> ScreenServer:
     """Create a server for the screen on a model, or on a folder to choose one from.
 
     Args:

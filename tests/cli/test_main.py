@@ -309,7 +309,7 @@ def test_a_resumed_session_has_its_own_options_and_only_trust_is_asked_again() -
     )
     assert words.read(["--resume"], VERBS)[1].models == []
     for typed in (["--dim", "batch=8"], ["--observe"], ["--rules", "r.py"], ["--decode", "--past", "3"]):
-        with pytest.raises(Misuse, match="belongs to the session that is resumed"):
+        with pytest.raises(Misuse, match="is set by the resumed session"):
             words.read(["--resume", *typed], VERBS)
 
 

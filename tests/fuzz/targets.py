@@ -742,7 +742,7 @@ def _web() -> Callable[[str], None]:
     import logging
 
     from explorer.web.gate import Gate
-    from explorer.web.server import served
+    from explorer.web.server import create_server
 
     heard: list[str] = []
     folder = _scratch()
@@ -756,7 +756,7 @@ def _web() -> Callable[[str], None]:
     async def talk(data: bytes) -> None:
         from aiohttp import web
 
-        server = served(".", folder, "127.0.0.1", 0)
+        server = create_server(".", folder, "127.0.0.1", 0)
         server.quiet()
         runner = web.AppRunner(await server._make_app(), access_log=None, lingering_time=0)
         await runner.setup()

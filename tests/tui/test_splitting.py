@@ -307,7 +307,7 @@ async def test_a_module_is_cut_as_its_graph_and_has_the_stages_in_its_own_tree(m
             tree = hands.main.query_one(LayerTree)
             stages = tree.model.stages
             assert stages is not None
-            found = {row.path: stages.stages([row.id]) for row in tree.model.layers}
+            found = {row.path: stages.find_stage_range([row.id]) for row in tree.model.layers}
             assert (found["conv1"], found["layer1"], found["fc"]) == ((0, 0), (0, 0), (1, 1))
             assert found["layer2.0.downsample.0"] == found["layer2.0"]
             lines = [line_text(tree.row_line(at, 100)) for at in range(tree.row_count)]

@@ -312,7 +312,7 @@ async def test_who_leaves_the_screen_begins_anew(served: Served) -> None:
         (("package.module:callable",), "code is not served"),
         (("model.py:build",), "code is not served"),
         (("nowhere.onnx",), "no such file"),
-        (("lenet.onnx", "--port", "65536"), "a port is 65,535 at most"),
+        (("lenet.onnx", "--port", "65536"), "the largest port is 65,535"),
     ],
 )
 def test_what_runs_code_or_is_no_model_is_refused(folder: Path, words: tuple[str, ...], said: str) -> None:

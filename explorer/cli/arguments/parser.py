@@ -1,8 +1,8 @@
 """Argument parser: converts the typed words to a command with its options and models.
 
-Every start of the program waits for the parser, so it is a few functions over the table of options. argparse
-takes ten milliseconds to import and must be given the table first. Its messages would have to be replaced: a
-mistyped word should be answered by one line with a suggestion, not by a page of usage.
+Every start of the program waits for the parser, so it consists of a few functions over the table of options.
+argparse is slower: its import takes 10 ms, and it must receive the whole table before it parses. It answers a
+mistyped word with a page of usage. This parser answers with one line and a suggestion.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 def read(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, ParsedArgs]:
-    """Parse and check the words. Without a verb, the command is the screen's.
+    """Return the command and its checked arguments. Without a verb, the command is the screen.
 
-    With `--help` or `--version`, only the spelling of the options is checked.
+    With `--help` or `--version`, the function checks only the spelling of the options.
 
     Raises:
         Misuse: An option is unknown, a value is invalid, or there are too few or too many models.
     """
-    command, words_without_verb = _split_verb(words, verbs)
-    args, unknown = _parse_options(words_without_verb, command)
-    if unknown:
-        raise _unknown_option(unknown, command, verbs)
+    command, words_without_verb = _extract_verb(words, verbs)
+    args, unknown_word = _parse_options(words_without_verb, command)
+    if unknown_word:
+        raise _build_option_error(unknown_word, command, verbs)
     if not (args.version or args.help):
         _check_models(command, args, verbs)
         for option in command.options.values():
@@ -40,12 +40,13 @@ def read(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, P
 
 
 def _parse_options(words: Sequence[str], command: Command) -> tuple[ParsedArgs, str]:
-    """Return the arguments with unparsed values, and the first unknown option or ''."""
-    args, unknown = ParsedArgs(), ""
+    """Return the arguments with option values as text, and the first word with an unknown option or ''."""
+    args, unknown_word = ParsedArgs(), ""
     args.models, args.explicit = [], set()
-    options = command.spellings()
-    for option in command.options.values():
-        setattr(args, option.key, [] if option.many else option.default if option.metavar else False)
+    options_by_spelling = command.spellings()
+    for declared in command.options.values():
+        default = [] if declared.many else declared.default if declared.metavar else False
+        setattr(args, declared.key, default)
     for index, word in enumerate(words):
         if word == "--":
             args.models += words[index + 1 :]
@@ -53,34 +54,41 @@ def _parse_options(words: Sequence[str], command: Command) -> tuple[ParsedArgs, 
         if word[:1] != "-" or word == "-":
             args.models.append(word)
             continue
-        flag, equals, value = word.partition("=") if word[:2] == "--" else (word[:2], word[2:], word[2:])
-        match = options.get(flag)
-        if match is None:
-            unknown = unknown or word
-            continue
-        args.explicit.add(match.key)
-        if not match.metavar:
-            if equals:
-                raise Misuse("takes no value", where=match.flag)
-            setattr(args, match.key, True)
-        elif not equals:
-            raise Misuse("needs a value", where=match.flag, hint=f"write {match.flag} {match.metavar}")
-        elif match.many:
-            getattr(args, match.key).append((match.flag, value) if match.into else value)
+        if word.startswith("--"):
+            flag, separator, value = word.partition("=")
+            has_value = bool(separator)
         else:
-            setattr(args, match.key, value)
-    return args, unknown
+            flag, value = word[:2], word[2:]  # the value follows a short flag directly: -oFILE
+            has_value = bool(value)
+        option = options_by_spelling.get(flag)
+        if option is None:
+            unknown_word = unknown_word or word
+            continue
+        args.explicit.add(option.key)
+        if not option.metavar:
+            if has_value:
+                raise Misuse("takes no value", where=option.flag)
+            setattr(args, option.key, True)
+        elif not has_value:
+            raise Misuse("needs a value", where=option.flag, hint=f"write {option.flag} {option.metavar}")
+        elif option.many:
+            getattr(args, option.key).append((option.flag, value) if option.into else value)
+        else:
+            setattr(args, option.key, value)
+    return args, unknown_word
 
 
-def _split_verb(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, list[str]]:
-    """Return the command, wherever its verb is among the options, and the words without the verb.
+def _extract_verb(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, list[str]]:
+    """Return the command and the words without its verb. Options may precede the verb.
 
-    This also joins options with their values (`--tile -1` becomes `--tile=-1`), so that a value may look like
-    a verb.
+    The function joins each option with its value: `--tile -1` becomes `--tile=-1`. A value that is spelled
+    like a verb therefore stays a value.
     """
-    by_spelling: dict[str, Option] = {s: option for option in OPTIONS.values() for s in option.spellings}
-    by_spelling.update(SCREEN.spellings())
-    command, is_first_word = SCREEN, True
+    options_by_spelling: dict[str, Option] = {
+        spelling: option for option in OPTIONS.values() for spelling in option.spellings
+    }
+    options_by_spelling.update(SCREEN.spellings())
+    command, may_be_verb = SCREEN, True
     remaining_words: list[str] = []
     index = 0
     while index < len(words):
@@ -88,28 +96,30 @@ def _split_verb(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Com
         index += 1
         if word == "--":
             return command, [*remaining_words, word, *words[index:]]
-        if word[:2] == "--" and "=" not in word and word not in by_spelling:
-            # an option of a verb before the verb, or a mistake
-            by_spelling |= {s: option for verb in verbs.values() for s, option in verb.spellings().items()}
-            # verbs may share an option name, with or without a value
-            next_verb = next((verbs[later] for later in words[index:] if later in verbs), command)
-            by_spelling.update(next_verb.spellings())
-        takes_value = word in by_spelling and by_spelling[word].metavar
+        if word[:2] == "--" and "=" not in word and word not in options_by_spelling:
+            # the option is misspelled, or it belongs to a verb that follows it
+            for verb in verbs.values():
+                options_by_spelling.update(verb.spellings())
+            # two verbs may share a flag that takes a value with only one of them: the typed verb decides
+            typed_verb = next((verbs[later] for later in words[index:] if later in verbs), command)
+            options_by_spelling.update(typed_verb.spellings())
+        takes_value = word in options_by_spelling and options_by_spelling[word].metavar
         if takes_value and index < len(words) and not words[index].startswith("--"):
             remaining_words.append(f"{word}{'=' if word.startswith('--') else ''}{words[index]}")
             index += 1
         elif word.startswith("-") and word != "-":
             remaining_words.append(word)
-        elif is_first_word and word in verbs:
-            command, is_first_word = verbs[word], False
-            by_spelling.update(command.spellings())
+        elif may_be_verb and word in verbs:
+            command, may_be_verb = verbs[word], False
+            options_by_spelling.update(command.spellings())
         else:
-            is_first_word = False
+            may_be_verb = False
             remaining_words.append(word)
     return command, remaining_words
 
 
-def _unknown_option(word: str, command: Command, verbs: Mapping[str, Command]) -> Misuse:
+def _build_option_error(word: str, command: Command, verbs: Mapping[str, Command]) -> Misuse:
+    """Return the error for a word with an option that the command does not have."""
     flag = word.split("=")[0] if word.startswith("--") else word[:2]
     if flag == "--batch" and "--dim" in command.options:
         size = word.partition("=")[2] or "N"
@@ -118,27 +128,29 @@ def _unknown_option(word: str, command: Command, verbs: Mapping[str, Command]) -
     message = f"{command.prog if command.name else 'the screen'} has no such option"
     if owners:
         return Misuse(message, where=flag, hint=f"it belongs to explorer {', '.join(owners)}")
-    return Misuse(message, where=flag, hint=_option_hint(flag, command))
+    return Misuse(message, where=flag, hint=_suggest_option(flag, command))
 
 
-def _option_hint(flag: str, command: Command) -> str:
-    """Return a suggestion for an option that a command does not have."""
+def _suggest_option(flag: str, command: Command) -> str:
+    """Return the command's option with the most similar spelling, or else the way to list its options."""
     return nearest_alone(flag, command.spellings()) or f"{command.prog} --help lists them"
 
 
 def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Command]) -> None:
+    """Check the number of positional arguments, and that none of them is empty."""
     models: Sequence[str] = args.models
-    takes_many = command.models[-1:] == ("...",)
-    max_models = len(command.models) - takes_many
-    min_models = max_models - any(model.startswith("[") for model in command.models)
+    placeholders = command.models
+    takes_many = placeholders[-1:] == ("...",)
+    max_models = len(placeholders) - takes_many  # '...' stands for no argument of its own
+    min_models = max_models - any(placeholder.startswith("[") for placeholder in placeholders)
     if not command.name:
-        if len(models) > 1 and _is_no_model(models[0], verbs):
+        if len(models) > 1 and _is_mistyped_verb(models[0], verbs):
             raise Misuse("no such verb", where=models[0], hint=nearest(models[0], verbs))
         if len(models) > 2:
-            hint = "the screen shows two models side by side; explorer compare takes more"
+            hint = "the screen shows at most two models; explorer compare takes more"
             raise Misuse("one model too many", where=models[2], hint=hint)
         if len(models) > 1 and args.resume:
-            raise Misuse("one session is resumed at a time", where=models[1], hint="leave it out")
+            raise Misuse("--resume takes one session", where=models[1], hint="leave it out")
     elif len(models) < min_models:
         message = f"needs a {command.subject}" if min_models == 1 else "needs two models"
         if command.others:
@@ -154,27 +166,32 @@ def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Comman
         )
 
 
-def _is_no_model(word: str, verbs: Mapping[str, Command]) -> bool:
-    """Whether the first of several words is a mistyped verb: not an existing path, but similar to a verb."""
+def _is_mistyped_verb(word: str, verbs: Mapping[str, Command]) -> bool:
+    """Whether a word is spelled like a verb and is no existing path."""
     import os
 
     return not os.path.lexists(word) and bool(nearest_alone(word, verbs))
 
 
 def _check_options(command: Command, args: ParsedArgs) -> None:
-    """Check combinations of options."""
+    """Reject options that exclude each other, and a command without its required options.
+
+    Raises:
+        Misuse: A required option is missing, or two options exclude each other.
+    """
     for flag in command.needs:
         option = command.options[flag]
         if getattr(args, option.key) is None:
-            raise Misuse("says nowhere to write", where=command.name, hint=f"add {flag} {option.metavar}")
-    forms = [f"--{form}" for form in ("csv", "markdown", "json") if getattr(args, form)]
-    if len(forms) > 1:
-        raise Misuse("one answer has one form", where=forms[0], hint=f"leave out {' or '.join(forms)}")
+            raise Misuse(f"needs {flag}", where=command.name, hint=f"add {flag} {option.metavar}")
+    output_flags = [f"--{name}" for name in ("csv", "markdown", "json") if getattr(args, name)]
+    if len(output_flags) > 1:
+        hint = f"leave out {' or '.join(output_flags)}"
+        raise Misuse("only one output format is possible", where=output_flags[0], hint=hint)
     if command is SCREEN and args.resume:
         for option in command.options.values():
             if option.flag not in WITH_RESUME and getattr(args, option.key):
-                raise Misuse("belongs to the session that is resumed", where=option.flag, hint="leave it out")
+                raise Misuse("is set by the resumed session", where=option.flag, hint="leave it out")
         return
     if "--decode" in command.options and args.decode != (args.past is not None):
-        missing, present_option = ("--past N", "--decode") if args.decode else ("--decode", "--past")
-        raise Misuse(f"needs {missing}", where=present_option, hint="write --decode --past N")
+        missing_flag, typed_flag = ("--past N", "--decode") if args.decode else ("--decode", "--past")
+        raise Misuse(f"needs {missing_flag}", where=typed_flag, hint="write --decode --past N")

@@ -150,9 +150,9 @@ def outline(source: str) -> Outline:
     if first is None:
         if os.path.isfile(os.path.join(source, SAVED_MODEL)):
             raise saved_model(source)
-        from explorer.engine.models.unread_formats import unread_folder  # needed only for refused folders
+        from explorer.engine.models.unread_formats import find_folder_error  # needed only for unread folders
 
-        if error := unread_folder(source):
+        if error := find_folder_error(source):
             raise error
         searched_text = f"among the first {MOST_FILES:,} files" if search.left_out else "in it"
         reason = unnamed_model(source)

@@ -59,9 +59,9 @@ def recognise(source: str) -> Format:
         raise BadModel("the file is empty", where=source)
     if os.path.basename(source) == SAVED_MODEL:
         raise saved_model(source)
-    from explorer.engine.models.unread_formats import unread_format  # needed only for refused files
+    from explorer.engine.models.unread_formats import find_file_error  # needed only for unread files
 
-    if error := unread_format(probe, by_ending=format_by_name is None):
+    if error := find_file_error(probe, by_ending=format_by_name is None):
         raise error
     if format_by_name is None:
         raise BadModel(

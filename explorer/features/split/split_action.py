@@ -69,10 +69,10 @@ class SplitCommand(ScreenCommand):
         """Add the stage column to the main tree, then move the cursor to a layer."""
         rows, where, parent = split.rows, split.where, self.tree.model.structure.parent
         if rows is not None and where is not None and split.draft is not None:
-            rows.chosen = -1
+            rows.selected_cut = -1
             if split.layers is not None:
                 places = rows.places
-                rows = StageRows.of(_to_module_rows(where, split.layers, self.tree.model.layers), parent)
+                rows = StageRows.build(_to_module_rows(where, split.layers, self.tree.model.layers), parent)
                 rows.places = places
 
             def add_column(model: TreeModel) -> None:

@@ -251,11 +251,11 @@ class SplitState(Struct):
         If `unit` is -1, return the chosen cut.
         """
         assert self.rows is not None
-        places, cut = self.rows.places, self.rows.chosen
+        places, cut = self.rows.places, self.rows.selected_cut
         if unit in places:
             cut = places.index(unit) + step
         elif unit >= 0:
-            cut = self.rows.stage_of(unit) - (step < 0)
+            cut = self.rows.find_stage(unit) - (step < 0)
         return cut % len(places)
 
     def move_cut(self, step: int) -> list[int] | None:
@@ -265,7 +265,7 @@ class SplitState(Struct):
         """
         assert self.rows is not None
         assert self.where is not None
-        allowed, places, cut = self.where.named, list(self.rows.places), self.rows.chosen
+        allowed, places, cut = self.where.named, list(self.rows.places), self.rows.selected_cut
         first_place = places[cut - 1] + 1 if cut else 1
         last_place = places[cut + 1] - 1 if cut + 1 < len(places) else len(self.where.layers) - 1
         position = bisect_left(allowed, places[cut])

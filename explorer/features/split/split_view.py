@@ -322,7 +322,7 @@ class SplitScreen(SubScreen[int]):
         if first or model.layers is not layers:
             model = self._model if split.layers is None else TreeModel(split.layers)
         if split.rows is None:
-            split.rows = StageRows.of(split.where, model.structure.parent)
+            split.rows = StageRows.build(split.where, model.structure.parent)
         model.set_stages(split.rows)
         if first and split.shape is not None:
             model.take_shape(split.shape)
@@ -333,7 +333,7 @@ class SplitScreen(SubScreen[int]):
         rows = self._split.rows
         assert rows is not None
         rows.places = tuple(places)
-        rows.chosen = min(max(rows.chosen, 0), len(places) - 1)
+        rows.selected_cut = min(max(rows.selected_cut, 0), len(places) - 1)
         self.layer_tree.model.set_stages(rows)
         self.layer_tree.refresh()
 
@@ -343,7 +343,7 @@ class SplitScreen(SubScreen[int]):
         """Move the cuts to `places` on the screen and request their figures; `number` is the chosen cut."""
         rows = self._split.rows
         assert rows is not None
-        rows.chosen = number
+        rows.selected_cut = number
         self._split.moved = True
         self._lay_cuts(places)
         self._to_cut(number)
@@ -383,9 +383,9 @@ class SplitScreen(SubScreen[int]):
         if rows is None or row is None:
             return
         unit = rows.first[self.layer_tree.model.first(row)]
-        number = max(0, rows.stage_of(unit) - 1)
-        if unit >= 0 and number != rows.chosen:
-            rows.chosen = number
+        number = max(0, rows.find_stage(unit) - 1)
+        if unit >= 0 and number != rows.selected_cut:
+            rows.selected_cut = number
             self.layer_tree.refresh()
 
     def action_split_next(self, step: int) -> None:
@@ -395,10 +395,10 @@ class SplitScreen(SubScreen[int]):
             return
         row = self.layer_tree.current_row
         unit = rows.first[self.layer_tree.model.first(row)] if row is not None else -1
-        rows.chosen = self._split.next_cut(unit, step)
-        self._to_cut(rows.chosen)
+        rows.selected_cut = self._split.next_cut(unit, step)
+        self._to_cut(rows.selected_cut)
         self.layer_tree.refresh()
-        self._say(f"cut {rows.chosen + 1:,} of {len(rows.places):,}")
+        self._say(f"cut {rows.selected_cut + 1:,} of {len(rows.places):,}")
 
     def action_split_move(self, step: int) -> None:
         """Move the selected cut by `step` layers, at most to its neighboring cuts."""
@@ -409,7 +409,7 @@ class SplitScreen(SubScreen[int]):
         if places is None:
             self._refuse("the cut can go no further: another stage, or the model, ends there")
         else:
-            self._move_cuts(places, rows.chosen)
+            self._move_cuts(places, rows.selected_cut)
 
     def action_split_cut(self) -> None:
         """Add a cut before the cursor's layer, or remove the cut there."""

@@ -23,7 +23,7 @@ from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model
-from explorer.engine.proof.sites.recovery import recover_plan, with_earlier
+from explorer.engine.proof.sites.recovery import recover_plan, merge_earlier_plans
 from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.cost.formulas import with_formulas
 from explorer.engine.tiling.layers import with_sites_found
@@ -84,7 +84,7 @@ class Tiler:
             self._models.graph(state_index),
             getattr(self._models.history.entries[state_index].record, "plan", None),
         )
-        return recover_plan(model) if plan is None else with_earlier(plan, model)
+        return recover_plan(model) if plan is None else merge_earlier_plans(plan, model)
 
     def cost(
         self,

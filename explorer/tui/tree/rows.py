@@ -165,7 +165,7 @@ class FoldedRows:
     def set_stages(self, stages: StageRows) -> None:
         """Set the positions of the rows in a split, replacing those of an earlier split."""
         self.stages, self.known = stages, None
-        self.asked |= {STAGE: stages.numbers(), CROSSING: stages.crossing}
+        self.asked |= {STAGE: stages.list_first_stages(), CROSSING: stages.crossing}
         self.forget_sums()
 
     def forget_sums(self) -> None:

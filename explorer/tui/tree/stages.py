@@ -1,7 +1,7 @@
-"""Columns of a split in the layer tree: the stage of a row, and the bytes transferred by a cut before it.
+"""Columns of a split in the layer tree: the stage of a row, and the bytes that a cut before the row transfers.
 
-A row has the stages of its operators: '2', or '1-3' for a group in several stages. The figures are in arrays
-with one entry per layer, so that moving a cut changes only `places`.
+The stage column shows the stage of the row's operators: '2', or '1-3' for a group in several stages. The
+positions of the layers do not depend on the cuts, so moving a cut changes only `StageRows.places`.
 """
 
 from __future__ import annotations
@@ -25,82 +25,99 @@ STAGE, CROSSING = "stage", "crossing"
 
 
 class StageRows(Struct):
-    """Positions of the layers in a split.
+    """Positions of the layers in a split, by layer ID.
+
+    A unit is one operator of the model, which no cut divides. Units are counted in the order of the file.
 
     Attributes:
-        first, last: First and last unit of each layer; -1 without units. A unit is an indivisible operator.
-        crossing: Bytes that a cut before the first unit of each layer transfers, then NaN for the whole
-            model.
+        first, last: First and last unit of each layer; -1 for a layer without units.
+        crossing: Bytes that a cut before the first unit of each layer transfers. NaN follows as the entry of
+            the whole model.
         places: Units before which there is a cut, in ascending order.
-        chosen: Index in `places` of the cut that keys move; -1 for none.
+        selected_cut: Index in `places` of the cut that keys move; -1 for none.
     """
 
     first: Sequence[int]
     last: Sequence[int]
     crossing: Sequence[float]
     places: Sequence[int] = ()
-    chosen: int = -1
+    selected_cut: int = -1
 
     @classmethod
-    def of(cls, where: CutPlaces, parent: Sequence[int]) -> StageRows:
-        """Build the positions from the possible cuts and the parent of each layer."""
+    def build(cls, where: CutPlaces, parent: Sequence[int]) -> StageRows:
+        """Return the positions of the layers.
+
+        Args:
+            where: Possible cuts, with the layer of each unit.
+            parent: Parent of each layer; -1 for a layer at the top.
+        """
         count = len(parent)
         first, last = array("i", [-1]) * count, array("i", [-1]) * count
-        for unit, row in enumerate(where.layers):
-            while row >= 0:
-                if first[row] < 0:
-                    first[row] = unit
-                last[row] = unit
-                row = parent[row]
+        for unit, layer in enumerate(where.layers):
+            while layer >= 0:  # the groups around a layer contain its units too
+                if first[layer] < 0:
+                    first[layer] = unit
+                last[layer] = unit
+                layer = parent[layer]
         crossing = array("d", (where.crossing[first_unit] if first_unit > 0 else nan for first_unit in first))
         crossing.append(nan)
         return cls(first, last, crossing)
 
-    def stage_of(self, unit: int) -> int:
+    def find_stage(self, unit: int) -> int:
         """Return the stage of a unit, counted from 0."""
         return bisect_right(self.places, unit)
 
-    def stages(self, rows: Iterable[int]) -> tuple[int, int] | None:
+    def find_stage_range(self, layers: Iterable[int]) -> tuple[int, int] | None:
         """Return the first and the last stage of some layers, counted from 0; None without operators."""
-        layers = [layer for layer in rows if self.first[layer] >= 0]
-        if not layers:
+        filled_layers = [layer for layer in layers if self.first[layer] >= 0]
+        if not filled_layers:
             return None
-        return self.stage_of(min(self.first[layer] for layer in layers)), self.stage_of(
-            max(self.last[layer] for layer in layers)
-        )
+        first_unit = min(self.first[layer] for layer in filled_layers)
+        last_unit = max(self.last[layer] for layer in filled_layers)
+        return self.find_stage(first_unit), self.find_stage(last_unit)
 
-    def starts(self, row: int) -> bool:
-        """Whether a stage starts with a layer."""
-        return self.first[row] in self.places
+    def is_stage_start(self, layer: int) -> bool:
+        """Whether there is a cut directly before a layer."""
+        return self.first[layer] in self.places
 
-    def cell(self, rows: Iterable[int], row: int) -> tuple[str, str, None]:
-        """Return the text and the role of the stage column for the layers of a row that starts with `row`."""
-        span = self.stages(rows)
-        if span is None:
+    def format_cell(self, layers: Iterable[int], first_layer: int) -> tuple[str, str, None]:
+        """Return the cell of the stage column as (text, role, None).
+
+        Args:
+            layers: Layers that the row contains.
+            first_layer: First of these layers.
+        """
+        stage_range = self.find_stage_range(layers)
+        if stage_range is None:
             return "", "dim", None
-        begin, end = span
-        name = f"{begin + 1}" if begin == end else f"{begin + 1}-{end + 1}"
-        if not self.starts(row):
-            return f"  {name}", "dim" if begin % 2 else "text", None
-        is_chosen = self.chosen >= 0 and self.places[self.chosen] == self.first[row]
-        return fit(f"┌ {name}", 5), "mark" if is_chosen else "accent", None
+        first_stage, last_stage = stage_range
+        text = f"{first_stage + 1}" if first_stage == last_stage else f"{first_stage + 1}-{last_stage + 1}"
+        if not self.is_stage_start(first_layer):
+            role = "dim" if first_stage % 2 else "text"  # neighboring stages differ in brightness
+            return f"  {text}", role, None
+        is_selected = self.selected_cut >= 0 and self.places[self.selected_cut] == self.first[first_layer]
+        return fit(f"┌ {text}", 5), "mark" if is_selected else "accent", None
 
-    def numbers(self) -> Sequence[float]:
-        """Return the first stage of each layer for sorting, then NaN for the whole model."""
-        return array("d", [*(self.stage_of(unit) if unit >= 0 else nan for unit in self.first), nan])
+    def list_first_stages(self) -> Sequence[float]:
+        """Return the first stage of each layer, by which the column is sorted; NaN without operators.
+
+        NaN follows as the entry of the whole model.
+        """
+        return array("d", [*(self.find_stage(unit) if unit >= 0 else nan for unit in self.first), nan])
 
 
 def stage_columns() -> dict[str, LayerColumn]:
     """Return the columns of a split by name."""
-    from explorer.settings.columns import LayerColumn, Unit  # imported late, as in `rows.columns_of`
+    from explorer.settings.columns import LayerColumn, Unit  # imported on demand, as in `rows.columns_of`
 
-    def column(name: str, head: str, unit: Unit, about: str) -> LayerColumn:
-        nothing: Callable[..., None] = lambda layer, beside: None  # noqa: E731 (a column's own signature)
-        return LayerColumn(name, head, unit, nothing, about, stored=True, blank=True, over="min")
+    def build_column(name: str, head: str, unit: Unit, about: str) -> LayerColumn:
+        # the tree shows the values of `StageRows`: a layer itself has none
+        no_value: Callable[..., None] = lambda layer, figures: None  # noqa: E731 (one signature for all columns)
+        return LayerColumn(name, head, unit, no_value, about, stored=True, blank=True, over="min")
 
     return {
-        STAGE: column(STAGE, "stage", "text", "of the split: which stage; of a group over several 1-3"),
-        CROSSING: column(
-            CROSSING, "over a cut", "bytes", "of the split: bytes that cross a cut before the row"
+        STAGE: build_column(STAGE, "stage", "text", "stage of the split; 1-3 for a group in several stages"),
+        CROSSING: build_column(
+            CROSSING, "over a cut", "bytes", "bytes that a cut of the split before the row transfers"
         ),
     }

@@ -271,7 +271,7 @@ def _cell(
     if column.name == "kind":
         return _kind_cell(model, row, first, look)
     if column.name == STAGE and model.stages is not None:
-        return model.stages.cell(model.members(row), model.first(row))
+        return model.stages.format_cell(model.members(row), model.first(row))
     if not column.is_number:
         return ("" if model.is_range(row) else _words(column.of(first, look.figures))), "dim", None
     value, sign = _figure(model, row, first, column, look)

@@ -157,7 +157,7 @@ def test_a_model_that_came_out_different_is_exit_code_1_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        (["a.safetensors"], "says nowhere to write; add --output FILE"),
+        (["a.safetensors"], "needs --output; add --output FILE"),
         (["a.safetensors", "-o", "b.onnx"], "safetensors cannot be converted to '.onnx'; it can become"),
         (
             ["a.safetensors", "-o", "b"],

@@ -77,7 +77,7 @@ def test_the_bodies_mean_what_qonnx_means_by_any_attributes(
         }
         attributes = {"signed": signed, "narrow": narrow, "rounding_mode": "ROUND"}
         one = build_call(qonnx.DOMAIN, "IntQuant", "x", "y", operands, attributes)
-        function = qonnx.int_quant(17)
+        function = qonnx.build_int_quant(17)
         value = (Value("x", "float32", SHAPE),), (Value("y", "float32", SHAPE),)
         graph = Graph("g", one.nodes, *value, {tensor.name: tensor for tensor in one.tensors})
         model = Model(graph, {"": 17, qonnx.DOMAIN: 1}, 8, {function.key: function})

@@ -1,4 +1,4 @@
-"""`explorer serve`: serves the screen to browsers that have the printed link."""
+"""Command `explorer serve`: shows the screen in browsers that open the printed link."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from explorer.cli.output.printing import print_pieces
 from explorer.session import headers
 
 _LOOPBACK = "127.0.0.1"
-_MOST = 65_535
+_MAX_PORT = 65_535
+"""Largest TCP port: a port number has 16 bits."""
 
 
 def _run(args: ParsedArgs, progress: object) -> Answer:
-    # imported on demand: the help imports this module
+    # imports inside the function keep the help fast, because the help imports this module
     import asyncio
 
     from explorer.host.optional_packages import require
@@ -24,14 +25,15 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
     source = args.models[0]
     if ":" in source and not os.path.exists(source):
         raise Misuse("code is not served to a browser", where=source, hint="serve a file of the model")
-    if args.port > _MOST:
-        raise Misuse(f"a port is {_MOST:,} at most", where=f"--port {args.port}")
+    if args.port > _MAX_PORT:
+        hint = f"choose a port from 0 to {_MAX_PORT:,}"
+        raise Misuse(f"the largest port is {_MAX_PORT:,}", where=f"--port {args.port}", hint=hint)
     headers.check(source)
     require("textual_serve", "serve")
-    from explorer.web.server import served
+    from explorer.web.server import create_server
 
-    folder, name = _folder_and_name(source)
-    server = served(
+    folder, name = _split_source(source)
+    server = create_server(
         name,
         folder,
         args.host,
@@ -43,15 +45,19 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
         past=args.past,
     )
 
-    def ready(link: str) -> None:
+    def print_link(link: str) -> None:
         print_pieces([f"{link}\n", f"serves {folder} to anyone with this link; Ctrl+C ends it\n"])
 
-    asyncio.run(server.run(ready))
+    asyncio.run(server.run(print_link))
     return Answer(pieces=tuple)
 
 
-def _folder_and_name(source: str) -> tuple[str, str]:
-    """Return the served folder, and the model's path in it."""
+def _split_source(source: str) -> tuple[str, str]:
+    """Return the folder whose files visitors may open, and the model's path in it.
+
+    The path is '.' for a folder with several models, because visitors choose a model in it. The name of a
+    torchvision model is no path: its folder is the current one.
+    """
     if os.path.isdir(source):
         folder = os.path.realpath(source)
         return folder, folder if headers.choices(source) is None else "."
@@ -68,18 +74,18 @@ COMMAND = Command(
     (
         Option(
             "--port",
-            "port to listen at (default 8000; 0 for one that is free)",
+            "port to listen on (default 8000; 0 for one that is free)",
             "N",
             "8000",
             least=0,
-            manual="`serve`: port to listen at; 0 for one that is free",
+            manual="`serve`: port to listen on; 0 for one that is free",
         ),
         Option(
             "--host",
-            "address to listen at (default 127.0.0.1: this machine alone)",
+            "address to listen on (default 127.0.0.1: this machine alone)",
             "ADDRESS",
             _LOOPBACK,
-            manual="`serve`: address to listen at; without it only this machine is answered",
+            manual="`serve`: address to listen on; without it only this machine is answered",
         ),
         *("--dim", "--input-shape", "--weights", "--observe", "--past", "--version", "--help"),
     ),

@@ -1,4 +1,4 @@
-"""Reads the plan from a tiled file's metadata, so that `verify` needs no other file."""
+"""Recovery of the plan from the metadata of a tiled file, so that `verify` needs no other file."""
 
 from __future__ import annotations
 
@@ -12,23 +12,29 @@ from explorer.engine.graph.model import Model
 from explorer.engine.graph.tile_metadata import PLAN_KEY, earlier_plans
 from explorer.facts import Plan, SitePlan
 
-_SITE = {*SitePlan.__struct_fields__} - {"at_most", "calls", "rows"}
-_UNKNOWN = {"sites": (), "products": None, "macs": None, "macs_total": None}
+_SITE_FIELDS = {*SitePlan.__struct_fields__} - {"at_most", "calls", "rows"}
+"""Fields of a site that the proof reads. It does not use how often a site runs."""
+
+_UNKNOWN_TOTALS = {"sites": (), "products": None, "macs": None, "macs_total": None}
+"""Fields of a plan that are computed from its sites or stay unknown."""
 
 
 def recover_plan(model: Model) -> Plan | None:
-    """Reads the plan that a tiled file carries, or returns None if the file has no readable plan.
+    """Returns the plan in the metadata of a tiled file, or None if the file has no readable plan.
 
-    If the model was tiled several times, the result is the last plan plus the sites of the earlier plans. The
-    plan is only a claim: the proof takes from it which sites to check, and nothing else.
+    If the model was tiled several times, the plan also has the sites of the earlier plans. The file may be
+    wrong about its own plan. The proof therefore takes from the plan only which sites to check.
     """
-    plan = _read(model.metadata.get(PLAN_KEY, ""))
-    return None if plan is None else with_earlier(plan, model)
+    plan = _parse_plan(model.metadata.get(PLAN_KEY, ""))
+    return None if plan is None else merge_earlier_plans(plan, model)
 
 
-def with_earlier(plan: Plan, model: Model) -> Plan:
-    """Adds to a plan the sites, sizes and decompositions of the earlier plans in the model's metadata."""
-    for earlier in filter(None, map(_read, earlier_plans(model))):
+def merge_earlier_plans(plan: Plan, model: Model) -> Plan:
+    """Returns a plan with the sites, sizes and decompositions of the earlier plans in the model's metadata.
+
+    Earlier plans without a readable text are skipped. A size in `plan` takes precedence over an earlier one.
+    """
+    for earlier in filter(None, map(_parse_plan, earlier_plans(model))):
         plan = replace(
             plan,
             sites=plan.sites + earlier.sites,
@@ -41,23 +47,27 @@ def with_earlier(plan: Plan, model: Model) -> Plan:
     return plan
 
 
-def _read(text: str) -> Plan | None:
+def _parse_plan(text: str) -> Plan | None:
+    """Returns the plan in a JSON text, or None if the text is no valid plan."""
     try:
         fields = json.loads(text)
-        # the proof uses neither the call counts of sites nor the list of skipped products
-        site_fields = [
-            {"tile": fields["tile"], **{k: v for k, v in s.items() if k in _SITE}} for s in fields["sites"]
+        # a site without a tile of its own has the tile of the plan
+        site_records = [
+            {"tile": fields["tile"], **{key: value for key, value in site.items() if key in _SITE_FIELDS}}
+            for site in fields["sites"]
         ]
-        sites = msgspec.convert(site_fields, tuple[SitePlan, ...], strict=False)
+        sites = msgspec.convert(site_records, tuple[SitePlan, ...], strict=False)
         plan_fields = {
             key: fields[key]
             for key in ("tile", "edges", "form", "dims", "free", "decomposed")
             if key in fields
         }
-        plan = msgspec.convert({**_UNKNOWN, **plan_fields}, Plan, strict=False)
+        plan = msgspec.convert({**_UNKNOWN_TOTALS, **plan_fields}, Plan, strict=False)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.ValidationError):
         return None
     if min(*plan.tile, *(size for site in sites for size in site.tile)) < 1:
-        return None
-    macs = sum(s.batch * s.M * s.K * s.N if s.macs is None else s.macs for s in sites)
-    return replace(plan, sites=sites, products=sum(s.products for s in sites), macs=macs)
+        return None  # every axis of a tile has at least one element
+    macs = sum(
+        site.batch * site.M * site.K * site.N if site.macs is None else site.macs for site in sites
+    )
+    return replace(plan, sites=sites, products=sum(site.products for site in sites), macs=macs)

@@ -44,11 +44,11 @@ def function_for(fmt: NumberFormat, opset: int) -> Function | None:
         raise ValueError(f"a format as a function needs operator set {LEAST_OPSET}, not {opset}")
     match fmt:
         case Integer():
-            return qonnx.int_quant(opset)
+            return qonnx.build_int_quant(opset)
         case Minifloat():
-            return qonnx.float_quant(opset)
+            return qonnx.build_float_quant(opset)
         case Binary():
-            return qonnx.bipolar_quant(opset)
+            return qonnx.build_bipolar_quant(opset)
         case Microscaling():
             return microscaling.function(fmt, opset)
     return None
@@ -76,9 +76,9 @@ def call(
         case Microscaling():
             return microscaling.block_call(fmt, source, target, axis)
         case Integer():
-            return qonnx.integer_call(fmt, grid, source, target, shape)
+            return qonnx.build_integer_call(fmt, grid, source, target, shape)
         case Minifloat():
-            return qonnx.float_call(fmt, grid, source, target, shape)
+            return qonnx.build_float_call(fmt, grid, source, target, shape)
         case Binary():
-            return qonnx.bipolar_call(grid, source, target, shape)
+            return qonnx.build_bipolar_call(grid, source, target, shape)
     raise TypeError(fmt)

@@ -1,9 +1,9 @@
-"""QONNX's quantizers: IntQuant, FloatQuant and BipolarQuant, with bodies of standard operators.
+"""QONNX's quantizers IntQuant, FloatQuant and BipolarQuant as ONNX functions of standard operators.
 
-Specification: https://github.com/fastmachinelearning/qonnx/tree/main/docs/qonnx-custom-ops. The bodies
-compute in float32, in the order of QONNX's own code. They support one rounding mode, half to even. They
-differ from QONNX in one case: if x / scale is infinite, FloatQuant saturates here, but gives NaN in QONNX.
-Codes of more than 24 bits (an int32 bias) are only as exact as float32.
+Specification: https://github.com/fastmachinelearning/qonnx/tree/main/docs/qonnx-custom-ops. The functions
+compute in float32, in the same order as QONNX's code. They support one rounding mode, half to even. One result
+differs: if x / scale is infinite, FloatQuant saturates here and returns NaN in QONNX. Integer codes of more
+than 24 bits (an int32 bias) are rounded, because a float32 has 24 significant bits.
 """
 
 from __future__ import annotations
@@ -28,39 +28,60 @@ ROUNDING = "ROUND"
 """QONNX's name of the rounding mode half to even."""
 
 
-def _function(
-    name: str, inputs: Sequence[str], body: FunctionBody, defaults: Mapping[str, Any], *needed: str
+def _build_function(
+    name: str, inputs: Sequence[str], body: FunctionBody, defaults: Mapping[str, Any], *required: str
 ) -> Function:
-    """Build a function with required attributes `needed` and optional attributes `defaults`."""
+    """Return the function with a body.
+
+    Args:
+        name: Name of the function.
+        inputs: Names of its inputs.
+        body: Operators of the function, which compute Y.
+        defaults: Optional attributes and their default values.
+        required: Names of the required attributes.
+    """
     nodes, opsets = tuple(body.nodes), {"": body.emission.opset}
-    return Function(DOMAIN, name, tuple(inputs), ("Y",), nodes, opsets, needed, defaults)
+    return Function(DOMAIN, name, tuple(inputs), ("Y",), nodes, opsets, required, defaults)
 
 
-def int_quant(opset: int) -> Function:
-    """Build IntQuant: (round(clip(x / scale + zeropt)) - zeropt) x scale.
+def build_int_quant(opset: int) -> Function:
+    """Return the function IntQuant.
 
-    Clipping is to the integers of `bitwidth` bits. `narrow` excludes the smallest signed or the largest
-    unsigned one.
+    It computes (round(clip(x / scale + zeropt)) - zeropt) x scale. It clips to the integers of `bitwidth`
+    bits. With the attribute `narrow`, it also excludes the smallest signed or the largest unsigned integer.
+
+    Args:
+        opset: Version of the default operator set.
     """
     body = FunctionBody.of_opset(opset)
     one, signed, narrow = body.real(1, "one"), body.flag("signed"), body.flag("narrow")
     unsigned = body.op("Sub", "unsigned", one, signed)
     half = body.op("Pow", "half", body.real(2, "two"), body.op("Sub", "bits_but_one", "bitwidth", one))
-    # signed: half - 1, -half + narrow; unsigned: 2 half - 1 - narrow, 0
-    count = body.op("Mul", "count", half, body.op("Add", "halves", one, unsigned))
-    left_out = body.op("Add", "left_out", one, body.op("Mul", "narrow_above", unsigned, narrow))
-    largest = body.op("Sub", "largest", count, left_out)
-    least = body.op("Mul", "least", signed, body.op("Sub", "narrow_below", narrow, half))
-    moved = body.op("Add", "moved", body.op("Div", "scaled", "X", "scale"), "zeropt")
-    clipped = body.op("Max", "clipped", body.op("Min", "clipped_above", moved, largest), least)
+    # signed codes: narrow - half to half - 1; unsigned codes: 0 to 2 half - 1 - narrow
+    upper_end = body.op("Mul", "count", half, body.op("Add", "halves", one, unsigned))
+    excluded = body.op("Add", "left_out", one, body.op("Mul", "narrow_above", unsigned, narrow))
+    largest = body.op("Sub", "largest", upper_end, excluded)
+    smallest = body.op("Mul", "least", signed, body.op("Sub", "narrow_below", narrow, half))
+    shifted = body.op("Add", "moved", body.op("Div", "scaled", "X", "scale"), "zeropt")
+    clipped = body.op("Max", "clipped", body.op("Min", "clipped_above", shifted, largest), smallest)
     centered = body.op("Sub", "whole", body.op("Round", "code", clipped), "zeropt")
     body.op("Mul", "Y", centered, "scale")
     inputs = ("X", "scale", "zeropt", "bitwidth")
-    return _function("IntQuant", inputs, body, {"rounding_mode": ROUNDING}, "signed", "narrow")
+    return _build_function("IntQuant", inputs, body, {"rounding_mode": ROUNDING}, "signed", "narrow")
 
 
-def integer_call(fmt: Integer, grid: Grid, source: str, target: str, shape: Sequence[Dim]) -> FormatCall:
-    """Build the call for an integer, fixed-point or ternary format."""
+def build_integer_call(
+    fmt: Integer, grid: Grid, source: str, target: str, shape: Sequence[Dim]
+) -> FormatCall:
+    """Return the call of IntQuant for an integer, fixed-point or ternary format.
+
+    Args:
+        fmt: Number format.
+        grid: Scales and zero points.
+        source: Name of the value to round.
+        target: Name of the rounded value.
+        shape: Shape of both values.
+    """
     operands = {
         "scale": broadcastable(grid.scale, grid, shape),
         "zeropt": broadcastable(grid.zero, grid, shape),
@@ -74,32 +95,41 @@ def integer_call(fmt: Integer, grid: Grid, source: str, target: str, shape: Sequ
     return build_call(DOMAIN, "IntQuant", source, target, operands, attributes)
 
 
-def float_quant(opset: int) -> Function:
-    """Build FloatQuant: x / scale, rounded to the nearest number of a minifloat and saturated, times scale.
+def build_float_quant(opset: int) -> Function:
+    """Return the function FloatQuant.
 
-    The exponent comes from a logarithm, which may be off by one right next to a power of two. The result is
-    still right there: the nearest number is the power itself, with either exponent.
+    It divides x by the scale, rounds to the nearest number of a minifloat, saturates, and multiplies by the
+    scale. The exponent comes from a logarithm, which may be off by one close to a power of two. The result is
+    still correct, because both exponents round to that power of two.
+
+    Args:
+        opset: Version of the default operator set.
     """
     body = FunctionBody.of_opset(opset)
     two, one = body.real(2, "two"), body.real(1, "one")
-    last = body.op("Neg", "last_bit", "mantissa_bitwidth")
-    codes = body.op("Sub", "top_code", body.op("Pow", "exponents", two, "exponent_bitwidth"), one)
-    power = body.op("Pow", "top_power", two, body.op("Sub", "top_exponent", codes, "exponent_bias"))
-    top = body.op("Mul", "top", power, body.op("Sub", "top_mantissa", two, body.op("Pow", "ulp", two, last)))
+    last_bit = body.op("Neg", "last_bit", "mantissa_bitwidth")
+    # largest number of the bit widths: 2 ** (2 ** exponent bits - 1 - bias) x (2 - 2 ** -mantissa bits)
+    top_code = body.op("Sub", "top_code", body.op("Pow", "exponents", two, "exponent_bitwidth"), one)
+    top_power = body.op("Pow", "top_power", two, body.op("Sub", "top_exponent", top_code, "exponent_bias"))
+    top_mantissa = body.op("Sub", "top_mantissa", two, body.op("Pow", "ulp", two, last_bit))
+    top = body.op("Mul", "top", top_power, top_mantissa)
     largest = body.op("Min", "largest", top, "max_val")
     scaled = body.op("Div", "scaled", "X", "scale")
-    above = body.op("Min", "clipped_above", scaled, largest)
-    clipped = body.op("Max", "clipped", above, body.op("Neg", "least", largest))
-    step = step_at(body, clipped, body.op("Sub", "least_exponent", one, "exponent_bias"), last)
-    near = body.op("Mul", "near", body.op("Round", "code", body.op("Div", "steps", clipped, step)), step)
-    body.op("Mul", "Y", near, "scale")
+    clipped_above = body.op("Min", "clipped_above", scaled, largest)
+    clipped = body.op("Max", "clipped", clipped_above, body.op("Neg", "least", largest))
+    step = step_at(body, clipped, body.op("Sub", "least_exponent", one, "exponent_bias"), last_bit)
+    rounded_steps = body.op("Round", "code", body.op("Div", "steps", clipped, step))
+    nearest = body.op("Mul", "near", rounded_steps, step)
+    body.op("Mul", "Y", nearest, "scale")
     inputs = ("X", "scale", "exponent_bitwidth", "mantissa_bitwidth", "exponent_bias", "max_val")
     flags = {"has_inf": 0, "has_nan": 0, "has_subnormal": 1, "saturation": 1}
-    return _function("FloatQuant", inputs, body, {**flags, "rounding_mode": ROUNDING})
+    return _build_function("FloatQuant", inputs, body, {**flags, "rounding_mode": ROUNDING})
 
 
-def float_call(fmt: Minifloat, grid: Grid, source: str, target: str, shape: Sequence[Dim]) -> FormatCall:
-    """Build the call for a minifloat, or for float8 with its scale."""
+def build_float_call(
+    fmt: Minifloat, grid: Grid, source: str, target: str, shape: Sequence[Dim]
+) -> FormatCall:
+    """Return the call of FloatQuant for a minifloat, such as float8. See `build_integer_call`."""
     operands = {
         "scale": broadcastable(grid.scale, grid, shape),
         "exponent_bitwidth": np.asarray(fmt.exponent),
@@ -107,28 +137,32 @@ def float_call(fmt: Minifloat, grid: Grid, source: str, target: str, shape: Sequ
         "exponent_bias": np.asarray(fmt.bias),
         "max_val": np.asarray(fmt.largest),
     }
-    special = isinstance(fmt, Float8)
+    is_float8 = isinstance(fmt, Float8)
     attributes = {
         "rounding_mode": ROUNDING,
-        "has_inf": int(special and fmt.mantissa == 2),
-        "has_nan": int(special),
+        "has_inf": int(is_float8 and fmt.mantissa == 2),  # of the float8 formats, only E5M2 has infinities
+        "has_nan": int(is_float8),
         "has_subnormal": 1,
         "saturation": 1,
     }
     return build_call(DOMAIN, "FloatQuant", source, target, operands, attributes)
 
 
-def bipolar_quant(opset: int) -> Function:
-    """Build BipolarQuant: scale for numbers at or above zero, else -scale."""
+def build_bipolar_quant(opset: int) -> Function:
+    """Return the function BipolarQuant: `scale` for numbers at or above zero, and `-scale` for others.
+
+    Args:
+        opset: Version of the default operator set.
+    """
     body = FunctionBody.of_opset(opset)
-    above = body.op("GreaterOrEqual", "above", "X", body.real(0, "zero"))
-    sign = body.op("Where", "sign", above, body.real(1, "one"), body.real(-1, "minus_one"))
+    is_nonnegative = body.op("GreaterOrEqual", "above", "X", body.real(0, "zero"))
+    sign = body.op("Where", "sign", is_nonnegative, body.real(1, "one"), body.real(-1, "minus_one"))
     body.op("Mul", "Y", sign, "scale")
-    return _function("BipolarQuant", ("X", "scale"), body, {})
+    return _build_function("BipolarQuant", ("X", "scale"), body, {})
 
 
-def bipolar_call(grid: Grid, source: str, target: str, shape: Sequence[Dim]) -> FormatCall:
-    """Build the call for the binary format."""
+def build_bipolar_call(grid: Grid, source: str, target: str, shape: Sequence[Dim]) -> FormatCall:
+    """Return the call of BipolarQuant for the binary format. See `build_integer_call`."""
     return build_call(
         DOMAIN, "BipolarQuant", source, target, {"scale": broadcastable(grid.scale, grid, shape)}
     )
