@@ -156,7 +156,7 @@ def requantize(
     with silence():
         grids = Grids({use: ranges[use.value] for use in uses})
         quantize_copy(quantized, choice.layers, exclude_nonfinite(choice.choices, grids), grids.of_operand)
-    return opened.holding(twin_of(opened.loaded, quantized))
+    return opened.copy_with(twin_of(opened.loaded, quantized))
 
 
 def to_quantized(
@@ -221,7 +221,7 @@ def to_quantized(
     fact = _module_figures(fact, spec, parts[1], grids)
     fact = replace(fact, output=output or "", calibration=calibration, seconds=time.perf_counter() - started)
     by_value = {use.value: limits for use, limits in calibrated.items()}
-    return QuantizedModule(quantized, opened.holding(twin), fact, by_value)
+    return QuantizedModule(quantized, opened.copy_with(twin), fact, by_value)
 
 
 def _module_figures(

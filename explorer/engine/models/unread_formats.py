@@ -176,12 +176,12 @@ def find_file_error(probe: SourceProbe, by_ending: bool = True) -> BadModel | No
 def find_folder_error(folder: str) -> BadModel | None:
     """Returns the error for a Core ML package or a folder with a file in an unread format, or None.
 
-    Only the first entries by name are examined, so that a large folder takes no longer.
+    Only the first entries by name are examined, because a folder may have millions of files.
     """
     if os.path.isfile(os.path.join(folder, "Manifest.json")) and os.path.isdir(
         os.path.join(folder, "Data", "com.apple.CoreML")
     ):
-        return _error("this is a Core ML package, which Explorer does not read", _CORE_ML_HINT, folder)
+        return _build_error("this is a Core ML package", _CORE_ML_HINT, folder)
     try:
         names = sorted(os.listdir(folder))[:_MAX_FILES]
     except OSError:

@@ -32,7 +32,7 @@ from explorer.engine.runtime.torch_arrays import NUMPY_TYPES
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.torch_gradients import flow_back
-from explorer.engine.values.torch_tensors import materialised, numbers_of
+from explorer.engine.values.torch_tensors import build_with_weights, numbers_of
 from explorer.engine.values.weights import paths_of_kinds, select
 from explorer.facts import Layer, TensorInfo
 from explorer.host.optional_packages import error_line
@@ -73,7 +73,7 @@ def run(
         sizes: dict[str, tuple[str | None, tuple[int, ...]]] = {}
     else:
         bound_inputs, inputs, texts, sizes = read_inputs(loaded, request.given, shapes, dims or {})
-    module = materialised(loaded, lambda: bound_inputs)
+    module = build_with_weights(loaded, lambda: bound_inputs)
     device = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
     runs = [inputs] if request.given is None else _into_batches(inputs, request.batch, request.given.path)
     calls = [bound_inputs.call([tensor.to(device) for tensor in run]) for run in runs]

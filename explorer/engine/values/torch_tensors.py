@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 
 
-def materialised(loaded: LoadedModule, bind: Callable[[], BoundInputs]) -> nn.Module:
+def build_with_weights(loaded: LoadedModule, bind: Callable[[], BoundInputs]) -> nn.Module:
     """Returns the model with real weights.
 
     If layers create their weights at the first input, a copy of the model is run on an input.

@@ -13,7 +13,7 @@ from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.runtime.input_files import InputArrays, read_input
 from explorer.engine.runtime.random_inputs import InputShapes
 from explorer.engine.values.torch_activations import drawn_inputs, read_inputs
-from explorer.engine.values.torch_tensors import materialised
+from explorer.engine.values.torch_tensors import build_with_weights
 from explorer.facts.profile.profile import ProfileSpec
 from explorer.session.parts.models import Models
 
@@ -60,7 +60,7 @@ def measured_module(
     first = tensors[0] if tensors else None
     module = TimedModule(
         loaded,
-        materialised(loaded, lambda: binding),
+        build_with_weights(loaded, lambda: binding),
         args,
         kwargs,
         analysis,

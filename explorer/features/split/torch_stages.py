@@ -29,7 +29,7 @@ from explorer.engine.split.torch import pipeline_script, proof, stages
 from explorer.engine.split.torch.sequence import check, exported, names, program_sequence, random_calls
 from explorer.engine.split.torch.stages import ModuleStages, StageModule
 from explorer.engine.values.torch_activations import drawn_inputs
-from explorer.engine.values.torch_tensors import materialised
+from explorer.engine.values.torch_tensors import build_with_weights
 from explorer.facts import TensorInfo
 from explorer.facts.roofline import Machine
 from explorer.facts.split.split import Split, SplitSpec, Stage
@@ -87,7 +87,7 @@ class TorchSplitter:
         if output is None:
             return fact
         check(program)
-        module = materialised(loaded, lambda: inputs)
+        module = build_with_weights(loaded, lambda: inputs)
         args, kwargs = inputs.arguments(device="cpu")
         calls = names(program)
         report(self._on_progress, self._cancel, "cutting the module")

@@ -22,7 +22,7 @@ from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis
 
 
-def step_of_module(
+def analyze_step(
     loaded: LoadedModule,
     past: int,
     dims: Mapping[str, int],
@@ -62,7 +62,7 @@ def step_of_module(
     )
 
 
-def prefill_of_module(
+def analyze_prefill(
     loaded: LoadedModule,
     tokens: int,
     dims: Mapping[str, int],

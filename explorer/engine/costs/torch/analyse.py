@@ -623,7 +623,7 @@ def _constructor(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
     )
 
 
-def stored(model: nn.Module, *, source: str) -> Info:
+def describe_stored(model: nn.Module, *, source: str) -> Info:
     """Facts of a module that does not run because its inputs are unknown: stored tensors only.
 
     Args:

@@ -120,13 +120,13 @@ def place_text(place: CodePlace) -> str:
 
 def _asking_place() -> CodePlace:
     """The place in the model's own code that makes the query."""
-    frame = asking_frame()
+    frame = find_query_frame()
     # a line instead of an instruction, because Python compiles the condition of a loop twice
     return (None, DECIDING.get()) if frame is None else (frame.f_code, frame.f_lineno)
 
 
-def asking_frame() -> FrameType | None:
-    """The frame of the model's own code that makes the query, or None if no such code is running."""
+def find_query_frame() -> FrameType | None:
+    """Returns the frame of the model's own code that makes the query, or None if no such code is running."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_library_frame(frame):
         # frames outside the run belong to the caller; a program from a file has no code of its own

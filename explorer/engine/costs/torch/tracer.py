@@ -74,7 +74,7 @@ from explorer.engine.costs.torch.records import (
     module_inputs,
     parameters,
 )
-from explorer.engine.costs.torch.unseen import WAYS_OUT, UnseenWork, held_tensors
+from explorer.engine.costs.torch.unseen import EXPORTING_METHODS, UnseenWork, find_tensors
 from explorer.engine.formats.torch_module import cache_tensors, jagged
 from explorer.engine.formats.torch_module.modules import (
     described,
@@ -439,7 +439,7 @@ class _Watch:
             answered = device_questions.answer(func, args[0])
             return func(*args, **kwargs) if answered is None else answered
         args, kwargs = device_questions.without_values(args, kwargs)
-        if name in WAYS_OUT and device_questions.is_asked_by_model():
+        if name in EXPORTING_METHODS and device_questions.is_asked_by_model():
             self.unseen_work.note_memory_access(frame.path, name)
         guessed = data_dependent.guess(name, args)
         if guessed is not None:
@@ -993,14 +993,14 @@ def trace(
     cached = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
     watch.note_sparse(inputs)
     watch.events.append(_input_event([*inputs, *cached]))
-    held_list = held_tensors([list(args), dict(kwargs)])
+    argument_tensors = find_tensors([list(args), dict(kwargs)])
     registered = [
         p for module in watch.named.values() for p in parameters_of(module).values() if p is not None
     ]
     for tensor in (
         *inputs,
         *cached,
-        *held_list,
+        *argument_tensors,
         *registered,
         *(tensor for _, tensor in watch.unregistered),
     ):

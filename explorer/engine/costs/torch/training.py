@@ -39,7 +39,7 @@ def step(
         dim_sizes["batch"] = batch
     watch = Gradients()
     examine = partial(analyse.examine, loaded, input_shapes=input_shapes, dims=dim_sizes)
-    with batch_may_be_fixed(batch):
+    with name_batch_in_error(batch):
         analysis = examine(gradients=watch).analysis
     notes = ["as in evaluation mode: dropout, auxiliary heads and batch statistics are not in it"]
     compiled = [p for p, part in loaded.meta().named_modules() if isinstance(part, torch.jit.ScriptModule)]
@@ -59,8 +59,8 @@ def step(
 
 
 @contextmanager
-def batch_may_be_fixed(batch: int | None) -> Iterator[None]:
-    """Names `--batch` in the error of a model whose batch size is fixed."""
+def name_batch_in_error(batch: int | None) -> Iterator[None]:
+    """Context manager in which the error of a model with a fixed batch size names `--batch`."""
     try:
         yield
     except Misuse as error:

@@ -1,9 +1,13 @@
-"""Detects work that a run on shapes cannot see: outside torch, in another thread, or deferred.
+"""Detection of work that a run on shapes misses: outside torch, in another thread, or after the run.
 
-Each detection makes the totals a lower bound and adds a row that states the reason. Detected are work started
-in another thread or process, and tensors that no recorded operator produced. Numbers passed to Python or
-NumPy also count, unless they return unchanged or are only compared. A returned generator counts because it
-computes when it is read.
+Each detection makes the totals lower bounds and adds a row with the reason. Four observations count as missed
+work:
+
+- The model starts work in another thread or process.
+- An operator reads a tensor that no recorded operator produced.
+- Python or NumPy reads numbers of a tensor. This does not count if the numbers return unchanged, or if the
+  model only compares them.
+- The model returns a generator or a function, which computes only after the run.
 """
 
 from __future__ import annotations
@@ -26,38 +30,45 @@ import numpy as np
 import torch
 from torch import nn
 
-from explorer.engine.costs.torch.data_dependence import asking_frame
+from explorer.engine.costs.torch.data_dependence import find_query_frame
 from explorer.engine.formats.torch_module.modules import contents, held
 
-ELSEWHERE = (
-    "a tensor was made where operators are not seen (another thread, native code): the figures are the least"
+_FOREIGN_TENSOR = (
+    "a tensor comes from another thread or from native code, where operators are not counted: the figures are"
+    " lower bounds"
 )
-HANDED = "work was given to another thread or process, where it is not seen: the figures are the least"
-OUTSIDE = "numbers left torch as {how} and may have been worked on there: the figures are the least"
-LATER = "the model returns a {kind}, which computes when it is read: the figures are the least"
-NO_TENSOR = "the model returns a {kind}, in which no tensor is found: what it computes later is not counted"
+_STARTED_WORK = (
+    "the model starts work in another thread or process, where operators are not counted: the figures are lower"
+    " bounds"
+)
+_OUTSIDE_TORCH = (
+    "numbers leave torch as {form}, and computation outside torch is not counted: the figures are lower bounds"
+)
+_DEFERRED = "the model returns a {type}, which computes when it is read: the figures are lower bounds"
+_NO_TENSOR = "the model returns a {type} without a tensor: its later computation is not counted"
 
-WAYS_OUT = {
+EXPORTING_METHODS = {
     "data_ptr": "an address",
     "untyped_storage": "memory",
     "storage": "memory",
     "apply_": "Python numbers",
     "map_": "Python numbers",
 }
-"""Tensor methods that expose its numbers to code outside torch, with the form of the numbers."""
+"""Tensor methods that pass numbers to code outside torch, with the form of these numbers."""
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_LAZY = (Generator, Iterator, CoroutineType, AsyncGeneratorType)
-_FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
+_PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
+_LAZY_TYPES = (Generator, Iterator, CoroutineType, AsyncGeneratorType)
+_FUNCTION_TYPES = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 
-_ARRAY, _NUMBERS = "a NumPy array", "Python numbers"
+_ARRAY_FORM, _NUMBERS_FORM = "a NumPy array", "Python numbers"
+"""Forms in which numbers leave torch."""
 
 
 class _Array(NamedTuple):
-    """A NumPy array that a model obtained from a tensor, and a copy of its initial contents."""
+    """A NumPy array that the model got from a tensor, and a copy of its initial contents."""
 
     values: Any
-    before: Any
+    initial_values: Any
 
     def contains_address(self, address: int) -> bool:
         """Whether `address` is within the array's memory."""
@@ -66,166 +77,174 @@ class _Array(NamedTuple):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the contents are unchanged."""
-        return bool(np.array_equal(self.values, self.before))
+        """Whether the array still has its initial contents."""
+        return bool(np.array_equal(self.values, self.initial_values))
 
 
 class UnseenWork:
-    """Collects the places where a run may have missed work.
+    """Collector of the work that a run on shapes may miss.
 
     Attributes:
-        places: Name of the unseen work and the reason, by the path of the module that contains it.
+        places: Operator name and reason of the missed work, by the path of the module that contains it. Each
+            module has only the first reason.
     """
 
     def __init__(self) -> None:
         self.places: dict[str, tuple[str, str]] = {}
         self._first_read: tuple[str, str] | None = None
-        self._numbers = 0
+        self._read_count = 0  # numbers that Python or NumPy read
         self._arrays: list[_Array] = []
-        self._pending: dict[int, tuple[str, str, str]] = {}
-        self._readings: Counter[tuple[str, CodeType, int]] = Counter()
+        # reads whose numbers may still return unchanged: by array index, or by a negative key without an array
+        self._pending_reads: dict[int, tuple[str, str, str]] = {}
+        self._reads_by_place: Counter[tuple[str, CodeType, int]] = Counter()
 
     def note_foreign_tensor(self, path: str) -> None:
         """Records that the module at `path` uses a tensor that no recorded operator produced."""
-        self.places.setdefault(path, ("elsewhere", ELSEWHERE))
+        self.places.setdefault(path, ("elsewhere", _FOREIGN_TENSOR))
 
     def note_started_work(self, path: str) -> None:
         """Records that the module at `path` starts work in another thread or process, or runs in one."""
-        self.places.setdefault(path, ("elsewhere", HANDED))
+        self.places.setdefault(path, ("elsewhere", _STARTED_WORK))
 
     def note_memory_access(self, path: str, method: str) -> None:
-        """Records that the module at `path` reads numbers through a method in `WAYS_OUT`."""
-        self.places.setdefault(path, (method, OUTSIDE.format(how=WAYS_OUT[method])))
+        """Records that the module at `path` reads numbers through a method in `EXPORTING_METHODS`."""
+        self.places.setdefault(path, (method, _OUTSIDE_TORCH.format(form=EXPORTING_METHODS[method])))
 
     def note_values_read(self, path: str, method: str, tensor: torch.Tensor, values: Any = None) -> None:
-        """Records that Python or NumPy gets the values of a tensor.
+        """Records that Python or NumPy reads the values of a tensor.
 
         Args:
-            path: Path of the module that reads them.
+            path: Path of the module that reads the values.
             method: Name of the method: 'numpy', 'tolist' or 'item'.
             tensor: Tensor that is read.
             values: Return value of the method.
         """
-        is_number = tensor.is_floating_point() or tensor.is_complex()
+        is_inexact = tensor.is_floating_point() or tensor.is_complex()
         if isinstance(values, np.ndarray):
-            # the array may return unchanged; keep it alive, so that no other array gets its address
+            # the array may return unchanged; the reference to it prevents that another array gets its address
             self._arrays.append(_Array(values, values.copy()))
-            if is_number and tensor.numel() > 1:
-                self._pending[len(self._arrays) - 1] = path, method, _ARRAY
-        elif not is_number and tensor.dim() < 2:
-            return  # sizes, positions and counts
-        elif is_number and method == "tolist" and tensor.numel() > 1:
-            self._pending[-1 - len(self._pending)] = path, method, _NUMBERS
-        elif is_number and method == "item":
+            if is_inexact and tensor.numel() > 1:
+                self._pending_reads[len(self._arrays) - 1] = path, method, _ARRAY_FORM
+        elif not is_inexact and tensor.dim() < 2:
+            return  # a scalar or vector of integers holds sizes, positions or counts
+        elif is_inexact and method == "tolist" and tensor.numel() > 1:
+            self._pending_reads[-1 - len(self._pending_reads)] = path, method, _NUMBERS_FORM
+        elif is_inexact and method == "item":
             self._note_number_read(path)
-        self._numbers += tensor.numel()
+        self._read_count += tensor.numel()
         self._first_read = self._first_read or (path, method)
 
     def _note_number_read(self, path: str) -> None:
-        """Records that the module at `path` reads one number, unless it only compares the number."""
-        frame = asking_frame()
-        if frame is None or is_compared(frame.f_code, frame.f_lasti):
+        """Records that the module at `path` reads a single number.
+
+        A number that the model only compares does not count. The first read at each place in the code does
+        not count either: a model may read a single parameter, but many reads suggest a loop over a tensor.
+        """
+        frame = find_query_frame()
+        if frame is None or is_only_compared(frame.f_code, frame.f_lasti):
             return
         place = path, frame.f_code, frame.f_lasti
-        self._readings[place] += 1
-        if self._readings[place] > 1:
-            self.places.setdefault(path, ("item", OUTSIDE.format(how=_NUMBERS)))
+        self._reads_by_place[place] += 1
+        if self._reads_by_place[place] > 1:
+            self.places.setdefault(path, ("item", _OUTSIDE_TORCH.format(form=_NUMBERS_FORM)))
 
     def note_values_returned(self, tensor: torch.Tensor) -> None:
-        """Records that a tensor is created from numbers that Python or NumPy holds."""
-        # a single number that was read, or a constant, is not the result of unseen work
-        if self._first_read is None or self._numbers < 2 or tensor.numel() < 2:
+        """Records that the model creates a tensor from numbers of Python or NumPy."""
+        # a tensor of one number, or one from a single read number, is not the result of missed work
+        if self._first_read is None or self._read_count < 2 or tensor.numel() < 2:
             return
-        for number, array in enumerate(self._arrays):
-            if array.contains_address(tensor.data_ptr()) and array.is_untouched:
-                self._pending.pop(number, None)
-                return
+        if self._settle_array(tensor.data_ptr()):
+            return
         if not self._arrays and not tensor.is_floating_point() and tensor.dim() < 2:
-            return  # positions and counts
+            return  # a scalar or vector of integers holds positions or counts
         path, method = self._first_read
-        self.places.setdefault(path, (method, OUTSIDE.format(how=_ARRAY if self._arrays else _NUMBERS)))
+        form = _ARRAY_FORM if self._arrays else _NUMBERS_FORM
+        self.places.setdefault(path, (method, _OUTSIDE_TORCH.format(form=form)))
 
     def finish(self, result: Any) -> None:
-        """Checks the model's return value, and reports numbers that left torch and did not return."""
+        """Checks the model's return value, and records numbers that left torch and did not return."""
         for value in _flatten(result):
-            kind = type(value).__name__
+            type_name = type(value).__name__
             if isinstance(value, np.ndarray):
-                self._array_returned(value)
+                self._check_returned_array(value)
             elif _is_lazy(value):
-                self.places.setdefault("", (kind, LATER.format(kind=kind)))
-            elif not isinstance(value, (*_PLAIN, torch.Tensor)):
+                self.places.setdefault("", (type_name, _DEFERRED.format(type=type_name)))
+            elif not isinstance(value, (*_PLAIN_TYPES, torch.Tensor)):
                 parts = [part for _, part in contents(value)]
-                if any(isinstance(part, (*_FUNCTIONS, *_LAZY)) for part in parts):
-                    self.places.setdefault("", (kind, LATER.format(kind=kind)))
+                if any(isinstance(part, (*_FUNCTION_TYPES, *_LAZY_TYPES)) for part in parts):
+                    self.places.setdefault("", (type_name, _DEFERRED.format(type=type_name)))
                 elif not any(isinstance(part, torch.Tensor) for part in parts):
-                    self.places.setdefault("", (kind, NO_TENSOR.format(kind=kind)))
-        for path, method, text in self._pending.values():
-            self.places.setdefault(path, (method, OUTSIDE.format(how=text)))
+                    self.places.setdefault("", (type_name, _NO_TENSOR.format(type=type_name)))
+        for path, method, form in self._pending_reads.values():
+            self.places.setdefault(path, (method, _OUTSIDE_TORCH.format(form=form)))
 
-    def _array_returned(self, array: Any) -> None:
-        address = array.__array_interface__["data"][0]
-        for number, entry in enumerate(self._arrays):
-            if entry.contains_address(address) and entry.is_untouched:
-                self._pending.pop(number, None)
-                return
-        if self._first_read is not None:
-            self.places.setdefault("", (self._first_read[1], OUTSIDE.format(how=_ARRAY)))
+    def _check_returned_array(self, array: Any) -> None:
+        """Records missed work if the model returns an array other than the unchanged memory of a tensor."""
+        if not self._settle_array(array.__array_interface__["data"][0]) and self._first_read is not None:
+            self.places.setdefault("", (self._first_read[1], _OUTSIDE_TORCH.format(form=_ARRAY_FORM)))
+
+    def _settle_array(self, address: int) -> bool:
+        """Whether an address is in an unchanged array of a tensor. The read of this array then ends."""
+        for index, array in enumerate(self._arrays):
+            if array.contains_address(address) and array.is_untouched:
+                self._pending_reads.pop(index, None)
+                return True
+        return False
 
 
 def _is_lazy(value: Any) -> bool:
     """Whether a value computes only when it is read or called."""
-    return isinstance(value, _LAZY) or (
+    return isinstance(value, _LAZY_TYPES) or (
         callable(value) and not isinstance(value, (nn.Module, type, torch.Tensor))
     )
 
 
 @functools.cache
-def is_compared(code: CodeType, offset: int) -> bool:
-    """Whether the function only compares the number read at `offset`, directly or through a variable.
+def is_only_compared(code: CodeType, offset: int) -> bool:
+    """Whether a function only compares the number that it reads, directly or through a variable.
 
     Args:
         code: Code of the function.
         offset: Byte offset of the instruction that reads the number.
     """
-    steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
-    index = next((number for number, step in enumerate(steps) if step.offset == offset), None)
+    instructions = [entry for entry in dis.get_instructions(code) if entry.opname not in ("CACHE", "NOP")]
+    index = next((index for index, entry in enumerate(instructions) if entry.offset == offset), None)
     if index is None:
         return False
-    compared = [step for step in steps if step.opname == "COMPARE_OP"]
-    if any(_encloses(step, steps[index]) for step in compared):
+    comparisons = [entry for entry in instructions if entry.opname == "COMPARE_OP"]
+    if any(_encloses(comparison, instructions[index]) for comparison in comparisons):
         return True
-    next_step = steps[index + 1] if index + 1 < len(steps) else None
-    if next_step is None or not next_step.opname.startswith("STORE_FAST"):
+    store = instructions[index + 1] if index + 1 < len(instructions) else None
+    if store is None or not store.opname.startswith("STORE_FAST"):
         return False
-    # Python 3.13 merges two consecutive instructions
-    name = next_step.argval[0] if isinstance(next_step.argval, tuple) else next_step.argval
+    # Python 3.13 merges two consecutive instructions, whose argument is then a tuple of two names
+    name = store.argval[0] if isinstance(store.argval, tuple) else store.argval
     loads = [
-        step
-        for step in steps
-        if step.opname.startswith(("LOAD_FAST", "STORE_FAST_LOAD_FAST"))
-        and name in (step.argval if isinstance(step.argval, tuple) else (step.argval,))
+        entry
+        for entry in instructions
+        if entry.opname.startswith(("LOAD_FAST", "STORE_FAST_LOAD_FAST"))
+        and name in (entry.argval if isinstance(entry.argval, tuple) else (entry.argval,))
     ]
-    return all(any(_encloses(step, load) for step in compared) for load in loads)
+    return all(any(_encloses(comparison, load) for comparison in comparisons) for load in loads)
 
 
 def _encloses(outer: dis.Instruction, inner: dis.Instruction) -> bool:
-    """Whether the source range of `outer` contains that of `inner`."""
-    a, b = outer.positions, inner.positions
-    if a is None or b is None or None in (*a, *b):
+    """Whether the source text of an instruction contains the source text of another one."""
+    around, within = outer.positions, inner.positions
+    if around is None or within is None or None in (*around, *within):
         return False
-    return (a.lineno, a.col_offset) <= (b.lineno, b.col_offset) and (b.end_lineno, b.end_col_offset) <= (
-        a.end_lineno,
-        a.end_col_offset,
-    )
+    begins_before = (around.lineno, around.col_offset) <= (within.lineno, within.col_offset)
+    ends_after = (within.end_lineno, within.end_col_offset) <= (around.end_lineno, around.end_col_offset)
+    return begins_before and ends_after
 
 
-def held_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Tensors in nested containers and object attributes, such as the layers of a cache."""
+def find_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Returns the tensors in nested containers and object attributes, such as the layers of a cache."""
     return (tensor for _, tensor in held(value))
 
 
 def _flatten(value: Any) -> Iterator[Any]:
-    """The elements of nested tuples, lists, sets and dicts."""
+    """Yields the elements of nested tuples, lists, sets and dicts."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple, set, frozenset)):

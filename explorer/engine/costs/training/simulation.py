@@ -65,8 +65,8 @@ class SimulationError(Exception):
     """An error of torch while it runs the step on shapes; the text gives the reason."""
 
 
-def checkpointed(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, ...]:
-    """Paths of the outermost modules with their own forward that match the patterns.
+def match_checkpoints(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, ...]:
+    """Returns the paths of the outermost modules with their own forward that match the patterns.
 
     Raises:
         Misuse: A pattern matches no module; the hint names the nearest path.

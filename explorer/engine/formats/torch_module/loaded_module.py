@@ -347,8 +347,8 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
     return loaded
 
 
-def of(module: nn.Module, inputs: Any = None, *, source: str = "") -> LoadedModule:
-    """Wraps an existing module.
+def wrap_module(module: nn.Module, inputs: Any = None, *, source: str = "") -> LoadedModule:
+    """Returns the loaded model of an existing module.
 
     The module itself is never moved or changed. The analysis uses a copy without weights. Runs and exports
     use a copy that shares the weights.

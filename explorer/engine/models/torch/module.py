@@ -1,7 +1,7 @@
-"""PyTorch module as an opened model, given by its name, from a file, or as an object of a Python program.
+"""PyTorch module as an opened model. It comes from a torchvision name, a Python callable, or a Python program.
 
-Modules that only some questions need (onnx, values) are imported on first use, because the import takes
-longer than the analysis of a small model.
+Imports that few methods need (onnx, onnxruntime) are inside these methods, because such an import takes longer
+than the analysis of a small model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.decode.module_step import prefill_of_module, step_of_module
+from explorer.engine.costs.decode.module_step import analyze_prefill, analyze_step
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse, training
 from explorer.engine.costs.torch.signature import bind
@@ -29,7 +29,7 @@ from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.models.opened_model import OpenOptions
 from explorer.engine.models.torch.program_nodes import program_nodes
 from explorer.engine.models.torch.run import run
-from explorer.engine.models.torch.weights_file import with_file
+from explorer.engine.models.torch.weights_file import use_weights_file
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.values import torch_tensors
 from explorer.engine.values.numbers import Numbers
@@ -44,26 +44,36 @@ if TYPE_CHECKING:
 
 
 class TorchModel:
-    """A torchvision model by name, or the return value of `package.module:callable`."""
+    """A torchvision model, or the module that `package.module:callable` returns.
+
+    Methods without a description implement `OpenedModel`, which describes them.
+
+    Args:
+        source: Name of the torchvision model, or `package.module:callable`.
+        options: Options of the user.
+
+    Attributes:
+        loaded: The module, and the ways to build it with and without weights.
+    """
 
     format = "torch"
     takes_weights = True
     is_graph = False
     planned_as_traced = False
-    """Whether tilings are planned in a run on the meta device for any size.
+    """Whether the sites of a tiling come from a run on the meta device at any size of the model.
 
-    No exporter then has to support the operators.
+    The module is then not exported, so the exporter does not have to support its operators.
     """
 
     def __init__(self, source: str, options: OpenOptions) -> None:
         self.source = source
         self.options = options
         loaded = torch_module.load(source, weights=options.weights, seed=options.seed)
-        self.loaded = _with_file(loaded, options)
+        self.loaded = _apply_weights_file(loaded, options)
         self._graph: Model | None = None
 
     def names(self) -> tuple[list[str], list[str]] | None:
-        """Returns None, because a module checks names when its inputs are bound. See `OpenedModel`."""
+        """Returns None, because the names are checked when the inputs are bound. See `OpenedModel`."""
         return None
 
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
@@ -71,13 +81,13 @@ class TorchModel:
         dims, shapes = self.options.dims, self.options.input_shapes
         examine = partial(analyse.examine, self.loaded)
         if self.options.past is not None:
-            step = prefill_of_module if self.options.prefill else step_of_module
-            examine = partial(step, self.loaded, self.options.past)
+            analyze = analyze_prefill if self.options.prefill else analyze_step
+            examine = partial(analyze, self.loaded, self.options.past)
         return examine(dims=dims, input_shapes=shapes, on_progress=on_progress, cancel=cancel)
 
     def stored(self) -> Info:
-        """Returns facts about the stored tensors only, which need no input."""
-        info = analyse.stored(self.loaded.meta(), source=self.source)
+        """Returns the facts that need no input: those about the stored tensors."""
+        info = analyse.describe_stored(self.loaded.meta(), source=self.source)
         model_info = replace(info.model, format=self.format)
         assumptions = {**info.assumptions, "weights": self.loaded.weights_text}
         is_random = self.loaded.weights_from == "random"
@@ -86,39 +96,40 @@ class TorchModel:
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
         """See `OpenedModel`."""
         if self._graph is None:
-            from explorer.engine.models.torch.onnx_export import exported_graph  # onnx
+            from explorer.engine.models.torch.onnx_export import export_graph  # imported on demand: loads onnx
 
             name = os.path.basename(self.source)
-            stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
-            self._graph = exported_graph(
-                self.loaded, self._bound(), os.path.join(folder, f"{stem}.onnx"), on_progress
-            )
+            stem = "".join(char if char.isalnum() or char in "-_" else "_" for char in name)
+            path = os.path.join(folder, f"{stem}.onnx")
+            self._graph = export_graph(self.loaded, self._bind_inputs(), path, on_progress)
         return self._graph
 
-    def _bound(self) -> BoundInputs:
+    def _bind_inputs(self) -> BoundInputs:
+        """Returns the inputs of the module at the shapes and sizes of the options."""
         return bind(self.loaded, self.options.input_shapes, self.options.dims)
 
     def runner(self) -> Callable[[Arrays], Arrays] | None:
         """See `OpenedModel`."""
-        return lambda arrays: run(self.loaded, self.loaded.bound or self._bound(), list(arrays))
+        return lambda arrays: run(self.loaded, self.loaded.bound or self._bind_inputs(), list(arrays))
 
     def bind_arrays(self, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> BoundInputs:
-        """Binds the inputs. If the module declares none, the types and shapes of the arrays are used.
+        """Returns the inputs of the module at the options, or else at the types and shapes of some arrays.
 
         Args:
-            shapes: Types and shapes of the arrays by name. The name of a single array does not matter.
+            shapes: Types and shapes of the arrays by input name. The name of a single array does not matter:
+                the array becomes the first argument of `forward`.
         """
         try:
-            return self._bound()
-        except Misuse:
+            return self._bind_inputs()
+        except Misuse:  # the options do not determine the inputs
             if len(shapes) == 1:
-                first = next(iter(inspect.signature(self.loaded.meta().forward).parameters), "x")
-                shapes = {first: next(iter(shapes.values()))}
+                first_name = next(iter(inspect.signature(self.loaded.meta().forward).parameters), "x")
+                shapes = {first_name: next(iter(shapes.values()))}
             return bind(self.loaded, {**self.options.input_shapes, **shapes}, {})
 
     @property
     def weights_note(self) -> str:
-        """Origin of the weights: 'random weights, seed 0'."""
+        """Origin of the weights, such as 'random weights, seed 0'."""
         text = self.loaded.weights_text
         if self.loaded.weights_from == "file":
             return f"weights {text}"
@@ -126,23 +137,26 @@ class TorchModel:
 
     @property
     def weights_notes(self) -> tuple[str, ...]:
-        """The note `weights_note`, and notes on missing or unexpected tensors once the model is built."""
-        of_file = self.loaded.notes if self.options.weights_file is not None else ()
-        return self.weights_note, *of_file
+        """The note `weights_note`, and the notes on missing or unexpected tensors of the weights file.
+
+        Notes on the file exist only after the model was built.
+        """
+        file_notes = self.loaded.notes if self.options.weights_file is not None else ()
+        return self.weights_note, *file_notes
 
     @property
     def replaced_weights(self) -> tuple[str, ...]:
-        """The notes `weights_notes` for random weights or weights from a file, and () for the model's own."""
+        """The notes `weights_notes`, or () if the model has its own weights."""
         return () if self.loaded.weights_from == "model" else self.weights_notes
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
-        model = torch_tensors.materialised(self.loaded, self._bound)
+        model = torch_tensors.build_with_weights(self.loaded, self._bind_inputs)
         return torch_tensors.stored(model), self.weights_notes
 
     def activations(self, request: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `OpenedModel`."""
-        from explorer.engine.values import torch_activations  # onnxruntime
+        from explorer.engine.values import torch_activations  # imported on demand: loads onnxruntime
 
         shapes, dims = self.options.input_shapes, self.options.dims
         return torch_activations.run(self.loaded, layers, request, dims=dims, input_shapes=shapes)
@@ -157,9 +171,9 @@ class TorchModel:
         self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]
     ) -> tuple[StepMemory, tuple[str, ...], tuple[str, ...]] | str:
         """See `OpenedModel`."""
-        paths = simulation.checkpointed(self.loaded, checkpoint)
+        paths = simulation.match_checkpoints(self.loaded, checkpoint)
         dims = self.options.dims if batch is None else {**self.options.dims, "batch": batch}
-        with training.batch_may_be_fixed(batch):
+        with training.name_batch_in_error(batch):
             bound_inputs = bind(self.loaded, self.options.input_shapes, dims)
         try:
             fact, notes = simulation.step_memory(self.loaded, bound_inputs, optimizer, paths)
@@ -167,42 +181,55 @@ class TorchModel:
             return str(error)
         return fact, paths, notes
 
-    def holding(self, loaded: LoadedModule) -> TorchModel:
-        """Returns the opened model with a changed module and the same inputs and options."""
-        copied_model = copy.copy(self)
-        copied_model.loaded, copied_model._graph = loaded, None
-        return copied_model
+    def copy_with(self, loaded: LoadedModule) -> TorchModel:
+        """Returns a copy of the opened model with another module and the same inputs and options."""
+        model = copy.copy(self)
+        model.loaded, model._graph = loaded, None
+        return model
 
     def node_figures(self) -> Mapping[str, Mapping[str, int | None]]:
-        """Returns figures of the nodes of the module's torch.export program, by their names."""
+        """Returns the figures of each node in the module's torch.export program, by node name."""
         return program_nodes(self.loaded, self.options)
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
-        """Returns () for torchvision models, and None for a user's callable, which may do anything."""
+        """Returns () for a torchvision model, which no file of the user determines.
+
+        The result is None for a user's callable, because its code may read any file, and with a weights file.
+        """
         return () if self.loaded.torchvision and self.options.weights_file is None else None
 
 
 class ModuleObject(TorchModel):
-    """An nn.Module object of a Python program. It is not changed."""
+    """An nn.Module object of a Python program. Explorer never changes the object.
+
+    Args:
+        module: The module.
+        inputs: Example inputs; see `loaded_module.wrap_module`.
+        options: Options of the user.
+    """
 
     def __init__(self, module: nn.Module, inputs: Any, options: OpenOptions) -> None:
         if not isinstance(module, nn.Module):
-            kind = type(module).__name__
-            raise Misuse(f"a {kind} is neither a path, a name nor an nn.Module", where="source")
+            type_name = type(module).__name__
+            raise Misuse(f"a {type_name} is neither a path, a name nor an nn.Module", where="source")
         if options.weights is not None:
             raise Misuse("an nn.Module object brings its own weights", where="weights", hint="leave it out")
         self.options = options
-        self.loaded = _with_file(torch_module.of(module, inputs), options)
+        self.loaded = _apply_weights_file(torch_module.wrap_module(module, inputs), options)
         self.source = self.loaded.source
         self._graph = None
 
 
-def _with_file(loaded: LoadedModule, options: OpenOptions) -> LoadedModule:
-    """Returns the model with the weights of the user's file, if there is one."""
+def _apply_weights_file(loaded: LoadedModule, options: OpenOptions) -> LoadedModule:
+    """Returns the module with the weights of the file in the options, or unchanged without a file.
+
+    Raises:
+        Misuse: The options name both a file and a set of weights, or the file holds no named tensors.
+        BadModel: The file cannot be read.
+    """
     if options.weights_file is None:
         return loaded
     if options.weights is not None:
-        raise Misuse(
-            "both say what the weights are", where="--weights, --weights-file", hint="give one of them"
-        )
-    return with_file(loaded, options.weights_file)
+        flags = "--weights, --weights-file"
+        raise Misuse("both options set the weights", where=flags, hint="leave out one of them")
+    return use_weights_file(loaded, options.weights_file)

@@ -173,7 +173,7 @@ def _with_names(request: ExportRequest, loaded: LoadedModule, bound_inputs: Boun
     return request
 
 
-def exported_graph(
+def export_graph(
     loaded: LoadedModule, bound_inputs: BoundInputs, path: str, on_progress: OnProgress = None
 ) -> Model:
     """Returns the model as an ONNX graph, which is written to `path`. See `export`."""

@@ -33,7 +33,7 @@ _WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 _HINT = "explorer layers FILE lists what it holds"
 
 
-def with_file(loaded: LoadedModule, path: str) -> LoadedModule:
+def use_weights_file(loaded: LoadedModule, path: str) -> LoadedModule:
     """Returns the model with the weights of a file.
 
     Tensors that the file lacks keep the values from the callable.

@@ -20,7 +20,7 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values.statistics import measure
 from explorer.engine.values.torch_activations import drawn_inputs, read_inputs
-from explorer.engine.values.torch_tensors import materialised, numbers_of
+from explorer.engine.values.torch_tensors import build_with_weights, numbers_of
 from explorer.facts import Progress, TensorInfo
 from explorer.facts.graph.fx import FxGraph, FxNode
 from explorer.host.optional_packages import error_line
@@ -67,7 +67,7 @@ def fx_graph(
             loaded, read_input(input), options.input_shapes, options.dims
         )
     if choices:
-        materialised(loaded, lambda: bound_inputs)  # raises if there are no values, or not enough memory
+        build_with_weights(loaded, lambda: bound_inputs)  # raises if there are no values, or not enough memory
         args, kwargs = bound_inputs.call(values)
     graph = trace_module(loaded, bound_inputs, args, kwargs, real=bool(choices))
     run = _Run(graph.module, choices, on_progress, cancel)
