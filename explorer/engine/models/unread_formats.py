@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 _TF2ONNX_COMMAND = "convert it to ONNX with the packages of the extra 'tensorflow': python -m tf2onnx.convert"
 _KERAS_HINT = f"{_TF2ONNX_COMMAND} --keras {{file}} --output model.onnx"
-_FROZEN_HINT = f"{_TF2ONNX_COMMAND} --graphdef {{file}} --output model.onnx --inputs INPUT:0 --outputs OUTPUT:0"
+_FROZEN_HINT = (
+    f"{_TF2ONNX_COMMAND} --graphdef {{file}} --output model.onnx --inputs INPUT:0 --outputs OUTPUT:0"
+)
 _CORE_ML_HINT = (
     "no tool converts Core ML to ONNX: export the original model, for example with"
     " torch.onnx.export(model, inputs, 'model.onnx')"
@@ -114,24 +116,34 @@ def _is_flax(probe: SourceProbe) -> bool:
 
 
 def _starts_msgpack_container(byte: int) -> bool:
-    """Whether a value with this first byte is a map, a list or an extension. Flax writes arrays as extensions."""
+    """Whether a value with this first byte is a map, a list or an extension.
+
+    Flax writes an array as an extension.
+    """
     return 0x80 <= byte <= 0x9F or 0xC7 <= byte <= 0xC9 or 0xD4 <= byte <= 0xD8 or 0xDC <= byte <= 0xDF
 
 
 UNREAD_FORMATS = (
     UnreadFormat("a Keras model", _KERAS_HINT, _is_keras, (".keras",)),
     UnreadFormat(
-        "a Keras model or another HDF5 file", _KERAS_HINT, _build_start_check(rb"\x89HDF\r\n\x1a\n"), (".h5", ".hdf5")
+        "a Keras model or another HDF5 file",
+        _KERAS_HINT,
+        _build_start_check(rb"\x89HDF\r\n\x1a\n"),
+        (".h5", ".hdf5"),
     ),
     UnreadFormat(
         "a Core ML model",
         _CORE_ML_HINT,
-        _build_start_check(rb"\x08[\x01-\x20]\x12[\x80-\xff]{0,4}[\x00-\x7f]\x0a[\x80-\xff]{0,4}[\x00-\x7f]\x0a"),
+        _build_start_check(
+            rb"\x08[\x01-\x20]\x12[\x80-\xff]{0,4}[\x00-\x7f]\x0a[\x80-\xff]{0,4}[\x00-\x7f]\x0a"
+        ),
         (".mlmodel",),
     ),
     UnreadFormat("an OpenVINO model", _OPENVINO_HINT, _is_openvino),
     UnreadFormat("an ExecuTorch program", _EXECUTORCH_HINT, _build_start_check(rb".{4}ET\d\d"), (".pte",)),
-    UnreadFormat("a TensorRT engine", _TENSORRT_HINT, _build_start_check(rb"[fp]trt"), (".engine", ".plan", ".trt")),
+    UnreadFormat(
+        "a TensorRT engine", _TENSORRT_HINT, _build_start_check(rb"[fp]trt"), (".engine", ".plan", ".trt")
+    ),
     UnreadFormat("an ncnn model", _NCNN_HINT, _build_start_check(rb"7767517\s")),
     UnreadFormat(
         "a zip archive with a TensorFlow Lite model",

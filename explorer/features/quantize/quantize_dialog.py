@@ -1,4 +1,7 @@
-"""Quantize dialog: asks for number formats and shows, while the user types, which layers take them."""
+"""Quantize dialog: asks for number formats and previews, while the user types, which layers take them.
+
+The preview is the engine's answer to the request in the fields, before any layer is changed.
+"""
 
 from __future__ import annotations
 
@@ -41,46 +44,51 @@ from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.option_field import STACKED, OptionField
 from explorer.tui.widgets.text_input import text_input
 
-AskChoice = Callable[[QuantizeSpec], Awaitable[Quantization]]
+PreviewFunction = Callable[[QuantizeSpec], Awaitable[Quantization]]
+"""Async function that returns which layers take the formats of a spec."""
 
 FORMATS = (
     *("int8", "int4", "fixed8.4", "fixed16.8", "mxfp8", "mxfp6", "mxfp4", "mxint8", "uint8", "int16"),
     *("float8e4m3", "float8e5m2", "float16", "bfloat16", "floatE3M2", "float32"),
 )
-"""Format names in the lists; the user can type further names."""
+"""Format names in the lists of weights and inputs. The user can type further names."""
 WEIGHTS = (*FORMATS, "ternary", "binary")
 SAME = "as weights"
 BIASES = ("auto", "float32", "float16", "bfloat16", "fixed16.8")
 _SCALES = group_of(QuantizeSpec, "scales")
 _BLOCKS = option_of(QuantizeSpec, "block").declared.words
 _ZEROS = {"auto": None, "0": True, "any": False}
-_BEFORE = "as before"
-_PAUSE = 0.15
-"""Delay in seconds after the last key before the choice is computed again."""
-_FEW_LINES = 3
+_AS_BEFORE = "as before"
+_TYPING_PAUSE = 0.15
+"""Seconds without a key press after which the preview is computed again."""
+_MAX_ERROR_LINES = 3
 """Maximum number of lines of an error in a dialog too small for the layer list."""
+_MAX_LAYER_ROWS = 20
+"""Maximum height of the layer list."""
+_DIALOG_SHARE = 0.94
+"""Share of the screen's height for the dialog: `max-height` of other dialogs in `dialogs.tcss`."""
 _SECOND_LABEL_WIDTH = 9
 """Width of the label of the second field in a row, in cells."""
-_WRITTEN = tuple(form for form in get_args(QuantizeForm) if form != "torchao")
+_FORMS = tuple(form for form in get_args(QuantizeForm) if form != "torchao")
 """Forms that a state of the history can have."""
 
 
 class QuantizeDialog(Dialog[QuantizeRequest]):
-    """Ask for number formats.
+    """Dialog for the number formats of a model. Its result is the request in the fields.
 
     Args:
-        ask_choice: Async function that asks the engine for the choice under a spec.
+        preview: Function that asks the engine which layers take the formats of a spec.
         layers: Layer or layer group under the tree's cursor, with all layers inside it.
         by_value: Whether the rows are values of a graph; see `names_in`.
-        last: Initial content of the fields, or None for the defaults.
+        last: Request with the initial content of the fields, or None for the defaults.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "apply", show=False, priority=True),
         Binding("up", "app.focus_previous", show=False),
         Binding("down", "app.focus_next", show=False),
-        Binding("pageup", "choice_page(-1)", show=False),
-        Binding("pagedown", "choice_page(1)", show=False),
+        Binding("pageup", "scroll_layers(-1)", show=False),
+        Binding("pagedown", "scroll_layers(1)", show=False),
     ]
     TITLE_TEXT = "Quantize"
     HINT = "↑↓←→ choose, or type · Enter apply · Esc"
@@ -91,26 +99,26 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
 
     def __init__(
         self,
-        ask_choice: AskChoice,
+        preview: PreviewFunction,
         layers: Sequence[Layer],
         *,
         by_value: bool = True,
         last: QuantizeRequest | None = None,
     ) -> None:
         super().__init__()
-        self._ask_choice, self._chosen, self._by_value = ask_choice, layers, by_value
+        self._compute_preview, self._cursor_layers, self._by_value = preview, layers, by_value
         self._last = last or QuantizeRequest(QuantizeSpec(form="fast"))
-        self._all_choices: Quantization | None = None
-        self._request: QuantizeRequest | None = None
-        self._asking = self._entered = False
-        self.choice: Quantization | None = None
-        self._room, self._small = 2, False
+        self._full_preview: Quantization | None = None  # preview for all layers, whatever the fields contain
+        self._has_preview = False  # whether the first preview was shown
+        self._previewed: QuantizeRequest | None = None  # request of the displayed preview
+        self._is_computing = self._apply_when_ready = False
+        self._list_height, self._is_small = 2, False
 
     def body(self) -> ComposeResult:
         """Yield the fields, the headline, the layer list and the line about one layer."""
         spec = self._last.spec
         input_format = SAME if spec.input == spec.weight else spec.input
-        zeros = next(word for word, value in _ZEROS.items() if value is spec.symmetric)
+        zero_word = next(word for word, value in _ZEROS.items() if value is spec.symmetric)
         yield ComboField("weights", WEIGHTS, spec.weight, id="weight")
         yield ComboField("inputs", (SAME, *FORMATS), input_format, id="input")
         with Horizontal(classes="form-row"):
@@ -126,13 +134,15 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             for option in _SCALES:
                 value = getattr(spec, option.name)
                 yield OptionField(option.declared.label, option.declared.words, value, id=option.name)
-            yield OptionField("zero", tuple(_ZEROS), zeros, id="symmetric", label_width=_SECOND_LABEL_WIDTH)
-        kept_words = (_BEFORE,) if spec.ops or spec.sites else ()
-        yield ComboField("layers", ("all", "this", "its kind", *kept_words), id="layers")
+            yield OptionField(
+                "zero", tuple(_ZEROS), zero_word, id="symmetric", label_width=_SECOND_LABEL_WIDTH
+            )
+        last_words = (_AS_BEFORE,) if spec.ops or spec.sites else ()
+        yield ComboField("layers", ("all", "this", "its kind", *last_words), id="layers")
         with Horizontal(classes="form-row"):
             yield Static("calibrate", classes="form-label", markup=False)
-            typed = samples_text(self._last.calibrate, self._last.draws)
-            yield text_input(typed, placeholder=SAMPLES_HINT, id="calibrate")
+            samples = format_samples(self._last.calibrate, self._last.draws)
+            yield text_input(samples, placeholder=SAMPLES_HINT, id="calibrate")
         with Horizontal(classes="form-row"):
             yield Static("seed", classes="form-label", markup=False)
             seed = str(self._last.seed or "")
@@ -146,56 +156,62 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             yield AccumulatorField(
                 spec.accumulator, id="quantize-accumulator", label_width=_SECOND_LABEL_WIDTH
             )
-        yield OptionField("written", _WRITTEN, spec.form, id="form")
+        yield OptionField("written", _FORMS, spec.form, id="form")
         yield LineView(id="plan", focusable=False)
-        yield LineView(id="choice-head", focusable=False)
+        yield LineView(id="layers-head", focusable=False)
         yield QuantizedLayers(id="figures")
         yield LineView(id="about", focusable=False)
 
     def on_mount(self) -> None:
-        """Fill the fields and compute the first choice."""
-        self._fit()
+        """Fill the fields and compute the first preview."""
+        self._fit_layer_list()
         if self._last.spec.ops or self._last.spec.sites:
-            self.query_one("#layers", ComboField).take(_BEFORE)
+            self.query_one("#layers", ComboField).take(_AS_BEFORE)
         self.query_one("#weight").focus()
-        self._ask()
+        self._schedule_preview()
 
     def on_resize(self) -> None:
         """Adapt the height of the layer list."""
-        self._fit()
+        self._fit_layer_list()
 
-    def _fit(self) -> None:
-        # the dialog needs two borders, 9 or 13 rows of fields, a headline and a line about one layer
-        room = int(self.app.size.height * 0.94) - (17 if self.stacks_fields else 13)
-        figures, plan = self.query_one(QuantizedLayers), self.query_one("#plan")
-        self.query_one("#choice-head").display = room > 3
-        self.query_one("#about").display = room > 2
-        self._room, self._small = max(1, min(20, room - 2)), room < _FEW_LINES
-        rows = len(self._all_choices.layers) if self._all_choices is not None else self._room
-        figures.styles.height = min(self._room, rows)
-        plan.set_class(room > 6, "roomy")
-        plan.styles.max_height = 2 if room < 2 else None
+    def _fit_layer_list(self) -> None:
+        """Give the layer list the free lines of the dialog, and hide other parts if there are too few."""
+        field_rows = 13 if self.stacks_fields else 9
+        other_rows = 4  # two borders, a headline and a line about one layer
+        free_lines = int(self.app.size.height * _DIALOG_SHARE) - field_rows - other_rows
+        layer_list, plan = self.query_one(QuantizedLayers), self.query_one("#plan")
+        # a small dialog hides the header of the list first, then the line about a layer
+        self.query_one("#layers-head").display = free_lines > 3
+        self.query_one("#about").display = free_lines > 2
+        self._list_height = max(1, min(_MAX_LAYER_ROWS, free_lines - 2))
+        self._is_small = free_lines < _MAX_ERROR_LINES
+        row_count = len(self._full_preview.layers) if self._full_preview is not None else self._list_height
+        layer_list.styles.height = min(self._list_height, row_count)
+        plan.set_class(free_lines > 6, "roomy")
+        plan.styles.max_height = 2 if free_lines < 2 else None
 
     @on(Input.Changed, "#quantize-config")
     def _load_config(self) -> None:
         """Fill the fields from the config file as soon as a file of the typed name exists."""
-        if (path := self._config) and os.path.isfile(path):
+        if (path := self._config_path) and os.path.isfile(path):
             try:
                 self._show_spec(spec_of(path, {}))
             except ExplorerError:
-                pass  # the next choice reports the error
-        if self.choice is not None:
-            self._ask()
+                pass  # the next preview reports the error
+        if self._has_preview:
+            self._schedule_preview()
 
     @property
-    def _config(self) -> str:
+    def _config_path(self) -> str:
+        """Path of the config file; '' for none."""
         return os.path.expanduser(self.query_one("#quantize-config", Input).value.strip())
 
     def _show_spec(self, spec: QuantizeSpec) -> None:
+        """Fill the fields with the values of a spec."""
         self._last = replace(self._last, spec=spec)
         layers = self.query_one("#layers", ComboField)
         if spec.ops or spec.sites:
-            layers.set_words([*layers.words[:3], _BEFORE])
+            layers.set_words([*layers.words[:3], _AS_BEFORE])
         words = {
             "weight": spec.weight,
             "input": SAME if spec.input == spec.weight else spec.input,
@@ -203,195 +219,217 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             "quantize-block": str(spec.block or _BLOCKS[0]),
             "quantize-accumulator": AccumulatorField.word_of(spec.accumulator),
             "calibrator": f"{spec.percentile:g}" if spec.calibrator == "percentile" else spec.calibrator,
-            "layers": _BEFORE if spec.ops or spec.sites else layers.words[0],
+            "layers": _AS_BEFORE if spec.ops or spec.sites else layers.words[0],
         }
-        for id, value in words.items():
-            field = self.query_one(f"#{id}", ComboField)
-            field.take(value)
-            field.refresh()
-        zeros = next(word for word, value in _ZEROS.items() if value is spec.symmetric)
+        for id, word in words.items():
+            combo_field = self.query_one(f"#{id}", ComboField)
+            combo_field.take(word)
+            combo_field.refresh()
+        zero_word = next(word for word, value in _ZEROS.items() if value is spec.symmetric)
         scales = {option.name: getattr(spec, option.name) for option in _SCALES}
-        for id, value in {**scales, "symmetric": zeros, "form": spec.form}.items():
-            option = self.query_one(f"#{id}", OptionField)
-            option.index = option.words.index(value)
-            option.refresh()
+        for id, word in {**scales, "symmetric": zero_word, "form": spec.form}.items():
+            option_field = self.query_one(f"#{id}", OptionField)
+            option_field.index = option_field.words.index(word)
+            option_field.refresh()
 
     @on(OptionField.OptionChanged)
-    def _ask(self) -> None:
-        self._request = None  # the displayed choice is outdated
-        self._asking, self._entered = True, False
-        self.run_worker(self._refresh_choice(), group="choice", exclusive=True, exit_on_error=False)
+    def _schedule_preview(self) -> None:
+        """Compute the preview for the fields in the background, in place of an unfinished one."""
+        self._previewed = None  # the displayed preview is outdated
+        self._is_computing, self._apply_when_ready = True, False
+        self.run_worker(self._refresh_preview(), group="preview", exclusive=True, exit_on_error=False)
 
-    async def _refresh_choice(self) -> None:
-        await asyncio.sleep(_PAUSE if self.choice is not None else 0)
+    async def _refresh_preview(self) -> None:
+        """Compute and show the preview for the fields, or the error in them."""
+        await asyncio.sleep(_TYPING_PAUSE if self._has_preview else 0)
         try:
-            if self._all_choices is None:
-                self._say("asking the engine…", "dim")
-                self._all_choices = await self._ask_choice(QuantizeSpec(ops=("*",)))
-                self._name_layers(self._all_choices.layers)
-            request = self.request()
-            choice = self.choice = await self._ask_choice(request.spec)
+            if self._full_preview is None:
+                self._show_message("asking the engine…", "dim")
+                self._full_preview = await self._compute_preview(QuantizeSpec(ops=("*",)))
+                self._show_layer_counts(self._full_preview.layers)
+            request = self.build_request()
+            preview = await self._compute_preview(request.spec)
         except Cancelled:
             return
         except ExplorerError as error:
-            self._asking = self._entered = False
-            self._say(without_options(error), "bad")
-            self._show_rows(())
+            self._is_computing = self._apply_when_ready = False
+            self._show_message(without_options(error), "bad")
+            self._show_layers(())
             return
-        self._request, self._asking = request, False
-        self._fit()
-        if self._entered:
+        self._previewed, self._is_computing, self._has_preview = request, False, True
+        self._fit_layer_list()
+        if self._apply_when_ready:
             self.action_apply()
             return
         self.query_one(QuantizedLayers).display = True
-        self.query_one("#plan", LineView).show(lambda width: _headline(choice, width))
-        self._show_rows(choice.layers)
+        self.query_one("#plan", LineView).show(lambda width: _format_headline(preview, width))
+        self._show_layers(preview.layers)
 
-    def _show_rows(self, rows: Sequence[QuantizedLayer]) -> None:
-        figures = self.query_one(QuantizedLayers)
-        figures.take(rows)
-        self.query_one("#choice-head", LineView).show(lambda width: [figures.title(width)])
+    def _show_layers(self, layers: Sequence[QuantizedLayer]) -> None:
+        """Show layers in the list, and the line about the first of them."""
+        layer_list = self.query_one(QuantizedLayers)
+        layer_list.take(layers)
+        self.query_one("#layers-head", LineView).show(lambda width: [layer_list.title(width)])
         self._show_layer()
 
     @on(LineList.RowHighlighted)
     def _show_layer(self) -> None:
+        """Show the line about the layer under the list's cursor."""
         layer = self.query_one(QuantizedLayers).current
         text = "" if layer is None else layer.reason or layer_summary(layer)
         role = "warn" if layer is not None and layer.reason else "dim"
         self.query_one("#about", LineView).show(lambda width: [cut(((f" {safe(text)}", role),), width)])
 
-    def _name_layers(self, all_layers: Sequence[QuantizedLayer]) -> None:
-        chosen_names, ops = self._names_and_operators(all_layers)
-        kin = sum(layer.op in ops for layer in all_layers)
-        counts = zip(("all", "this", "its kind"), (len(all_layers), len(chosen_names), kin), strict=True)
-        self._fit()
+    def _show_layer_counts(self, all_layers: Sequence[QuantizedLayer]) -> None:
+        """Add the number of layers to each word of the layers field: 'all 12', 'this 1', 'its kind 5'."""
+        names, ops = self._find_cursor_layers(all_layers)
+        same_op_count = sum(layer.op in ops for layer in all_layers)
+        counts = {"all": len(all_layers), "this": len(names), "its kind": same_op_count}
+        self._fit_layer_list()
         field = self.query_one("#layers", ComboField)
-        field.set_words([*(f"{word} {count:,}" for word, count in counts), *field.words[3:]])
+        field.set_words([*(f"{word} {count:,}" for word, count in counts.items()), *field.words[3:]])
 
-    def _names_and_operators(self, all_layers: Sequence[QuantizedLayer]) -> tuple[list[str], list[str]]:
+    def _find_cursor_layers(self, all_layers: Sequence[QuantizedLayer]) -> tuple[list[str], list[str]]:
         """Return the names of the layers under the tree's cursor, and their operators."""
-        names = names_in(self._chosen, [layer.name for layer in all_layers], by_value=self._by_value)
+        names = names_in(self._cursor_layers, [layer.name for layer in all_layers], by_value=self._by_value)
         name_set = set(names)
         return names, list(dict.fromkeys(layer.op for layer in all_layers if layer.name in name_set))
 
-    def _say(self, text: str, role: str) -> None:
-        """Show a text instead of the choice; an error is cut to the available lines."""
-        plan, small = self.query_one("#plan", LineView), self._small
-        self.query_one(QuantizedLayers).display = not (small and role == "bad")
-        room = _FEW_LINES if small else None
-        plan.styles.max_height = room
+    def _show_message(self, text: str, role: str) -> None:
+        """Show a text in place of the headline. A small dialog shows its first lines only."""
+        plan, is_small = self.query_one("#plan", LineView), self._is_small
+        self.query_one(QuantizedLayers).display = not (is_small and role == "bad")
+        max_lines = _MAX_ERROR_LINES if is_small else None
+        plan.styles.max_height = max_lines
 
-        def lines(width: int) -> Sequence[Line]:
-            wrapped = wrap(((safe(text), role),), width) or [BLANK]
-            if room is None or len(wrapped) <= room:
-                return wrapped
-            return [
-                *wrapped[: room - 1],
-                cut(((" ".join(_text(line) for line in wrapped[room - 1 :]), role),), width),
-            ]
+        def format_lines(width: int) -> Sequence[Line]:
+            lines = wrap(((safe(text), role),), width) or [BLANK]
+            if max_lines is None or len(lines) <= max_lines:
+                return lines
+            rest = " ".join(_join_text(line) for line in lines[max_lines - 1 :])
+            return [*lines[: max_lines - 1], cut(((rest, role),), width)]
 
-        plan.show(lines)
+        plan.show(format_lines)
 
-    def _value(self, id: str) -> str:
+    def _read_field(self, id: str) -> str:
+        """Return the value of the field with an ID."""
         return self.query_one(f"#{id}", OptionField).value
 
-    def request(self) -> QuantizeRequest:
+    def build_request(self) -> QuantizeRequest:
         """Return the request that the fields describe.
 
         Raises:
-            ExplorerError: A field is invalid, or none of the chosen layers can be quantized.
+            ExplorerError: A field is invalid, or none of the selected layers can be quantized.
         """
-        weight, input_format, ranges = self._value("weight"), self._value("input"), self._value("calibrator")
-        ops, sites = self._layers()
+        weight, input_format = self._read_field("weight"), self._read_field("input")
+        ops, sites = self._read_layers()
         values: dict[str, Any] = dict(
             weight=weight,
             input=weight if input_format == SAME else input_format,
-            bias=self._value("bias"),
-            **{option.name: self._value(option.name) for option in _SCALES},
-            symmetric=_ZEROS[self._value("symmetric")],
-            block=self._block(),
+            bias=self._read_field("bias"),
+            **{option.name: self._read_field(option.name) for option in _SCALES},
+            symmetric=_ZEROS[self._read_field("symmetric")],
+            block=self._read_block(),
             accumulator=self.query_one(AccumulatorField).bits,
-            form=self._value("form"),
+            form=self._read_field("form"),
             ops=ops,
             sites=sites,
-            **_calibrator(ranges),
+            **_parse_ranges(self._read_field("calibrator")),
         )
         last_spec = self._last.spec
-        for name in ("unsaturated", "bias_correction"):  # these options belong to one form only
+        for name in ("unsaturated", "bias_correction"):
+            # these options have no field, and another form may not support them
             values[name] = getattr(last_spec, name) and last_spec.form == values["form"]
         calibrate, seed = (self.query_one(f"#{id}", Input).value for id in ("calibrate", "quantize-seed"))
-        return replace(self._last, spec=self._spec(values), **samples_of(calibrate, seed))
+        return replace(self._last, spec=self._merge_config(values), **parse_samples(calibrate, seed))
 
-    def _spec(self, values: dict[str, Any]) -> QuantizeSpec:
-        """Return the spec of the fields. Fields that differ from the named config file override it."""
-        spec, path = self._last.spec, self._config
+    def _merge_config(self, values: dict[str, Any]) -> QuantizeSpec:
+        """Return the spec of the config file, with the fields that differ from it.
+
+        Without a config file, it is the last spec with the fields. Rules that the user made by hand remain in
+        both cases.
+
+        Args:
+            values: Fields of the spec by name, as the dialog shows them.
+        """
+        spec, path = self._last.spec, self._config_path
         if not path and not spec.config:
             return replace(spec, **values)
-        hands = tuple(rule for rule in spec.rules if rule.origin == BY_HAND)
-        if not path:
-            return replace(QuantizeSpec(), **values, rules=hands)
-        file = spec_of(path, {})
-        overrides = {name: value for name, value in values.items() if value != getattr(file, name)}
+        manual_rules = tuple(rule for rule in spec.rules if rule.origin == BY_HAND)
+        if not path:  # the user emptied the field, so the rules of the last config file go
+            return replace(QuantizeSpec(), **values, rules=manual_rules)
+        file_spec = spec_of(path, {})
+        overrides = {name: value for name, value in values.items() if value != getattr(file_spec, name)}
         merged = spec_of(path, overrides)
-        return replace(merged, rules=(*hands, *merged.rules))
+        return replace(merged, rules=(*manual_rules, *merged.rules))
 
-    def _block(self) -> int:
-        typed = self._value("quantize-block")
+    def _read_block(self) -> int:
+        """Return the block size; 0 for none.
+
+        Raises:
+            Misuse: The field is no valid block size.
+        """
+        typed = self._read_field("quantize-block")
         if typed == "none":
             return 0
-        value: int = checked("block", int(typed) if typed.isdecimal() else typed, "block")
-        return value
+        size: int = checked("block", int(typed) if typed.isdecimal() else typed, "block")
+        return size
 
-    def _layers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return globs for operators, and globs for layer names."""
+    def _read_layers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the globs for operators and the globs for layer names. Without globs, all layers match.
+
+        Raises:
+            Misuse: None of the layers under the tree's cursor can be quantized.
+        """
         field = self.query_one("#layers", ComboField)
         if field.typed:
-            return (), _sites(field.typed)
+            return (), _split_names(field.typed)
         if field.index == 0:
             return (), ()
-        if field.value == _BEFORE:
+        if field.value == _AS_BEFORE:
             return self._last.spec.ops, self._last.spec.sites
-        names, ops = self._names_and_operators(
-            self._all_choices.layers if self._all_choices is not None else ()
-        )
+        all_layers = self._full_preview.layers if self._full_preview is not None else ()
+        names, ops = self._find_cursor_layers(all_layers)
         if not names:
-            where = self._chosen[0].path if self._chosen else "no layer"
+            where = self._cursor_layers[0].path if self._cursor_layers else "no layer"
             raise Misuse("no layer here multiplies or holds weights", where=where)
         return (tuple(ops), ()) if field.index == 2 else ((), tuple(map(glob.escape, names)))
 
-    def action_choice_page(self, step: int) -> None:
+    def action_scroll_layers(self, step: int) -> None:
         """Scroll the layer list by one page."""
         self.query_one(QuantizedLayers).action_page(step)
 
     def action_apply(self) -> None:
-        """Close the dialog with the request, as soon as the choice for it is computed."""
-        if self._request is not None:
-            self.dismiss(
-                self.request()
-            )  # read the fields again: samples do not affect the choice, so they may be newer
-        elif self._asking:
-            self._entered = True
-            self._say("waiting for the choice, then it begins", "dim")
+        """Close the dialog with the request, as soon as the preview for it is computed."""
+        if self._previewed is not None:
+            # samples do not change the preview, so their fields may be newer than the previewed request
+            self.dismiss(self.build_request())
+        elif self._is_computing:
+            self._apply_when_ready = True
+            self._show_message("quantization begins as soon as the layers are known", "dim")
         else:
             self.app.bell()  # the displayed error explains why
 
 
-def _text(line: Line) -> str:
+def _join_text(line: Line) -> str:
+    """Return the text of a line without roles."""
     return "".join(part[0] for part in line)
 
 
-def _sites(typed: str) -> tuple[str, ...]:
-    """Split comma-separated names and globs; a regular expression or a filter stays whole."""
+def _split_names(typed: str) -> tuple[str, ...]:
+    """Return the comma-separated names and globs in a text. A regular expression or a filter stays whole."""
     if typed.startswith("re:") or is_query(typed):
         return (typed,)
     return tuple(name for part in typed.split(",") if (name := part.strip()))
 
 
-def _calibrator(typed: str) -> dict[str, Any]:
-    """Parse the field `ranges by`: the name of a calibrator, or a number as percentile.
+def _parse_ranges(typed: str) -> dict[str, Any]:
+    """Return `calibrator` and `percentile` of a spec for a text of the field `ranges by`.
+
+    The text is the name of a calibrator, or a number: the percentile.
 
     Raises:
-        Misuse: The text is not one of the accepted words.
+        Misuse: The text is neither the name of a calibrator nor a valid percentile.
     """
     try:
         percent = float(typed)
@@ -400,28 +438,32 @@ def _calibrator(typed: str) -> dict[str, Any]:
     return {"calibrator": "percentile", "percentile": checked("percentile", percent, "ranges by")}
 
 
-def _headline(choice: Quantization, width: int) -> list[Line]:
-    """Summarize how many layers take a format, and how much smaller the model becomes."""
-    changed_count = sum(not layer.reason for layer in choice.layers)
+def _format_headline(preview: Quantization, width: int) -> list[Line]:
+    """Return the lines that say how many layers take a format, and how much smaller the model becomes."""
+    changed_count = sum(not layer.reason for layer in preview.layers)
     rows = (
-        Field("modules" if choice.modules else "layers", f"{changed_count:,} of {len(choice.layers):,}"),
-        *totals(choice).rows,
+        Field("modules" if preview.modules else "layers", f"{changed_count:,} of {len(preview.layers):,}"),
+        *totals(preview).rows,
     )
     return side_by_side(Fields(rows), width)
 
 
 DRAWS = 4
-"""Number of random inputs if the field is empty."""
+"""Number of random inputs if the field `calibrate` is empty."""
 SAMPLES_HINT = f"{DRAWS} random inputs; another number, an .npz, a folder"
 
 
-def samples_text(calibrate: str, draws: int) -> str:
-    """Return the text of the samples field; '' for the default."""
+def format_samples(calibrate: str, draws: int) -> str:
+    """Return the text of the field `calibrate`: a path, a number of random inputs, or '' for the default."""
     return calibrate or (str(draws) if draws != DRAWS else "")
 
 
-def samples_of(typed: str, seed: str) -> dict[str, Any]:
-    """Parse the fields into `calibrate`, `draws` and `seed` of a request.
+def parse_samples(typed: str, seed: str) -> dict[str, Any]:
+    """Return `calibrate`, `draws` and `seed` of a request for the texts of two fields.
+
+    Args:
+        typed: Text of the field `calibrate`.
+        seed: Text of the field `seed`.
 
     Raises:
         Misuse: The seed is not a whole number.

@@ -16,7 +16,7 @@ from explorer.facts import Edges, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.quantize import FormatCost, FormatSweepSpec
 from explorer.facts.sweep import SweepSpec, combinations, tiles_of
-from explorer.features.quantize.quantize_dialog import SAMPLES_HINT, samples_of, samples_text
+from explorer.features.quantize.quantize_dialog import SAMPLES_HINT, format_samples, parse_samples
 from explorer.settings.machines import with_buffer
 from explorer.settings.parse import parse_sizes, parse_tiles, path_word
 from explorer.settings.quantize import parse_formats
@@ -192,7 +192,7 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
             yield from self.pair_entry(" dB, least", _number(spec.snr), "none", "sensitivity-snr")
         saved = next(word for word, cost in COSTS.items() if cost == spec.cost)
         yield OptionField("to save", tuple(COSTS), saved, id="sensitivity-cost")
-        calibrate = samples_text(spec.calibrate, spec.draws)
+        calibrate = format_samples(spec.calibrate, spec.draws)
         yield from self.entry("calibrate", calibrate, SAMPLES_HINT, "sensitivity-calibrate")
         with Horizontal(classes="form-row"):
             yield from self.pair_entry("seed", str(spec.seed or ""), "0", "sensitivity-seed")
@@ -221,7 +221,7 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
             bits=_limit(self.text_of("sensitivity-bits"), "bits"),
             snr=_limit(self.text_of("sensitivity-snr"), "dB"),
             cost=COSTS[self.query_one("#sensitivity-cost", OptionField).value],
-            **samples_of(self.text_of("sensitivity-calibrate"), self.text_of("sensitivity-seed")),
+            **parse_samples(self.text_of("sensitivity-calibrate"), self.text_of("sensitivity-seed")),
         )
         return FormatSweepRequest(spec, os.path.expanduser(self.text_of("sensitivity-kept").strip()))
 

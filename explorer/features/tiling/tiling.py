@@ -23,7 +23,7 @@ from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model
-from explorer.engine.proof.sites.recovery import recover_plan, merge_earlier_plans
+from explorer.engine.proof.sites.recovery import merge_earlier_plans, recover_plan
 from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.cost.formulas import with_formulas
 from explorer.engine.tiling.layers import with_sites_found

@@ -38,11 +38,11 @@ _FOREIGN_TENSOR = (
     " lower bounds"
 )
 _STARTED_WORK = (
-    "the model starts work in another thread or process, where operators are not counted: the figures are lower"
-    " bounds"
+    "the model starts work in another thread or process, where operators are not counted: the figures are"
+    " lower bounds"
 )
 _OUTSIDE_TORCH = (
-    "numbers leave torch as {form}, and computation outside torch is not counted: the figures are lower bounds"
+    "numbers leave torch as {form}, and work outside torch is not counted: the figures are lower bounds"
 )
 _DEFERRED = "the model returns a {type}, which computes when it is read: the figures are lower bounds"
 _NO_TENSOR = "the model returns a {type} without a tensor: its later computation is not counted"
@@ -94,7 +94,7 @@ class UnseenWork:
         self._first_read: tuple[str, str] | None = None
         self._read_count = 0  # numbers that Python or NumPy read
         self._arrays: list[_Array] = []
-        # reads whose numbers may still return unchanged: by array index, or by a negative key without an array
+        # reads whose numbers may return unchanged, by the index of the array; negative keys have no array
         self._pending_reads: dict[int, tuple[str, str, str]] = {}
         self._reads_by_place: Counter[tuple[str, CodeType, int]] = Counter()
 

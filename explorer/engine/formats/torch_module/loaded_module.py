@@ -331,7 +331,7 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
         )
     loaded = LoadedModule(source, lambda: nn.Identity(), f"random, seed {seed}", seed, weights_from="random")
     if isinstance(target, nn.Module):
-        return of(target, source=source)
+        return wrap_module(target, source=source)
 
     def build() -> nn.Module:
         result = target()

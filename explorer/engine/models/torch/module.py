@@ -1,7 +1,7 @@
-"""PyTorch module as an opened model. It comes from a torchvision name, a Python callable, or a Python program.
+"""PyTorch module as an opened model: a torchvision model, the result of a callable, or an nn.Module object.
 
-Imports that few methods need (onnx, onnxruntime) are inside these methods, because such an import takes longer
-than the analysis of a small model.
+Few methods need onnx and onnxruntime. They import these packages themselves, because such an import takes
+longer than the analysis of a small model.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ class TorchModel:
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
         """See `OpenedModel`."""
         if self._graph is None:
-            from explorer.engine.models.torch.onnx_export import export_graph  # imported on demand: loads onnx
+            from explorer.engine.models.torch.onnx_export import (
+                export_graph,
+            )  # imported on demand: loads onnx
 
             name = os.path.basename(self.source)
             stem = "".join(char if char.isalnum() or char in "-_" else "_" for char in name)

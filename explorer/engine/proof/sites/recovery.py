@@ -67,7 +67,5 @@ def _parse_plan(text: str) -> Plan | None:
         return None
     if min(*plan.tile, *(size for site in sites for size in site.tile)) < 1:
         return None  # every axis of a tile has at least one element
-    macs = sum(
-        site.batch * site.M * site.K * site.N if site.macs is None else site.macs for site in sites
-    )
+    macs = sum(site.batch * site.M * site.K * site.N if site.macs is None else site.macs for site in sites)
     return replace(plan, sites=sites, products=sum(site.products for site in sites), macs=macs)

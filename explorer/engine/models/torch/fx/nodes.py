@@ -67,7 +67,9 @@ def fx_graph(
             loaded, read_input(input), options.input_shapes, options.dims
         )
     if choices:
-        build_with_weights(loaded, lambda: bound_inputs)  # raises if there are no values, or not enough memory
+        build_with_weights(
+            loaded, lambda: bound_inputs
+        )  # raises if there are no values, or not enough memory
         args, kwargs = bound_inputs.call(values)
     graph = trace_module(loaded, bound_inputs, args, kwargs, real=bool(choices))
     run = _Run(graph.module, choices, on_progress, cancel)
