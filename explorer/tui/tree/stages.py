@@ -1,4 +1,4 @@
-"""Columns of a split in the layer tree: the stage of a row, and the bytes transferred by a cut before the row.
+"""Columns of a split in the layer tree: the stage of a row, and the bytes transferred by a cut before it.
 
 The stage column shows the stage of the row's operators: '2', or '1-3' for a group in several stages. The
 positions of the layers do not depend on the cuts, so moving a cut changes only `StageRows.places`.

@@ -23,7 +23,7 @@ from torchvision.models import WeightsEnum  # noqa: E402
 
 from explorer.engine.compat import torchvision as patches  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine  # noqa: E402
-from explorer.engine.formats.torch_module.loaded_module import load, of  # noqa: E402
+from explorer.engine.formats.torch_module.loaded_module import load, wrap_module  # noqa: E402
 from explorer.facts import Analysis  # noqa: E402
 
 ROUNDED = 0.0005e9 + 1
@@ -115,7 +115,9 @@ def test_a_listed_model_is_analysed_and_has_its_published_figures(name: str) -> 
             same = size, repr(module)
             if same not in known:
                 example = [torch.empty((*i.shape[:-2], *size), device="meta") for i in inputs]
-                known[same] = examine(of(module, [example] if ".detection" in family else example)).analysis
+                known[same] = examine(
+                    wrap_module(module, [example] if ".detection" in family else example)
+                ).analysis
         else:
             same = size, ""
             if same not in known:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.torch_files.checkpoint_modules import Checkpoint
-from explorer.engine.formats.torch_module.loaded_module import LoadedModule, of
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule, wrap_module
 from explorer.engine.formats.torch_replay import exported_program, torchscript
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.torch.module import TorchModel
@@ -89,7 +89,7 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
     module = _module_at(loaded, path)
     if module is None:
         raise BadModel(f"there is no nn.Module at '{path}' once it is loaded", where=source)
-    model = of(module, source=source)
+    model = wrap_module(module, source=source)
     if len(checkpoint.whole) > 1:
         model.notes = (f"the file holds {len(checkpoint.whole):,} modules; this is the first, '{path}'",)
     return RebuiltModule("checkpoint", source, options, model)

@@ -1,9 +1,10 @@
 """QONNX's quantizers IntQuant, FloatQuant and BipolarQuant as ONNX functions of standard operators.
 
 Specification: https://github.com/fastmachinelearning/qonnx/tree/main/docs/qonnx-custom-ops. The functions
-compute in float32, in the same order as QONNX's code. They support one rounding mode, half to even. They differ
-in one result: if x / scale is infinite, FloatQuant saturates here and returns NaN in QONNX. Codes of more than
-24 bits (an int32 bias) are rounded, because a float32 has 24 significant bits.
+compute in float32, in the same order as QONNX's code. They support one rounding mode, half to even.
+
+They differ from QONNX in one case: if x / scale is infinite, FloatQuant saturates here, and returns NaN there.
+Codes of more than 24 bits (an int32 bias) are rounded, because a float32 has 24 significant bits.
 """
 
 from __future__ import annotations

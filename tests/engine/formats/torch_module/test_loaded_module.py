@@ -21,7 +21,7 @@ from explorer.engine.costs.onnx import analyse as onnx_model  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine  # noqa: E402
 from explorer.engine.costs.torch.signature import bind  # noqa: E402
 from explorer.engine.formats.onnx import reader  # noqa: E402
-from explorer.engine.formats.torch_module.loaded_module import LoadedModule, load, of  # noqa: E402
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule, load, wrap_module  # noqa: E402
 from explorer.engine.models.open_model import open_model  # noqa: E402
 from explorer.engine.models.opened_model import OpenOptions  # noqa: E402
 from explorer.engine.models.torch import onnx_export  # noqa: E402
@@ -199,7 +199,7 @@ def test_a_long_sequence_for_a_recurrent_layer_is_tried_in_one_piece() -> None:
             assert torch._C._len_torch_function_stack(), "nobody watches"
             return self.gru(self.conv(x).flatten(2).transpose(1, 2))[0]
 
-    loaded = of(Pixels())
+    loaded = wrap_module(Pixels())
     assert bind(loaded).inputs[0].shape == (1, 3, 224, 224)
     assert examine(loaded).analysis.info.totals.macs == 224 * 224 * (3 * 4 + 3 * 5 * (4 + 5))
 
@@ -234,7 +234,7 @@ def test_a_size_that_depends_on_values_is_no_reason_to_ask_for_a_shape() -> None
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.fc(x[(x[:, 0] > 0).nonzero().squeeze(1)])
 
-    analysis = examine(of(Chosen())).analysis
+    analysis = examine(wrap_module(Chosen())).analysis
     assert analysis.info.model.inputs[0].shape == (1, 8)
     assert [(y.macs, y.status) for y in analysis.layers if y.path == "fc"] == [(8 * 16, "bound")]
 
@@ -249,7 +249,7 @@ def test_a_shape_that_was_tried_in_vain_leaves_no_size_in_layers_that_wait_for_o
             y = self.fc(self.conv(x).flatten(1))
             return self.out(y if x.shape[-1] == 28 else y[:, :3])
 
-    analysis = examine(of(Digits())).analysis
+    analysis = examine(wrap_module(Digits())).analysis
     assert analysis.info.model.inputs[0].shape == (1, 1, 28, 28)
     assert {y.path: y.params for y in analysis.layers if y.params} == {"conv": 20, "fc": 6765, "out": 12}
 
@@ -268,10 +268,10 @@ def test_rows_of_an_embedding_are_integers_without_being_told() -> None:
         "scale": (None, (2, 5, 1)),
         "kinds": (None, (2, 5)),
     }
-    bound = bind(of(Pair()), asked)
+    bound = bind(wrap_module(Pair()), asked)
     assert [i.dtype for i in bound.inputs] == ["int64", "float32", "int64"]
     assert bound.notes[0] == "input ids: taken as int64, an embedding looks it up"
-    said = bind(of(Pair()), {**asked, "ids": ("int32", (2, 5))})
+    said = bind(wrap_module(Pair()), {**asked, "ids": ("int32", (2, 5))})
     assert [i.dtype for i in said.inputs] == ["int32", "float32", "int64"]
 
 
@@ -434,7 +434,7 @@ def test_a_module_that_exists_is_copied_once() -> None:
             return type(self)(self.in_features, self.out_features, device="meta")
 
     layer = Counted(3, 2)
-    loaded = of(nn.Sequential(layer), torch.ones(1, 3))
+    loaded = wrap_module(nn.Sequential(layer), torch.ones(1, 3))
     assert examine(loaded).analysis.info.totals.macs == 6
     assert copies == [layer]
     assert layer.training
