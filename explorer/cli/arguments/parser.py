@@ -167,7 +167,7 @@ def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Comman
 
 
 def _is_mistyped_verb(word: str, verbs: Mapping[str, Command]) -> bool:
-    """Whether a word is spelled like a verb and is no existing path."""
+    """Whether a word is similar to a verb and is not an existing path."""
     import os
 
     return not os.path.lexists(word) and bool(nearest_alone(word, verbs))

@@ -3,7 +3,7 @@
 Specification: https://github.com/fastmachinelearning/qonnx/tree/main/docs/qonnx-custom-ops. The functions
 compute in float32, in the same order as QONNX's code. They support one rounding mode, half to even.
 
-They differ from QONNX in one case: if x / scale is infinite, FloatQuant saturates here, and returns NaN there.
+They differ from QONNX in one case: if x / scale is infinite, FloatQuant saturates here. QONNX returns NaN.
 Codes of more than 24 bits (an int32 bias) are rounded, because a float32 has 24 significant bits.
 """
 
