@@ -45,8 +45,7 @@ def _parse_options(words: Sequence[str], command: Command) -> tuple[ParsedArgs, 
     args.models, args.explicit = [], set()
     options_by_spelling = command.spellings()
     for declared in command.options.values():
-        default = [] if declared.many else declared.default if declared.metavar else False
-        setattr(args, declared.key, default)
+        setattr(args, declared.key, [] if declared.many else declared.default if declared.metavar else False)
     for index, word in enumerate(words):
         if word == "--":
             args.models += words[index + 1 :]
