@@ -53,7 +53,7 @@ class SessionEngine(ScriptedEngine):
 
 @pytest.fixture(autouse=True)
 def _without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("explorer.features.quantize.quantize_dialog._PAUSE", 0.001)
+    monkeypatch.setattr("explorer.features.quantize.quantize_dialog._TYPING_PAUSE", 0.001)
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ async def test_the_dialog_keeps_its_hint_at_the_smallest_size(before):
 @pytest.mark.slow
 async def test_enter_before_the_choice_has_come_waits_for_it(session, monkeypatch):
     async with screen(SessionEngine(session)) as hands:
-        monkeypatch.setattr("explorer.features.quantize.quantize_dialog._PAUSE", 0.1)
+        monkeypatch.setattr("explorer.features.quantize.quantize_dialog._TYPING_PAUSE", 0.1)
         hands.at_once("Q", *"fixed6.3", "enter")
         await hands.rest()
         await hands.until(lambda: isinstance(top(hands), QuantizationScreen))

@@ -96,9 +96,8 @@ class TorchModel:
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
         """See `OpenedModel`."""
         if self._graph is None:
-            from explorer.engine.models.torch.onnx_export import (
-                export_graph,
-            )  # imported on demand: loads onnx
+            # imported on demand: loads onnx
+            from explorer.engine.models.torch.onnx_export import export_graph
 
             name = os.path.basename(self.source)
             stem = "".join(char if char.isalnum() or char in "-_" else "_" for char in name)
