@@ -60,7 +60,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "client.py": {"_ == 'all known'": TAG},
     "option_values.py": {"_.get(_) == COMMAND_LINE": TAG},
     "quantize.py": {"(_.site, _.origin) != (_, BY_HAND)": TAG},
-    "*": {"_.value == _BEFORE": CHOICE, "_ == SAME": CHOICE, "_ != _STAYS": CHOICE},
+    "*": {"_.value == _AS_BEFORE": CHOICE, "_ == SAME": CHOICE, "_ != _STAYS": CHOICE},
     "torchscript.py": {"_.find('  def forward(')": FORMAT},
     "__init__.py": {"_.startswith('assumed')": "for programs that read the JSON"},
     "store.py": {"'tuple' in str(_)": FORMAT, "_ in get_args(_)": FORMAT},
