@@ -71,6 +71,22 @@ SPLIT = 512
 
 
 @record
+class CountRule:
+    """How a tensor is counted, if not once and by its shape.
+
+    Args:
+        elements: Number of model elements to count, or None for the product of the shape. A tensor subclass
+            is stored as several inner tensors: the first one counts all elements, and the others count 0.
+        pieces: Pieces of a tensor that shares part of its bytes with others (see `byte_ranges`).
+        bounded: Whether the bytes are an upper bound, because there are too many pieces.
+    """
+
+    elements: int | None = None
+    pieces: Sequence[Piece] = ()
+    bounded: bool = False
+
+
+@record
 class StoredTensor:
     """One tensor of a file. It is not a named tuple, because importing those takes 13 ms.
 
@@ -85,10 +101,7 @@ class StoredTensor:
         identity: Key that is equal for all names of one stored tensor, or None for a tensor with one name.
         trainable: Whether the tensor is a parameter with requires_grad, or None if unknown.
         unread: Reason why the values cannot be read, or '' if they can.
-        numbers: Number of model elements to count, or None for the product of the shape. A tensor subclass is
-            stored as several inner tensors: the first one counts all elements, and the others count 0.
-        pieces: Pieces of the tensor (see `byte_ranges`), if it shares part of its bytes with other tensors.
-        bounded: Whether the bytes are an upper bound, because there are too many pieces.
+        count_rule: How the tensor is counted, or None to count it once and by its shape.
     """
 
     name: str
@@ -100,19 +113,20 @@ class StoredTensor:
     identity: Hashable = None
     trainable: bool | None = None
     unread: str = ""
-    numbers: int | None = None
-    pieces: Sequence[Piece] = ()
-    bounded: bool = False
+    count_rule: CountRule | None = None
 
     @property
     def counted(self) -> Sequence[Piece]:
         """The pieces to count: several for a partly shared view, otherwise the tensor itself."""
-        return self.pieces or ((self.key, self.elements, self.nbytes),)
+        pieces = self.count_rule.pieces if self.count_rule is not None else ()
+        return pieces or ((self.key, self.elements, self.nbytes),)
 
     @property
     def elements(self) -> int:
         """Number of model elements to count for the tensor."""
-        return prod(self.shape) if self.numbers is None else self.numbers
+        if self.count_rule is None or self.count_rule.elements is None:
+            return prod(self.shape)
+        return self.count_rule.elements
 
     @property
     def last(self) -> str:
@@ -197,7 +211,7 @@ def outlined(
         if truncation is not None:
             raise truncation
 
-    params = (weights or distinct_elements(contents.tensors)) if contents.files else None
+    params = (weights or count_stored(contents.tensors)[0]) if contents.files else None
     bounded = bound_note(contents.tensors)
     tensor_facts = [
         ("tensors", f"{len(contents.tensors):,}"),
@@ -217,13 +231,24 @@ def outlined(
     )
 
 
-def distinct_elements(tensors: Sequence[StoredTensor]) -> int:
-    """Total number of elements; a tensor with several names is counted once."""
-    return sum({key: elements for tensor in tensors for key, elements, _ in tensor.counted}.values())
+def count_stored(tensors: Iterable[StoredTensor]) -> tuple[int, int]:
+    """Returns the elements and bytes of tensors. A tensor with several names counts once."""
+    shared: dict[Hashable, tuple[int, int]] = {}
+    elements = nbytes = 0
+    for tensor in tensors:
+        if tensor.identity is None and tensor.count_rule is None:  # no entry: there may be a million of them
+            elements += tensor.elements
+            nbytes += tensor.nbytes
+        else:
+            shared.update((key, (count, size)) for key, count, size in tensor.counted)
+    return (
+        elements + sum(count for count, _ in shared.values()),
+        nbytes + sum(size for _, size in shared.values()),
+    )
 
 
-def share_pieces(tensors: Iterable[StoredTensor], views: Mapping[str, TensorView]) -> None:
-    """Sets `pieces` and `bounded` of tensors that share part of their bytes.
+def mark_overlaps(tensors: Iterable[StoredTensor], views: Mapping[str, TensorView]) -> None:
+    """Sets the count rule of tensors that share part of their bytes.
 
     Args:
         tensors: Tensors of a file.
@@ -232,13 +257,15 @@ def share_pieces(tensors: Iterable[StoredTensor], views: Mapping[str, TensorView
     bounded: set[str] = set()
     shared = pieces(views, bounded)
     for tensor in tensors if shared or bounded else ():
-        tensor.pieces = shared.get(tensor.name, ())
-        tensor.bounded = tensor.name in bounded
+        if tensor.name in shared or tensor.name in bounded:
+            elements = None if tensor.count_rule is None else tensor.count_rule.elements
+            tensor.count_rule = CountRule(elements, shared.get(tensor.name, ()), tensor.name in bounded)
 
 
 def bound_note(tensors: Iterable[StoredTensor]) -> tuple[str, ...]:
     """A note if the bytes of any tensor are an upper bound; otherwise empty."""
-    name = next((tensor.name for tensor in tensors if tensor.bounded), None)
+    rules = ((tensor.name, tensor.count_rule) for tensor in tensors if tensor.count_rule is not None)
+    name = next((name for name, rule in rules if rule.bounded), None)
     return () if name is None else (MANY_RUNS.format(name=printable(name)),)
 
 
@@ -269,8 +296,9 @@ def unused_bytes(tensors: Iterable[StoredTensor], start: int, size: int) -> int:
     """
     end, unused = start, 0
     # two sorts, because a million pairs as sort keys would take more memory than the tensors
-    by_size = sorted(tensors, key=attrgetter("nbytes"))
-    for tensor in sorted(by_size, key=attrgetter("offset")):
+    in_order = sorted(tensors, key=attrgetter("nbytes"))
+    in_order.sort(key=attrgetter("offset"))
+    for tensor in in_order:
         if tensor.offset < end:
             problem = "lies over another tensor: the file is broken, or made to deceive"
             raise BadModel(problem, where=f"{tensor.path}: tensor '{printable(tensor.name)}'")

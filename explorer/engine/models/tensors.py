@@ -17,7 +17,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.layer_rows import build
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.costs.memory.liveness import AnalysisResult, Schedule
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, bound_note, rows
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, bound_note, count_stored, rows
 from explorer.engine.models.opened_model import StaticModel
 from explorer.engine.models.tensor_rows import TensorRows, leaf_layer
 from explorer.facts import Info, ModelInfo, stored_totals
@@ -68,7 +68,7 @@ class TensorFile(StaticModel):
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """See `OpenedModel`."""
         contents = self.contents
-        params, size = _totals(contents.tensors)
+        params, size = count_stored(contents.tensors)
         totals = stored_totals(params, self._trainable(), size)
         bounded = bound_note(contents.tensors)
         if bounded:
@@ -118,7 +118,7 @@ class TensorFile(StaticModel):
     def _trainable(self) -> int | None:
         """Returns the number of parameters with requires_grad, or None if the file does not say."""
         trained = self._trained()
-        return None if trained is None else _totals(trained)[0]
+        return None if trained is None else count_stored(trained)[0]
 
     def _trained(self) -> list[StoredTensor] | None:
         tensors = self.contents.tensors
@@ -178,20 +178,12 @@ def weights_of(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
     return [piece for tensor in tensors for piece in tensor.counted]
 
 
-def _totals(tensors: Sequence[StoredTensor]) -> tuple[int, int]:
-    """Returns the elements and bytes of tensors. A tensor with several names counts once."""
-    size_by_key = {
-        key: (elements, size) for tensor in tensors for key, elements, size in tensor.counted
-    }.values()
-    return sum([elements for elements, _ in size_by_key]), sum([size for _, size in size_by_key])
-
-
 def _buffers(contents: TensorIndex) -> tuple[str, ...]:
     """Returns a note if tensors that count as parameters are buffers by their names."""
     buffers = [t for t in contents.tensors if t.trainable is None and t.name.endswith(_BUFFERS)]
     if not buffers:
         return ()
-    numbers, _ = _totals(buffers)
+    numbers, _ = count_stored(buffers)
     return (
         f"{len(buffers):,} tensors of {numbers:,} numbers in all are buffers by their names"
         f" ({', '.join(_BUFFERS)}); the file does not say, so they are counted with the parameters",

@@ -17,11 +17,12 @@ from explorer.engine.formats.byte_ranges import TensorView, is_dense
 from explorer.engine.formats.module_index import ModulePart, outline_rows
 from explorer.engine.formats.tensor_index import (
     NO_GRAPH,
+    CountRule,
     StoredTensor,
     TensorIndex,
-    distinct_elements,
+    count_stored,
+    mark_overlaps,
     named_few,
-    share_pieces,
 )
 from explorer.engine.formats.torch_files.checkpoint import SavedFile, array_type, calls, read
 from explorer.engine.formats.torch_files.pickle_machine import PLAIN, ByteSpan, Global, ReducedObject
@@ -184,7 +185,7 @@ class _ContentReader:
                     member_depth = depth + 1 if path and is_module else depth
                     levels.append((path, role, member_depth, keys_give_roles and not is_module, attribute))
         self.add_unclaimed_storages()
-        share_pieces(self.tensors, self.views)
+        mark_overlaps(self.tensors, self.views)
 
     def add_unclaimed_storages(self) -> None:
         """Records the storages of the pickle that belong to no tensor."""
@@ -403,7 +404,7 @@ class _ContentReader:
             identity,
             trained,
             unread,
-            numbers,
+            None if numbers is None else CountRule(numbers),
         )
         self.tensors.append(tensor)
         if identity is not None and numbers is None and width:
@@ -705,9 +706,8 @@ def outline(source: str) -> Outline:
     parsed = checkpoint(read(source, places=False), "checkpoint")
     contents = parsed.contents
     facts = [*contents.facts, *(("note", note) for note in contents.notes)]
-    params = distinct_elements(
-        [tensor for part in parsed.parts if not part.role for tensor in part.parameters]
-    )
+    weights = [tensor for part in parsed.parts if not part.role for tensor in part.parameters]
+    params = count_stored(weights)[0]
     return Outline(
         contents.format, source, contents.file_bytes, facts, outline_rows(parsed.parts, parsed.notes), params
     )

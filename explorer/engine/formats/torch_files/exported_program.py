@@ -18,9 +18,9 @@ from explorer.engine.formats.module_index import ModulePart, OperatorRow, outlin
 from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
+    count_stored,
     distinct,
-    distinct_elements,
-    share_pieces,
+    mark_overlaps,
 )
 from explorer.engine.formats.torch_files.tensors import BYTES, in_order
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
@@ -480,7 +480,7 @@ def _tensors(
             start, size = _number(meta["storage_offset"]) * width, tensor.elements * width
             views[tensor.name] = TensorView(path, start, width, tensor.shape, strides, size)
         tensors.append(tensor)
-    share_pieces(tensors, views)
+    mark_overlaps(tensors, views)
     return tensors
 
 
@@ -545,7 +545,7 @@ def outline(source: str) -> Outline:
     program = described(source, "", places=False)
     contents = program.contents
     facts = [*([("written by", contents.producer)] if contents.producer else []), *contents.facts]
-    params = distinct_elements([tensor for part in program.parts() for tensor in part.parameters])
+    params = count_stored(tensor for part in program.parts() for tensor in part.parameters)[0]
     return Outline(contents.format, source, contents.file_bytes, facts, _rows(program), params)
 
 

@@ -18,9 +18,9 @@ from explorer.engine.formats.module_index import ModulePart, OperatorRow, outlin
 from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
+    count_stored,
     distinct,
-    distinct_elements,
-    share_pieces,
+    mark_overlaps,
 )
 from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
 from explorer.engine.formats.torch_files.tensors import BYTES, TensorSpec, strict
@@ -367,7 +367,7 @@ def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
         raise BadModel("it holds no TorchScript module", where=path)
     reader.modules(root)
     constants = reader.constants()
-    share_pieces(reader.tensors, reader.views)
+    mark_overlaps(reader.tensors, reader.views)
     reader.inputs(root)
     description = reader.description
     size = sum(tensor.nbytes for tensor in distinct(reader.tensors))
@@ -401,7 +401,7 @@ def outline(source: str) -> Outline:
     """The outline of a TorchScript file: inputs, then modules with their tensors."""
     description = script(source, "", places=False)
     contents = description.contents
-    params = distinct_elements([tensor for part in description.parts for tensor in part.parameters])
+    params = count_stored(tensor for part in description.parts for tensor in part.parameters)[0]
     return Outline(contents.format, source, contents.file_bytes, contents.facts, _rows(description), params)
 
 

@@ -15,6 +15,7 @@ from explorer.engine.formats.files import named_inside, open_regular
 from explorer.engine.formats.format import Format, SourceProbe, named
 from explorer.engine.formats.tensor_index import (
     CountNote,
+    CountRule,
     StoredTensor,
     TensorIndex,
     distinct,
@@ -189,7 +190,10 @@ def _file_tensors(
         if tensor.identity is not None:
             # storage keys are unique only within one file
             tensor.identity = path, tensor.identity
-            tensor.pieces = [((path, key), elements, size) for key, elements, size in tensor.pieces]
+            if tensor.count_rule is not None:
+                rule = tensor.count_rule
+                pieces = [((path, key), elements, size) for key, elements, size in rule.pieces]
+                tensor.count_rule = CountRule(rule.elements, pieces, rule.bounded)
     return list(checkpoint.contents.tensors), {}
 
 

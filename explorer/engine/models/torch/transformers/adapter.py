@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from explorer.base.errors import Misuse
 from explorer.base.units import count_text, percent_text, printable, shape_text
-from explorer.engine.formats.tensor_index import TensorIndex, distinct_elements, named_few
+from explorer.engine.formats.tensor_index import TensorIndex, count_stored, named_few
 from explorer.engine.formats.transformers.config import BuildError
 from explorer.engine.formats.weights import huggingface
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
@@ -144,7 +144,7 @@ def _notes(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterat
     if misfitting or len(unmatched) == len(contents.tensors):
         misfits = named_few(misfitting or [printable(name) for name in unmatched], 2)
         raise BuildError(f"this adapter is not of its base, {printable(folder)}: {misfits}")
-    params, config = distinct_elements(contents.tensors), contents.config
+    params, config = count_stored(contents.tensors)[0], contents.config
     total = base.stored().totals.params
     yield (
         f"adapter ({printable(str(config.get('peft_type', 'LoRA')))}{_rank(config)}) on"
