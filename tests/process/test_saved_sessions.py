@@ -349,8 +349,8 @@ def test_a_change_that_is_not_known_is_one_line(env: Env) -> None:
     kept.save(tiled(kept))
     state = Path(kept.folder, "session.msgpack")
     content = msgspec.msgpack.decode(state.read_bytes())
-    content["history"]["entries"][1]["change"] = "prune"
+    content["history"]["entries"][1]["change"] = "no_such_change"
     state.write_bytes(msgspec.msgpack.encode(content))
     kept.release()
-    with pytest.raises(BadModel, match="a change that is not known: 'prune'"):
+    with pytest.raises(BadModel, match="a change that is not known: 'no_such_change'"):
         saved_sessions.find(None, env)

@@ -109,5 +109,5 @@ def test_options_of_another_change_and_no_change_are_one_line(session: Session, 
     other = next(name for name in OPTIONS if name != change)
     with pytest.raises(Misuse, match="are no options of it"):
         session.do(change, OPTIONS[other])
-    with pytest.raises(Misuse, match="there is no change 'prune'"):
-        session.do("prune", OPTIONS[change])
+    with pytest.raises(Misuse, match="there is no change 'no_such_change'"):
+        session.do("no_such_change", OPTIONS[change])
