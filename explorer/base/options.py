@@ -10,7 +10,7 @@ makes a state are all built from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -87,7 +87,7 @@ class DeclaredOption(Struct, frozen=True):
             value.
         default: Default value.
         declared: Declaration of the option.
-        many: Whether the option holds any number of values.
+        many: Whether the option holds any number of values: a tuple, or a mapping from names to values.
         least: Smallest allowed number, or None for no limit.
     """
 
@@ -107,6 +107,11 @@ class DeclaredOption(Struct, frozen=True):
     def choices(self) -> tuple[str, ...]:
         """Allowed values; empty if any value is valid."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether the option maps names to values. Its reader then takes all texts, and `write` one pair."""
+        return get_origin(self.kind) is Mapping
 
     @property
     def is_switch(self) -> bool:
@@ -155,7 +160,10 @@ def _declared_option(field: msgspec.structs.FieldInfo) -> DeclaredOption | None:
         metas += inner
     least = next((meta.ge for meta in metas if meta.ge is not None), None)
     is_list = get_origin(kind) is tuple and get_args(kind)[1:] == (...,)
-    default = field.default if field.default is not NODEFAULT else None
+    default = None if field.default is NODEFAULT else field.default
+    if field.default_factory is not NODEFAULT:
+        default = field.default_factory()
     kind = get_args(kind)[0] if is_list else kind
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    return DeclaredOption(field.name, kind, default, declared, is_list, least)
+    is_many = is_list or get_origin(kind) is Mapping
+    return DeclaredOption(field.name, kind, default, declared, is_many, least)

@@ -1,11 +1,110 @@
-"""Facts about a conversion: a model that was written in another file format."""
+"""Facts about a conversion: what the user asks of it, and a model that was written in another file format."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
 from msgspec import Struct
 
+from explorer.base.checked import Count, Spec, Words
+from explorer.base.options import option
+from explorer.base.units import joined_text
 from explorer.base.verdicts import PASSED, weakest
 from explorer.facts import TensorInfo, VerdictKind, Verification
+
+ExporterName = Literal["torchscript", "dynamo"]
+"""Torch's exporters to ONNX."""
+
+ScriptMethod = Literal["trace", "script"]
+"""Methods that create TorchScript."""
+
+
+def _open_axes(axes: tuple[str, Mapping[int, str]]) -> str:
+    """Write the open axes of one input: 'x:0=batch,2=height'."""
+    name, dims = axes
+    return f"{name}:{','.join(f'{axis}={dim}' for axis, dim in dims.items())}"
+
+
+class ConversionOptions(Spec, frozen=True):
+    """Options for the result. The converter chooses a value for each option that is not set.
+
+    Attributes:
+        exporter: Torch's exporter: 'torchscript' or 'dynamo'.
+        opset: Version of the ONNX operator set.
+        input_names: Name of each input.
+        output_names: Name of each output.
+        dynamic: Open dimensions: input name to axis to dimension name.
+        method: TorchScript method: 'trace' or 'script'.
+        fold: Whether to fold batch normalization, constants and no-ops.
+    """
+
+    exporter: Annotated[
+        ExporterName | None,
+        option("which of torch's exporters writes ONNX (default: the one that works)"),
+    ] = None
+    opset: Annotated[
+        Count | None,
+        option("version of ONNX's operators (default: what the exporter does best)", metavar="N"),
+    ] = None
+    input_names: Annotated[
+        tuple[Words, ...],
+        option(
+            "names of the inputs in the ONNX file, in order, between commas",
+            metavar="A,B",
+            reader="names",
+            joined=True,
+            write=joined_text,
+        ),
+    ] = ()
+    output_names: Annotated[
+        tuple[Words, ...],
+        option(
+            "names of the outputs in the ONNX file, in order, between commas",
+            metavar="A,B",
+            reader="names",
+            joined=True,
+            write=joined_text,
+        ),
+    ] = ()
+    dynamic: Annotated[
+        Mapping[str, Mapping[int, str]],
+        option(
+            "axes of an input that are left open, and their names, such as x:0=batch",
+            manual="an axis of an input that is left open, and its name: `x:0=batch`, `x:0=batch,2=height`",
+            metavar="NAME:AXIS=DIM",
+            reader="dynamic",
+            write=_open_axes,
+        ),
+    ] = {}
+    method: Annotated[
+        ScriptMethod | None,
+        option("how TorchScript is made: traced with inputs (default), or compiled from source"),
+    ] = None
+    fold: Annotated[
+        bool, option("remove batch normalization, constants and no-ops, with proof (to ONNX)")
+    ] = False
+
+
+class RebatchSpec(Spec, frozen=True):
+    """Options for a model with another batch size.
+
+    Attributes:
+        axes: Batch axis of each input by name. Empty uses the first axis of every input.
+    """
+
+    axes: Annotated[
+        Mapping[str, int],
+        option(
+            "which axis of an input is its batch, such as x:1 (default: the first of each)",
+            manual="which axis of an input is its batch: `x:1`; then inputs that are not named have none"
+            " (default: the first axis of every input)",
+            metavar="NAME:AXIS",
+            flag="--axis",
+            reader="axes",
+            write=lambda axis: f"{axis[0]}:{axis[1]}",
+        ),
+    ] = {}
 
 
 class StoredEvidence(Struct, frozen=True):

@@ -37,6 +37,7 @@ _EDGES = option(
     "leave the last tile of an axis partial (ragged), or pad it with zeros (padded)",
     spelled=True,
     label="edges",
+    words=("partial", "padded"),
 )
 _FORM = option(
     "how tiles are written as ONNX",
@@ -100,6 +101,7 @@ class TileSpec(Spec, frozen=True):
             flag="--site",
             selects=True,
             label="matmuls",
+            words=("all", "this layer", "this kind"),
         ),
     ] = ()
     edges: Annotated[Edges, _EDGES] = "ragged"

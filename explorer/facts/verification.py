@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct
 
 from explorer.base.checked import Spec
+from explorer.base.options import option
 from explorer.base.verdicts import VerdictKind
 
 __all__ = ["OutputEvidence", "RegionEvidence", "SiteEvidence", "Tolerance", "VerdictKind", "Verification"]
@@ -28,9 +29,22 @@ class Tolerance(Spec, frozen=True):
             - before)**2).
     """
 
-    atol: Annotated[float, Meta(ge=0)] | None = None
-    rtol: Annotated[float, Meta(ge=0)] | None = None
-    snr: float | None = None
+    atol: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        option(
+            "allowed absolute difference of the outputs, for example of quantized models; then only outputs"
+            " are compared",
+            metavar="X",
+        ),
+    ] = None
+    rtol: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        option("allowed difference relative to the original's value, added to --atol", metavar="X"),
+    ] = None
+    snr: Annotated[
+        float | None,
+        option("least signal to noise ratio of the outputs, in decibels", metavar="DB"),
+    ] = None
 
 
 class OutputEvidence(Struct, frozen=True):

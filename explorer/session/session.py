@@ -207,7 +207,7 @@ class _Method:
 
 _ARGUMENTS = {
     "collections.abc": ("Callable", "Iterable", "Mapping", "Sequence"),
-    "explorer.engine.convert.job": ("ExporterName", "ScriptMethod"),
+    "explorer.facts.conversion": ("ExporterName", "ScriptMethod"),
     "explorer.facts.cost": ("Hardware",),
     "explorer.facts.evaluate.evaluation": ("Task",),
     "explorer.facts.external.machine": ("Machine",),

@@ -16,12 +16,14 @@ from explorer.base.options import DeclaredOption, option_of, options
 from explorer.base.units import sizes_text
 from explorer.settings.parse import (
     option_words,
+    parse_axes,
     parse_batch,
     parse_card,
     parse_choice,
     parse_choices,
     parse_conditions,
     parse_count,
+    parse_dynamic,
     parse_limit,
     parse_names,
     parse_share,
@@ -55,6 +57,8 @@ def read_option(option: DeclaredOption, value: Any, where: str) -> Any:
     Raises:
         Misuse: The value is invalid, not one of the choices, or out of range.
     """
+    if option.is_mapping:
+        return _READERS[option.declared.reader]([value] if isinstance(value, str) else value, where)
     if option.many and not option.declared.joined:
         values = value if isinstance(value, (list, tuple)) else [value]
         return tuple(_read_one(option, item_value, where) for item_value in values)
@@ -143,6 +147,8 @@ def words_of(spec: Struct, *, without: Sequence[str] = ()) -> list[str]:
 def _option_words(option: DeclaredOption, value: Any) -> list[str]:
     if option.is_switch:
         return [option.flag] if value else []
+    if option.is_mapping:
+        value = value.items()
     option_values = value if option.many and not option.declared.joined else (value,)
     return [
         word
@@ -244,9 +250,11 @@ def _token_count(value: Any, where: str) -> int:
 
 _READERS: Mapping[str, Reader] = {
     "accumulator": _accumulator,
+    "axes": parse_axes,
     "batch": lambda value, where: parse_batch(str(value), where),
     "block": _block,
     "card": lambda value, where: parse_card(text(value, where), where),
+    "dynamic": parse_dynamic,
     "names": lambda value, where: parse_names(text(value, where), where),
     "percentile": _percentile,
     "rate": lambda value, where: parse_rate(text(value, where), where=where),

@@ -7,7 +7,7 @@ needs only the standard library.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from explorer.base.errors import Misuse, nearest_alone
 from explorer.host.system import is_linux
@@ -505,14 +505,33 @@ def path_word(path: str) -> str:
     return f"./{path}" if path.startswith("-") else path
 
 
-def dynamic_words(dynamic: Mapping[str, Mapping[int, str]]) -> list[str]:
-    """Writes open dimensions as command-line words for `parse_dynamic`."""
-    words: list[str] = []
-    for name, axes in dynamic.items():
-        words += option_words(
-            "--dynamic", f"{name}:{','.join(f'{axis}={dim}' for axis, dim in axes.items())}"
-        )
-    return words
+def _size_texts(dims: Mapping[str, int | Sequence[int]]) -> list[str]:
+    return [
+        f"{name}={size if isinstance(size, int) else ','.join(map(str, size))}" for name, size in dims.items()
+    ]
+
+
+def _shape_texts(shapes: Mapping[str, InputShape]) -> list[str]:
+    return [
+        ":".join(filter(None, (name, dtype, f"[{','.join(map(str, shape))}]")))
+        for name, (dtype, shape) in shapes.items()
+    ]
+
+
+OPENING: Mapping[str, tuple[str, Callable[[Any], list[str]]]] = {
+    "weights": ("--weights", lambda name: [name]),
+    "weights_file": ("--weights-file", lambda path: [path_word(path)]),
+    "dims": ("--dim", _size_texts),
+    "input_shapes": ("--input-shape", _shape_texts),
+    "rules": ("--rules", lambda path: [path_word(path)]),
+    "past": ("--past", lambda tokens: [str(tokens)]),
+    "trust": ("--trust", lambda _: []),
+    "observe": ("--observe", lambda _: []),
+}
+"""Keywords of `Session` that the command line offers: the flag of each, and the texts that its parser reads.
+
+A switch has no text.
+"""
 
 
 def opening_words(options: Mapping[str, Any]) -> list[str]:
@@ -521,18 +540,12 @@ def opening_words(options: Mapping[str, Any]) -> list[str]:
     Args:
         options: Arguments of `session.Session` by name.
     """
-    words = ["--weights", options["weights"]] if options.get("weights") else []
-    if options.get("weights_file") is not None:
-        words += ["--weights-file", path_word(options["weights_file"])]
-    for name, size in options.get("dims", {}).items():
-        words += option_words(
-            "--dim", f"{name}={size if isinstance(size, int) else ','.join(map(str, size))}"
-        )
-    for name, (dtype, shape) in options.get("input_shapes", {}).items():
-        sizes = f"[{','.join(map(str, shape))}]"
-        words += option_words("--input-shape", ":".join(filter(None, (name, dtype, sizes))))
-    if options.get("rules") is not None:
-        words += ["--rules", path_word(options["rules"])]
-    if options.get("past") is not None:
-        words += ["--decode", "--past", str(options["past"])]
-    return words + [f"--{flag}" for flag in ("trust", "observe") if options.get(flag)]
+    words: list[str] = []
+    for keyword, (flag, write) in OPENING.items():
+        value = options.get(keyword)
+        if value in (None, "") or value is False:
+            continue
+        words += ["--decode"] if keyword == "past" else []
+        words += [flag] if value is True else []
+        words += [word for text in write(value) for word in option_words(flag, text)]
+    return words

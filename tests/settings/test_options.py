@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from explorer.base.errors import ExplorerError
 from explorer.base.options import DeclaredOption, option_of, options
@@ -17,6 +17,7 @@ from explorer.cli.arguments.declared import record_of
 from explorer.cli.arguments.records import quantize_spec, tile_spec
 from explorer.cli.commands import VERBS
 from explorer.facts import TileRule, TileSpec
+from explorer.facts.conversion import ConversionOptions, RebatchSpec
 from explorer.facts.evaluate.evaluation import EvaluateSpec, SampleSpec
 from explorer.facts.evaluate.training_run import TrainSpec
 from explorer.facts.profile.profile import ProfileSpec
@@ -27,13 +28,19 @@ from explorer.facts.split.make import MakeSpec
 from explorer.facts.split.part import PartSpec
 from explorer.facts.split.split import SplitSpec
 from explorer.facts.training import TrainingStepSpec
+from explorer.facts.verification import Tolerance
+from explorer.process.saved_sessions import Opening
 from explorer.session.parts.scripts import quantize_words
 from explorer.settings import quantize as formats
 from explorer.settings import tiling
 from explorer.settings.option_values import read_option, table_readers, words_of
+from explorer.settings.parse import opening_words, path_word
 
 RECORDS: dict[str, type[Struct]] = {
     "tile": TileSpec,
+    "verify": Tolerance,
+    "convert": ConversionOptions,
+    "rebatch": RebatchSpec,
     "fold": FoldSpec,
     "make": MakeSpec,
     "evaluate": EvaluateSpec,
@@ -45,20 +52,28 @@ RECORDS: dict[str, type[Struct]] = {
     "serving": ServingSpec,
 }
 NEEDED = {
+    "convert": ("-o", "other.onnx"),
     "extract": ("-o", "part.onnx"),
     "make": ("-o", "small.onnx"),
+    "rebatch": ("8", "-o", "other.onnx"),
     "train": ("--data", "samples.npz"),
+    "verify": ("other.onnx",),
 }
 """Options without which a verb is refused."""
 RULES = {TileSpec: TileRule, QuantizeSpec: QuantizeRule}
 NAMES = st.text(
     st.characters(codec="ascii", exclude_characters=",\0", categories=("L", "N", "P", "S")), min_size=1
 )
+AXES = st.integers(-9, 9)
 BY_READER: dict[str, st.SearchStrategy[Any]] = {
     "accumulator": st.just(0) | st.integers(2, 64),
+    "axes": st.dictionaries(NAMES, AXES, max_size=3),
     "batch": st.integers(1, 10**9 - 1) | st.sampled_from(("N", "batch_2")),
     "block": st.just(0) | st.integers(2, 1 << 16),
     "card": st.integers(1, 1 << 50),
+    "dynamic": st.dictionaries(
+        NAMES, st.dictionaries(AXES, st.sampled_from(("batch", "h_2")), min_size=1, max_size=3), max_size=3
+    ),
     "names": st.lists(NAMES, unique=True, max_size=3).map(tuple),
     "percentile": st.floats(50, 100, exclude_min=True),
     "rate": st.integers(1, 10**15).map(float),
@@ -87,7 +102,7 @@ def values(option: DeclaredOption) -> st.SearchStrategy[Any]:
         strategy = NAMES
     if option.many and option.declared.joined and option.choices:
         return st.lists(strategy, min_size=1, unique=True).map(tuple)
-    if option.many and not option.declared.joined:
+    if option.many and not option.declared.joined and not option.is_mapping:
         return st.lists(strategy, max_size=3).map(tuple)
     return st.just(option.default) | strategy
 
@@ -114,6 +129,31 @@ def test_the_words_of_a_record_are_read_as_the_same_record(verb: str) -> None:
         assert (replace(read, origins=()) if record is TileSpec else read) == spec
 
     same()
+
+
+PLAIN_NAMES = NAMES.filter(lambda name: ":" not in name)
+SHAPES = st.tuples(st.sampled_from((None, "float32", "int64")), st.lists(st.integers(0, 99)).map(tuple))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.builds(
+        Opening,
+        weights=st.none() | NAMES,
+        weights_file=st.none() | NAMES,
+        dims=st.dictionaries(NAMES, st.integers(1, 10**9), max_size=3),
+        input_shapes=st.dictionaries(PLAIN_NAMES, SHAPES, max_size=3),
+        trust=st.booleans(),
+        rules=st.none() | NAMES,
+        observe=st.booleans(),
+        past=st.none() | st.integers(0, 10**9),
+    )
+)
+def test_the_words_of_an_opening_are_read_as_the_same_opening(opening: Opening) -> None:
+    typed = parser.read(["info", "m", *opening_words(asdict(opening))], VERBS)[1]
+    read = Opening(**typed.opening)
+    paths = {name: path_word(path) for name in ("weights_file", "rules") if (path := getattr(opening, name))}
+    assert read == replace(opening, **paths)
 
 
 @settings(max_examples=50, deadline=None)

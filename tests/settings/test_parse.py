@@ -140,29 +140,6 @@ def test_a_count_is_a_whole_number(text: str) -> None:
         parse_count(text, "--draws", 1)
 
 
-def test_the_options_of_opening_are_typed_as_they_are_read() -> None:
-    from explorer.cli.arguments import parser
-    from explorer.cli.commands import VERBS
-    from explorer.settings.parse import opening_words
-
-    options = {
-        "weights": "DEFAULT",
-        "dims": {"batch": 8, "a b": 2},
-        "input_shapes": {"input:0": ("float32", (1, 3)), "y": (None, ()), "z": (None, (2, -0))},
-        "rules": "my rules.py",
-        "past": 0,
-        "trust": True,
-        "observe": True,
-    }
-    given = parser.read(["info", "m", *opening_words(options)], VERBS)[1]
-    read = {
-        name: getattr(given, {"dims": "dim", "input_shapes": "input_shape"}.get(name, name))
-        for name in options
-    }
-    assert read == options
-    assert opening_words({"weights": None, "dims": {}, "input_shapes": {}, "rules": None, "past": None}) == []
-
-
 def test_open_dimensions_one_by_one_or_several() -> None:
     assert parse_dynamic(["x:0=batch", "x:2=height, 3=width", "input:0:-1=n"]) == {
         "x": {0: "batch", 2: "height", 3: "width"},

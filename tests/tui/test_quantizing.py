@@ -12,9 +12,11 @@ from textual.widgets import Input
 
 import explorer
 from explorer.base.errors import ExplorerError
+from explorer.base.options import option_of
+from explorer.facts.quantize import QuantizeSpec
 from explorer.features.compare.blame_screen import BlameScreen
 from explorer.features.quantize.layer_list import QuantizedLayers
-from explorer.features.quantize.quantize_dialog import BIASES, FORMATS, WEIGHTS, QuantizeDialog
+from explorer.features.quantize.quantize_dialog import QuantizeDialog
 from explorer.features.quantize.quantize_screen import QuantizationScreen
 from explorer.report.present.shell.history_words import state_blocks
 from explorer.tui.text.drawing import draw
@@ -260,10 +262,9 @@ async def test_the_layers_of_the_tree_and_their_kind_are_what_is_meant(session):
 
 @pytest.mark.parametrize("part", ["weight", "input", "bias"])
 def test_every_format_that_is_offered_is_one(session, part):
-    offered = {"weight": WEIGHTS, "input": FORMATS, "bias": BIASES}[part]
-    for name in offered:
+    for name in option_of(QuantizeSpec, part).declared.words:
         formats = {"weight": "int8", "input": "int8", "bias": "auto", part: name}
-        made = session.quantize_choice(explorer.facts.quantize.QuantizeSpec(**formats))
+        made = session.quantize_choice(QuantizeSpec(**formats))
         if name != "auto":
             assert name in {getattr(layer, part) for layer in made.layers}
 

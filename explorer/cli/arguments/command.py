@@ -9,7 +9,7 @@ from __future__ import annotations
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import IF_DONE
 from explorer.base.record import field, record
-from explorer.cli.arguments.options import OPTIONS, Option
+from explorer.cli.arguments.options import OPTIONS, Option, key_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,17 +57,10 @@ class ParsedArgs:
     @property
     def opening(self) -> dict[str, Any]:
         """Keyword arguments for opening a `Session`."""
-        return {
-            "weights": self.weights,
-            "weights_file": self.weights_file,
-            "dims": self.dim,
-            "input_shapes": self.input_shape,
-            "trust": self.trust,
-            "rules": self.rules,
-            "observe": self.observe,
-            "past": self.past,
-            **({"partial": True} if "partial" in self.explicit else {}),
-        }
+        from explorer.settings.parse import OPENING  # imported on demand: the help does not need it
+
+        keywords = {keyword: getattr(self, key_of(flag)) for keyword, (flag, _) in OPENING.items()}
+        return {**keywords, "partial": True} if "partial" in self.explicit else keywords
 
     def refuse(self, keys: Iterable[str], reason: str, hint: str = "") -> None:
         """Reject the first option in `keys` that the user typed.

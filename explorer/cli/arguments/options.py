@@ -268,15 +268,6 @@ OPTIONS: dict[str, Option] = {
             " `weight-stationary`, `input-stationary`; `best` is the one with the least traffic at each"
             " matmul",
         ),
-        Option(
-            "--dynamic",
-            "axes of an input that are left open, and their names, such as x:0=batch; repeatable",
-            "NAME:AXIS=DIM",
-            many=True,
-            reads="dynamic",
-            manual="an axis of an input that is left open, and its name: `x:0=batch`, `x:0=batch,2=height`;"
-            " repeatable",
-        ),
         Option("--json", "the answer as JSON (a contract: explorer help json)", manual="the answer as JSON"),
         Option("--csv", "the answer's table as CSV", manual="the rows of the JSON answer as CSV"),
         Option("--markdown", "the answer as Markdown"),

@@ -73,8 +73,8 @@ def tiles(args: ParsedArgs) -> tuple[tuple[int, int, int], ...]:
 
 def tolerance(args: ParsedArgs) -> Tolerance | None:
     """Return the allowed differences of outputs, or None without the options."""
-    limits = (args.atol, args.rtol, args.snr)
-    return None if limits == (None, None, None) else explorer.Tolerance(*limits)
+    limits = typed_values(args, explorer.Tolerance)
+    return explorer.Tolerance(**limits) if limits else None
 
 
 def roofline_machine(args: ParsedArgs) -> Machine:

@@ -16,12 +16,12 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from explorer.base.errors import Misuse
-from explorer.engine.convert.job import ConversionJob, ConversionOptions, ConversionResult
+from explorer.base.options import options
+from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.models.registry import recognise
-from explorer.facts.conversion import Conversion
+from explorer.facts.conversion import Conversion, ConversionOptions
 from explorer.host import output_files
 from explorer.host.optional_packages import require
-from explorer.settings.parse import dynamic_words, option_words
 
 if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
@@ -86,7 +86,7 @@ CONVERTERS: tuple[Converter, ...] = (
 )
 """All conversions."""
 
-_FLAGS = {name: f"--{name.replace('_', '-')}" for name in ConversionOptions.__struct_fields__}
+_FLAGS = {option.name: option.flag for option in options(ConversionOptions)}
 """The command-line flag of each field of `ConversionOptions`."""
 
 
@@ -174,22 +174,6 @@ def kinds(opened: OpenedModel) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple(
         (c.about, c.endings) for c in CONVERTERS if opened.format in c.sources and (module or not c.module)
     )
-
-
-def words(options: ConversionOptions) -> list[str]:
-    """Options as command-line arguments."""
-    typed = []
-    for option, flag in _FLAGS.items():
-        value = getattr(options, option)
-        if not value:
-            continue
-        if isinstance(value, Mapping):
-            typed += dynamic_words(value)
-        elif value is True:
-            typed.append(flag)
-        else:
-            typed += option_words(flag, ",".join(value) if isinstance(value, tuple) else str(value))
-    return typed
 
 
 def write(

@@ -4,51 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from explorer.base.checked import Count, Spec, Words
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.graph.model import Value
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.facts import TensorInfo, Verification
-from explorer.facts.conversion import StoredEvidence
+from explorer.facts.conversion import ConversionOptions, StoredEvidence
 from explorer.host import output_files
 from explorer.host.optional_packages import error_line, require
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded_module import LoadedModule
     from explorer.engine.models.opened_model import OpenedModel
-
-
-ExporterName = Literal["torchscript", "dynamo"]
-"""Torch's exporters to ONNX."""
-
-ScriptMethod = Literal["trace", "script"]
-"""Methods that create TorchScript."""
-
-
-class ConversionOptions(Spec, frozen=True):
-    """Options for the result. The converter chooses a value for each option that is not set.
-
-    Attributes:
-        exporter: Torch's exporter: 'torchscript' or 'dynamo'.
-        opset: Version of the ONNX operator set.
-        input_names: Name of each input.
-        output_names: Name of each output.
-        dynamic: Open dimensions: input name to axis to dimension name.
-        method: TorchScript method: 'trace' or 'script'.
-        fold: Whether to fold batch normalization, constants and no-ops.
-    """
-
-    exporter: ExporterName | None = None
-    opset: Count | None = None
-    input_names: tuple[Words, ...] = ()
-    output_names: tuple[Words, ...] = ()
-    dynamic: Mapping[str, Mapping[int, str]] = {}
-    method: ScriptMethod | None = None
-    fold: bool = False
 
 
 class ConversionJob(Struct, frozen=True):

@@ -14,10 +14,11 @@ from torch import nn
 from explorer.base.errors import Misuse
 from explorer.engine import convert
 from explorer.engine.convert import comparison
-from explorer.engine.convert.job import ConversionJob, ConversionOptions, module_of
+from explorer.engine.convert.job import ConversionJob, module_of
 from explorer.engine.formats.torch_module.loaded_module import CopyOf, LoadedModule
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 from explorer.engine.models.opened_model import OpenedModel
+from explorer.facts.conversion import ConversionOptions
 
 
 class _ModuleSource(Struct, frozen=True):

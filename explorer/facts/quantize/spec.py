@@ -17,16 +17,33 @@ PARTS = ("weight", "input", "bias")
 """Parts of a layer, each with its own number format."""
 
 
-_WEIGHT = option("number format of weights", metavar="FORMAT", label="weights")
-_INPUT = option("number format of inputs", metavar="FORMAT", label="inputs")
-_BIAS = option("number format of biases", metavar="FORMAT", label="bias")
+_FORMATS = (
+    *("int8", "int4", "fixed8.4", "fixed16.8", "mxfp8", "mxfp6", "mxfp4", "mxint8", "uint8", "int16"),
+    *("float8e4m3", "float8e5m2", "float16", "bfloat16", "floatE3M2", "float32"),
+)
+"""Number formats that dialogs offer. The user can type further names."""
+_WEIGHT = option(
+    "number format of weights", metavar="FORMAT", label="weights", words=(*_FORMATS, "ternary", "binary")
+)
+_INPUT = option("number format of inputs", metavar="FORMAT", label="inputs", words=_FORMATS)
+_BIAS = option(
+    "number format of biases",
+    metavar="FORMAT",
+    label="bias",
+    words=("auto", "float32", "float16", "bfloat16", "fixed16.8"),
+)
 _GRANULARITY = option(
     "scales of weights: one for each output channel, or one for the tensor",
     label="scales per",
     words=("channel", "tensor"),
     group="scales",
 )
-_SYMMETRIC = option("whether the zero point of integers is 0", label="zero", group="written")
+_SYMMETRIC = option(
+    "whether the zero point of integers is 0",
+    label="zero",
+    words=("auto", "0", "any"),
+    group="written",
+)
 _BLOCK = option(
     "weights along the depth that share a scale, such as 32 with int4 (of weights alone)",
     manual="weights along the depth that share a scale, such as 32 with `int4`; a format by itself is then of"
@@ -43,7 +60,8 @@ ACCUMULATOR = option(
     metavar="BITS",
     reader="accumulator",
     usual="",
-    label="accumulator",
+    label="acc bits",
+    words=("none", "16", "20", "24", "32", "48"),
 )
 
 
@@ -180,6 +198,7 @@ class QuantizeSpec(Spec, frozen=True):
             flag="--site",
             selects=True,
             label="layers",
+            words=("all", "this", "its kind"),
         ),
     ] = ()
     rules: tuple[QuantizeRule, ...] = ()
@@ -191,6 +210,8 @@ class QuantizeSpec(Spec, frozen=True):
             manual="a TOML file with formats by layer, operator or shape",
             metavar="FILE",
             in_file=False,
+            label="config",
+            placeholder="formats.toml",
         ),
     ] = ""
 

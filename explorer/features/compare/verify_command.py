@@ -5,7 +5,8 @@ from __future__ import annotations
 import explorer
 from explorer.base.exit_codes import DIFFERENT, DONE, UNPROVEN
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING, SEVERAL_SIZES, Option
+from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.options import OPENING, PRINTING, SEVERAL_SIZES
 from explorer.cli.arguments.records import tolerance
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
@@ -37,19 +38,7 @@ COMMAND = Command(
     ("A", "B"),
     (
         *("--draws", "--seed", "--input"),
-        *(
-            Option(flag, help, metavar, reads="limit")
-            for flag, metavar, help in (
-                (
-                    "--atol",
-                    "X",
-                    "allowed absolute difference of the outputs, for example of quantized models; then only"
-                    " outputs are compared",
-                ),
-                ("--rtol", "X", "allowed difference relative to the original's value, added to --atol"),
-                ("--snr", "DB", "least signal to noise ratio of the outputs, in decibels"),
-            )
-        ),
+        *declared_options(explorer.Tolerance),
         SEVERAL_SIZES,
         *OPENING[1:],
         *PRINTING,

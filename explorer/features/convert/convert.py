@@ -9,15 +9,16 @@ from msgspec.structs import replace
 
 from explorer.base.checked import Count, Natural, PathText
 from explorer.base.errors import Misuse
-from explorer.engine.convert import kinds, words, write
-from explorer.engine.convert.job import ConversionJob, ConversionOptions
+from explorer.engine.convert import kinds, write
+from explorer.engine.convert.job import ConversionJob
+from explorer.facts.conversion import ConversionOptions
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, OnProgress
+from explorer.settings.option_values import words_of
 
 if TYPE_CHECKING:
-    from explorer.engine.convert.job import ExporterName, ScriptMethod
-    from explorer.facts.conversion import Conversion
+    from explorer.facts.conversion import Conversion, ExporterName, ScriptMethod
 
 
 def conversions(session: Facade) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -101,4 +102,4 @@ def convert(
     )
     path = models.source if models.module is None else None
     fact = write(lambda: models.opened(0, on_progress), path, job, overwrite=overwrite)
-    return replace(fact, command=scripts.headless(models, "convert", output, "", *words(options)))
+    return replace(fact, command=scripts.headless(models, "convert", output, "", *words_of(options)))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 import explorer
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, Option
+from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.options import OPENING, PRINTING, PROVED
 from explorer.cli.output.answer import Answer, converted
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.conversion import ConversionOptions
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     with explorer.Session(args.models[0], **args.opening) as session:
         fact = session.convert(
             args.output,
-            exporter=args.exporter,
-            opset=args.opset,
-            input_names=args.input_names or (),
-            output_names=args.output_names or (),
-            dynamic=args.dynamic,
-            method=args.method,
-            fold=args.fold,
+            **asdict(record_of(args, ConversionOptions)),
             **args.writing(draws=3),
             on_progress=progress,
         )
@@ -33,31 +31,7 @@ COMMAND = Command(
     ("MODEL",),
     (
         "--output",
-        Option(
-            "--exporter",
-            "which of torch's exporters writes ONNX (default: the one that works)",
-            choices=("torchscript", "dynamo"),
-        ),
-        Option("--opset", "version of ONNX's operators (default: what the exporter does best)", "N", least=1),
-        Option(
-            "--input-names",
-            "names of the inputs in the ONNX file, in order, between commas",
-            "A,B",
-            reads="names",
-        ),
-        Option(
-            "--output-names",
-            "names of the outputs in the ONNX file, in order, between commas",
-            "A,B",
-            reads="names",
-        ),
-        "--dynamic",
-        Option(
-            "--method",
-            "how TorchScript is made: traced with inputs (default), or compiled from source",
-            choices=("trace", "script"),
-        ),
-        Option("--fold", "remove batch normalization, constants and no-ops, with proof (to ONNX)"),
+        *declared_options(ConversionOptions),
         *PROVED,
         *OPENING,
         *PRINTING,

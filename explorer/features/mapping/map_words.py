@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from explorer.base.units import bytes_text, count_text, exact_text, runs_text, seconds_text, sizes_text
 from explorer.facts import Info
 from explorer.facts.mapping import MappedSite, MappingCost, ModelMapping
-from explorer.features.tiling.plan_words import hardware_text
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
 from explorer.report.present.look.info import title
+from explorer.report.present.measure.machine_words import hardware_text
 from explorer.report.present.row_groups import alike, and_more
 
 _MOST_LEFT_OUT = 3

@@ -22,13 +22,14 @@ from explorer.engine.convert.module_twin import has_layers, replaceable
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.quantize.settings import effective_settings
 from explorer.facts import Analysis, HistoryEntry
+from explorer.facts.conversion import ConversionOptions
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
 from explorer.features.quantize.quantize import state_text
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.module_job import MODULE_ENDINGS, module_job
-from explorer.settings.parse import dynamic_words
+from explorer.settings.option_values import words_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -135,7 +136,7 @@ class ModuleQuantizer:
         words = scripts.quantize_words(request, modules=True)
         if self._models.current or words is None:
             return ""
-        words += dynamic_words(dynamic)
+        words += words_of(ConversionOptions(dynamic=dynamic))
         return scripts.headless(self._models, "quantize", output, "_quantized.pt2", *words)
 
     def _opened(self) -> TorchModel:

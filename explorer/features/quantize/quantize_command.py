@@ -5,17 +5,20 @@ from __future__ import annotations
 import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.arguments.quantize_options import CALIBRATION, FORMATS
 from explorer.cli.arguments.records import quantize_spec
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.model_answer import fixed_sizes
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.conversion import ConversionOptions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_DYNAMIC = declared_options(ConversionOptions, "dynamic")
 _MODULES = (".pt2", ".pt", ".pth", ".ts", ".torchscript")
 """File extensions of an nn.Module."""
 
@@ -54,7 +57,7 @@ COMMAND = Command(
     "quantize",
     "give layers another number format, and measure the error",
     ("MODEL",),
-    ("--output", *FORMATS, *CALIBRATION, "--dynamic", "--force", *OPENING, *TABLE),
+    ("--output", *FORMATS, *CALIBRATION, *_DYNAMIC, "--force", *OPENING, *TABLE),
     (
         "explorer quantize model.onnx --to int8                        (only the choice)",
         "explorer quantize model.onnx -o int8.onnx --to int8 --calibrate samples.npz",

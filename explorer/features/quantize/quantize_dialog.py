@@ -9,7 +9,7 @@ import asyncio
 import glob
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 from textual import on
@@ -19,13 +19,11 @@ from textual.containers import Horizontal
 from textual.widgets import Input, Static
 
 from explorer.base.errors import Cancelled, ExplorerError, Misuse
-from explorer.base.options import group_of, option_of
+from explorer.base.options import group_of, options
 from explorer.facts import Layer
 from explorer.facts.quantize import (
-    Calibrator,
     Quantization,
     QuantizedLayer,
-    QuantizeForm,
     QuantizeRequest,
     QuantizeSpec,
 )
@@ -47,17 +45,12 @@ from explorer.tui.widgets.text_input import text_input
 PreviewFunction = Callable[[QuantizeSpec], Awaitable[Quantization]]
 """Async function that returns which layers take the formats of a spec."""
 
-FORMATS = (
-    *("int8", "int4", "fixed8.4", "fixed16.8", "mxfp8", "mxfp6", "mxfp4", "mxint8", "uint8", "int16"),
-    *("float8e4m3", "float8e5m2", "float16", "bfloat16", "floatE3M2", "float32"),
-)
-"""Format names in the lists of weights and inputs. The user can type further names."""
-WEIGHTS = (*FORMATS, "ternary", "binary")
 SAME = "as weights"
-BIASES = ("auto", "float32", "float16", "bfloat16", "fixed16.8")
 _SCALES = group_of(QuantizeSpec, "scales")
-_BLOCKS = option_of(QuantizeSpec, "block").declared.words
-_ZEROS = {"auto": None, "0": True, "any": False}
+_OPTIONS = {option.name: option for record in (QuantizeSpec, QuantizeRequest) for option in options(record)}
+_SITES, _CONFIG = _OPTIONS["sites"], _OPTIONS["config"]
+_NO_BLOCK = _OPTIONS["block"].declared.words[0]
+_ZEROS = dict(zip(_OPTIONS["symmetric"].declared.words, (None, True, False), strict=True))
 _AS_BEFORE = "as before"
 _TYPING_PAUSE = 0.15
 """Seconds without a key press after which the preview is computed again."""
@@ -69,7 +62,7 @@ _DIALOG_SHARE = 0.94
 """Share of the screen's height for the dialog: `max-height` of other dialogs in `dialogs.tcss`."""
 _SECOND_LABEL_WIDTH = 9
 """Width of the label of the second field in a row, in cells."""
-_FORMS = tuple(form for form in get_args(QuantizeForm) if form != "torchao")
+_FORMS = tuple(form for form in _OPTIONS["form"].choices if form != "torchao")
 """Forms that a state of the history can have."""
 
 
@@ -119,44 +112,40 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         spec = self._last.spec
         input_format = SAME if spec.input == spec.weight else spec.input
         zero_word = next(word for word, value in _ZEROS.items() if value is spec.symmetric)
-        yield ComboField("weights", WEIGHTS, spec.weight, id="weight")
-        yield ComboField("inputs", (SAME, *FORMATS), input_format, id="input")
+        yield ComboField.of(_OPTIONS["weight"], spec.weight)
+        yield ComboField.of(_OPTIONS["input"], input_format, words=(SAME, *_OPTIONS["input"].declared.words))
         with Horizontal(classes="form-row"):
-            yield ComboField("bias", BIASES, spec.bias, id="bias")
-            yield ComboField(
-                "block",
-                _BLOCKS,
-                str(spec.block or _BLOCKS[0]),
+            yield ComboField.of(_OPTIONS["bias"], spec.bias)
+            yield ComboField.of(
+                _OPTIONS["block"],
+                str(spec.block or _NO_BLOCK),
                 id="quantize-block",
                 label_width=_SECOND_LABEL_WIDTH,
             )
         with Horizontal(classes="form-row"):
             for option in _SCALES:
-                value = getattr(spec, option.name)
-                yield OptionField(option.declared.label, option.declared.words, value, id=option.name)
-            yield OptionField(
-                "zero", tuple(_ZEROS), zero_word, id="symmetric", label_width=_SECOND_LABEL_WIDTH
-            )
+                yield OptionField.of(option, getattr(spec, option.name))
+            yield OptionField.of(_OPTIONS["symmetric"], zero_word, label_width=_SECOND_LABEL_WIDTH)
         last_words = (_AS_BEFORE,) if spec.ops or spec.sites else ()
-        yield ComboField("layers", ("all", "this", "its kind", *last_words), id="layers")
+        yield ComboField.of(_SITES, words=(*_SITES.declared.words, *last_words), id="layers")
         with Horizontal(classes="form-row"):
-            yield Static("calibrate", classes="form-label", markup=False)
+            yield Static(_OPTIONS["calibrate"].declared.label, classes="form-label", markup=False)
             samples = format_samples(self._last.calibrate, self._last.draws)
             yield text_input(samples, placeholder=SAMPLES_HINT, id="calibrate")
         with Horizontal(classes="form-row"):
-            yield Static("seed", classes="form-label", markup=False)
+            yield Static(_OPTIONS["seed"].declared.label, classes="form-label", markup=False)
             seed = str(self._last.seed or "")
-            yield text_input(seed, placeholder="0", id="quantize-seed")
-            yield Static("config", classes="form-label second", markup=False)
-            yield text_input(spec.config, placeholder="formats.toml", id="quantize-config")
+            yield text_input(seed, placeholder=str(_OPTIONS["seed"].default), id="quantize-seed")
+            yield Static(_CONFIG.declared.label, classes="form-label second", markup=False)
+            yield text_input(spec.config, placeholder=_CONFIG.declared.placeholder, id="quantize-config")
         with Horizontal(classes="form-row"):
             percentile = f"{spec.percentile:g}"
             ranges = percentile if spec.calibrator == "percentile" else spec.calibrator
-            yield ComboField("ranges by", get_args(Calibrator), ranges, id="calibrator")
+            yield ComboField.of(_OPTIONS["calibrator"], ranges)
             yield AccumulatorField(
                 spec.accumulator, id="quantize-accumulator", label_width=_SECOND_LABEL_WIDTH
             )
-        yield OptionField("written", _FORMS, spec.form, id="form")
+        yield OptionField.of(_OPTIONS["form"], spec.form, words=_FORMS)
         yield LineView(id="plan", focusable=False)
         yield LineView(id="layers-head", focusable=False)
         yield QuantizedLayers(id="figures")
@@ -216,7 +205,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             "weight": spec.weight,
             "input": SAME if spec.input == spec.weight else spec.input,
             "bias": spec.bias,
-            "quantize-block": str(spec.block or _BLOCKS[0]),
+            "quantize-block": str(spec.block or _NO_BLOCK),
             "quantize-accumulator": AccumulatorField.word_of(spec.accumulator),
             "calibrator": f"{spec.percentile:g}" if spec.calibrator == "percentile" else spec.calibrator,
             "layers": _AS_BEFORE if spec.ops or spec.sites else layers.words[0],
@@ -284,10 +273,10 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         """Add the number of layers to each word of the layers field: 'all 12', 'this 1', 'its kind 5'."""
         names, ops = self._find_cursor_layers(all_layers)
         same_op_count = sum(layer.op in ops for layer in all_layers)
-        counts = {"all": len(all_layers), "this": len(names), "its kind": same_op_count}
+        counts = zip(_SITES.declared.words, (len(all_layers), len(names), same_op_count), strict=True)
         self._fit_layer_list()
         field = self.query_one("#layers", ComboField)
-        field.set_words([*(f"{word} {count:,}" for word, count in counts.items()), *field.words[3:]])
+        field.set_words([*(f"{word} {count:,}" for word, count in counts), *field.words[3:]])
 
     def _find_cursor_layers(self, all_layers: Sequence[QuantizedLayer]) -> tuple[list[str], list[str]]:
         """Return the names of the layers under the tree's cursor, and their operators."""
@@ -370,7 +359,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             Misuse: The field is no valid block size.
         """
         typed = self._read_field("quantize-block")
-        if typed == "none":
+        if typed == _NO_BLOCK:
             return 0
         size: int = checked("block", int(typed) if typed.isdecimal() else typed, "block")
         return size
@@ -448,7 +437,7 @@ def _format_headline(preview: Quantization, width: int) -> list[Line]:
     return side_by_side(Fields(rows), width)
 
 
-DRAWS = 4
+DRAWS = _OPTIONS["draws"].default
 """Number of random inputs if the field `calibrate` is empty."""
 SAMPLES_HINT = f"{DRAWS} random inputs; another number, an .npz, a folder"
 

@@ -12,10 +12,10 @@ from explorer.base.errors import Misuse
 from explorer.facts.change import ProofRequest
 from explorer.facts.quantize import QuantizeRequest
 from explorer.features.quantize.quantize import Quantizer
-from explorer.features.tiling.tiling import Tiler
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.change import changing
 from explorer.session.parts.models import Cancel, OnProgress
+from explorer.session.parts.module_job import check_module
 
 if TYPE_CHECKING:
     from torch import nn
@@ -203,7 +203,7 @@ def quantize_module(
         BadModel: A weight holds NaN, or the module cannot be run or written.
         Cancelled: `cancel` returned True.
     """
-    session.parts.of(Tiler).check_module(on_progress)
+    check_module(session.parts.models, on_progress)
     request = _module_request(QuantizeRequest(spec, calibrate or "", draws, seed))
     return _module_quantizer(session).quantize(
         request,

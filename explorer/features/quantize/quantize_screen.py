@@ -15,11 +15,12 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from explorer.base.errors import Misuse
+from explorer.base.options import option_of
 from explorer.base.units import many_text
-from explorer.facts.quantize import QuantizeRequest
+from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.features.quantize.layer_list import QuantizedLayers, by_loss
 from explorer.features.quantize.quantization_record import QuantizationRecord
-from explorer.features.quantize.quantize_dialog import BIASES, FORMATS, WEIGHTS, QuantizeDialog
+from explorer.features.quantize.quantize_dialog import QuantizeDialog
 from explorer.features.quantize.quantize_words import around_layers, layer_summary, quantize_blocks
 from explorer.report.present.shell.history_words import state_name
 from explorer.tui.commands.context import ScreenCommand
@@ -102,10 +103,11 @@ class FormatDialog(FormDialog[dict[str, str]]):
 
     def fields(self) -> ComposeResult:
         """Yield a field for each part of the layer."""
-        words = {"weight": WEIGHTS, "input": FORMATS, "bias": BIASES}
-        for part, formats in words.items():
+        for part in PARTS:
             if getattr(self._layer, part):
-                yield ComboField(part, (_STAYS, *formats), _STAYS, id=f"other-{part}")
+                option = option_of(QuantizeSpec, part)
+                words = (_STAYS, *option.declared.words)
+                yield ComboField.of(option, _STAYS, words=words, id=f"other-{part}")
 
     def first(self) -> Widget:
         """Return the first field: the weight, if the layer has one."""

@@ -19,7 +19,6 @@ from explorer.facts.quantize import (
 )
 from explorer.facts.settings import LayerSettings, QuantizeSettings
 from explorer.features.quantize.quantization_record import QuantizationRecord
-from explorer.features.tiling.tile_words import origin_text, unused_rules
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -34,6 +33,7 @@ from explorer.report.blocks import (
     table_of,
 )
 from explorer.report.present.accumulator import overflows
+from explorer.report.present.effective_settings import origin_text, unused_rules
 from explorer.report.present.figures import (
     count,
     plain,

@@ -12,9 +12,11 @@ from explorer.base.checked import Count, Natural, PathText, Words
 from explorer.engine import convert
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.models.opened_model import dims_of
+from explorer.facts.conversion import RebatchSpec
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.settings.parse import opening_words, option_words, path_word
+from explorer.settings.option_values import words_of
+from explorer.settings.parse import opening_words, path_word
 
 if TYPE_CHECKING:
     from explorer.facts.conversion import Conversion
@@ -44,9 +46,8 @@ def _write_rebatched(
     if models.module is not None or models.current:
         return fact
     words = ["explorer", "rebatch", path_word(models.source), str(batch), "-o", path_word(output)]
-    for name, axis in axes.items():
-        words += option_words("--axis", f"{name}:{axis}")
-    return replace(fact, command=shlex.join([*words, *opening_words(models.options)]))
+    words += [*words_of(RebatchSpec(axes)), *opening_words(models.options)]
+    return replace(fact, command=shlex.join(words))
 
 
 def rebatch(

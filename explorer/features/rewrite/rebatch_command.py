@@ -5,9 +5,11 @@ from __future__ import annotations
 import explorer
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, Option
+from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.options import OPENING, PRINTING, PROVED
 from explorer.cli.output.answer import Answer, converted
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.conversion import RebatchSpec
 from explorer.settings.parse import parse_batch
 
 
@@ -15,7 +17,11 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     batch = parse_batch(args.models[1], where="rebatch")
     with explorer.Session(args.models[0], **args.opening) as session:
         fact = session.rebatch(
-            batch, args.output, axes=args.axis, **args.writing(draws=3), on_progress=progress
+            batch,
+            args.output,
+            axes=record_of(args, RebatchSpec).axes,
+            **args.writing(draws=3),
+            on_progress=progress,
         )
     return converted(fact)
 
@@ -26,15 +32,7 @@ COMMAND = Command(
     ("MODEL", "BATCH"),
     (
         "--output",
-        Option(
-            "--axis",
-            "which axis of an input is its batch, such as x:1; repeatable (default: the first of each)",
-            "NAME:AXIS",
-            many=True,
-            reads="axes",
-            manual="which axis of an input is its batch: `x:1`; repeatable; then inputs that are not named"
-            " have none (default: the first axis of every input)",
-        ),
+        *declared_options(RebatchSpec),
         *PROVED,
         *OPENING,
         *PRINTING,

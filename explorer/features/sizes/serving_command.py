@@ -10,9 +10,9 @@ from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import KEPT_IN, MACHINE, OPENING, SCHEDULER, TABLE, Option
 from explorer.cli.arguments.records import named_machine
 from explorer.cli.output.answer import Answer, document, plain, plots, present, tool
+from explorer.cli.output.computed_rows import say_what_is_kept, without_figures
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.serving.spec import ServingSpec
-from explorer.features.sweep.sweep_command import say_what_is_kept, without_figures
 from explorer.host.output_files import atomic_write, check_target
 
 TYPE_CHECKING = False

@@ -13,9 +13,9 @@ from explorer.engine.serving import sweep
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.sweep import ServingSweep, ServingSweepSpec
 from explorer.features.sizes.serving import Server, on_machine
-from explorer.features.sweep.sweep import MATTERS, from_anywhere, module_anew, worker_model
 from explorer.session.files import opened
 from explorer.session.parts.models import Cancel, OnProgress
+from explorer.session.parts.worker_models import MATTERS, from_anywhere, module_anew, worker_model
 from explorer.session.session import Session, reopen
 from explorer.settings.parse import opening_words
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from explorer.base.units import bytes_text, printable
 from explorer.facts.serving.sweep import ServingRow, ServingSweep
 from explorer.features.sizes.serving_words import LAYOUT, LAYOUT_AXES, LIMITS, layout_text, rate_cell
-from explorer.features.sweep.sweep_words import done_and_kept
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Role, Span, Table
+from explorer.report.present.computed_rows import done_and_kept
 from explorer.report.present.figures import plain, quiet_zero, seconds, size
 
 _SETTINGS: tuple[tuple[str, str, Callable[[ServingRow], str]], ...] = (

@@ -11,7 +11,7 @@ from explorer.facts.pareto_front import nondominated
 from explorer.facts.quantize import FormatCost, FormatRow, FormatSweep
 from explorer.facts.quantize.sweep import cost_of
 from explorer.features.quantize.quantize_words import decibels
-from explorer.features.sweep.sweep_words import FRONT, done_and_kept
+from explorer.features.sweep.sweep_words import FRONT
 from explorer.report.blocks import (
     Axis,
     Block,
@@ -27,6 +27,7 @@ from explorer.report.blocks import (
     Span,
     Table,
 )
+from explorer.report.present.computed_rows import done_and_kept
 from explorer.report.present.figures import count, plain, seconds, share, size
 
 _SCOPES = {"all": "all", "only": "only {}", "without": "all but {}", "mixed": "mixed, then {}"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -36,13 +35,9 @@ from explorer.features.quantize.quantize import Quantizer
 from explorer.host import input_files
 from explorer.host.output_files import check_target
 from explorer.session.parts.models import Cancel, Models, OnProgress
+from explorer.session.parts.worker_models import MATTERS, Reopen, from_anywhere, module_anew, worker_model
 from explorer.settings.parse import opening_words, parse_tiles
 from explorer.settings.steps.trials import parse_trials
-
-MATTERS = ("dims", "input_shapes", "observe", "past")
-"""Opening options that affect the figures, in addition to the rules. The content covers weights and seed."""
-
-Reopen = Callable[..., SweepSession]
 
 
 def sweep(
@@ -178,21 +173,6 @@ def _check_take(row: int, target: str, rows: int) -> None:
         raise Misuse(f"there is no row {row}", where="--take", hint=f"there are {rows:,}")
 
 
-def from_anywhere(models: Models) -> tuple[str, dict[str, Any]]:
-    """Return source and options that open a module on any worker, with absolute paths."""
-    head, colon, name = models.source.rpartition(":")
-    source = f"{os.path.abspath(head)}:{name}" if colon and os.path.exists(head) else models.source
-    source = os.path.abspath(source) if os.path.exists(source) else source
-    paths = {key: os.path.abspath(path) for key in ("rules", "weights_file") if (path := models.options[key])}
-    return source, {**models.options, **paths}
-
-
-def module_anew(reopen: Reopen, source: str, **options: Any) -> SweepSession:
-    """Open a module from its present file, because a worker may have imported an older version."""
-    sys.modules.pop(source.rpartition(":")[0], None)
-    return reopen(source, **options)
-
-
 def training_results(
     path: str, over: str | None = None, take: tuple[int, str] | None = None, overwrite: bool = False
 ) -> TrainingSweep:
@@ -309,25 +289,6 @@ def _traced(session: SweepSession, models: Models, reopen: Reopen) -> engine.Sub
 def _products_digest(session: SweepSession) -> str:
     """Return a digest of the matrix products of a model, on which all figures of a tiling depend."""
     return digest({"plan": to_json(session.plan(TileSpec()))})
-
-
-def worker_model(
-    reopen: Reopen,
-    source: str,
-    options: Mapping[str, Any],
-    content: Callable[[SweepSession], str],
-    expected: str,
-) -> SweepSession:
-    """Open a model on a worker and check that it is the expected one.
-
-    Raises:
-        BadModel: The digest that `content` returns is not `expected`.
-    """
-    session = reopen(source, **options)
-    if content(session) != expected:
-        session.close()
-        raise BadModel("the worker has another model of this name", where=source)
-    return session
 
 
 def _opener(reopen: Reopen, options: Mapping[str, Any], files: Sequence[str]) -> Callable[[], SweepSession]:

@@ -19,17 +19,16 @@ from explorer.cli.arguments.quantize_options import FORMAT_SWEEP
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
 from explorer.cli.arguments.training import TRAINING_SWEEP
 from explorer.cli.output.answer import Answer, document, plain, plots, present, tool
+from explorer.cli.output.computed_rows import say_what_is_kept, without_figures
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.evaluate.evaluation import SampleSpec
 from explorer.host import output_files
-from explorer.process import supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
-    from explorer.base.errors import ModelRow
     from explorer.facts.evaluate.training_sweep import TrainingSweep
     from explorer.facts.quantize import FormatRow, FormatSweep
     from explorer.facts.sweep import SweepSpec
@@ -279,15 +278,6 @@ def _trained(args: ParsedArgs, progress: ProgressLine, take: tuple[int, str] | N
         return session.sweep_training(over=args.train, **asdict(record_of(args, SampleSpec)), **options)
 
 
-def without_figures(rows: Sequence[ModelRow], bad: Mapping[str, str]) -> str:
-    """Return a warning about models and rows without figures, with reasons, or '' if all have figures."""
-    clauses = [line if line.startswith(f"{name}:") else f"{name}: {line}" for name, line in bad.items()]
-    single = sum(bool(row.error) and row.model not in bad for row in rows)
-    if single:
-        clauses.append(f"{single:,} of {len(rows):,} rows have no figures")
-    return "; ".join(clauses)
-
-
 _RESULT_OPTIONS = {"sort", "beside", "json", "csv", "markdown", "quiet", "memory"}
 """Options that apply to the rows of a result file."""
 _FORMAT_RESULT_OPTIONS = {"quantize", "take", "cost", "plot", "force", "json", "csv", "quiet", "memory"}
@@ -304,14 +294,6 @@ _TRAINING_OPTIONS = {
     *("seed", "output", "workers", "scheduler"),
     *(flag[2:].replace("-", "_") for flag in OPENING),
 }
-
-
-def say_what_is_kept(args: ParsedArgs) -> None:
-    """Set the message for a stopped sweep: whether its rows are kept, and where."""
-    kept_text = f"what was done is kept in {args.output}; the same command goes on from there"
-    supervisor.set_stop_message(
-        f"stopped; {kept_text if args.output else 'nothing was kept; with -o FILE it would be'}"
-    )
 
 
 def _combined(args: ParsedArgs) -> SweepSpec:

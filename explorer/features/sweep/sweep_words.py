@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from explorer.base.units import bytes_text, edges_text, printable, seconds_text, sizes_text
+from explorer.base.units import bytes_text, edges_text, printable, sizes_text
 from explorer.base.verdicts import VERDICTS, VerdictKind
 from explorer.facts.comparison import FigureTable
-from explorer.facts.evaluate.training_sweep import TrainingSweep
-from explorer.facts.quantize import FormatSweep
-from explorer.facts.serving.sweep import ServingSweep
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, table_of
 from explorer.report.present.compare.compared_figures import figures as figure_blocks
 from explorer.report.present.compare.verify import TONES
+from explorer.report.present.computed_rows import done_and_kept
 from explorer.report.present.figures import count, plain, seconds, share, size, utilization
 from explorer.report.terms import field_terms
 
@@ -89,20 +87,6 @@ def _fitting(rows: Sequence[SweepRow]) -> list[Block]:
 def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
     reasons = [row.error or (field_terms(row.verdict) if row.verified is None else "") for row in rows]
     return Counter(filter(None, reasons)).most_common(5)
-
-
-def done_and_kept(fact: Sweep | FormatSweep | TrainingSweep | ServingSweep) -> Iterator[str | Span]:
-    """Yield text on how many rows were computed, and on the file that keeps them."""
-    if fact.made or fact.seconds:
-        workers = f" by {fact.workers} worker{'s' * (fact.workers != 1)}" if fact.workers else ""
-        proofs = f", {fact.proved:,} proved" if isinstance(fact, Sweep) and fact.proved else ""
-        yield f"{fact.made:,} computed{proofs}{workers} in {seconds_text(fact.seconds)}"
-    if fact.output:
-        yield Span(f"   {fact.kept:,} known before" if fact.seconds and fact.kept else "", "quiet")
-        yield Span("   kept in ", "quiet")
-        yield Span(printable(fact.output), "strong")
-    else:
-        yield Span("   not kept: add -o FILE to go on from here another time", "quiet")
 
 
 def tile_text(row: SweepRow) -> str:

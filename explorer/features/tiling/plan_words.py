@@ -15,7 +15,6 @@ from explorer.base.units import (
     edges_text,
     exact_text,
     percent_text,
-    rate_text,
     runs_text,
     seconds_text,
     sizes_text,
@@ -37,6 +36,7 @@ from explorer.report.blocks import (
 )
 from explorer.report.present.figures import bytes_field, count_field, seconds, share_text, utilization
 from explorer.report.present.look.info import title
+from explorer.report.present.measure.machine_words import hardware_text
 from explorer.report.present.row_groups import alike, and_more
 from explorer.report.terms import field_terms
 
@@ -44,27 +44,6 @@ _MOST = 200
 """Maximum number of sites with formulas."""
 
 _BOUND: Mapping[str, Role] = {"compute": "good", "memory": "warning", "": "quiet"}
-
-
-def hardware_text(machine: Hardware) -> str:
-    """Describe a machine in one line: 'npu: 4,096 MACs and 64 B a cycle, 1.00 GHz, buffer 512.00 KiB'."""
-    cycle = [
-        f"{value:,.6g} {unit}"
-        for value, unit in ((machine.macs_per_cycle, "MACs"), (machine.bytes_per_cycle, "B"))
-        if value is not None
-    ]
-    parts = [" and ".join(cycle) + " a cycle"] if cycle else []
-    if machine.clock is not None:
-        parts.append(rate_text(machine.clock, "Hz"))
-    elif machine.peak_macs is not None and machine.bandwidth is not None:
-        parts += [rate_text(machine.peak_macs, "MAC/s"), rate_text(machine.bandwidth, "B/s")]
-    if machine.buffer is not None:
-        parts.append(f"buffer {bytes_text(machine.buffer)}")
-    if machine.array is not None:
-        parts.append(f"array {machine.array[0]} x {machine.array[1]}")
-    if parts and not machine.double_buffered:
-        parts.append("not double-buffered")
-    return (f"{machine.name}: " if machine.name else "") + ", ".join(parts)
 
 
 def plan_cost(about: Info, fact: PlanCost) -> list[Block]:

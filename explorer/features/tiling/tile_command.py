@@ -13,6 +13,7 @@ from explorer.cli.arguments.records import first_quantized, tile_spec
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.model_answer import change_of, fixed_sizes, proving
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.conversion import ConversionOptions
 from explorer.settings.parse import opening_words
 
 TYPE_CHECKING = False
@@ -135,7 +136,7 @@ COMMAND = Command(
             manual="kind of result: an ONNX file (default), or an nn.Module with tiled layers, as `.pt2` or"
             " TorchScript",
         ),
-        "--dynamic",
+        *declared_options(ConversionOptions, "dynamic"),
         *FIRST,
         *declared_options(explorer.TileSpec, "accumulator"),
         *PROVED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
 from textual import on
@@ -18,12 +18,12 @@ from explorer.base.errors import Cancelled, ExplorerError
 from explorer.base.options import option_of
 from explorer.base.units import edges_text, sizes_text
 from explorer.base.verdicts import VERDICTS
-from explorer.facts import Edges, Layer, Plan, SitePlan, TileSpec
+from explorer.facts import Layer, Plan, SitePlan, TileSpec
 from explorer.facts.cost import Hardware, PlanCost, SiteCost
 from explorer.features.tiling.tile_view import AskSteps, TileView
 from explorer.features.tiling.tile_words import plan_matmuls
 from explorer.features.tiling.tiling_cost_page import CostRow, cost_rows, formula_page, headline
-from explorer.settings.parse import parse_tile
+from explorer.settings.option_values import read_option
 from explorer.tui.commands.context import AT_ONCE, ScreenCommand
 from explorer.tui.commands.key_table import command_of, has_command
 from explorer.tui.dialogs.dialogs import Dialog, PageDialog
@@ -47,9 +47,9 @@ AskPlan = Callable[[TileSpec], Awaitable[Plan]]
 AskCost = Callable[..., Awaitable[PlanCost]]
 """Async function that asks the engine for the cost of a spec. `formulas=True` adds formulas to every site."""
 
-_EDGES: tuple[Edges, ...] = get_args(Edges)
-_GROUPED, _FORMS = (option_of(TileSpec, name).choices for name in ("grouped", "form"))
-_SITES = ("all", "this layer", "this kind")
+_TILE, _SITES, _EDGES, _FORM, _GROUPED = (
+    option_of(TileSpec, name) for name in ("tile", "sites", "edges", "form", "grouped")
+)
 _PAUSE = 0.15
 """Delay in seconds after the last key before the plan is computed again."""
 
@@ -164,17 +164,17 @@ class TileDialog(Dialog[TileSpec]):
 
     def body(self) -> ComposeResult:
         """Yield the fields, the headline, the figures and the lines about the current row."""
+        spec = self._initial_spec
         # fields draw their own labels: half as many widgets open in half the time
         with Horizontal(classes="form-row"):
-            yield Static("tile", classes="form-label", markup=False)
-            yield _TileEntry(self._initial_spec.tile)
-            yield AccumulatorField(self._initial_spec.accumulator, id="accumulator", label_width=9)
+            yield Static(_TILE.declared.label, classes="form-label", markup=False)
+            yield _TileEntry(spec.tile)
+            yield AccumulatorField(spec.accumulator, id="accumulator", label_width=9)
         with Horizontal(classes="form-row"):
-            edges = [*map(edges_text, _EDGES)]
-            yield OptionField("edges", edges, edges_text(self._initial_spec.edges), id="edges")
-            yield OptionField("grouped", _GROUPED, self._initial_spec.grouped, id="grouped", label_width=9)
-        yield OptionField("form", _FORMS, self._initial_spec.form, id="form")
-        yield OptionField("matmuls", _SITES, id="sites")
+            yield OptionField.of(_EDGES, edges_text(spec.edges))
+            yield OptionField.of(_GROUPED, spec.grouped, label_width=9)
+        yield OptionField.of(_FORM, spec.form)
+        yield OptionField.of(_SITES)
         yield self._machines
         yield LineView(id="plan", focusable=False)
         yield CostList(id="figures")
@@ -270,7 +270,7 @@ class TileDialog(Dialog[TileSpec]):
 
     def _name_sites(self, all_sites: Sequence[SitePlan]) -> None:
         counts = (len(all_sites), len(self._sites_here(all_sites)), len(self._sites_of_kind(all_sites)))
-        words = [f"{word} {count:,}" for word, count in zip(_SITES, counts, strict=True)]
+        words = [f"{word} {count:,}" for word, count in zip(_SITES.declared.words, counts, strict=True)]
         self.query_one("#sites", OptionField).set_words(words)
 
     def _sites_here(self, all_sites: Sequence[SitePlan]) -> list[SitePlan]:
@@ -294,7 +294,7 @@ class TileDialog(Dialog[TileSpec]):
             ExplorerError: The tile or the accumulator is invalid, or the chosen layers have no
                 site.
         """
-        tile = parse_tile(self.query_one("#tile", Input).value, "tile")
+        tile = read_option(_TILE, self.query_one("#tile", Input).value, _TILE.declared.label)
         choice = self.query_one("#sites", OptionField).index
         sites: tuple[str, ...] = ()
         if choice:
@@ -304,7 +304,7 @@ class TileDialog(Dialog[TileSpec]):
                 where = self._chosen[0].path if self._chosen else "no layer"
                 raise ExplorerError("no matmul here can be tiled", where=where)
             sites = tuple(site.name for site in chosen_sites)
-        edges = _EDGES[self.query_one("#edges", OptionField).index]
+        edges = _EDGES.choices[self.query_one("#edges", OptionField).index]
         values = {name: self.query_one(f"#{name}", OptionField).value for name in ("form", "grouped")}
         bits = self.query_one(AccumulatorField).bits
         return replace(self._initial_spec, tile=tile, sites=sites, edges=edges, accumulator=bits, **values)

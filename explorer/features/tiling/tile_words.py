@@ -21,12 +21,13 @@ from explorer.base.units import (
 )
 from explorer.facts import Diff, Info, Plan, SitePlan, SkippedSite, TileResult
 from explorer.facts.quantize import Quantization
-from explorer.facts.settings import Settings, SiteSettings, UnusedRule
+from explorer.facts.settings import Settings, SiteSettings
 from explorer.features.tiling.records import TilingRecord
 from explorer.report.blocks import Block, Cell, Column, Field, Line, Paragraph, Role, Span, Table, table_of
 from explorer.report.present.accumulator import overflows
 from explorer.report.present.compare.diff import changes
 from explorer.report.present.compare.verify import evidence, to_blame
+from explorer.report.present.effective_settings import origin_text, unused_rules
 from explorer.report.present.figures import share_text, utilization
 from explorer.report.present.row_groups import alike, and_more
 from explorer.settings.parse import option_words, path_word
@@ -349,9 +350,6 @@ def state_fields(record: TilingRecord) -> list[Field]:
     return [Field("tiled", Span(f"{prefix}{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"))]
 
 
-_DEFAULT = "default"
-
-
 def settings(about: Info, fact: Settings) -> list[Block]:
     """Build the output of `explorer settings`: a row for each site with each value and its source."""
     tiled_count = sum(site.on for site in fact.sites)
@@ -379,15 +377,6 @@ def settings(about: Info, fact: Settings) -> list[Block]:
     return [*blocks, *unused_rules(fact.unused, "matmul")]
 
 
-def unused_rules(rules: Sequence[UnusedRule], noun: str) -> list[Block]:
-    """Warn about rules that match nothing in this model."""
-    near = [f"; did you mean '{rule.near}'?" if rule.near else "" for rule in rules]
-    return [
-        Paragraph(f"{rule.origin or 'a rule'} means no {noun} here: {rule.says}{hint}", "warning")
-        for rule, hint in zip(rules, near, strict=True)
-    ]
-
-
 def _row(site: SiteSettings) -> tuple[Cell, ...]:
     values = {
         "on": "yes" if site.on else "no",
@@ -403,8 +392,3 @@ def _row(site: SiteSettings) -> tuple[Cell, ...]:
             Span("", "quiet") if hidden else (Span(value), Span(origin_text(site.origins[name]), "quiet"))
         )
     return (site.name, site.op, exact_text(site.M), exact_text(site.K), exact_text(site.N), *cells)
-
-
-def origin_text(origin: str) -> str:
-    """Format the source of a value in parentheses, or '' for a default."""
-    return "" if origin == _DEFAULT else f" ({origin})"

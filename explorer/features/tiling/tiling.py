@@ -18,7 +18,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.engine.convert.job import module_of
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
@@ -35,6 +34,7 @@ from explorer.engine.tiling.settings import effective_settings
 from explorer.engine.tiling.sites import Site
 from explorer.engine.tiling.tile import tile
 from explorer.facts import History, HistoryEntry, Plan, TileResult, TileSpec, Verification
+from explorer.facts.conversion import ConversionOptions
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.settings import Settings
 from explorer.features.tiling.records import TilingRecord
@@ -45,7 +45,8 @@ from explorer.session.parts.history import between
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.proofs import Prover
 from explorer.settings import tiling as tiling_settings
-from explorer.settings.parse import dynamic_words, opening_words, path_word
+from explorer.settings.option_values import words_of
+from explorer.settings.parse import opening_words, path_word
 
 
 class Tiler:
@@ -155,16 +156,6 @@ class Tiler:
             writer.write(tiled, path, on_progress=on_progress, cancel=cancel)
             yield products.undecomposed_model, validate(reader.read(path))
 
-    def check_module(self, on_progress: OnProgress) -> None:
-        """Check that the opened model is a module and that torch is installed.
-
-        Raises:
-            Misuse: The opened model is not a module.
-            MissingExtra: torch is not installed.
-        """
-        if not self._models.current:
-            module_of(self._models.opened(0, on_progress))
-
     def command(self, spec: TileSpec, output: str | None) -> str:
         """Return the shell command that makes the same tiling, or '' if no command can."""
         words = scripts.tiling_words(spec)
@@ -189,7 +180,9 @@ class Tiler:
             return ""
         target = ["-o", path_word(output)] if output else []
         head = ["explorer", "tile", path_word(self._models.source), "--to", "torch", *target, *words]
-        return shlex.join([*head, *dynamic_words(dynamic or {}), *opening_words(self._models.options)])
+        return shlex.join(
+            [*head, *words_of(ConversionOptions(dynamic=dynamic or {})), *opening_words(self._models.options)]
+        )
 
     def keep_choices(self, path: str, overwrite: bool, on_progress: OnProgress) -> str:
         """Write the tilings up to the current state as a file for `--config`."""

@@ -12,6 +12,7 @@ from explorer.facts.change import ProofRequest
 from explorer.features.tiling.tiling import Tiler
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
+from explorer.session.parts.module_job import check_module
 
 if TYPE_CHECKING:
     from torch import nn
@@ -152,7 +153,7 @@ def plan_module(session: Facade, spec: TileSpec, *, on_progress: OnProgress = No
     Raises:
         Misuse: See `tile_module`.
     """
-    session.parts.of(Tiler).check_module(on_progress)
+    check_module(session.parts.models, on_progress)
     from explorer.features.tiling.module_tiler import ModuleTiler  # imports torch
 
     return session.parts.of(ModuleTiler).plan(spec, on_progress)
@@ -195,7 +196,7 @@ def tile_module(
         ExplorerError: The proof fails and `output` is None.
         Cancelled: `cancel` returned True.
     """
-    session.parts.of(Tiler).check_module(on_progress)
+    check_module(session.parts.models, on_progress)
     from explorer.features.tiling.module_tiler import ModuleTiler  # imports torch
 
     return session.parts.of(ModuleTiler).tile(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from explorer.base.units import exact_text, printable, seconds_text
 from explorer.facts.evaluate.training_run import EpochScore, TrainingRun
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
-from explorer.features.sweep.sweep_words import done_and_kept
 from explorer.report.blocks import Block, Cell, Column, Line, Rows, Span, Table
+from explorer.report.present.computed_rows import done_and_kept
 from explorer.report.present.figures import share_text, written
 
 _WIDTH, _HEIGHT = 60, 10

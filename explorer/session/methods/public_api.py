@@ -10,7 +10,6 @@ from typing import Any, Unpack, overload
 from torch import nn
 
 from explorer.base.checked import Count, Natural, PathText, Seconds, Words
-from explorer.engine.convert.job import ExporterName, ScriptMethod
 from explorer.facts import (
     Analysis,
     Diff,
@@ -27,7 +26,7 @@ from explorer.facts import (
 from explorer.facts.blame import Blame
 from explorer.facts.change import ProofRequest
 from explorer.facts.comparison import Comparison, FigureTable, TorchinfoTable, TreeDiff
-from explorer.facts.conversion import Conversion
+from explorer.facts.conversion import Conversion, ExporterName, ScriptMethod
 from explorer.facts.cost import Hardware, PlanCost, TileSteps
 from explorer.facts.evaluate.evaluation import Evaluation, Task
 from explorer.facts.evaluate.training_run import TrainingRun

@@ -1,4 +1,4 @@
-"""Conversion job for a tiled or a quantized PyTorch module."""
+"""Module jobs: the check of a PyTorch module, and the conversion job that tiles or quantizes it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from explorer.base.errors import Misuse
-from explorer.engine.convert.job import ConversionJob, ConversionOptions
+from explorer.engine.convert.job import ConversionJob, module_of
+from explorer.facts.conversion import ConversionOptions
 from explorer.session.parts.models import Models, OnProgress
 
 MODULE_ENDINGS = (".pt2", ".pt", ".pth", ".ts", ".torchscript")
 """Extensions of files that hold an nn.Module."""
+
+
+def check_module(models: Models, on_progress: OnProgress) -> None:
+    """Checks that the opened model is a module and that torch is installed.
+
+    Raises:
+        Misuse: The opened model is not a module.
+        MissingExtra: torch is not installed.
+    """
+    if not models.current:
+        module_of(models.opened(0, on_progress))
 
 
 def module_job(

@@ -7,14 +7,15 @@ from explorer.facts import TileSpec
 from explorer.settings.option_values import read_option
 from explorer.tui.widgets.combo import ComboField
 
-_WIDTHS = ("none", "16", "20", "24", "32", "48")
+_OPTION = option_of(TileSpec, "accumulator")
+_WIDTHS = _OPTION.declared.words
 
 
 class AccumulatorField(ComboField):
     """Offers common accumulator widths and accepts other numbers. Letters remain shortcuts of the dialog."""
 
     def __init__(self, bits: int, *, id: str, label_width: int) -> None:
-        super().__init__("acc bits", _WIDTHS, self.word_of(bits), id=id, label_width=label_width)
+        super().__init__(_OPTION.declared.label, _WIDTHS, self.word_of(bits), id=id, label_width=label_width)
 
     @staticmethod
     def word_of(bits: int) -> str:
@@ -29,7 +30,7 @@ class AccumulatorField(ComboField):
             Misuse: The width is not supported.
         """
         typed = "0" if self.value == _WIDTHS[0] else self.value
-        bits: int = read_option(option_of(TileSpec, "accumulator"), typed, "acc bits")
+        bits: int = read_option(_OPTION, typed, _OPTION.declared.label)
         return bits
 
     def check_consume_key(self, key: str, character: str | None) -> bool:

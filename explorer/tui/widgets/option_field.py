@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from explorer.base.options import DeclaredOption
 from explorer.tui.text.lines import Line, fit
 from explorer.tui.widgets.line_view import RoleLines
 
@@ -55,6 +56,29 @@ class OptionField(RoleLines, can_focus=True):
         self._label, self._label_width = label, label_width
         self.words = tuple(words)
         self.index = self.words.index(value) if value in self.words else 0
+
+    @classmethod
+    def of(
+        cls,
+        option: DeclaredOption,
+        value: str = "",
+        *,
+        words: Sequence[str] = (),
+        id: str = "",
+        label_width: int = _LABEL,
+    ) -> Self:
+        """Create the field of a declared option, with the label and the words of the declaration.
+
+        Args:
+            option: Declared option.
+            value: See `OptionField`.
+            words: Words in place of the declared ones.
+            id: ID of the widget; by default the name of the option.
+            label_width: See `OptionField`.
+        """
+        declared = option.declared
+        words = words or declared.words or option.choices
+        return cls(declared.label, words, value, id=id or option.name, label_width=label_width)
 
     @property
     def _room(self) -> int:

@@ -20,7 +20,7 @@ from explorer.cli import main
 from explorer.cli.arguments import parser
 from explorer.cli.commands import VERBS
 from explorer.engine.convert import CONVERTERS, find
-from explorer.engine.convert.job import ConversionOptions
+from explorer.facts.conversion import ConversionOptions
 from explorer.manual import page
 from tests.schemas import COUNT, FLAG, MEASURED, TEXT, document_of, listed
 from tests.test_json_contract import ENVELOPE, PROOF_KEYS, TENSOR

@@ -1,11 +1,33 @@
-"""Text output of `explorer machines --measure`."""
+"""Text about machines: one line for a machine, and the output of `explorer machines --measure`."""
 
 from __future__ import annotations
 
 from explorer.base.units import bytes_text, many_text, printable, rate_text, seconds_text
+from explorer.facts.cost import Hardware
 from explorer.facts.profile.machine import CacheLevel, KernelTime, MeasuredMachine
 from explorer.facts.profile.profile import Spread
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
+
+
+def hardware_text(machine: Hardware) -> str:
+    """Describe a machine in one line: 'npu: 4,096 MACs and 64 B a cycle, 1.00 GHz, buffer 512.00 KiB'."""
+    cycle = [
+        f"{value:,.6g} {unit}"
+        for value, unit in ((machine.macs_per_cycle, "MACs"), (machine.bytes_per_cycle, "B"))
+        if value is not None
+    ]
+    parts = [" and ".join(cycle) + " a cycle"] if cycle else []
+    if machine.clock is not None:
+        parts.append(rate_text(machine.clock, "Hz"))
+    elif machine.peak_macs is not None and machine.bandwidth is not None:
+        parts += [rate_text(machine.peak_macs, "MAC/s"), rate_text(machine.bandwidth, "B/s")]
+    if machine.buffer is not None:
+        parts.append(f"buffer {bytes_text(machine.buffer)}")
+    if machine.array is not None:
+        parts.append(f"array {machine.array[0]} x {machine.array[1]}")
+    if parts and not machine.double_buffered:
+        parts.append("not double-buffered")
+    return (f"{machine.name}: " if machine.name else "") + ", ".join(parts)
 
 
 def measured_blocks(fact: MeasuredMachine) -> list[Block]:

@@ -1,0 +1,29 @@
+"""Messages about the rows of a sweep: rows without figures, and the rows that a stopped sweep keeps."""
+
+from __future__ import annotations
+
+from explorer.process import supervisor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from explorer.base.errors import ModelRow
+    from explorer.cli.arguments.command import ParsedArgs
+
+
+def without_figures(rows: Sequence[ModelRow], bad: Mapping[str, str]) -> str:
+    """Return a warning about models and rows without figures, with reasons, or '' if all have figures."""
+    clauses = [line if line.startswith(f"{name}:") else f"{name}: {line}" for name, line in bad.items()]
+    single = sum(bool(row.error) and row.model not in bad for row in rows)
+    if single:
+        clauses.append(f"{single:,} of {len(rows):,} rows have no figures")
+    return "; ".join(clauses)
+
+
+def say_what_is_kept(args: ParsedArgs) -> None:
+    """Set the message for a stopped sweep: whether its rows are kept, and where."""
+    kept_text = f"what was done is kept in {args.output}; the same command goes on from there"
+    supervisor.set_stop_message(
+        f"stopped; {kept_text if args.output else 'nothing was kept; with -o FILE it would be'}"
+    )
