@@ -150,8 +150,16 @@ class HeaderReader:
                     self._running_children.discard(running_child)
                     running_child.end()
                 running_child = None
-            is_late = isinstance(error, TimeoutError)
-            limit = f"{self._seconds:g} s" if is_late else bytes_text(MEMORY)
-            return None, f"its header takes more than {limit}, or breaks its reader"
+            return None, self._failure(error)
         finally:
             self._idle_children.put(running_child)
+
+    def _failure(self, error: OSError | EOFError | ValueError) -> str:
+        """The reason why a header was not read."""
+        if self._closed:  # `close` ends the process, and the wait for its answer fails in any of these ways
+            return "not read"
+        if isinstance(error, TimeoutError):
+            return f"its header takes more than {self._seconds:g} s to read"
+        if isinstance(error, (EOFError, ConnectionError)):
+            return f"its header takes more than {bytes_text(MEMORY)} to read, or breaks its reader"
+        return f"its header could not be read: {error}"

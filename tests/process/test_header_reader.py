@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import psutil
@@ -50,3 +52,33 @@ def test_a_reader_that_breaks_costs_its_own_header_only(sample: Sample) -> None:
         assert reader.read(str(sample("lenet"))).params == 61_706
     finally:
         reader.close()
+
+
+def test_a_reader_that_cannot_start_reports_the_reason(
+    sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    reader = HeaderReader()
+    try:
+        note = reader.read(str(sample("lenet"))).note
+    finally:
+        reader.close()
+    assert "Too many open files" in note
+    assert "GiB" not in note
+
+
+def test_a_header_that_is_read_while_the_reader_closes_is_not_read(
+    sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = HeaderReader()
+    poll = Connection.poll
+
+    def close_first(connection: Connection, timeout: float) -> bool:
+        reader.close()
+        return poll(connection, timeout)
+
+    monkeypatch.setattr(Connection, "poll", close_first)
+    assert reader.read(str(sample("lenet"))).note == "not read"

@@ -53,6 +53,18 @@ def dtype_code(name: str) -> int:
     return _CODE_BY_NAME[name]
 
 
+def dense_bytes(shape: Sequence[Dim] | None, dtype: str | None) -> int | None:
+    """Bytes of a dense tensor, or None if its shape or type is unknown or it holds strings."""
+    bits = _BITS.get(dtype or "")
+    if not bits or shape is None:
+        return None
+    for size in shape:
+        if not isinstance(size, int):
+            return None
+        bits *= size
+    return (bits + 7) // 8
+
+
 class Source:
     """A file that is mapped read-only and stays open while a payload refers to it.
 

@@ -7,13 +7,12 @@ GiB run, too.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import DTYPES, Model, Node, Value, dtype_code
+from explorer.engine.graph.model import Model, Node, Value, dense_bytes, dtype_code
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.facts import TensorInfo
@@ -107,10 +106,9 @@ def observe(
 
 
 def nbytes(info: TensorInfo) -> int:
-    """Returns the bytes of a value, or an assumed number if its shape is unknown."""
-    if info.shape is None or info.dtype is None or not all(isinstance(d, int) for d in info.shape):
-        return _ASSUMED_BYTES
-    return math.prod(d for d in info.shape if isinstance(d, int)) * DTYPES[dtype_code(info.dtype)].bits // 8
+    """Returns the bytes of a value, or an assumed number if its shape is unknown or it holds strings."""
+    size = dense_bytes(info.shape, info.dtype)
+    return _ASSUMED_BYTES if size is None else size
 
 
 def _with_outputs(model: Model, chunk: Sequence[TensorInfo], names: dict[str, str]) -> Model:

@@ -123,21 +123,26 @@ def qlinear_matmul(path: Path, kind: Any = np.uint8, columns: int = 0) -> str:
     return save_integers(path, node, {"x": (kind, (40, 13))}, stored, (kind, (40, 11)))
 
 
-def qgemm(path: Path, *, floats: bool, turned: int = 0) -> str:
-    """What onnxruntime's quantizer makes of a Gemm; `floats` without the scale of Y."""
+def qgemm(path: Path, *, turned: int = 0, result: tuple[str, ...] = ("ys", "yz")) -> str:
+    """A Gemm as onnxruntime's quantizer writes it.
+
+    Args:
+        path: Path of the file.
+        turned: Value of `transB`.
+        result: Names of the scale and the zero point of Y. Without a zero point, Y is float32.
+    """
     stored = {
         "w": integers(np.uint8, *((11, 13) if turned else (13, 11)), seed=1),
         "b": np.random.default_rng(3).integers(-3000, 3000, 11).astype(np.int32),
         **_requantisation(np.uint8, np.uint8, 0),
     }
-    names = [*_Q[:6], "b"] + ([] if floats else ["ys", "yz"])
-    for unused in ("ys", "yz") if floats else ():
+    for unused in {"ys", "yz"} - {*result}:
         del stored[unused]
     node = helper.make_node(
-        "QGemm", names, ["y"], name="fc", domain="com.microsoft", transB=turned, alpha=0.7
+        "QGemm", [*_Q[:6], "b", *result], ["y"], name="fc", domain="com.microsoft", transB=turned, alpha=0.7
     )
     return save_integers(
-        path, node, {"x": (np.uint8, (7, 13))}, stored, (np.float32 if floats else np.uint8, (7, 11))
+        path, node, {"x": (np.uint8, (7, 13))}, stored, (np.uint8 if "yz" in result else np.float32, (7, 11))
     )
 
 
@@ -162,8 +167,9 @@ OPERATORS: Mapping[str, Any] = {
     "QLinearConv, padded": lambda p: qlinear_conv(p, np.uint8, **_PADDED),
     "QLinearConv, strided and dilated": lambda p: qlinear_conv(p, **_SPREAD),
     "QLinearConv, grouped": lambda p: qlinear_conv(p, group=2, **_PADDED),
-    "QGemm": lambda p: qgemm(p, floats=False),
-    "QGemm, turned": lambda p: qgemm(p, floats=False, turned=1),
-    "QGemm, to floats": lambda p: qgemm(p, floats=True),
+    "QGemm": lambda p: qgemm(p),
+    "QGemm, turned": lambda p: qgemm(p, turned=1),
+    "QGemm, to floats": lambda p: qgemm(p, result=()),
+    "QGemm, to scaled floats": lambda p: qgemm(p, result=("ys",)),
 }
 """What a user calls each case, and what writes it to a path."""

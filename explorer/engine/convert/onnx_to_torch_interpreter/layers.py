@@ -283,10 +283,10 @@ def _group_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor) -> T
 
 def _lrn(call: OperatorCall, x: Tensor) -> Tensor:
     size = call.get("size")
-    square = (x * x).unsqueeze(1).flatten(3) if x.dim() > 3 else (x * x).unsqueeze(1)
+    square = (x * x).reshape(*x.shape[:2], math.prod(x.shape[2:]))
     pad_before, pad_after = (size - 1) // 2, size - 1 - (size - 1) // 2
     square = functional.pad(square, (0, 0, pad_before, pad_after))
-    total = square.unfold(2, size, 1).sum(-1).reshape(x.shape)
+    total = square.unfold(1, size, 1).sum(-1).reshape(x.shape)
     result: Tensor = x / (call.get("bias", 1.0) + call.get("alpha", 1e-4) / size * total) ** call.get(
         "beta", 0.75
     )

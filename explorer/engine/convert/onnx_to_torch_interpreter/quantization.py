@@ -193,10 +193,12 @@ def _qgemm(call: OperatorCall, *inputs: Any) -> Tensor:
     total = _integer_product(a_offsets.contiguous(), b_offsets.contiguous())
     total = total if c is None else total + c
     factor = _scalar(sa) * _scalar(sb) * call.get("alpha", 1.0)
-    if sy is None or zy is None:
+    if sy is not None:
+        factor = factor / _scalar(sy)
+    if zy is None:  # the zero point, not the scale, makes the result an integer
         result: Tensor = total.to(torch.float32) * factor
         return result
-    return _requantize(total, factor / _scalar(sy), zy)
+    return _requantize(total, factor, zy)
 
 
 def _matmul_integer_to_float(call: OperatorCall, *inputs: Any) -> Tensor:

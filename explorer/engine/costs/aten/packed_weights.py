@@ -2,7 +2,7 @@
 
 A quantized Linear, convolution, embedding, LSTM or cell has a handle in place of parameters, and operators of
 dynamic quantization have no meta kernels. This module unpacks the handle to read the sizes of its tensors,
-and creates the operators' results in closed form.
+and creates the operators' results in closed form. A quantized PReLU keeps its weight in a plain attribute.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ Convolutions over one dimension, and transposed ones, use the handles of those o
 
 
 def unpacked(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and tensors of the weights and biases behind a quantized module's own handles."""
+    """Names and tensors of a quantized module's weights and biases, behind handles or in plain attributes."""
     attributes = packed_handle(module) if isinstance(module, torch.jit.ScriptModule) else vars(module)
     for name, value in attributes.items():
         if isinstance(value, torch.ScriptObject):
             for part, tensor in unpack_handle(value):
                 is_one_dimensional = part == "weight" and tensor.dim() == 4 and _is_of_one_dimension(module)
                 yield (f"{name.strip('_')}.{part}", tensor.squeeze(2) if is_one_dimensional else tensor)
+        elif isinstance(value, torch.Tensor) and value.is_quantized:
+            yield name.strip("_"), value
 
 
 def nbytes_of(tensor: torch.Tensor) -> int:

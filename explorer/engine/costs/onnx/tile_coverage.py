@@ -155,7 +155,7 @@ def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tile
     at_most = False
     operator_by_context: dict[int, str] = {}
     # leaves that share their figures have operands of equal shapes; a model has thousands of them
-    products_by_figures: dict[tuple[str, int], tuple[int | None, str]] = {}
+    placements: dict[tuple[str, int], _Placement] = {}
     for leaf in leaves:
         macs = leaf.figures.macs
         if not leaf.counted or macs == 0:
@@ -172,16 +172,17 @@ def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tile
         else:
             if leaf.function in labels.operators:
                 key = leaf.function, id(leaf.figures)
-                tile_count, reason = products_by_figures.get(key) or products_by_figures.setdefault(
-                    key, _product(labels, leaf, operator_by_context)
+                placement = placements.get(key) or placements.setdefault(
+                    key, _place(labels, leaf, operator_by_context)
                 )
             else:
-                tile_count, reason = _product(labels, leaf, operator_by_context)
-            if tile_count is not None:
+                placement = _place(labels, leaf, operator_by_context)
+            if placement.is_tiled:
                 on_tiles.add(macs)
-                products.add(tile_count or None)
+                products.add(placement.products)
                 at_most |= may_run_less
                 continue
+            reason = placement.reason
         other_macs.add(macs)
         reason = reason or _reason(labels, leaf)
         op = leaf.kind
@@ -206,10 +207,22 @@ def _reason(labels: TileLabels, leaf: OperatorLeaf) -> str:
     return reason or (_NOT_CHOSEN if labels.sites else "")
 
 
-def _product(
-    labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[int, str]
-) -> tuple[int | None, str]:
-    """The number of tile products in a leaf, 0 if unknown; or None and the reason if it is not on tiles."""
+class _Placement(Struct, frozen=True):
+    """Whether an operator runs on tiles.
+
+    Attributes:
+        is_tiled: Whether it does.
+        products: Number of tile products of an operator on tiles, or None if unknown.
+        reason: Reason why it does not run on tiles, if the file's labels say that it does, else ''.
+    """
+
+    is_tiled: bool = False
+    products: int | None = None
+    reason: str = ""
+
+
+def _place(labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[int, str]) -> _Placement:
+    """Decides whether an operator runs on tiles."""
     context, node = leaf.context, leaf.node
     name = next((name for name in (leaf.function, node.op) if name in labels.operators), "")
     name = name or _enclosing_operator(labels, context, operator_by_context)
@@ -220,24 +233,24 @@ def _product(
         batched = not node.domain and node.op == "MatMul" and MNK_KEY in node.metadata
         tile = labels.sites.get(node.metadata.get(SITE_KEY, "")) if batched else None
         if tile is None:
-            return None, ""
+            return _Placement()
     assert tile is not None
     operand_indices = (0, 1) if node.op in labels.operators else _OPERANDS.get(node.op)
     if operand_indices is None or node.domain not in ("", DOMAIN) or len(node.inputs) <= operand_indices[1]:
-        return None, _TOO_LARGE
+        return _Placement(reason=_TOO_LARGE)
     macs_and_count = _count_products(
         context.info(node.inputs[operand_indices[0]]).shape,
         context.info(node.inputs[operand_indices[1]]).shape,
         tile,
     )
     if macs_and_count is None or (macs_and_count[1] not in (1, None) and not batched):
-        return None, _TOO_LARGE
+        return _Placement(reason=_TOO_LARGE)
     trips, figures = context.trips, leaf.figures
     if not isinstance(trips, int) or macs_and_count[0] is None or macs_and_count[1] is None:
-        return 0, ""
+        return _Placement(is_tiled=True)
     if figures.macs is not None and figures.macs != trips * macs_and_count[0] * macs_and_count[1]:
-        return None, _TOO_LARGE
-    return trips * macs_and_count[1], ""
+        return _Placement(reason=_TOO_LARGE)
+    return _Placement(is_tiled=True, products=trips * macs_and_count[1])
 
 
 def _enclosing_operator(labels: TileLabels, context: GraphContext, cache: dict[int, str]) -> str:

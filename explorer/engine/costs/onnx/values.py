@@ -17,8 +17,8 @@ from explorer.base.units import many_text
 from explorer.engine.costs.layer_tree import Scope, sum_if_all_known
 from explorer.engine.costs.onnx.scopes import ScopedName, relative
 from explorer.engine.formats.onnx import tensors as onnx_tensor
-from explorer.engine.graph.model import DTYPES, FileSpan, Graph, Node, Tensor, dtype_code
-from explorer.engine.operators import cost_formulas, registry, tflite
+from explorer.engine.graph.model import DTYPES, FileSpan, Graph, Node, Tensor, dense_bytes
+from explorer.engine.operators import registry, tflite
 from explorer.engine.shapes import Shapes
 from explorer.facts import Dim, TensorInfo
 
@@ -129,11 +129,7 @@ class GraphContext(Struct):
 
 def nbytes(info: TensorInfo) -> int | None:
     """Bytes of a tensor, or None if its shape or type is unknown or it holds strings."""
-    elements = None if info.shape is None else cost_formulas.count(info.shape)
-    if elements is None or info.dtype is None:
-        return None
-    bits = DTYPES[dtype_code(info.dtype)].bits
-    return (elements * bits + 7) // 8 if bits else None
+    return dense_bytes(info.shape, info.dtype)
 
 
 def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[StoredValue, ...]]:

@@ -256,12 +256,12 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
             if p.layout is torch.strided:
                 strided.setdefault(identity[0], []).append((path, p))
         if is_packed(module) or isinstance(module, torch.jit.ScriptModule):
-            for name, tensor in unpacked(module):
+            for index, (name, tensor) in enumerate(unpacked(module)):
                 path = f"{owner}.{name}" if owner else name
                 kind = dtype_name(tensor.dtype)
                 info = TensorInfo(name, kind.replace("qint", "int"), tuple(tensor.shape), "declared")
                 # native code owns its memory; a negative number is never the address of a storage
-                identity = (-id(module), len(by_path), tensor.numel())
+                identity = (-id(module), index, tensor.numel())
                 by_path[path] = ModuleParameter(
                     identity, tensor.numel(), nbytes_of(tensor), owner, name, info, False
                 )

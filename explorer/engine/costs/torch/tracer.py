@@ -190,6 +190,7 @@ class _Watch:
         rows: Rows of functional operators, by module path, name and call number.
         modules: Rows of modules, by path.
         live_storages: Storages of this run, kept so that no other storage gets their address.
+        given_storages: Storages of inputs and parameters, which exist before the run.
         bound_reasons: Reason why the size of a storage is not exact, by its address.
         meta_copies: CPU tensors and their copies without values, by id of the tensor.
         stale_storages: CPU storages with outdated values, because an operator wrote to their meta copies.
@@ -225,6 +226,7 @@ class _Watch:
         self.order: list[Row] = []
         self.events: list[OperatorEvent] = []
         self.live_storages: dict[int, Any] = {}
+        self.given_storages: frozenset[int] = frozenset()
         self.bound_reasons: dict[int, str] = {}
         self.meta_copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.assumed: Counter[str] = Counter()
@@ -823,7 +825,13 @@ class _Watch:
         """Records that the model returned `result`, which contains the tensors `returned`."""
         for tensor in returned:
             self.note_read(tensor)
-        self.unseen_work.finish(result)
+        self.unseen_work.finish(result, self._is_computed)
+
+    def _is_computed(self, tensor: torch.Tensor) -> bool:
+        """Whether the run computed a tensor, which is then neither an input nor a parameter."""
+        if tensor.layout is not torch.strided or inner_tensors(tensor):
+            return True
+        return storage_key(tensor.untyped_storage()) not in self.given_storages
 
     def record_traffic(
         self,
@@ -1008,6 +1016,7 @@ def trace(
             continue
         storage = tensor.untyped_storage()
         watch.live_storages[storage_key(storage)] = storage
+    watch.given_storages = frozenset(watch.live_storages)
     with _observed(model, watch), torch.set_grad_enabled(gradients is not None):
         try:
             with watch.functions, Operators(watch):

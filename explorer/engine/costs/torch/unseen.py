@@ -7,7 +7,8 @@ work:
 - An operator reads a tensor that no recorded operator produced.
 - Python or NumPy reads numbers of a tensor. This does not count if the numbers return unchanged, or if the
   model only compares them.
-- The model returns a generator or a function, which computes only after the run.
+- The model returns a generator, a function, or an object without a tensor of the run. They compute
+  later.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import dis
 import functools
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from types import (
     AsyncGeneratorType,
     BuiltinFunctionType,
@@ -45,7 +46,7 @@ _OUTSIDE_TORCH = (
     "numbers leave torch as {form}, and work outside torch is not counted: the figures are lower bounds"
 )
 _DEFERRED = "the model returns a {type}, which computes when it is read: the figures are lower bounds"
-_NO_TENSOR = "the model returns a {type} without a tensor: its later computation is not counted"
+_NO_TENSOR = "the model returns a {type} without a computed tensor: its later computation is not counted"
 
 EXPORTING_METHODS = {
     "data_ptr": "an address",
@@ -161,8 +162,13 @@ class UnseenWork:
         form = _ARRAY_FORM if self._arrays else _NUMBERS_FORM
         self.places.setdefault(path, (method, _OUTSIDE_TORCH.format(form=form)))
 
-    def finish(self, result: Any) -> None:
-        """Checks the model's return value, and records numbers that left torch and did not return."""
+    def finish(self, result: Any, is_computed: Callable[[torch.Tensor], bool]) -> None:
+        """Checks the model's return value, and records numbers that left torch and did not return.
+
+        Args:
+            result: Return value of the model.
+            is_computed: Function that returns whether the run computed a tensor.
+        """
         for value in _flatten(result):
             type_name = type(value).__name__
             if isinstance(value, np.ndarray):
@@ -173,7 +179,7 @@ class UnseenWork:
                 parts = [part for _, part in contents(value)]
                 if any(isinstance(part, (*_FUNCTION_TYPES, *_LAZY_TYPES)) for part in parts):
                     self.places.setdefault("", (type_name, _DEFERRED.format(type=type_name)))
-                elif not any(isinstance(part, torch.Tensor) for part in parts):
+                elif not any(isinstance(part, torch.Tensor) and is_computed(part) for part in parts):
                     self.places.setdefault("", (type_name, _NO_TENSOR.format(type=type_name)))
         for path, method, form in self._pending_reads.values():
             self.places.setdefault(path, (method, _OUTSIDE_TORCH.format(form=form)))

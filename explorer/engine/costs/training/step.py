@@ -20,10 +20,9 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs.layer_tree import sum_if_all_known, summed
-from explorer.engine.graph.model import DTYPES, dtype_code
-from explorer.engine.operators import cost_formulas
+from explorer.engine.graph.model import dense_bytes
 from explorer.engine.operators.gradients import Gradient
-from explorer.facts import Analysis, Layer, Status, TensorInfo
+from explorer.facts import Analysis, Layer, Status
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
 
 
@@ -102,7 +101,7 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
         counted.update(s.identity for s in parameters)
         rows.append(_layer_training(layer, part, parameters, OPTIMIZERS[optimizer]))
     inputs = step.analysis.info.model.inputs
-    input_bytes = sum_if_all_known(_nbytes(info) for info in inputs)
+    input_bytes = sum_if_all_known(dense_bytes(info.shape, info.dtype) for info in inputs)
     activations = summed(row.activation_bytes for row in rows)
     stored_sums = [sum(getattr(row, name) for row in rows) for name in _STORED]
     known_bytes = (
@@ -182,17 +181,6 @@ def _optimizer_notes(optimizer: Optimizer) -> tuple[str, ...]:
         " (as torch.optim.Adam does)",
     }
     return (notes[optimizer],) if notes[optimizer] else ()
-
-
-def _nbytes(info: TensorInfo) -> int | None:
-    """Bytes of a tensor, or None if its shape or type is unknown."""
-    if info.shape is None or info.dtype is None:
-        return None
-    elements = cost_formulas.count(info.shape)
-    try:
-        return None if elements is None else (elements * DTYPES[dtype_code(info.dtype)].bits + 7) // 8
-    except KeyError:
-        return None
 
 
 def _batch(analysis: Analysis) -> int | None:

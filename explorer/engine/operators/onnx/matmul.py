@@ -86,11 +86,11 @@ def _gemm_shape(call: Call, second: int = 1) -> Answer:
 def _qgemm_shape(call: Call) -> Answer:
     """Shape rule of QGemm.
 
-    Inputs are A, B, C and the result's quantization; scale and zero point follow A and B.
+    A scale and a zero point follow A, B and the bias (inputs 1, 2, 4, 5, 7 and 8). Input 8, the zero point of
+    the result, decides the type of the result: its own type, or float32 without it.
     """
     answer = _gemm_shape(call, 3)
-    # without a zero point for the result, the result is float32
-    return answer and ((call.dtype(0) if call.has(8) else "float32", answer[0][1]),)
+    return answer and ((call.dtype(8) if call.has(8) else "float32", answer[0][1]),)
 
 
 def _einsum_shape(call: Call) -> Answer:
@@ -302,7 +302,7 @@ def _gemm_float8(call: Call) -> Cost:
 
 def _qgemm(call: Call) -> Cost:
     cost = _gemm(call, 3, 6)
-    return requantized(cost, call) if call.has(7) else cost_formulas.adding(cost, "rescale", call.output())
+    return requantized(cost, call) if call.has(8) else cost_formulas.adding(cost, "rescale", call.output())
 
 
 def _einsum(call: Call) -> Cost:

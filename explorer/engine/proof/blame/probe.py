@@ -15,7 +15,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine import shapes
 from explorer.engine.graph.dtypes import element_type
-from explorer.engine.graph.model import DTYPES, Model, dtype_code
+from explorer.engine.graph.model import Model, dense_bytes
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.quantization import with_floats
@@ -73,10 +73,9 @@ class _Alone(Struct, frozen=True):
 
 
 def _nbytes(info: TensorInfo | None, dtype: str, unknown: int) -> int:
-    """Computes the bytes of a value, or returns `unknown` if its shape is not fully known."""
-    if info is None or info.shape is None or not all(isinstance(d, int) for d in info.shape):
-        return unknown
-    return math.prod(d for d in info.shape if isinstance(d, int)) * DTYPES[dtype_code(dtype)].bits // 8
+    """Computes the bytes of a value, or returns `unknown` if its shape is unknown or it holds strings."""
+    size = None if info is None else dense_bytes(info.shape, dtype)
+    return unknown if size is None else size
 
 
 class LayerProbe:

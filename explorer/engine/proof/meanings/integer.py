@@ -301,7 +301,7 @@ def _quantized(op: str, bias: int, output_scale: int, has_alpha: bool = False) -
     Args:
         op: The float form of the operator.
         bias: Input index of the bias, or 0 without one.
-        output_scale: Input index of the scale of Y; the zero point of Y follows it.
+        output_scale: Input index of the scale of Y. The zero point of Y follows it; without it, Y is float32.
         has_alpha: Whether the attribute `alpha` scales the product.
     """
 
@@ -309,14 +309,9 @@ def _quantized(op: str, bias: int, output_scale: int, has_alpha: bool = False) -
         x, w = node.inputs[0], node.inputs[3]
         factor = np.float32(node.attributes.get("alpha", 1.0) if has_alpha else 1.0)
         scale: Array = factor * _stored_input(reader, node, 1).reshape(()) * _stored_input(reader, node, 4)
-        zero: Array | None = None
         if _input_name(node, output_scale):
             scale = scale / _stored_input(reader, node, output_scale).reshape(())
-            zero = (
-                _stored_input(reader, node, output_scale + 1)
-                if _input_name(node, output_scale + 1)
-                else np.zeros((), np.uint8)
-            )
+        zero = _stored_input(reader, node, output_scale + 1) if _input_name(node, output_scale + 1) else None
         zeros = _input_name(node, 2), _input_name(node, 5)
         base = _float_meaning(op, node, (x, w), zeros[1], reader)
         tail = _scale_tail(np.asarray(scale, np.float32), zero)

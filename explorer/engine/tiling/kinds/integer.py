@@ -442,7 +442,7 @@ def _quantized_kind(op: str, bias: int, output_index: int) -> Callable[[Node, Si
     """Returns the kind of an operator with quantized inputs.
 
     Its inputs are X, scale, zero; W, scale, zero; an int32 bias at `bias`; and the scale and zero point of Y
-    at `output_index`. Without these last two, Y is float32.
+    at `output_index`. Without a zero point, Y is float32, and its scale only divides it.
 
     Args:
         op: The same operator on floats.
@@ -458,9 +458,9 @@ def _quantized_kind(op: str, bias: int, output_index: int) -> Callable[[Node, Si
             raise LeftAsItWas("its zero points are computed")
         scale = _sum_scale(context, node, output_index)
         tail = rescaling(scale)
-        if _input(node, output_index):
-            name = _input(node, output_index + 1)
-            point = stored_values(context, name) if name else np.zeros((), np.uint8)
+        name = _input(node, output_index + 1)
+        if name:
+            point = stored_values(context, name)
             if point is None or point.size != 1 or str(point.dtype) not in BYTES:
                 raise LeftAsItWas("the zero point of its output is not one stored number")
             tail = requantization(scale, point)

@@ -118,6 +118,21 @@ def test_what_torch_rounds_otherwise_is_refused(tmp_path: Path) -> None:
         module(torch.ones(3, 5))
 
 
+@pytest.mark.parametrize("shape", [(2, 5), (2, 5, 3), (1, 5, 2, 3)])
+def test_local_response_normalization_takes_any_number_of_axes(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    node = onnx.helper.make_node("LRN", ["x"], ["y"], size=4, alpha=0.5, beta=0.6, bias=1.5)
+    value = [onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
+    graph = onnx.helper.make_graph([node], "g", value[:1], value[1:])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    # channel c is divided by the squares of channels c - 1 to c + 2
+    squares = np.stack([(x[:, max(c - 1, 0) : c + 3] ** 2).sum(1) for c in range(5)], 1)
+    result = load_onnx(reader.read(str(tmp_path / "m.onnx")))(torch.from_numpy(x))
+    np.testing.assert_allclose(result.numpy(), x / (1.5 + 0.5 / 4 * squares) ** 0.6, rtol=1e-5)
+
+
 def test_an_attribute_that_is_not_known_is_refused(tmp_path: Path) -> None:
     node = onnx.helper.make_node("Relu", ["x"], ["y"], steepness=2.0)
     value = onnx.helper.make_tensor_value_info("x", 1, [2]), onnx.helper.make_tensor_value_info("y", 1, [2])
@@ -140,6 +155,10 @@ RUNTIMES_OWN: dict[str, tuple[dict[str, Any], list[tuple[str, Any]]]] = {
         {"alpha": 0.5, "transB": 1},
         [("x", U8), ("", S), ("", Z), ("w", U8), ("", S), ("", Z), ("c", I32)],
     ),
+    "QGemm, with a scale of the result alone": (
+        {"transA": 1},
+        [("x", I8), ("", S), ("", I8(3)), ("w", I8), ("", S), ("", I8(0)), ("c", I32), ("", F32(0.3))],
+    ),
     "QLinearAdd": ({}, [("x", U8), ("", S), ("", Z), ("w", U8), ("", S), ("", Z), ("", S), ("", Z)]),
     "QLinearConcat": (
         {"axis": 0},
@@ -149,12 +168,16 @@ RUNTIMES_OWN: dict[str, tuple[dict[str, Any], list[tuple[str, Any]]]] = {
     "QLinearMul": ({}, [("x", U8), ("", S), ("", Z), ("w", U8), ("", S), ("", Z), ("", S), ("", Z)]),
     "QLinearSigmoid": ({}, [("x", U8), ("", S), ("", Z), ("", F32(1 / 256)), ("", U8(0))]),
 }
-"""Operators that onnxruntime added: attributes, and inputs as what is drawn of a type or a stored number."""
+"""Operators that onnxruntime added, with attributes and inputs.
+
+An input is a type to draw, or a stored number. A comma and a description may follow the name of the operator.
+"""
 
 
-@pytest.mark.parametrize("op", sorted(RUNTIMES_OWN))
-def test_an_operator_of_the_runtime_does_what_the_runtime_does(op: str, tmp_path: Path) -> None:
-    attributes, given = RUNTIMES_OWN[op]
+@pytest.mark.parametrize("case", sorted(RUNTIMES_OWN))
+def test_an_operator_of_the_runtime_does_what_the_runtime_does(case: str, tmp_path: Path) -> None:
+    attributes, given = RUNTIMES_OWN[case]
+    op = case.partition(",")[0]
     chance = np.random.default_rng(3)
     feeds, stored = {}, {}
     for at, (name, what) in enumerate(given):

@@ -37,6 +37,7 @@ def nibbles(rows: int, width: int) -> Any:
         (lambda: quantized.Embedding(10, 8), (10, 8), 80, 80),
         (lambda: nibbles(10, 8), (10, 8), 80, 40),
         (lambda: quantized.EmbeddingBag(9, 8), (9, 8), 72, 72),
+        (lambda: quantized.PReLU(0.1, 0, 4), (4,), 4, 4),
     ],
 )
 def test_packed_weights_are_parameters(
@@ -61,3 +62,17 @@ def test_a_quantized_network_has_the_parameters_of_its_convolutions() -> None:
     wanted += sum(p.numel() for p in plain.classifier.parameters())
     with Session(model, inputs=(torch.rand(1, 3, 64, 64),), cache=False) as session:
         assert session.info().totals.params == wanted
+
+
+def test_a_packed_layer_under_two_names_counts_once() -> None:
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = self.second = quantized.dynamic.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            return self.second(self.first(x))
+
+    with Session(Twice(), inputs=(torch.rand(3, 8),), cache=False) as session:
+        totals = session.info().totals
+    assert (totals.params, totals.weight_bytes, totals.macs) == (64 + 8, 64 + 32, 2 * 3 * 64)

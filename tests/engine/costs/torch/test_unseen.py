@@ -103,6 +103,24 @@ def a_promise(model: Two, x: Any) -> Any:
     return Promise(model)
 
 
+class Lazy:
+    """Rows that are computed when an index is read."""
+
+    def __init__(self, layer: Any, x: Any) -> None:
+        self.layer, self.x = layer, x
+
+    def __getitem__(self, index: int) -> Any:
+        return self.x[index] @ self.layer.weight
+
+
+def rows_on_demand(model: Two, x: Any) -> Any:
+    return Lazy(model.second, x)
+
+
+def products_on_demand(model: Two, x: Any) -> Any:
+    return Lazy(SimpleNamespace(weight=model.second.weight), x)
+
+
 def result_is_dropped(model: Two, x: Any) -> Any:
     thread = threading.Thread(target=model.second, args=(x,))
     thread.start()
@@ -174,6 +192,8 @@ def in_an_object(model: Two, x: Any) -> Any:
         later,
         a_function,
         a_promise,
+        rows_on_demand,
+        products_on_demand,
     ],
 )
 def test_work_that_is_not_seen_makes_a_lower_bound_with_its_reason(function: Callable[..., Any]) -> None:

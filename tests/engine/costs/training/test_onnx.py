@@ -48,6 +48,16 @@ def test_a_chain_by_hand(build: Any) -> None:
     assert "every floating-point parameter" in found.notes[0]
 
 
+def test_an_input_of_strings_has_unknown_bytes(build: Any) -> None:
+    nodes = [
+        Node("MatMul", ["x", "w"], ["y"], name="first"),
+        Node("Identity", ["text"], ["label"], name="label"),
+    ]
+    inputs = {"x": (2, 3), "text": ("string", (2,))}
+    step_facts = trained(build(nodes, inputs=inputs, weights={"w": (3, 4)}, outputs=["y", "label"]))
+    assert step_facts.input_bytes is None
+
+
 def test_branches_meet_and_each_has_its_own_past(build: Any) -> None:
     """y = (x w) * (x), then y x^T: the right operand has nothing trained before it."""
     nodes = [

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from explorer import Session, TileSpec
 from explorer.engine.formats.onnx import reader
-from tests.engine.tiling.integers import OPERATORS, integers, matmul_integer, save_integers
+from tests.engine.tiling.integers import OPERATORS, integers, matmul_integer, qgemm, save_integers
 from tests.pairs import turns
 
 FORMS = ("lab", "scan", "unrolled", "batched")
@@ -104,6 +104,18 @@ def test_a_zero_point_for_every_row(tmp_path: Path, form: Any) -> None:
     # onnxruntime takes one zero point for the left operand: the standard's words are the truth here
     exact = (x.astype(np.int64) - za[:, None]) @ (w.astype(np.int64) - zb)
     np.testing.assert_array_equal(run(str(tmp_path / "b.onnx"), {"x": x}), exact)
+
+
+def test_a_result_with_a_scale_and_without_a_zero_point_is_float32(tmp_path: Path) -> None:
+    source = qgemm(tmp_path / "a.onnx", turned=1, result=("ys",))
+    with Session(source) as session:
+        (layer,) = session.analysis().layers
+        assert layer.outputs[0].dtype == "float32"
+        proof = session.tile(TileSpec((4, 6, 5)), output=str(tmp_path / "b.onnx")).verification
+    assert proof is not None
+    assert proof.passed
+    feeds = inputs_of(source)
+    np.testing.assert_array_equal(run(str(tmp_path / "b.onnx"), feeds), run(source, feeds))
 
 
 def test_the_tile_operator_is_a_product_of_bytes_without_zero_points(tmp_path: Path) -> None:
