@@ -32,6 +32,7 @@ A machine without memories has two: the outermost one, and its `buffer`.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
@@ -57,6 +58,31 @@ def memory_machine(named: str, where: str = "--machine") -> MemoryMachine:
     """
     hardware = machines.hardware(named, where=where)
     return with_memories(hardware, machines.machine_table(hardware))
+
+
+def memories_of(hardware: Hardware) -> MemoryMachine:
+    """Finds the memories of a machine that is already described.
+
+    A machine that was typed, and is in no file, has its buffer as its only memory on the chip.
+
+    Raises:
+        Misuse: The machine has no memories, or one of them is invalid.
+    """
+    is_typed = not os.path.isfile(hardware.origin) and hardware not in machines.presets().values()
+    return with_memories(hardware, {} if is_typed else machines.machine_table(hardware))
+
+
+def named_with_memories() -> dict[str, Hardware]:
+    """Lists the named machines with memories or a buffer: those of the user, then the presets.
+
+    Raises:
+        Misuse: The config file cannot be read.
+    """
+    return {
+        name: hardware
+        for name, hardware in machines.known_hardware().items()
+        if hardware.buffer is not None or machines.machine_table(hardware).get("memory")
+    }
 
 
 def with_memories(hardware: Hardware, table: Mapping[str, Any]) -> MemoryMachine:

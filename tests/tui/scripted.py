@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from types import SimpleNamespace
 from typing import Any
 
 from msgspec.structs import replace
@@ -53,6 +54,7 @@ from explorer.facts.external.placement import Placement
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.drawing import GraphDrawing
 from explorer.facts.graph.edges import RowEdges
+from explorer.facts.mapping import MappingCost, MemoryMachine, ModelMapping, SiteMapping
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.serving.serving import Serving
@@ -61,6 +63,7 @@ from explorer.facts.sizes.curves import SizeCurves
 from explorer.facts.sizes.decode import Decode
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training, TrainingMemory
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
+from explorer.features.mapping import mapper
 from explorer.features.tiling.records import TilingRecord
 from explorer.process.client import running_future
 from explorer.session.parts import history as states
@@ -79,6 +82,10 @@ _CONVS = (
     ("features.10", 256, 256, 3, 1, 1, 13, 99_680_256),
 )
 _LINEARS = (("classifier.1", 9216, 4096), ("classifier.4", 4096, 4096), ("classifier.6", 4096, 1000))
+
+
+_MAPPED: dict[str, ModelMapping] = {}
+"""Searches that were asked for, by their arguments."""
 
 
 def _tensor(name: str, *shape: int) -> TensorInfo:
@@ -785,6 +792,16 @@ class ScriptedEngine:
     ) -> PlanCost:
         cost = plan_cost(plan(spec), hardware)
         return with_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
+
+    def _mapping_cost(self, mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
+        return mapper.mapping_cost(None, mapping, machine)
+
+    def _map(self, machine: MemoryMachine, **options: Any) -> ModelMapping:
+        asked = repr((machine, options))
+        if asked not in _MAPPED:
+            planner = SimpleNamespace(plan=lambda spec, on_progress: plan(spec))
+            _MAPPED[asked] = mapper.map(planner, machine, **options)
+        return _MAPPED[asked]
 
     def _tile_steps(self, site: SitePlan, *, order: str, first: int, count: int) -> TileSteps:
         return tile_steps(site, order, first, count)

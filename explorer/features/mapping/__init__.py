@@ -8,5 +8,12 @@ FEATURE = Feature(
     },
     methods={
         "map": "mapper.map",
+        "mapping_cost": "mapper.mapping_cost",
+    },
+    keys={
+        "mapping": "mapping_view.MAPPING_KEYS",
+    },
+    commands={
+        "mapping": "keys.COMMANDS",
     },
 )

@@ -6,17 +6,24 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from explorer.base.units import bytes_text, count_text, exact_text, runs_text, seconds_text, sizes_text
+from explorer.base.units import bytes_text, count_text, runs_text, seconds_text, sizes_text
 from explorer.facts import Info
 from explorer.facts.mapping import MappedSite, MappingCost, ModelMapping
+from explorer.features.mapping.nest_words import (
+    bar_text,
+    energy_text,
+    held_text,
+    level_names,
+    nest_rows,
+    occupancy,
+    row_cell,
+)
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
 from explorer.report.present.look.info import title
 from explorer.report.present.measure.machine_words import hardware_text
 from explorer.report.present.row_groups import alike, and_more
 
 _MOST_LEFT_OUT = 3
-_BAR = 10
-"""Cells of a bar that shows how full a memory is."""
 
 
 def model_mapping(about: Info, fact: ModelMapping) -> list[Block]:
@@ -49,15 +56,8 @@ def _totals(fact: ModelMapping) -> Fields:
     if fact.seconds is not None:
         fields.append(Field("Time", seconds_text(fact.seconds), ""))
     if fact.pj is not None:
-        fields.append(Field("Energy", _energy(fact.pj), ""))
+        fields.append(Field("Energy", energy_text(fact.pj), ""))
     return Fields(fields)
-
-
-def _energy(pj: float) -> str:
-    for power, unit in ((12, "J"), (9, "mJ"), (6, "uJ"), (3, "nJ")):
-        if pj >= 10**power:
-            return f"{pj / 10**power:,.3g} {unit}"
-    return f"{pj:,.3g} pJ"
 
 
 def _sites(fact: ModelMapping) -> list[Block]:
@@ -147,30 +147,13 @@ def _search(site: MappedSite) -> str:
 
 def _nest(fact: ModelMapping, cost: MappingCost) -> list[Block]:
     """Build the loops from the outermost in, each level below the memories that hold its tiles."""
-    names: dict[int, list[str]] = {}
-    for move in cost.moves:
-        if move.operand in ("A", "B", "C"):
-            names.setdefault(move.level, []).append(move.memory)
-    lines: list[Block] = [Line((Span(fact.machine.memories[0].name, "kind"),))]
-    outer = cost.mapping.size
-    indent = 1
-    for index, level in enumerate(cost.mapping.levels):
-        for axis in level.order:
-            position = "mkn".index(axis)
-            step = level.tile[position] * level.split[position]
-            trips = -(-outer[position] // step)
-            if trips > 1:
-                text = f"{'  ' * indent}for {axis} in range({trips:,})"
-                lines.append(Line((text, Span(f"   # steps of {step:,}", "quiet"))))
-                indent += 1
-        for axis, cores in zip("mkn", level.split, strict=True):
-            if cores > 1:
-                lines.append(Line((f"{'  ' * indent}on {cores:,} cores along {axis}",)))
-        held = " + ".join(dict.fromkeys(names.get(index, ["array"])))
-        keep = f", whole {level.keep}" if level.keep else ""
-        tile = Span(f"  {sizes_text(level.tile)}{keep}", "quiet")
-        lines.append(Line(("  " * indent, Span(held, "kind"), tile)))
-        outer = level.tile
+    lines: list[Block] = []
+    indent = 0
+    for row in nest_rows(cost.mapping, fact.machine.memories[0].name, level_names(fact.machine, cost)):
+        if row.kind == "loop" and row.number == 1:
+            continue
+        lines.append(Line(("  " * indent, *row_cell(row))))
+        indent += row.kind == "loop" or row.level < 0
     return lines
 
 
@@ -179,19 +162,15 @@ def _memories(cost: MappingCost) -> Table:
     has_energy = any(memory.pj is not None for memory in cost.memories)
     rows: list[tuple[Cell, ...]] = []
     for memory in cost.memories:
-        share = memory.held / memory.size if memory.size else 0.0
-        bar = "█" * round(_BAR * min(share, 1)) + "░" * (_BAR - round(_BAR * min(share, 1)))
-        held = f"{bytes_text(memory.held)} of {bytes_text(memory.size)}" if memory.size else ""
-        missing = f", {exact_text(memory.missing)} bytes missing" if memory.missing else ""
         rows.append(
             (
                 Span(memory.name, "kind"),
-                Span(bar if memory.size and memory.held else "", "bar"),
-                Span(f"{held}{missing}", "bad" if memory.missing else ""),
+                Span(bar_text(occupancy(memory)) if memory.size and memory.held else "", "bar"),
+                Span(held_text(memory), "bad" if memory.missing else ""),
                 bytes_text(memory.reads),
                 bytes_text(memory.writes),
                 count_text(memory.cycles) if memory.cycles is not None else "",
-                _energy(memory.pj) if memory.pj is not None else "",
+                energy_text(memory.pj) if memory.pj is not None else "",
             )
         )
     columns = (

@@ -13,12 +13,15 @@ from explorer.facts import SitePlan, TileSpec
 from explorer.facts.mapping import (
     CapacityPoint,
     MappedSite,
+    MappingCost,
     MappingSearch,
     MemoryMachine,
     ModelMapping,
+    NestLevel,
     Objective,
     SiteMapping,
 )
+from explorer.features.mapping.mapping_edit import site_mapping
 from explorer.host.output_files import atomic_write, check_target, text
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import OnProgress
@@ -88,15 +91,26 @@ def map(
     return result
 
 
-def _site_mapping(site: SitePlan) -> SiteMapping:
-    return SiteMapping(
-        site.name,
-        (site.M, site.K, site.N),
-        (),
-        batch=site.batch,
-        dtype=site.dtype,
-        accumulator=site.accumulator,
-    )
+def mapping_cost(session: Facade, mapping: SiteMapping, machine: str | MemoryMachine) -> MappingCost:
+    """Count the cost of one mapping on a machine, without a search.
+
+    Args:
+        mapping: Mapping of one matrix product. Without levels, each tile is one unit of the machine.
+        machine: Name or file of a machine as for `--machine`, or a machine.
+
+    Raises:
+        Misuse: The machine does not exist or has no memories, or the mapping does not match the machine.
+    """
+    from explorer.engine.mapping import cost  # imports numpy
+
+    found_machine = memory_machine(machine) if isinstance(machine, str) else machine
+    if not mapping.levels:
+        unit = found_machine.unit
+        m, k, n = (min(pair) for pair in zip(unit, mapping.size, strict=True))
+        groups = cost.memory_levels(found_machine)[1:]
+        levels = *(NestLevel("mnk", (m, k, n)) for _ in groups), NestLevel("mnk", unit)
+        mapping = replace(mapping, levels=levels)
+    return cost.mapping_cost(mapping, found_machine)
 
 
 def _mapped_sites(
@@ -112,7 +126,7 @@ def _mapped_sites(
 
     searches: dict[SiteMapping, MappingSearch] = {}
     for site in sites:
-        blank = _site_mapping(site)
+        blank = site_mapping(site)
         if file is not None:
             cost = mapping_cost(replace(blank, levels=file.sites[site.name].levels), machine)
             yield MappedSite(site.name, site.op, site.calls, cost)

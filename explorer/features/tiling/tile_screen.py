@@ -122,6 +122,7 @@ class TileDialog(Dialog[TileSpec]):
         spec: Initial content of the fields, or None for the defaults.
         hardware: The session's machine, or None.
         ask_steps: Async function for the steps of a site; see `TileView`.
+        map_site: Function that opens the map view at the site with a name on a machine, or None.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -129,6 +130,7 @@ class TileDialog(Dialog[TileSpec]):
         Binding("f", "formulas", show=False, priority=True),
         Binding("i", "blocks", show=False, priority=True),
         Binding("m", "machine", show=False, priority=True),
+        Binding("U", "mapping", show=False, priority=True),
         Binding("up", "app.focus_previous", show=False),
         Binding("down", "app.focus_next", show=False),
         Binding("pageup", "plan_page(-1)", show=False),
@@ -148,9 +150,10 @@ class TileDialog(Dialog[TileSpec]):
         spec: TileSpec | None = None,
         hardware: Hardware | None = None,
         ask_steps: AskSteps | None = None,
+        map_site: Callable[[str, Hardware | None], None] | None = None,
     ) -> None:
         super().__init__()
-        self._by_value, self._ask_steps = by_value, ask_steps
+        self._by_value, self._ask_steps, self._map_site = by_value, ask_steps, map_site
         self._ask_plan, self._ask_cost = ask_plan, ask_cost
         self._chosen, self._layers = tuple(chosen_layers), layers
         self._initial_spec = spec or TileSpec()
@@ -332,13 +335,26 @@ class TileDialog(Dialog[TileSpec]):
 
     def action_blocks(self) -> None:
         """Open the tile view at the site under the cursor, else of the chosen layer, else the first."""
-        if self._spec is None or self.plan is None or not self.plan.sites:
+        first = self._current_site()
+        if self.plan is None or first is None:
             return
-        sites, row = self.plan.sites, self.query_one(CostList).current
-        row_sites = [site for site in sites if row is not None and site.name == row.site]
-        first = (row_sites or self._sites_here(sites) or list(sites))[0]
+        sites = self.plan.sites
         view = TileView(sites, sites.index(first), operands=operands_of(self._layers), ask=self._ask_steps)
         self.app.push_screen(view)
+
+    def _current_site(self) -> SitePlan | None:
+        """Return the site under the cursor, else of the chosen layer, else the first."""
+        if self._spec is None or self.plan is None or not self.plan.sites:
+            return None
+        sites, row = self.plan.sites, self.query_one(CostList).current
+        row_sites = [site for site in sites if row is not None and site.name == row.site]
+        return (row_sites or self._sites_here(sites) or list(sites))[0]
+
+    def action_mapping(self) -> None:
+        """Open the map view at the same site as the tile view."""
+        site = self._current_site()
+        if site is not None and self._map_site is not None:
+            self._map_site(site.name, self.hardware)
 
     def action_machine(self) -> None:
         """Ask for a machine, which becomes the session's machine."""
@@ -379,6 +395,7 @@ class TileCommand(ScreenCommand):
             spec=store.tile_spec,
             hardware=store.hardware,
             ask_steps=partial(self.jobs.ask, "tile_steps"),
+            map_site=self._map_site if has_command("mapping") else None,
         )
 
         def on_answer(spec: TileSpec | None) -> None:
@@ -386,6 +403,10 @@ class TileCommand(ScreenCommand):
             self.begin(spec)
 
         self.context.ask(dialog, on_answer)
+
+    def _map_site(self, name: str, hardware: Hardware | None) -> None:
+        use_hardware(self.store, hardware)
+        command_of("mapping")(self.context).begin(name)
 
     def begin(self, spec: TileSpec | None) -> None:
         """Stop planning and tile with `spec`; None only stops planning."""

@@ -348,45 +348,73 @@ _MAX_SIZE = 1 << 48
 """Upper limit of a plausible size of a matmul in a tiled file."""
 
 
-class TileViewCommand(ScreenCommand):
-    """Command that shows the tiles of the chosen layer, or of the chosen row of the diff."""
+class SiteCommand(ScreenCommand):
+    """Base class of commands that show the matmuls of the chosen layer, or of the chosen row of the diff."""
+
+    title = "Tiles"
+    no_site = "no matmul here can be tiled: t, then i lists those that can"
 
     def run(self) -> None:
-        """Open the tile view."""
+        """Open the view."""
         if not self.context.ready():
             return
         named = self.panes.tabs.tab().node if self.store.tab == "diff" else ""
         if named:
-            self.context.start("Tiles", self._show((), named))
+            self.context.start(self.title, self._show((), named))
         else:
             begin = self.context.start
             self.context.with_layers(
-                *self.tree.cursor_range, lambda layers: begin("Tiles", self._show(layers, ""))
+                *self.tree.cursor_range, lambda layers: begin(self.title, self._show(layers, ""))
             )
 
     async def _show(self, chosen_layers: Sequence[Layer], named: str) -> None:
-        sites, plan = await self._tiled_sites()
+        sites, plan = await self.sites()
         matches = (
             [site for site in sites if named in (site.name, site.output) or is_part_of(site, named)]
             if named
             else sites_of(chosen_layers, sites, by_value=self.store.by_value)
         )
         if matches:
-            # in a small model, name the operands of all sites, because the user can page to other sites
-            layers = self.tree.model.layers
-            operands = operands_of(layers if len(layers) <= AT_ONCE else chosen_layers)
-            ask = partial(self.jobs.ask, "tile_steps")
-            view = TileView(
-                sites, sites.index(matches[0]), operands=operands, ask=ask, planned=plan is not None
-            )
-            self.context.app.push_screen(view)
+            self.open(sites, sites.index(matches[0]), chosen_layers, is_planned=plan is not None)
             return
         names = {named} if named else {layer.path for layer in chosen_layers}
         skipped = () if plan is None else plan.skipped
         why = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")
-        self.store.say(why or "no matmul here can be tiled: t, then i lists those that can")
+        self.store.say(why or self.no_site)
 
-    async def _tiled_sites(self) -> tuple[list[SitePlan], Plan | None]:
+    async def sites(self) -> tuple[list[SitePlan], Plan | None]:
+        """Return the sites, and the plan that they come from, or None if they come from the file."""
+        raise NotImplementedError
+
+    def open(
+        self, sites: Sequence[SitePlan], index: int, chosen_layers: Sequence[Layer], *, is_planned: bool
+    ) -> None:
+        """Open the view of the site at `index`.
+
+        Args:
+            sites: Sites to page through.
+            index: Index of the first site to show.
+            chosen_layers: Layers under the cursor.
+            is_planned: Whether the sites come from a plan of the current model.
+        """
+        raise NotImplementedError
+
+
+class TileViewCommand(SiteCommand):
+    """Command that shows the tiles of a matmul."""
+
+    def open(
+        self, sites: Sequence[SitePlan], index: int, chosen_layers: Sequence[Layer], *, is_planned: bool
+    ) -> None:
+        """Open the tile view."""
+        # in a small model, name the operands of all sites, because the user can page to other sites
+        layers = self.tree.model.layers
+        operands = operands_of(layers if len(layers) <= AT_ONCE else chosen_layers)
+        ask = partial(self.jobs.ask, "tile_steps")
+        view = TileView(sites, index, operands=operands, ask=ask, planned=is_planned)
+        self.context.app.push_screen(view)
+
+    async def sites(self) -> tuple[list[SitePlan], Plan | None]:
         """Return the tiled sites and None, or for a model that is not tiled, the planned sites and their
         plan.
         """

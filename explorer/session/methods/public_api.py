@@ -37,7 +37,7 @@ from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.graph.fx import FxGraph
-from explorer.facts.mapping import MemoryMachine, ModelMapping, Objective
+from explorer.facts.mapping import MappingCost, MemoryMachine, ModelMapping, Objective, SiteMapping
 from explorer.facts.memory import Memory
 from explorer.facts.profile.comparison import ProfileComparison
 from explorer.facts.profile.profile import Profile, ProfileSpec
@@ -389,6 +389,10 @@ class PublicMethods:
         on_progress: OnProgress = None,
     ) -> ModelMapping:
         """Map every matrix product of the current model to a machine with memories."""
+        raise NotImplementedError
+
+    def mapping_cost(self, mapping: SiteMapping, machine: str | MemoryMachine) -> MappingCost:
+        """Count the cost of one mapping on a machine, without a search."""
         raise NotImplementedError
 
     def quantize_choice(

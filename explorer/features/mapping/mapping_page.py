@@ -1,0 +1,197 @@
+"""Pages of the map view: the title, the nest, the memories, the costs and the Pareto front."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from explorer.base.units import bytes_text, count_text, sizes_text
+from explorer.features.mapping.nest_words import (
+    NestRow,
+    cost_table,
+    cost_totals,
+    energy_text,
+    fullest_fields,
+    held_text,
+    occupancy,
+    row_cell,
+)
+from explorer.report.blocks import Axis, Dot, Fields, Role, Scatter
+from explorer.report.present.figures import share_text
+from explorer.report.scatter import scatter_lines
+from explorer.tui.text.drawing import cell_line, draw
+from explorer.tui.text.lines import BLANK, Line, bar, cut, fit, line_width, middle, safe
+
+if TYPE_CHECKING:
+    from explorer.facts import SitePlan
+    from explorer.facts.mapping import MappingCost, MappingSearch, MemoryMachine
+
+_STEPS = 40
+"""Minimum width in cells of the nest for the step of each loop."""
+_INDENT = 56
+"""Minimum width in cells of the nest for two cells of indentation per loop."""
+
+
+def title_lines(
+    sites: Sequence[SitePlan], index: int, machine: str, search: str, state: str, width: int
+) -> tuple[Line, ...]:
+    """Draw the matmul in one line, and the machine and the search in another.
+
+    Args:
+        sites: Matmuls to page through.
+        index: Index of the current one.
+        machine: Name of the machine, or ''.
+        search: Objective and constraints as text.
+        state: Origin of the displayed mapping, such as 'the optimum'.
+        width: Width in cells.
+    """
+    site = sites[index]
+    batch = f" x {site.batch:,}" if site.batch > 1 else ""
+    place = f"  {index + 1:,} of {len(sites):,}" if len(sites) > 1 else ""
+    size = f"  {sizes_text((site.M, site.K, site.N))}{batch}  {site.dtype}{place}"
+    name = middle(safe(site.name), max(8, width - len(size) - 6))
+    second: Line = ((f" {safe(machine)}", "accent"), (f"  {search}", "text"), (f"  {state}", "dim"))
+    return (
+        cut(((" Map ", "head"), (name, "strong"), (size, "dim")), width),
+        cut(second, width) if machine else BLANK,
+    )
+
+
+def search_state(search: MappingSearch, *, is_edited: bool) -> str:
+    """Describe the origin of a mapping in a few words."""
+    kind = "the optimum" if search.exact else "best found"
+    return f"edited; b takes {kind}" if is_edited else f"{kind} of {count_text(search.count)} mappings"
+
+
+def nest_line(rows: Sequence[NestRow], index: int, width: int) -> Line:
+    """Draw a row of the nest. Loops of one trip are dim, because they do not turn."""
+    row = rows[index]
+    depth = sum(before.kind == "loop" and before.number > 1 for before in rows[:index])
+    each = 2 if width >= _INDENT else 1
+    indent = " " * (1 + each * (depth + (row.level >= 0)))
+    if row.kind == "memory":  # the tile stays visible
+        rest = line_width(cell_line(row_cell(row)[1:]))
+        row = row._replace(name=middle(row.name, max(8, width - len(indent) - rest)))
+    cell = row_cell(row, "  ")
+    if row.kind == "loop" and (width < _STEPS or row.number == 1):
+        cell = cell[:1]
+    line = cell_line(cell)
+    if row.kind == "loop" and row.number == 1:
+        line = tuple((text, "dim") for text, _ in line)
+    return cut(((indent, "text"), *((safe(text), role) for text, role in line)), width)
+
+
+def empty_lines(names: Sequence[str], complaint: str, width: int) -> list[Line]:
+    """Say which machines have memories, and how to choose one.
+
+    Args:
+        names: Names of the machines with memories.
+        complaint: Why the current machine cannot be used, or ''.
+        width: Width in cells.
+    """
+    lines: list[Line] = [
+        BLANK,
+        ((f" {safe(complaint)}" if complaint else " No machine with memories is chosen.", "strong"),),
+    ]
+    lines += [BLANK, ((" m", "key"), (" chooses one of:", "text"))]
+    lines += [((f"   {safe(name)}", "text"),) for name in names]
+    return [cut(line, width) for line in lines]
+
+
+def memory_lines(machine: MemoryMachine, cost: MappingCost, width: int, height: int) -> list[Line]:
+    """Draw the memories on the chip with their occupancy: what one instance holds at the same time.
+
+    Args:
+        machine: The machine.
+        cost: The mapping.
+        width: Width in cells.
+        height: Height in lines. With enough of it, the tiles of each operand are listed.
+    """
+    pairs = list(zip(machine.memories[1:], cost.memories[1:], strict=True))
+    with_tiles = height >= 4 * len(pairs)
+    with_gaps = height >= 5 * len(pairs)
+    lines: list[Line] = []
+    for memory, use in pairs:
+        held = held_text(use) if not use.missing else f"{bytes_text(use.held)} of {bytes_text(use.size)}"
+        cores = f" x {memory.cores:,}" if memory.cores > 1 else ""
+        name: Line = ((f" {safe(memory.name)}{cores}", "strong"), (f"  {' '.join(memory.holds)}", "dim"))
+        gap = width - line_width(name) - len(held) - 1
+        lines.append(cut((*name, (" " * max(gap, 1), "text"), (held, "number")), width))
+        if use.size:
+            share = occupancy(use)
+            text = "too large" if use.missing else share_text(share, 1)
+            filled, track = bar(share, width - 11)
+            role = "bad" if use.missing else filled[1]
+            lines.append(((" ", "text"), (filled[0], role), track, (fit(text, 10, right=True), role)))
+        if use.missing:
+            lines.append(cut(((f" {use.missing:,} bytes missing", "bad"),), width))
+        if with_tiles:
+            tiles = [
+                f"{name} {bytes_text(size)}{f' x {buffers}' if buffers > 1 else ''}"
+                for name, size in use.tiles.items()
+                if (buffers := getattr(memory.buffers, name))
+            ]
+            lines.append(cut(((f" {'  '.join(tiles)}", "dim"),), width))
+        if with_gaps:
+            lines.append(BLANK)
+    return lines
+
+
+def total_lines(
+    cost: MappingCost, best: MappingCost | None, width: int, exact: bool, *, with_fullest: bool
+) -> list[Line]:
+    """Draw the totals of a mapping, side by side.
+
+    Args:
+        cost: The mapping.
+        best: Mapping to compare with, or None.
+        width: Width in cells.
+        exact: Whether numbers are written out instead of rounded.
+        with_fullest: Whether to add the memory that the tiles fill the most.
+    """
+    totals = cost_totals(cost, best)
+    if with_fullest:
+        totals = Fields([*totals.rows, *fullest_fields(cost)])
+    return draw([totals], width, exact, beside=True)
+
+
+def figure_lines(
+    machine: MemoryMachine, cost: MappingCost, width: int, exact: bool, *, occupancies: bool
+) -> list[Line]:
+    """Draw where the cycles and the energy go. See `cost_table` for the arguments."""
+    return draw([cost_table(machine, cost, occupancies=occupancies)], width, exact)
+
+
+def front_plot(
+    front: Sequence[MappingCost], at: int, current: MappingCost | None, width: int, height: int
+) -> list[Line]:
+    """Plot the Pareto front of a search: cycles, or traffic without cycles, over bytes of memory.
+
+    Args:
+        front: Mappings of the front.
+        at: Index of the displayed mapping in the front, or -1.
+        current: The displayed mapping, or None.
+        width: Width in cells.
+        height: Height in lines.
+    """
+    has_cycles = all(cost.cycles is not None for cost in front)
+
+    def place(cost: MappingCost) -> tuple[float, float]:
+        held = sum(memory.held for memory in cost.memories[1:])
+        return float(held), float(cost.cycles if has_cycles and cost.cycles is not None else cost.traffic)
+
+    dots = [Dot(place(cost), "●", "bar") for cost in front]
+    if current is not None:
+        dots.append(Dot(place(current), "◆", "warning"))
+    legend: list[tuple[str, Role, str]] = [("●", "bar", "front"), ("◆", "warning", "shown")]
+    upwards = (
+        Axis("cycles", lambda value: count_text(round(value)))
+        if has_cycles
+        else Axis("traffic", lambda value: bytes_text(round(value)))
+    )
+    across = Axis("bytes held", lambda value: bytes_text(round(value)))
+    plot = Scatter("front", across, upwards, dots, legend)
+    lines = [cut(cell_line(spans), width) for spans in scatter_lines(plot, width, max(height - 2, 0))]
+    position = f"{at + 1:,} of {len(front):,}" if at >= 0 else f"{len(front):,} mappings"
+    energy = f", {energy_text(current.pj)}" if current is not None and current.pj is not None else ""
+    return [*lines, cut(((f" {position}{energy}", "text"), ("  [ ] walk along it", "dim")), width)]

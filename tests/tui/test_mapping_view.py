@@ -1,0 +1,185 @@
+"""The map view promises: keys change tiles and orders, and all figures are those of the nest on the left."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from explorer.engine.mapping.cost import mapping_cost
+from explorer.facts.cost import Hardware
+from explorer.facts.mapping import MachineMemory, MemoryMachine
+from explorer.features.mapping import mapping_view
+from explorer.features.mapping.mapping_view import MappingView, NestList
+from explorer.features.tiling.tile_screen import TileDialog
+from explorer.settings import machines
+from explorer.settings.mapping_file import read_mapping
+from explorer.tui.dialogs.dialogs import PickDialog
+from explorer.tui.state.hardware import use_hardware
+from explorer.tui.text.lines import line_text, line_width
+from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.strips import Status, TitleBar
+from tests.tui.hands import Hands, screen
+
+SIZES = ((60, 15), (140, 40))
+
+
+@pytest.fixture(autouse=True)
+def no_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The presets alone."""
+    monkeypatch.setenv("EXPLORER_CONFIG", "/nowhere/config.toml")
+
+
+def view(hands: Hands) -> MappingView:
+    top = hands.pilot.app.screen
+    assert isinstance(top, MappingView)
+    return top
+
+
+def words(hands: Hands, selector: str) -> str:
+    widget = view(hands).query_one(selector)
+    if isinstance(widget, NestList):
+        lines = [widget.row_line(index, 60) for index in range(widget.row_count)]
+    else:
+        assert isinstance(widget, LineView | Status | TitleBar)
+        lines = list(widget.lines)
+    return "\n".join(line_text(line) for line in lines)
+
+
+async def open_view(hands: Hands, name: str = "gemmini", layer: str = "classifier.6") -> MappingView:
+    use_hardware(hands.main.store, machines.hardware(name))
+    while hands.at() != layer:
+        await hands.press("down")
+    await hands.press("U")
+    return view(hands)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_arrows_change_a_tile_and_the_figures_are_those_of_the_nest(size: tuple[int, int]) -> None:
+    async with screen(size=size) as hands:
+        shown = await open_view(hands)
+        best = shown._mapping
+        assert best is not None
+        assert "1x4096x1000" in words(hands, "TitleBar")
+        assert "array  16x16x16" in words(hands, "#map-nest")
+        costs = words(hands, "#map-costs")
+        await hands.press("right")
+        edited = shown._mapping
+        assert edited is not None
+        assert edited != best
+        assert shown._cost == mapping_cost(edited, shown._machine)  # type: ignore[arg-type]
+        assert words(hands, "#map-costs") != costs
+        assert "edited; b takes" in words(hands, "TitleBar") or size[0] < 80
+        await hands.press("b")
+        assert shown._mapping == best
+        assert words(hands, "#map-costs") == costs
+        for pane in ("#map-costs", "#map-side"):
+            lines = shown.query_one(pane, LineView).lines
+            assert all(line_width(line) <= size[0] for line in lines)
+        await hands.press("q")
+        assert hands.pilot.app.screen is hands.main
+
+
+async def test_every_edit_is_a_mapping_of_a_machine_with_cores_and_three_levels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = MemoryMachine(
+        Hardware("cores", macs_per_cycle=64, bytes_per_cycle=16),
+        (
+            MachineMemory("DRAM"),
+            MachineMemory("cache", size=1 << 16),
+            MachineMemory("core", size=1 << 13, cores=4, inside=True),
+        ),
+        unit=(1, 16, 8),
+    )
+    monkeypatch.setattr(mapping_view, "memories_of", lambda hardware: machine)
+    async with screen(size=(100, 30)) as hands:
+        shown = await open_view(hands)
+        before = shown._mapping
+        for keys in ("left left o down down right", "down down down left left left left", "space down o h h"):
+            for key in keys.split():
+                await hands.press(key)
+                assert shown._cost is not None
+                assert shown._cost.mapping == shown._mapping
+        assert shown._mapping != before
+        await hands.press("end", "right")
+        assert "the array has no loops below it" in words(hands, "JobLine")
+
+
+async def test_without_a_machine_the_view_lists_those_with_memories() -> None:
+    async with screen(size=(80, 24)) as hands:
+        await hands.press("end", "U")
+        assert isinstance(hands.pilot.app.screen, PickDialog)
+        await hands.press("escape")
+        page = words(hands, "#map-side")
+        assert "No machine with memories is chosen" in page
+        assert "gemmini" in page
+        assert "a100" not in page
+        await hands.press("m", "enter")
+        assert shown_machine(hands) == "tpu-v1"
+        assert hands.main.store.hardware == machines.hardware("tpu-v1")
+        assert "unified buffer" in words(hands, "#map-nest")
+
+
+def shown_machine(hands: Hands) -> str:
+    machine = view(hands)._machine
+    assert machine is not None
+    return machine.hardware.name
+
+
+async def test_a_constraint_that_leaves_nothing_is_one_line_and_changes_nothing() -> None:
+    async with screen(size=(100, 30)) as hands:
+        shown = await open_view(hands)
+        best = shown._mapping
+        await hands.press("slash")
+        hands.pilot.app.screen.query_one(Input).value = "n=7"
+        await hands.press("enter")
+        assert "no tile of classifier.6 meets 'n=7'" in words(hands, "JobLine")
+        assert shown._mapping == best
+        await hands.press("slash")
+        hands.pilot.app.screen.query_one(Input).value = "n<=64 order=mnk"
+        await hands.press("enter")
+        assert "least cycles, n<=64 order=mnk" in words(hands, "TitleBar")
+        assert shown._mapping is not None
+        assert shown._mapping.levels[0].tile[2] <= 64
+
+
+async def test_the_front_is_a_plot_and_the_figure_can_change() -> None:
+    async with screen(size=(100, 30)) as hands:
+        shown = await open_view(hands)
+        await hands.press("p", "right_square_bracket", "right_square_bracket")
+        assert "cycles over bytes held" in words(hands, "#map-side")
+        count = re.search(r"(\d+) of (\d+)", words(hands, "#map-side"))
+        assert count is not None
+        search = shown._search
+        assert search is not None
+        assert shown._mapping == search.front[int(count[1]) - 1].mapping
+        await hands.press("c")
+        assert "least traffic" in words(hands, "TitleBar")
+
+
+async def test_the_mapping_of_the_screen_is_written_as_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mapping.toml"
+    async with screen(size=(100, 30)) as hands:
+        shown = await open_view(hands)
+        await hands.press("right", "w")
+        hands.pilot.app.screen.query_one(Input).value = str(path)
+        await hands.press("enter")
+        assert f"written to {path}" in words(hands, "JobLine")
+        mapping = shown._mapping
+        assert mapping is not None
+        file = read_mapping(str(path))
+        assert file.machine == "gemmini"
+        assert file.sites["classifier.6"].levels == mapping.levels
+
+
+async def test_the_tile_dialog_leads_to_the_map_view_and_back() -> None:
+    async with screen(size=(100, 30)) as hands:
+        use_hardware(hands.main.store, machines.hardware("edge-npu"))
+        await hands.press("end", "t", "U")
+        assert shown_machine(hands) == "edge-npu"
+        await hands.press("n")
+        await hands.press("escape")
+        assert isinstance(hands.pilot.app.screen, TileDialog)
