@@ -34,10 +34,12 @@ from explorer.engine.costs.torch.records import (
     bound_note,
     is_leaf,
     is_opaque,
+    merge,
     parameters,
     trained,
 )
 from explorer.engine.costs.torch.signature import bind
+from explorer.engine.costs.torch.unrolled_loops import FoldedRows, fold_loops
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import materialised
@@ -153,10 +155,13 @@ def examine_module(
         model, args, kwargs, valued, asks=reads_values, plain=plain, check=check, gradients=gradients
     )
     run = verdict.run
-    rows = _final_rows(run)
-    leaves = _leaves(run, rows)
+    folded = fold_loops(_final_rows(run), run.named)
+    rows = folded.rows
+    leaves = _leaves(run, folded)
     rows_of = array("i")
-    layers = layer_rows.build(leaves, _groups(run, leaves), rows_of=rows_of, trained=_trained(run))
+    layers = layer_rows.build(
+        leaves, _groups(run, leaves, folded.steps), rows_of=rows_of, trained=_trained(run)
+    )
     if gradients is not None:
         gradients.settle(rows, leaves, rows_of, run)
     steps = _steps(run, {id(row): index for index, row in enumerate(rows)})
@@ -275,7 +280,7 @@ def _final_rows(run: Trace) -> list[Row]:
             rows.extend(row.parts)
             continue
         for part in row.parts:
-            _merge(part, row)
+            merge(part, row)
         rows.append(row)
     moved_rows: dict[str, Row] = {}
     final_rows: list[Row] = []
@@ -285,7 +290,7 @@ def _final_rows(run: Trace) -> list[Row]:
         if row.module is not None or not row.macs or owner is None or owner == row.caller:
             final_rows.append(row)
         elif owner in moved_rows:
-            _merge(row, moved_rows[owner])
+            merge(row, moved_rows[owner])
             moved_rows[owner].calls += row.calls
         elif owner not in run.modules:
             row.path, row.name = owner, owner.rpartition(".")[2]
@@ -296,15 +301,16 @@ def _final_rows(run: Trace) -> list[Row]:
     return final_rows
 
 
-def _leaves(run: Trace, rows: Sequence[Row]) -> list[layer_tree.LayerLeaf]:
+def _leaves(run: Trace, folded: FoldedRows) -> list[layer_tree.LayerLeaf]:
     """A leaf for every row, for every module that did not run, and for every parameter that nothing uses."""
-    named = run.named
+    named, rows = run.named, folded.rows
     scopes = _Scopes(named)
     leaves = []
     for row in rows:
         module = row.module or named.get(row.path)
         _adopt_own(row, module, run)
-        leaves.append(_leaf(row, module, scopes.containing(row.path)))
+        loops = folded.scopes.get(id(row), ())
+        leaves.append(_leaf(row, module, (*scopes.containing(row.path), *loops)))
     leaves += [
         _idle_leaf(path, named[path], run, scopes.containing(path)) for path in _idle_paths(rows, named)
     ]
@@ -316,24 +322,6 @@ def _leaves(run: Trace, rows: Sequence[Row]) -> list[layer_tree.LayerLeaf]:
 
 def _is_module(row: Row, named: Mapping[str, nn.Module]) -> bool:
     return row.module is not None or row.path in named
-
-
-def _merge(part: Row, target: Row) -> None:
-    """Adds all figures of `part` to `target`."""
-    part.merged = target
-    target.macs += part.macs
-    target.elementwise += part.elementwise
-    target.read += part.read
-    target.stored_read += part.stored_read
-    target.written += part.written
-    target.stored.update(part.stored)
-    target.formulas.update(part.formulas)
-    target.free = target.free or part.free
-    target.bound = part.bound if is_assumption(part.bound) else target.bound or part.bound
-    target.unknown = target.unknown or part.unknown
-    target.operators += part.operators
-    if target.module is None:
-        target.activation += part.activation
 
 
 class _Scopes:
@@ -556,10 +544,15 @@ def _is_bare(module: nn.Module) -> bool:
     return type(module).__name__ == nn.Module.__name__
 
 
-def _groups(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> dict[str, layer_tree.GroupFacts]:
-    """Facts of every module that has children or is expanded into its operators."""
+def _groups(
+    run: Trace, leaves: Iterable[layer_tree.LayerLeaf], steps: Mapping[str, int]
+) -> dict[str, layer_tree.GroupFacts]:
+    """Facts of every module that has children or is expanded into its operators, and of every loop."""
     groups = {}
     for path in {scope.path: None for leaf in leaves for scope in leaf.scopes}:
+        if path in steps:
+            groups[path] = layer_tree.GroupFacts(calls=steps[path])
+            continue
         module, row = run.named[path], run.modules.get(path)
         groups[path] = layer_tree.GroupFacts(
             kind=type(module).__name__,

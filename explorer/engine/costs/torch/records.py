@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.engine.compat.torch import children_of, is_packed, parameters_of, schema_of, storage_key
+from explorer.engine.costs.assumption import is_assumption
 from explorer.engine.costs.aten.packed_weights import nbytes_of, unpacked
 from explorer.engine.costs.torch.data_dependence import CodePlace, Kind
 from explorer.engine.formats.byte_ranges import MANY_RUNS, TensorView, is_dense, pieces
@@ -347,3 +348,21 @@ def call_attributes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             continue
         attributes[argument.name] = plain(value)
     return attributes
+
+
+def merge(part: Row, target: Row) -> None:
+    """Adds all figures of `part` to `target`, except for its calls."""
+    part.merged = target
+    target.macs += part.macs
+    target.elementwise += part.elementwise
+    target.read += part.read
+    target.stored_read += part.stored_read
+    target.written += part.written
+    target.stored.update(part.stored)
+    target.formulas.update(part.formulas)
+    target.free = target.free or part.free
+    target.bound = part.bound if is_assumption(part.bound) else target.bound or part.bound
+    target.unknown = target.unknown or part.unknown
+    target.operators += part.operators
+    if target.module is None:
+        target.activation += part.activation

@@ -1,0 +1,156 @@
+"""Unrolled loops: the equal steps of a long run of functions become the rows of one step.
+
+A traced file contains each step of a loop: a tiled model has a product for each tile, thousands in all. Its
+rows are folded as an ONNX graph folds them in the body of a Scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from itertools import groupby
+
+from msgspec import Struct, field
+
+from explorer.engine.costs.layer_tree import Scope
+from explorer.engine.costs.torch.records import Row, merge
+
+MANY = 64
+"""Number of functions that a module calls in a row, up to which each call has a row."""
+LEAST_STEPS = 8
+"""Least number of equal steps that are folded."""
+LONGEST_STEP = 64
+"""Largest number of rows and loops in a step."""
+
+
+class FoldedRows(Struct):
+    """The rows of a trace, with the steps of each loop merged into its first step.
+
+    Attributes:
+        rows: Remaining rows, in the order of execution.
+        scopes: Loops that contain a row, outermost first, by id of the row.
+        steps: Number of steps of each loop in one forward pass, by path of the loop.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    scopes: dict[int, tuple[Scope, ...]] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
+
+
+class _Loop(Struct, eq=False):
+    """A loop in place of its steps.
+
+    Attributes:
+        body: Rows and loops of the first step.
+        steps: Number of steps in one run of the enclosing step.
+    """
+
+    body: list[Row | _Loop]
+    steps: int
+
+
+def fold_loops(rows: Sequence[Row], taken: Collection[str]) -> FoldedRows:
+    """Merges the equal steps of unrolled loops, wherever a module calls more than `MANY` functions in a row.
+
+    Args:
+        rows: Rows in the order of execution.
+        taken: Paths that a loop cannot have.
+    """
+    folded = FoldedRows()
+    for (caller, is_function), run in groupby(rows, lambda row: (row.caller, row.module is None)):
+        run_rows = list(run)
+        if not is_function or len(run_rows) <= MANY:
+            folded.rows += run_rows
+            continue
+        _place(_fold([*run_rows]), caller, (), 1, folded, taken)
+    return folded
+
+
+def _fold(items: list[Row | _Loop]) -> list[Row | _Loop]:
+    """Folds loops, shortest steps first, until no step repeats. Inner loops become parts of outer steps."""
+    numbers: dict[Hashable, int] = {}
+    signatures = [_signature(item, numbers) for item in items]
+    period = 1
+    while period <= min(LONGEST_STEP, len(items) // LEAST_STEPS):
+        shorter = [*_fold_steps(items, signatures, period)]
+        if len(shorter) < len(items):
+            items, period = shorter, 1
+            signatures = [_signature(item, numbers) for item in items]
+        else:
+            period += 1
+    return items
+
+
+def _fold_steps(
+    items: Sequence[Row | _Loop], signatures: Sequence[int], period: int
+) -> Iterator[Row | _Loop]:
+    """Yields the items, with a loop in place of each run of at least `LEAST_STEPS` steps of this length."""
+    # for each item, how many items from it on equal the item one step later
+    equal = [0] * (len(items) + 1)
+    for at in range(len(items) - period - 1, -1, -1):
+        equal[at] = equal[at + 1] + 1 if signatures[at] == signatures[at + period] else 0
+    at = 0
+    while at < len(items):
+        steps = equal[at] // period + 1
+        if steps < LEAST_STEPS:
+            yield items[at]
+            at += 1
+            continue
+        body = list(items[at : at + period])
+        for start in range(at + period, at + steps * period, period):
+            for item, target in zip(items[start : start + period], body, strict=True):
+                _merge(item, target)
+        # a step of one row needs no loop: the row says how often it is called
+        yield body[0] if period == 1 and isinstance(body[0], Row) else _Loop(body, steps)
+        at += steps * period
+
+
+def _merge(item: Row | _Loop, target: Row | _Loop) -> None:
+    if isinstance(item, Row):
+        assert isinstance(target, Row)
+        merge(item, target)
+        target.calls += item.calls
+        return
+    assert isinstance(target, _Loop)
+    for part, part_target in zip(item.body, target.body, strict=True):
+        _merge(part, part_target)
+
+
+def _signature(item: Row | _Loop, numbers: dict[Hashable, int]) -> int:
+    """A number that equal items share: the same function on the same shapes, or loops over equal steps."""
+    key: Hashable
+    if isinstance(item, _Loop):
+        key = item.steps, tuple(_signature(part, numbers) for part in item.body)
+    else:
+        tensors = tuple((info.dtype, info.shape) for info in (*item.inputs, *item.outputs))
+        figures = item.calls, item.macs, item.elementwise, item.read, item.stored_read, item.written
+        key = item.kind, tensors, figures, item.unknown, str(item.bound)
+    return numbers.setdefault(key, len(numbers))
+
+
+def _place(
+    items: Sequence[Row | _Loop],
+    caller: str,
+    scopes: tuple[Scope, ...],
+    runs: int,
+    folded: FoldedRows,
+    taken: Collection[str],
+) -> None:
+    """Adds rows with the loops that contain them. `runs` is the number of runs of the enclosing step."""
+    for item in items:
+        if isinstance(item, Row):
+            folded.rows.append(item)
+            if scopes:
+                folded.scopes[id(item)] = scopes
+            continue
+        number = len(folded.steps)
+        while (path := _path(caller, number)) in folded.steps or path in taken:
+            number += 1
+        steps = runs * item.steps
+        folded.steps[path] = steps
+        scope = Scope(path, path.rpartition(".")[2], f"{item.steps:,} steps")
+        _place(item.body, caller, (*scopes, scope), steps, folded, taken)
+
+
+def _path(caller: str, number: int) -> str:
+    name = f"loop_{number}" if number else "loop"
+    return f"{caller}.{name}" if caller else name
