@@ -29,7 +29,7 @@ from explorer.facts import (
 )
 from explorer.facts.evaluate import evaluation, training_run, training_sweep
 from explorer.facts.external import overlay, placement
-from explorer.facts.graph import connections, fx
+from explorer.facts.graph import connections, fx, module_code
 from explorer.facts.models import listing
 from explorer.facts.profile import comparison as profile_comparison
 from explorer.facts.profile import profile
@@ -428,6 +428,7 @@ FORMS: dict[str, dict[str, Fields]] = {
             "outside": dict[str, Any],
         }
     },
+    "graph": {"with `--code`": {**HEAD, **fields(module_code.ModuleCode)}},
     "ops": {"with `--fx`": {**INFO, **fields(fx.FxGraph), "nodes": list[dict[str, Any]]}},
     "values": {"with `--map`": {**HEAD, **fields(values.HeatMap)}},
     "plan": {"with `--steps`": {**INFO, **fields(cost.TileSteps)}},
@@ -475,6 +476,7 @@ SOURCES: dict[str, type] = {
     "machines": roofline.Machines,
     "list": listing.ModelListing,
     "layers with `--layer`": connections.Connections,
+    "graph with `--code`": module_code.ModuleCode,
     "ops with `--fx`": fx.FxGraph,
     "values with `--map`": values.HeatMap,
     "plan with `--steps`": cost.TileSteps,

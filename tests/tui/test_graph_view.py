@@ -17,6 +17,7 @@ from explorer.engine.graph_view import view
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.graph.drawing import GraphDrawing
+from explorer.facts.graph.module_code import ModuleCode
 from explorer.features.graph.graph_page import GraphCanvas, View, neighbour, overlaid
 from explorer.features.graph.graph_screen import GRAPH_KEYS, GraphView
 from explorer.tui.dialogs.dialogs import MessageDialog
@@ -313,3 +314,30 @@ def test_every_family_has_its_colour_on_the_screen() -> None:
             theme.variables.items()
         )
     assert set(FAMILIES) <= set(ROLES)
+
+
+async def test_the_code_and_the_graph_of_a_module_are_pages() -> None:
+    def answer(row: int, *, ssa: bool) -> ModuleCode:
+        long_line = "%y : Tensor = aten::linear" + "(%x, %w, %b)" * 12
+        return ModuleCode("net.pt", f"row {row}", "net.Net\x1b[31m", long_line if ssa else "class Net", ssa)
+
+    async with screen(size=(80, 30)) as hands:
+        hands.engine._module_code = answer  # type: ignore[attr-defined]
+        await hands.press("down", "ctrl+p", *"code of the module", "enter")
+        assert "Code of row 1" in hands.dialog()
+        assert "class Net" in hands.dialog()
+        assert "\x1b" not in hands.dialog()
+        await hands.press("escape", "ctrl+p", *"ssa graph", "enter")
+        assert "SSA graph of row 1" in hands.dialog()
+        assert hands.dialog().count("(%x, %w, %b)") >= 9, "a long line is wrapped, and no part of it is lost"
+        assert [(args, named) for name, args, named in hands.engine.asked if name == "module_code"] == [
+            ((1,), {"ssa": False}),
+            ((1,), {"ssa": True}),
+        ]
+
+
+async def test_a_graph_that_cannot_be_printed_says_so() -> None:
+    engine = ScriptedEngine(errors={"module_code": Misuse("torch runs code", hint="add --trust")})
+    async with screen(engine) as hands:
+        await hands.press("ctrl+p", *"ssa graph", "enter")
+        assert "add --trust" in hands.dialog()

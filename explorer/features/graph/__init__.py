@@ -9,6 +9,7 @@ FEATURE = Feature(
     methods={
         "graph": "graph_methods.graph",
         "node_figures": "graph_methods.node_figures",
+        "module_code": "code_methods.module_code",
     },
     keys={
         "graph": "graph_screen.GRAPH_KEYS",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, Option
-from explorer.cli.output.answer import Answer, present
+from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.model_answer import output_file
 from explorer.cli.output.progress import ProgressLine
 from explorer.host import output_files
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    if args.code:
+        return _code_answer(args)
+    if args.output is None:
+        raise Misuse("needs --output", where="graph", hint="add --output FILE")
     # imported here to keep `--help` fast: these modules load the facts, and help imports every command
     from explorer.features.graph import graph_files as write
     from explorer.features.graph import graph_labels as labels
@@ -78,6 +83,19 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return answer
 
 
+def _code_answer(args: ParsedArgs) -> Answer:
+    """Return the SSA graph of a module of a TorchScript file, as torch prints it."""
+    drawing = ("output", "depth", "steps", "unfold", "from", "to", "color", "overlay")
+    args.refuse(drawing, "the text of --code is not a drawing", "leave it out")
+    with explorer.Session(args.models[0], **args.opening) as session:
+        fact = session.module_code(args.layer or "", ssa=True)
+    if args.json:
+        return Answer(lambda: plain(fact))
+    from explorer.features.graph.code_words import code_pieces  # loads the facts, as above
+
+    return Answer(pieces=lambda: code_pieces(fact))
+
+
 COMMAND = Command(
     "graph",
     "draw which layer feeds which: SVG, HTML, Graphviz, text",
@@ -85,6 +103,13 @@ COMMAND = Command(
     (
         "--output",
         "--force",
+        Option(
+            "--code",
+            "print the SSA graph of a TorchScript module, as torch prints it, instead of a drawing;\n"
+            "torch runs code of the file to load it (needs --trust)",
+            manual="print the SSA graph of a TorchScript module, as torch prints it, instead of a drawing;"
+            " torch runs code of the file to load it (needs `--trust`). `--layer PATH` selects the module",
+        ),
         Option(
             "--layer",
             "a group, whose inside is drawn, or a layer, which is drawn with what feeds and reads it:\n"
@@ -137,11 +162,12 @@ COMMAND = Command(
         "explorer graph resnet50 --from conv1 --to layer2.0 -o path.txt",
         "explorer graph resnet50 --layer layer3.0.add --steps 2 -o around.svg",
         "explorer graph model.onnx -o model.svg --overlay profile.csv --color latency",
+        "explorer graph model.pt --code --trust --layer features.0",
     ),
     _run,
     usage="graph MODEL -o FILE.html",
     manual="a drawing of which layer feeds which: `.svg`, `.dot` for Graphviz, a page with groups that open"
-    " (`.html`), text (`.txt`), or node data for Model Explorer (`.json`)",
-    needs=("--output",),
+    " (`.html`), text (`.txt`), or node data for Model Explorer (`.json`); `--code` prints the SSA graph of a"
+    " TorchScript file",
     group="look",
 )

@@ -37,6 +37,7 @@ from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.graph.fx import FxGraph
+from explorer.facts.graph.module_code import ModuleCode
 from explorer.facts.mapping import MappingCost, MemoryMachine, ModelMapping, Objective, SiteMapping
 from explorer.facts.memory import Memory
 from explorer.facts.profile.comparison import ProfileComparison
@@ -859,6 +860,10 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> NodeFigures:
         """Return a figure of every node of the graph, by the node names that Model Explorer uses."""
+        raise NotImplementedError
+
+    def module_code(self, module: str | Natural = "", *, ssa: bool = False) -> ModuleCode:
+        """Return the code of a module of a TorchScript file, or its graph in SSA form."""
         raise NotImplementedError
 
     def size_names(self, index: int | None = None) -> dict[str, int | None]:

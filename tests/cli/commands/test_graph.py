@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import jsonschema
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -22,6 +23,7 @@ from explorer import Session, TileSpec
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.facts.graph.drawing import GraphDrawing
+from explorer.report.document_schema import json_schema
 
 Sample = Callable[[str], Path]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -643,3 +645,78 @@ def test_a_name_of_several_opens_all_groups_and_says_that_a_layer_is_the_first(
     assert "the other is same#2" in capsys.readouterr().out
     assert main([*words, "--unfold", "one"]) == 2
     assert "'one' is 2 layers, in none of which anything stands" in capsys.readouterr().err
+
+
+def _scripted(path: Path) -> Any:
+    torch = pytest.importorskip("torch")
+    net = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.ReLU())))
+    net.save(str(path))
+    return torch.jit.load(str(path))
+
+
+def _graph_lines(text: str) -> list[str]:
+    """Lines without the numbers that torch gives mangled classes, anew in each process."""
+    return [re.sub(r"___torch_mangle_\d+\.", "", line) for line in text.splitlines()]
+
+
+def test_code_is_the_ssa_graph_that_torch_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "net.pt"
+    net = _scripted(path)
+    inner = {name: module for name, module in net.named_modules() if name in ("", "0", "1.0")}
+    assert len(inner) == 3
+    for layer, module in inner.items():
+        words = ["graph", str(path), "--code", "--trust", *(("--layer", layer) if layer else ())]
+        assert main(words) == 0
+        lines = _graph_lines(capsys.readouterr().out)
+        graph = _graph_lines(str(module.graph).rstrip())
+        assert graph[0].startswith("graph(%self")
+        assert lines[3:] == graph
+        assert lines[0].startswith(str(path))
+    assert main(["graph", str(path), "--code", "--trust", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    jsonschema.validate(answer, json_schema("graph", closed=True))
+    assert answer["module_class"].endswith("Sequential")
+    assert _graph_lines(answer["text"]) == _graph_lines(str(net.graph).rstrip())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "torch runs code of the file to print its graph; add --trust"),
+        (["--trust", "--layer", "7"], "--layer 7: the model has no such module; "),
+        (["--trust", "-o", "net.svg"], "--output: the text of --code is not a drawing; "),
+        (["--trust", "--depth", "2"], "--depth: the text of --code is not a drawing; "),
+    ],
+)
+def test_code_that_cannot_be_printed_is_refused(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _scripted(tmp_path / "net.pt")
+    assert main(["graph", str(tmp_path / "net.pt"), "--code", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["net.pt"]
+
+
+def test_code_of_a_file_without_code_is_refused(sample: Sample, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["graph", str(sample("lenet")), "--code", "--trust"]) == 2
+    assert "only a TorchScript file contains code" in capsys.readouterr().err
+
+
+def test_the_row_of_a_function_has_the_code_of_the_module_that_calls_it(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Doubling(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(3, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x) + x
+
+    torch.jit.trace(Doubling(), torch.ones(1, 3)).save(str(tmp_path / "net.pt"))
+    with Session(str(tmp_path / "net.pt")) as session:
+        rows = {layer.path: layer.id for layer in session.analysis().layers}
+        modules = {path: session.module_code(row).module for path, row in rows.items()}
+    assert modules.pop("inner") == "inner"
+    assert set(modules.values()) == {""}
+    assert modules

@@ -1,0 +1,47 @@
+"""Actions that show the code and the SSA graph of the TorchScript module under the cursor."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from explorer.base.errors import Misuse
+from explorer.tui.dialogs.dialogs import PageDialog
+from explorer.tui.text.lines import Line, safe, text, wrap
+
+if TYPE_CHECKING:
+    from explorer.facts.graph.module_code import ModuleCode
+    from explorer.tui.commands.context import CommandContext
+
+
+def show_code(context: CommandContext) -> None:
+    """Show the code of the module under the cursor."""
+    context.start("Code", _show(context, ssa=False))
+
+
+def show_graph(context: CommandContext) -> None:
+    """Show the graph of the module under the cursor in SSA form."""
+    context.start("SSA graph", _show(context, ssa=True))
+
+
+async def _show(context: CommandContext, *, ssa: bool) -> None:
+    layer = context.tree.current_layer
+    if context.store.can_compare:
+        raise Misuse("the code is that of the opened file", hint="go back to its state: H")
+    row = "" if layer is None else layer.id
+    fact: ModuleCode = await context.jobs.run("reading the code", "module_code", row, ssa=ssa)
+    title = f"{'SSA graph' if ssa else 'Code'} of {fact.module or 'the model'}"
+    context.app.push_screen(PageDialog(title, partial(_page, fact), copy=fact.text))
+
+
+def _page(fact: ModuleCode, width: int) -> list[Line]:
+    """Draw the class of the module and the text; the rest of a long line is indented."""
+    lines = [text(safe(fact.module_class), "dim"), text("")]
+    for content in fact.text.splitlines():
+        indent = len(content) - len(content.lstrip()) + _INDENT
+        lines += wrap(text(safe(content)), width - 1, indent)
+    return lines
+
+
+_INDENT = 4
+"""Additional cells before the rest of a long line."""

@@ -1,0 +1,65 @@
+"""Session method that returns the code or the SSA graph of a module of a TorchScript file."""
+
+from __future__ import annotations
+
+from explorer.base.checked import Natural
+from explorer.base.errors import Misuse
+from explorer.facts.graph.module_code import ModuleCode
+from explorer.host.optional_packages import require
+from explorer.session import headers
+from explorer.session.methods.facade import Facade
+
+
+def module_code(session: Facade, module: str | Natural = "", *, ssa: bool = False) -> ModuleCode:
+    """Return the code of a module of a TorchScript file, or its graph in SSA form.
+
+    The code is read as data. torch prints the graph, and runs code of the file to load it: open the session
+    with `trust`.
+
+    Args:
+        module: Path of the module, or '' for the whole model. The id of a row selects the module that
+            contains the row.
+        ssa: Whether to return the graph in SSA form instead of the code.
+
+    Raises:
+        Misuse: The file is not TorchScript, it has no such module, or the graph needs `trust`.
+        BadModel: The file is broken, or torch cannot load it.
+        MissingExtra: The graph needs torch, which is not installed.
+    """
+    models = session.parts.models
+    source = models.source
+    if models.module is not None:
+        raise Misuse(
+            "an nn.Module object is not a TorchScript file",
+            where=source,
+            hint="save it with torch.jit.save, and open the file",
+        )
+    path = _module_of_row(session, module) if isinstance(module, int) else module
+    facts = dict(headers.code(source, path).facts)
+    text = facts["code"]
+    if ssa:
+        if not models.options["trust"]:
+            raise Misuse(
+                "torch runs code of the file to print its graph",
+                where=source,
+                hint="add --trust if you trust the author of the file",
+            )
+        require("torch", source)
+        from explorer.engine.models.torch.script_graph import ssa_graph  # imports torch
+
+        text = ssa_graph(source, path)
+    return ModuleCode(source, path, facts["class"], text, ssa)
+
+
+def _module_of_row(session: Facade, row: int) -> str:
+    """Return the path of the innermost module that contains a row. A function is not a module."""
+    layers = session.analysis().layers
+    at: int | None = row
+    while at is not None:
+        try:
+            headers.code(session.parts.models.source, layers[at].path)
+        except Misuse:
+            at = layers[at].parent
+        else:
+            return layers[at].path
+    return ""
