@@ -32,7 +32,7 @@ class ConversionOptions(Spec, frozen=True):
     Attributes:
         exporter: Torch's exporter: 'torchscript' or 'dynamo'.
         opset: Version of the ONNX operator set.
-        input_names: Name of each input.
+        input_names: Name of each input, then names of the first stored tensors.
         output_names: Name of each output.
         dynamic: Open dimensions: input name to axis to dimension name.
         method: TorchScript method: 'trace' or 'script'.
@@ -50,7 +50,8 @@ class ConversionOptions(Spec, frozen=True):
     input_names: Annotated[
         tuple[Words, ...],
         option(
-            "names of the inputs in the ONNX file, in order, between commas",
+            "names of the inputs in the ONNX file, in order, between commas; further names are for the\n"
+            "weights",
             metavar="A,B",
             reader="names",
             joined=True,

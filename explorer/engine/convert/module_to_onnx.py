@@ -36,8 +36,14 @@ def convert(job: ConversionJob) -> ConversionResult:
     loaded: LoadedModule = job.opened.loaded
     options = job.options
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
+    # as in torch, the names behind those of the inputs are for the weights
+    input_count = len(bound_inputs.inputs)
+    weights = options.input_names[input_count:]
     names = _choose_names(
-        options.input_names, [info.name for info in bound_inputs.inputs], "--input-names", "input"
+        options.input_names[:input_count],
+        [info.name for info in bound_inputs.inputs],
+        "--input-names",
+        "input",
     )
     open_axes = axes.resolve(loaded, bound_inputs, options.dynamic, names)
     bound_inputs = open_axes.export_inputs
@@ -56,6 +62,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         opset=options.opset,
         inputs=names,
         outputs=outputs,
+        weights=weights,
         axes=open_axes.inputs,
         output_axes=tuple(sizes),
         shapes=axes.specifications(loaded, open_axes),

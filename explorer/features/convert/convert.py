@@ -50,7 +50,8 @@ def convert(
         output: Path of the file; its extension selects the format (see `engine.convert.CONVERTERS`).
         exporter: ONNX exporter of torch, 'torchscript' or 'dynamo'. By default the first that works.
         opset: Version of the ONNX operators. By default the best for the exporter.
-        input_names: Names of the inputs in the file, in order; empty keeps the model's names.
+        input_names: Names of the inputs in the file, in order; empty keeps the model's names. Further names
+            are for the weights, in the order of the file.
         output_names: Names of the outputs in the file, in order; empty keeps the model's names.
         dynamic: Axes that stay open, by input and axis: {'x': {0: 'batch'}}.
         method: Method for TorchScript: 'trace' (the default) or 'script'.

@@ -121,6 +121,23 @@ def test_names_and_open_dimensions_are_in_the_file_and_hold_at_other_sizes(
     assert session.run(None, {"photo": np.zeros((7, 1, 8, 31), np.float32)})[0].shape == (7, 10)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_names_behind_those_of_the_inputs_are_for_the_weights(
+    convert: Convert, tmp_path: Path, exporter: str
+) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)).eval()
+    names = ["photo", "learned_0", "learned_1", "learned_2"]
+    fact = convert(net, "net.onnx", inputs=torch.rand(1, 3), exporter=exporter, input_names=names)
+    assert fact.passed
+    graph = onnx.load(tmp_path / "net.onnx").graph
+    assert [value.name for value in graph.input] == ["photo"]
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    assert [*stored] == ["learned_0", "learned_1", "learned_2", "2.bias"], "a name that is missing stays"
+    for name, weight in zip(stored, net.state_dict().values(), strict=True):
+        assert np.array_equal(stored[name], weight.numpy())
+
+
 def test_a_size_that_a_trace_took_for_a_constant_is_found_out_and_nothing_is_kept(
     convert: Convert, tmp_path: Path
 ) -> None:
@@ -188,7 +205,8 @@ def test_an_input_that_nothing_uses_is_said_to_be_gone(convert: Convert) -> None
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"input_names": ["a", "b"]}, "--input-names: the model has 1 input; they are image"),
+        ({"input_names": [*"abcdefghijklmnopqrstuvw"]}, "22 names for weights, and the file stores"),
+        ({"input_names": ["image", "logits", "logits"]}, "a value of the file is called .logits. already"),
         ({"output_names": ["a", "b"]}, "--output-names: the model has 1 output; they are output"),
         ({"output_names": ["fc.weight"]}, "'fc.weight' is already the name of a weight"),
         ({"input_names": ["y"], "output_names": ["y"]}, "'y' is already the name of an input"),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -27,6 +27,7 @@ from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.tested_versions import error_chain
+from explorer.base.units import many_text
 from explorer.engine.compat.torch import export_cause, no_merging_by_value
 from explorer.engine.costs.torch.signature import outputs_of
 from explorer.engine.formats.onnx import reader
@@ -72,6 +73,7 @@ class ExportRequest(Struct, frozen=True):
         opset: Version of the ONNX operator set, or None for the exporter's best.
         inputs: Name in the file of each input; empty for the model's own names.
         outputs: Name in the file of each output; empty for the model's own names.
+        weights: New names of the first stored tensors, in the order of the file; empty keeps all names.
         axes: Dynamic axes of each input and their names; empty if all sizes are fixed.
         output_axes: Dynamic axes of each output and their names.
         shapes: The `dynamic_shapes` argument of torch.export.
@@ -81,6 +83,7 @@ class ExportRequest(Struct, frozen=True):
     opset: int | None = None
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
     axes: tuple[Mapping[int, str], ...] = ()
     output_axes: tuple[Mapping[int, str], ...] = ()
     shapes: Any = None
@@ -155,6 +158,8 @@ def export(
         raise BadModel(f"it cannot be exported to ONNX ({error_line(reported_error)})", where=loaded.source)
     report(Progress("naming the weights"))
     _restore_names(path, model)
+    if request.weights:
+        _name_weights(path, request.weights)
     return result
 
 
@@ -301,6 +306,37 @@ def _restore_names(path: str, model: nn.Module) -> None:
         tensor.name = renamed.get(tensor.name, tensor.name)
     _rename_inputs(graph.graph, renamed)
     onnx.save(graph, path)
+
+
+def _name_weights(path: str, names: Sequence[str]) -> None:
+    """Renames the first stored tensors of the file.
+
+    Raises:
+        Misuse: The file stores fewer tensors, or a name is that of another value.
+    """
+    model = onnx.load(path, load_external_data=False)
+    graph = model.graph
+    stored = [tensor.name for tensor in graph.initializer]
+    if len(names) > len(stored):
+        raise Misuse(
+            f"{len(names):,} names for weights, and the file stores {many_text(len(stored), 'tensor')}",
+            where="--input-names",
+            hint="the names behind those of the inputs are for the weights; give fewer",
+        )
+    renamed = dict(zip(stored, names, strict=False))
+    values = (output for node in graph.node for output in node.output)
+    others = {*values, *(value.name for value in graph.input), *stored[len(names) :]} - {*renamed}
+    taken = [name for at, name in enumerate(names) if name in others or name in names[:at]]
+    if taken:
+        raise Misuse(
+            f"a value of the file is called '{taken[0]}' already",
+            where="--input-names",
+            hint="choose another",
+        )
+    for tensor in graph.initializer:
+        tensor.name = renamed.get(tensor.name, tensor.name)
+    _rename_inputs(graph, renamed)
+    onnx.save(model, path)
 
 
 def _rename_inputs(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
