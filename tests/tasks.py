@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import onnx
 from msgspec import Struct
-from onnx import numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
+from tests import manual
 from tests.terminal import ROOT, Terminal
 
 PAGE = ROOT / "explorer" / "manual" / "tasks.md"
@@ -66,7 +62,7 @@ def tasks() -> list[Task]:
 
 
 def _read(text: str) -> Iterator[Task]:
-    for part in text.split("\n## ")[1:]:
+    for part in text.replace(_FIRST, "\n").split("\n## ")[1:]:
         title, _, body = part.partition("\n")
         rows = {
             name: re.findall(r"`([^`]+)`", said)
@@ -102,42 +98,12 @@ def play(task: Task, folder: Path) -> Terminal:
 
 
 def prepare(folder: Path) -> None:
-    """The models of the tasks: what the page says lies in the folder that a task is done in."""
-    for name in ("lenet", "mobilenet_small", "bert_tiny"):
-        shutil.copy(ROOT / "sample_models" / f"{name}.onnx", folder / f"{name}.onnx")
-    _retrained(folder / "lenet.onnx", folder / "lenet_2.onnx")
-    _quantized(folder / "mobilenet_small.onnx", folder / "mobilenet_int8.onnx")
-    (folder / "gpt.py").write_text(_GPT, encoding="utf-8")
+    """Follow the first section of the page in a folder: write its files, run its commands."""
+    section = PAGE.read_text(encoding="utf-8").partition(_FIRST)[2].partition("\n## ")[0]
+    manual.played(section, folder)
+    for block in manual.blocks(section):
+        if block["kind"] == "sh":
+            subprocess.run(["sh", "-ec", block["body"]], cwd=folder, check=True)
 
 
-_GPT = """
-from transformers import GPT2Config, GPT2LMHeadModel
-
-
-def model():
-    return GPT2LMHeadModel(GPT2Config(n_layer=4, n_embd=256, n_head=4, vocab_size=1000, n_positions=4096))
-"""
-
-
-def _retrained(source: Path, target: Path) -> None:
-    """The same model with another number in one weight."""
-    model = onnx.load(source)
-    weight = next(one for one in model.graph.initializer if len(one.dims) == 4)
-    values = numpy_helper.to_array(weight).copy()
-    values.reshape(-1)[0] += 1.0
-    weight.CopyFrom(numpy_helper.from_array(values, weight.name))
-    onnx.save(model, target)
-
-
-def _quantized(source: Path, target: Path) -> None:
-    """The same model in 8 bits, calibrated on a few random images."""
-    feed = onnx.load(source).graph.input[0]
-    shape = [d.dim_value for d in feed.type.tensor_type.shape.dim]
-    generator = np.random.default_rng(0)
-    images = [{feed.name: generator.standard_normal(shape).astype(np.float32)} for _ in range(4)]
-
-    class Images(CalibrationDataReader):  # type: ignore[misc]
-        def get_next(self) -> dict[str, Any] | None:
-            return images.pop() if images else None
-
-    quantize_static(source, target, Images(), quant_format=QuantFormat.QDQ)
+_FIRST = "\n## Prepare the files\n"
