@@ -24,13 +24,6 @@ _TERMS = tuple(
         (r"\ba site takes\b", "a matmul takes"),
         (r"\bwithout filling\b", "without padding"),
         (r"\bno larger than the product$", "no larger than the matmul"),
-        (r"\bsite $", "matmul "),
-        (r"\bas a product of both\b", "as a matmul of both"),
-        (r"\bworst error (\S+) of the 1 u scale \((\S+) allowed\)", r"worst rounding \1 u, limit \2 u"),
-        (r"\berror (\S+) u \(\|x\| \|W\|\), (\S+) allowed", r"rounding \1 u, limit \2 u"),
-        (r"\berror of (\S+) x u \(\|x\| \|W\|\), allowed are (\S+)", r"rounding \1 u, limit \2 u"),
-        (r"\bin (a|the first|any) draw\b", r"with \1 input"),
-        (r"\b(\d[\d,]*) draw(s?)\b", r"\1 input\2"),
     )
 )
 

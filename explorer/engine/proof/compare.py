@@ -300,11 +300,11 @@ class OutputComparison(Struct):
         difference, floor = other_draws.rms_after or 0.0, max(self.rms_before or 0.0, least_noise)
         if self._exceeds(difference, slack * floor + rounding * (other_draws.scale or 0.0)):
             against = f"the original's error against float64 is {floor:.2e}"
-            return f"RMS difference {difference:.2e} in a draw; {against}"
+            return f"RMS difference {difference:.2e} in one run; {against}"
         difference, floor = other_draws.max_after, max(self.max_before, _PEAK * least_noise)
         if self._exceeds(difference, slack * floor + rounding * other_draws.largest):
             against = f"the original's error against float64 is {floor:.2e}"
-            return f"largest difference {difference:.2e} in a draw; {against}"
+            return f"largest difference {difference:.2e} in one run; {against}"
         floors = {
             e: math.sqrt(old / n)
             for e, (n, old, _) in self._bins.items()
@@ -319,7 +319,7 @@ class OutputComparison(Struct):
             slack = 1 + self.growth * _SLACK + self._chance_factor(count)
             if self._exceeds(difference, slack * floor + rounding * top):
                 elements = f"elements below {top:.2g}"
-                return f"RMS difference {difference:.2e} of {elements} in a draw, floor {floor:.2e}"
+                return f"RMS difference {difference:.2e} of {elements} in one run, floor {floor:.2e}"
         return ""
 
     def _describe_worse(
@@ -394,7 +394,7 @@ class OutputComparison(Struct):
         if self.missing_nonfinite:
             return f"{self.missing_nonfinite:,} elements are finite where the original is NaN or Inf"
         if self.is_void:
-            return "not one finite number in any draw: NaN against NaN shows nothing"
+            return "not one finite number in any run: NaN against NaN shows nothing"
         if not self.elements and not self.equal:
             return "nothing finite could be compared"
         return ""

@@ -67,7 +67,7 @@ def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draw
         kind = "unproven"
         verdict = f"not proved: {_constant_text(outputs)}"
     else:
-        count = f"{many_text(len(outputs), 'output')} over {many_text(draws, 'draw')}"
+        count = f"{many_text(len(outputs), 'output')} in {many_text(draws, 'run')}"
         verdict = f"within what was asked: {tolerance_words}; {count}, nothing else compared"
     return {"passed": kind == "evidence", "verdict_kind": kind, "verdict": verdict}
 
@@ -76,7 +76,7 @@ def _first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
     """Finds the first fault, or returns None."""
     for site in grounds.sites:
         if site.differs:
-            return "different", f"different: site '{printable(site.name)}': {site.reason}"
+            return "different", f"different: matmul '{printable(site.name)}': {site.reason}"
     for region in grounds.regions:
         if region.kind == "different":
             return "different", f"different: {_named(region)}: {region.reason}"
@@ -96,7 +96,7 @@ def _first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
                 return "unproven", f"not proved: all parts are equal, and {why}"
             return "different", f"different: {why}"
     if unfollowed is not None:
-        return "unproven", f"not proved: site '{printable(unfollowed.name)}': {unfollowed.reason}"
+        return "unproven", f"not proved: matmul '{printable(unfollowed.name)}': {unfollowed.reason}"
     if unproved is not None:
         return "unproven", f"not proved: {_named(unproved)}: {unproved.reason}"
     if grounds.not_run:
@@ -135,15 +135,14 @@ def _summary(grounds: Grounds) -> tuple[VerdictKind, str]:
     if sites:
         products = sum(s.tiles for s in sites)
         worst = max(sites, key=lambda s: (s.bound_ratio or 0.0) / s.limit)
-        error = f"worst error {worst.bound_ratio or 0.0:.2g} of the 1 u scale ({worst.limit:.3g} allowed)"
+        error = f"worst rounding {worst.bound_ratio or 0.0:.2g} u, limit {worst.limit:.3g} u"
         if exact:
             error = "their sums are exact"
-        parts.append(
-            f"{many_text(len(sites), 'site')}, {many_text(products, 'product')} checked bit for bit; {error}"
-        )
+        checked = f"{many_text(products, 'tile matmul')} checked bit for bit"
+        parts.append(f"{many_text(len(sites), 'matmul')}, {checked}; {error}")
     if len(sites) < grounds.planned:
-        missing = many_text(grounds.planned - len(sites), "site")
-        parts.append(f"{missing} of the plan not found as a product of both models")
+        missing = many_text(grounds.planned - len(sites), "matmul")
+        parts.append(f"{missing} of the plan not found in both models")
     if tested:
         tries = sum(r.draws for r in tested)
         same = ", bit for bit the same" if all(r.equal for r in tested) else ", within rounding"
@@ -169,19 +168,20 @@ _EDGE = "a rounding beside them moved a value over an edge (of a quantizer, an i
 
 
 def _gap_text(stepped: Sequence[OutputEvidence]) -> str:
-    """Words the difference: 'the outputs differ by up to 5.3e-02 (9.6e-03 of their size)'."""
+    """Words the difference: 'the outputs differ by up to 5.3e-02 (RMS difference 9.6e-03 of their RMS)'."""
     gaps = [output for output in stepped if output.max_abs is not None]
     if not gaps:
         return f"of output '{printable(stepped[0].name)}' {stepped[0].reason}".replace(": ", ", ")
     worst = max(gaps, key=lambda output: output.max_abs or 0.0)
-    return f"the outputs differ by up to {worst.max_abs:.1e} ({worst.relative_rms or 0.0:.1e} of their size)"
+    relative = worst.relative_rms or 0.0
+    return f"the outputs differ by up to {worst.max_abs:.1e} (RMS difference {relative:.1e} of their RMS)"
 
 
 def _outputs_text(grounds: Grounds, identical: bool) -> str:
     """Words the result for the outputs of the whole models."""
-    times, count = many_text(grounds.draws, "draw"), many_text(len(grounds.whole), "output")
+    runs, count = many_text(grounds.draws, "run"), many_text(len(grounds.whole), "output")
     if identical:
-        return f"{count} bit for bit the same over {times}"
+        return f"{count} bit for bit the same in {runs}"
     judged = [e for e in grounds.whole if not (e.drawn or e.stepped)]
     phrases = [_accuracy_text(judged)] if judged else []
     for number, reason in (
@@ -190,7 +190,7 @@ def _outputs_text(grounds: Grounds, identical: bool) -> str:
     ):
         if number:
             phrases.append(f"{number} of them {reason}" if number < len(grounds.whole) else reason)
-    return f"{count} over {times}: {', '.join(phrases)}"
+    return f"{count} in {runs}: {', '.join(phrases)}"
 
 
 def _remarks(grounds: Grounds) -> Iterator[str]:
@@ -210,6 +210,6 @@ def _accuracy_text(whole: Sequence[OutputEvidence]) -> str:
     if not measured:
         relative = max(e.relative_rms or 0.0 for e in whole)
         largest = max(e.max_abs or 0.0 for e in whole)
-        return f"rounding grows to {relative:.1e} of its size (largest difference {largest:.1e})"
+        return f"largest difference {largest:.1e}, RMS difference {relative:.1e} of the output's RMS"
     worst = max(measured, key=lambda e: (e.rms_after or 0.0) / max(e.rms_before or 0.0, 1e-300))
     return f"RMS error {worst.rms_after:.1e} against float64, the original's is {worst.rms_before:.1e}"

@@ -105,7 +105,7 @@ class RuntimeSession:
 
     Args:
         model: The model to run.
-        what: Name of the model in messages ('the original', "site 'fc1'").
+        what: Name of the model in messages ('the original', "matmul 'fc1'").
         optimise: Whether graph optimization is enabled. Loading a sub-model that runs once takes less time
             without it.
         threads: Number of threads for operators, or None for onnxruntime's default.

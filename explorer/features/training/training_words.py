@@ -105,6 +105,7 @@ def memory_blocks(fact: TrainingMemory) -> list[Block]:
         Chart("memory-over-time", fact),
         Line(),
         _moments(first),
+        Paragraph(f"A letter in 'parts' is 1/{_CELLS} of the peak: {_LETTERS}.", "quiet"),
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
     ]
@@ -164,7 +165,7 @@ def _moments(step: StepMemory) -> Table:
         Column("module", shrink=True),
         *(Column(kind, "right", drop=index + 1) for index, kind in enumerate(_KINDS)),
         Column("live", "right"),
-        Column("p o i a g t"),
+        Column("parts"),
     )
 
     def row(moment: TrainingMoment) -> tuple[Cell, ...]:
@@ -178,7 +179,7 @@ def _moments(step: StepMemory) -> Table:
 
 def _stack(parts: Sequence[int], largest: int) -> str:
     """Draw a bar of several parts, each with the first letter of its kind."""
-    ends = [round(24 * sum(parts[: index + 1]) / max(1, largest)) for index in range(len(parts))]
+    ends = [round(_CELLS * sum(parts[: index + 1]) / max(1, largest)) for index in range(len(parts))]
     pairs = zip(_KINDS, ends, [0, *ends[:-1]], strict=True)
     return "".join(kind[0] * (end - start) for kind, end, start in pairs)
 
@@ -211,10 +212,10 @@ def figures(about: Info, fact: Training) -> Fields:
             count_field("MACs, forward", fact.forward_macs, sign),
             count_field("MACs, backward", fact.backward_macs, sign, gradients),
             count_field("MACs, step", step, sign),
-            count_field("Elementwise operations", fact.elementwise_ops, sign, "forward", "elementwise"),
+            count_field("Elementwise operations, forward", fact.elementwise_ops, sign, "", "elementwise"),
             count_field(
-                *("Elementwise, backward", fact.backward_elementwise_ops, sign),
-                *("as many for inputs, again for parameters", "elem. backward"),
+                *("Elementwise operations, backward", fact.backward_elementwise_ops, sign),
+                *(gradients, "elem. backward"),
             ),
             bytes_field("Input", fact.input_bytes, sign),
             bytes_field("Weight bytes", fact.param_bytes, ""),
@@ -243,7 +244,8 @@ def theory(about: Info, fact: Training) -> list[Block]:
     if first is None or first.counted != "autograd":
         return []
     remark = (
-        "A theoretical figure: a step that kept the output of every layer. Torch keeps 'Kept by autograd'."
+        "A step that kept the output of every layer would keep this much. Torch keeps other values: see"
+        " 'Kept by autograd'."
     )
     return [
         Line(),
@@ -275,7 +277,12 @@ def layer_figures(fact: Training, first: int, last: int) -> list[Block]:
         part("MACs, forward", "forward_macs", count_field),
         part("MACs, weight grad", "backward_weight_macs", count_field),
         part("MACs, input grad", "backward_input_macs", count_field),
-        part("Elementwise, backward", "backward_elementwise_ops", count_field, short="elem. backward"),
+        part(
+            "Elementwise operations, backward",
+            "backward_elementwise_ops",
+            count_field,
+            short="elem. backward",
+        ),
         part("Kept outputs", "activation_bytes", bytes_field),
         part("Weight bytes", "param_bytes", bytes_field),
         part("Gradients", "gradient_bytes", bytes_field),
@@ -287,6 +294,9 @@ def layer_figures(fact: Training, first: int, last: int) -> list[Block]:
 
 _WHOLE = "the model"
 _KINDS = get_args(Holding)
+_LETTERS = ", ".join(f"{kind[0]} {kind}" for kind in _KINDS)
+_CELLS = 24
+"""Width of the bar of live memory at the peak."""
 
 
 def heading(fact: Training) -> Heading:

@@ -122,10 +122,10 @@ def in_unit(unit: str, value: Any) -> Span:
 
 
 def bar_text(value: float | None, largest: float, cells: int = 10) -> str:
-    """Draw a bar of at most `cells` cells in half cells. A value above 0 takes at least half a cell."""
+    """Draw a bar of at most `cells` cells, rounded to half cells."""
     if not value or not largest:
         return ""
-    halves = max(1, round(2 * cells * value / largest))
+    halves = round(2 * cells * value / largest)
     return "█" * (halves // 2) + "▌" * (halves % 2)
 
 

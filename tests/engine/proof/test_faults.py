@@ -119,7 +119,7 @@ def test_each_fault_is_found_by_the_walk(fault: str, tmp_path: Path) -> None:
     assert not evidence.passed
     assert words in evidence.sites[0].structure
     kind = "not proved" if fault in WITHIN_ROUNDING else "different"
-    assert evidence.verdict.startswith(f"{kind}: site 'fc': ")
+    assert evidence.verdict.startswith(f"{kind}: matmul 'fc': ")
     assert words in evidence.verdict
 
 

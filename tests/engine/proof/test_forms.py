@@ -30,7 +30,7 @@ def proved(source: Model, spec: TileSpec, **options: Any) -> None:
     assert [s.tiles for s in evidence.sites] == [s.products for s in plan.sites]
     assert all(s.bound_ratio is not None and s.bound_ratio < s.limit for s in evidence.sites)
     many = "" if plan.products == 1 else "s"
-    assert f"{plan.products:,} product{many} checked bit for bit" in evidence.verdict
+    assert f"{plan.products:,} tile matmul{many} checked bit for bit" in evidence.verdict
 
 
 @pytest.mark.sampled(6)
@@ -249,7 +249,7 @@ def test_every_site_of_a_model_that_was_tiled_twice_is_proved(
     assert evidence.passed, evidence.verdict
     tiles = {s.name: s.products for s in (*first.sites, *second.sites)}
     assert {s.name: s.tiles for s in evidence.sites} == tiles
-    assert f"{sum(tiles.values()):,} products checked bit for bit" in evidence.verdict
+    assert f"{sum(tiles.values()):,} tile matmuls checked bit for bit" in evidence.verdict
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"sites": 3}', '{"sites": [{}], "tile": [1, 2, 3]}'])

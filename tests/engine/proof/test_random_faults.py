@@ -239,7 +239,7 @@ FAULTS: dict[str, tuple[Callable[[Path], str], str, Spoil, str]] = {
         lambda p: linear(p, "B"),
         "scan",
         said("fc/x_missing_0", "fmod", 1),
-        "site 'fc'",
+        "matmul 'fc'",
     ),
     "in a loop": (loop, "lab", stored("w", lambda a: a[::-1]), "loop.body/step"),
     "in a loop, unrolled": (loop, "unrolled", exchanged("step/Split2D_x", 0, 1), "loop.body/step"),
@@ -284,7 +284,7 @@ def test_letters_exchanged_are_found(tmp_path: Path) -> None:
     other = onnx.load(source)
     other.graph.node[0].attribute[0].s = b"bij,kj->bik"
     onnx.save(other, source)
-    assert "site 'sum': the tile of product (0, 0, 0)" in verify_files(source, target, draws=1).verdict
+    assert "matmul 'sum': the tile of product (0, 0, 0)" in verify_files(source, target, draws=1).verdict
 
 
 # anything at all

@@ -352,7 +352,7 @@ def _verdict_text(
         return f"not decided: first off at {_named(off)}, and {_named(unjudged)} {unjudged.reason[3:]}"
     top = ""
     if largest is not None and (error := probes[largest].introduced) is not None:
-        top = f", most in {_named(probes[largest])} ({100 * error:.2g} % of its size)"
+        top = f", most in {_named(probes[largest])} ({100 * error:.2g} % of its RMS)"
     if kind == "coarser":
         why = " and ".join(dict.fromkeys(probes[i].reason for i in coarser))
         share = f"{len(coarser):,} of {count}"

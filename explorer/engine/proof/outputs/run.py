@@ -456,7 +456,7 @@ def _compare_floats(
     elif judged:
         original_label = "torch's" if noise.both else "the original"
         draws_note = (
-            " in the first draw, which explains the others"
+            " in the first run, which explains the others"
             if comparison.unreferenced_draws is not None
             else ""
         )
@@ -465,8 +465,8 @@ def _compare_floats(
         )
     else:
         largest = f"largest difference {comparison.max_abs:.2e}"
-        cause = "by a step that a rounding made" if stepped else "by rounding"
-        reason = f"apart by {relative or 0.0:.1e} of its size, {cause} ({largest})"
+        cause = "from a rounding that crossed a step" if stepped else "from rounding"
+        reason = f"{largest}, {_relative_text(relative)}, {cause}"
         if not noise.proved:
             reason += f"; no float64: {reference_text.removeprefix('none: ')}"
     if comparison.shared and not fault:
@@ -493,14 +493,17 @@ def _compare_floats(
     )
 
 
+def _relative_text(relative: float | None) -> str:
+    return f"RMS difference {relative or 0.0:.1e} of the output's RMS"
+
+
 def relaxed_evidence(evidence: OutputEvidence, depth: int, growth: float) -> OutputEvidence:
     """Passes a failed output if `depth` roundings explain its difference. Otherwise it stays unchanged."""
     relative, exceeds = evidence.relative_rms, (evidence.limit_share or 0.0) > 1.0  # else no number failed it
     if not exceeds or relative is None or relative > allowed(unit_roundoff(evidence.dtype), depth, growth):
         return evidence
-    reason = (
-        f"apart by {relative:.1e} of its size, by stored numbers (largest difference {evidence.max_abs:.2e})"
-    )
+    figures = f"largest difference {evidence.max_abs:.2e}, {_relative_text(relative)}"
+    reason = f"{figures}, from stored numbers"
     return replace(evidence, passed=True, reason=reason, limit_share=None)
 
 

@@ -38,7 +38,7 @@ def fault_of(comparison: OutputComparison, ratio: float, limit: float) -> str:
     if comparison.nonfinite:
         return f"{comparison.nonfinite:,} NaN or Inf that the original has not"
     if not ratio <= limit:  # a NaN must fail, and compares false with everything
-        return f"error of {ratio:.3g} x u (|x| |W|), allowed are {limit:.3g}"
+        return f"rounding {ratio:.3g} u, limit {limit:.3g} u"
     return ""
 
 

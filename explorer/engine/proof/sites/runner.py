@@ -187,7 +187,7 @@ class Runner:
     def _session(
         self, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str]
     ) -> RuntimeSession:
-        label = f"site '{self.site.name}'"
+        label = f"matmul '{self.site.name}'"
         large_products = self.site.form == "batched" or math.prod(self.site.tile) > _ONE_THREAD
         threads = self.share.threads if large_products else 1
         return part_session(self.after, nodes, inputs, outputs, label, threads)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
-from explorer.base.units import printable
+from explorer.base.units import many_text, printable
 from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.compare import LIMIT, OutputComparison
@@ -139,10 +139,10 @@ def site_evidence(
     fault = structure or unrunnable or (ran.reason if ran is not None else "")
     ratio = ran.bound_ratio if ran is not None else None
     limit = ran.limit if ran is not None else LIMIT
-    finding = f"error {ratio or 0.0:.2g} u (|x| |W|), {limit:.3g} allowed"
+    finding = f"rounding {ratio or 0.0:.2g} u, limit {limit:.3g} u"
     if ran is not None and ran.exact:
         finding = "its output is that of exact integer arithmetic" + (f"; {ran.note}" if ran.note else "")
-    reason = fault or f"{tiles:,} product{'' if tiles == 1 else 's'} bit for bit; {finding}"
+    reason = fault or f"{many_text(tiles, 'tile matmul')} bit for bit; {finding}"
     return SiteEvidence(
         name=site.name,
         M=site.M,
@@ -168,6 +168,6 @@ def merge_evidence(first: SiteEvidence, second: SiteEvidence) -> SiteEvidence:
     tiles = first.tiles + second.tiles
     reason = worse.reason
     if worse.passed:
-        reason = f"{tiles:,} products bit for bit; {worse.finding}"
+        reason = f"{many_text(tiles, 'tile matmul')} bit for bit; {worse.finding}"
     rows, nonfinite = first.rows + second.rows, first.nonfinite + second.nonfinite
     return replace(worse, tiles=tiles, rows=rows, reason=reason, nonfinite=nonfinite)

@@ -197,7 +197,7 @@ def _closeness(evidence: Sequence[OutputEvidence]) -> str:
         return "bit for bit the same"
     equal_count = sum(output.equal for output in evidence)
     largest = max(output.relative_rms or 0.0 for output in evidence)
-    return f"within rounding ({equal_count:,} bit for bit, at most {largest:.1e} of the size)"
+    return f"within rounding ({equal_count:,} bit for bit, RMS difference at most {largest:.1e} of the RMS)"
 
 
 def _step_proof(

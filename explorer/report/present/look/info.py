@@ -175,7 +175,7 @@ def _totals(totals: Totals, *, moves_once: bool = False) -> list[Field]:
     # the quotient of two bounds is unknown
     if totals.flops is not None and moved and not sign:
         intensity = f"{totals.flops / moved:.2f}"
-    summed = "leaf modules" if totals.activation_bytes_functional is not None else "every node"
+    summed = "modules without submodules" if totals.activation_bytes_functional is not None else "every node"
     summed_field = bytes_field(
         *("Activations, sum", totals.activation_bytes_sum, sign),
         *(f"outputs of {summed}, each once", "activ. sum"),
@@ -204,9 +204,7 @@ def _totals(totals: Totals, *, moves_once: bool = False) -> list[Field]:
         index = rows.index(summed_field) + 1
         rows.insert(
             index,
-            bytes_field(
-                "Activations, functional", functional_bytes, sign, "not in the sum above", "functional"
-            ),
+            bytes_field("Activations, functions", functional_bytes, sign, _FUNCTIONS, "functions"),
         )
     return rows
 
@@ -229,6 +227,8 @@ def _coverage(totals: Totals) -> Field:
     share = reached_text(totals.coverage) if totals.nodes else "0.0 %"
     return Field(Span("Coverage", "warning"), Span(share, "warning"), Span(remark, "warning"))
 
+
+_FUNCTIONS = "outputs of functions such as torch.relu and +, not in the line above"
 
 _COVERED = {
     "exact": "the cost of each node is known",

@@ -253,11 +253,11 @@ def _summary_totals(fact: LayerTable) -> list[Block]:
 
 
 def _functional_hint(totals: Totals) -> list[Block]:
-    """Return a note that the rows of an nn.Module include functional operators, unlike the sum of `info`."""
+    """Return a note that the column of activations includes functions, which `info` prints apart."""
     if not totals.activation_bytes_functional:
         return []
     total = bytes_text(totals.activation_bytes_functional)
-    text = f"Outputs of functional operators count here too, {total} in all; info's sum is of leaf modules."
+    text = f"Activations include the outputs of functions ({total}), which `explorer info` prints apart."
     return [Line(), Paragraph(text, "quiet")]
 
 

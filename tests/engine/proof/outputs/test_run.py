@@ -46,7 +46,7 @@ def test_a_model_is_equal_to_itself(tmp_path: Path) -> None:
     assert evidence.passed
     assert evidence.outputs[0].equal
     assert evidence.outputs[0].reason == "bit for bit equal"
-    said = "equal bit for bit: 2 nodes equal by construction; 1 output bit for bit the same over 1 draw"
+    said = "equal bit for bit: 2 nodes equal by construction; 1 output bit for bit the same in 1 run"
     assert evidence.verdict == said
     assert (evidence.outputs[0].mse, evidence.outputs[0].max_abs) == (0.0, 0.0)
     assert evidence.outputs[0].cosine == pytest.approx(1.0)
@@ -65,7 +65,7 @@ def test_another_order_of_addition_is_rounding(tmp_path: Path) -> None:
     assert not out.equal
     assert out.reference == "float64"
     assert out.reason.endswith(("no less accurate", "within what rounding explains"))
-    assert "in the first draw, which explains the others" in out.reason
+    assert "in the first run, which explains the others" in out.reason
     assert out.rms_before is not None
     assert out.rms_after is not None
     assert 0 < out.rms_after < 1e-4
