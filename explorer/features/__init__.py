@@ -7,6 +7,7 @@
 FEATURES = (
     "tiling",
     "mapping",
+    "emit",
     "quantize",
     "rewrite",
     "split",

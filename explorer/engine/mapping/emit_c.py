@@ -31,16 +31,22 @@ C_TYPES = {
 }
 """Types of C by number type."""
 
-COUNTERS = ("A loads", "B loads", "C loads", "C stores", "A reads", "B reads", "C reads", "C writes")
+COUNTERS = (
+    *("A loads", "B loads", "C loads", "C stores", "A reads", "B reads", "C reads", "C writes"),
+    *("bias reads", "residual reads"),
+)
 """Counters of a level, in bytes: what it loads and stores, and what it reads and writes outside."""
 
-_STEPS = {
-    "bias": "{name} += bias[n];",
-    "residual": "{name} += residual[m * N + n];",
-    "relu": "{name} = MAX({name}, 0);",
-    "clip": "{name} = MIN(MAX({name}, {low}), {high});",
+_MAKES_FLOATS = ("scale", "offset", "quantize", "requantize")
+"""Steps that compute with floats, also after a sum of integers."""
+
+_RANGES = {
+    "int8_t": ("-128", "127"),
+    "uint8_t": ("0", "255"),
+    "int16_t": ("-32768", "32767"),
+    "uint16_t": ("0", "65535"),
 }
-"""Statements of C for the operators of an epilogue."""
+"""Ranges of the types to which an epilogue quantizes."""
 
 _BIG = {0: "M", 1: "K", 2: "N"}
 
@@ -60,10 +66,21 @@ class EmittedSite(NamedTuple):
 class EpilogueStep(NamedTuple):
     """Operator of an epilogue, applied to a finished sum.
 
+    | kind | value |
+    |---|---|
+    | 'bias' | sum + bias of the column |
+    | 'scale' | as a float, times `low`, or times the scale of the column if `low` is 0 |
+    | 'offset' | float + offset of the column |
+    | 'residual' | float + residual of the element |
+    | 'relu' | max(value, 0) |
+    | 'clip' | min(max(value, `low`), `high`) |
+    | 'quantize' | float / `low`, rounded half to even, + `high`, limited to the output's type |
+    | 'requantize' | like 'quantize', but sum x `low` |
+
     Attributes:
-        kind: 'bias', 'residual', 'relu', 'clip' or 'requantize'.
-        low: Lower limit of 'clip', or the scale of 'requantize'.
-        high: Upper limit of 'clip', or the zero point of 'requantize'.
+        kind: Kind of the step.
+        low: First number of the step.
+        high: Second number of the step.
     """
 
     kind: str
@@ -109,6 +126,9 @@ class _Emitter:
         self.nest: Nest = nest_of(mapping, machine)
         self.steps = steps
         sums = _c_type(mapping.accumulator, mapping.site)
+        self.has_float_sums = sums in ("float", "double")
+        self.has_doubles = sums == "double"
+        self.epilogue = mapping.epilogue
         self.types = {
             "A": _c_type(mapping.dtype, mapping.site),
             "B": _c_type(right_dtype, mapping.site),
@@ -157,14 +177,18 @@ class _Emitter:
         yield f"typedef {self.types['B']} b_t;"
         yield f"typedef {self.types['C']} sum_t;"
         yield f"typedef {self.types['O']} out_t;"
+        yield f"typedef {'double' if self.has_doubles else 'float'} real_t;"
         yield f"/* bytes of each level: {', '.join(COUNTERS)} */"
         yield f"static uint64_t moved[LEVELS][{len(COUNTERS)}];"
         yield "uint64_t *counters(void) { return &moved[0][0]; }"
         yield "const int levels = LEVELS;"
         yield "const int size_a = sizeof(a_t), size_b = sizeof(b_t), size_out = sizeof(out_t);"
+        yield "const int size_sum = sizeof(sum_t), size_real = sizeof(real_t);"
+        yield f"const int counter_count = {len(COUNTERS)};"
         yield "const long size_m = M, size_k = K, size_n = N;"
-        yield "static const sum_t *bias;"
-        yield "static const out_t *residual;"
+        yield "static const sum_t *bias; /* of each column */"
+        yield "static const real_t *scale, *offset; /* of each column */"
+        yield "static const real_t *residual; /* of each element */"
         yield "/* sums that are not finished when they leave the first level */"
         yield "static sum_t sums[(size_t)M * N];"
         yield "typedef struct { long row, column, rows, columns, k_end; } tile_t;"
@@ -191,20 +215,52 @@ class _Emitter:
         yield from self.finish()
 
     def finish(self) -> Iterator[str]:
+        """Writes the function that turns a finished sum into an output."""
         yield "static out_t finish(sum_t sum, long m, long n) {"
         yield "  (void)m; (void)n;"
-        kind = "double" if self.types["C"] == "double" else "float"
         yield "  sum_t value = sum;"
         name = "value"
         for step in self.steps:
-            if step.kind == "requantize":
-                scale, zero_point = _float(step.low), _float(step.high)
-                yield f"  {kind} scaled = nearbyintf((float){name} * {scale}) + {zero_point};"
-                name = "scaled"
-            else:
-                yield f"  {_STEPS[step.kind].format(name=name, low=_float(step.low), high=_float(step.high))}"
+            yield from self.step(step, name)
+            if step.kind in _MAKES_FLOATS and name == "value":
+                name = "real"
         yield f"  return (out_t){name};"
         yield "}"
+
+    def step(self, step: EpilogueStep, name: str) -> Iterator[str]:
+        """Writes one operator of the epilogue, on the sum `value` or on the float `real`."""
+        if step.kind in _MAKES_FLOATS and name == "value":
+            yield "  real_t real = (real_t)value;"
+            name = "real"
+        low, high = self.number(step.low), self.number(step.high)
+        if step.kind == "bias":
+            yield f"  {name} += bias[n];"
+        elif step.kind == "scale":
+            yield f"  real *= {low if step.low else 'scale[n]'};"
+        elif step.kind == "offset":
+            yield "  real += offset[n];"
+        elif step.kind == "residual":
+            yield f"  {name} += residual[m * N + n];"
+        elif step.kind == "relu":
+            yield f"  {name} = MAX({name}, 0);"
+        elif step.kind == "clip" and name == "value" and not self.has_float_sums:
+            # a float would round large sums
+            first, last = (int(max(min(limit, 2.0**62), -(2.0**62))) for limit in (step.low, step.high))
+            yield f"  {name} = (sum_t)MIN(MAX((int64_t){name}, {first}LL), {last}LL);"
+        elif step.kind == "clip":
+            yield f"  {name} = MIN(MAX({name}, {low}), {high});"
+        else:
+            rounding = "nearbyint" if self.has_doubles else "nearbyintf"
+            operator = "/" if step.kind == "quantize" else "*"
+            yield f"  real = {rounding}(real {operator} {low}) + {high};"
+            least, most = _RANGES[self.types["O"]]
+            yield f"  real = MIN(MAX(real, {least}), {most});"
+
+    def number(self, value: float) -> str:
+        """Writes a constant so that C reads the same number, in the type of the epilogue's floats."""
+        if math.isinf(value):
+            return "-INFINITY" if value < 0 else "INFINITY"
+        return float(value).hex() + ("" if self.has_doubles else "f")
 
     def flushes(self) -> Iterator[str]:
         """Writes a function for each level that sends a tile of sums outside, innermost tiles first."""
@@ -268,8 +324,22 @@ class _Emitter:
             yield "  }"
         else:
             yield f"  moved[{level}][7] += bytes;"
+        if finishes and level == self.finishing:
+            yield from self.epilogue_counters(level)
         yield "  held->row = -1;"
         yield "}"
+
+    def epilogue_counters(self, level: int) -> Iterator[str]:
+        """Writes the counters of the bias and the residual, which are read when a tile is finished."""
+        step = self.nest.levels[level]
+        if self.epilogue.bias_bytes:
+            # a level that keeps the whole of C finishes the rows of one tile after the other
+            times = f"((held->rows + {step.tile[0] - 1}) / {step.tile[0]})" if "C" in step.keep else "1"
+            size = f"{times} * held->columns * {self.epilogue.bias_bytes}"
+            yield f"  if (finished) moved[{level}][8] += (uint64_t){size};"
+        if self.epilogue.residual_bytes:
+            size = f"held->rows * held->columns * {self.epilogue.residual_bytes}"
+            yield f"  if (finished) moved[{level}][9] += (uint64_t){size};"
 
     def first_cores(self, inner: int, level: int) -> str:
         """Writes a test whether core `i` inside an instance of a level is the first along K."""
@@ -283,9 +353,9 @@ class _Emitter:
         return " && ".join(terms) or "1"
 
     def run(self) -> Iterator[str]:
-        yield "void run(const a_t *A, const b_t *B, out_t *output, const sum_t *bias_,"
-        yield "         const out_t *residual_, long zero_a, long zero_b) {"
-        yield "  bias = bias_; residual = residual_;"
+        yield "void run(const a_t *A, const b_t *B, out_t *output, const sum_t *biases, const real_t *scales,"
+        yield "         const real_t *offsets, const real_t *residuals, long zero_a, long zero_b) {"
+        yield "  bias = biases; scale = scales; offset = offsets; residual = residuals;"
         yield "  memset(sums, 0, sizeof sums);"
         for level in range(self.last + 1):
             for operand in self.nest.holds[level]:
@@ -441,54 +511,55 @@ class _Emitter:
         yield "  }"
 
 
-def _float(value: float) -> str:
-    """Writes a constant so that C reads the same float32."""
-    return f"{float(value).hex()}f"
-
-
 DRIVER = """#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* usage: driver BATCH ZERO_A ZERO_B A B BIAS RESIDUAL OUTPUT COUNTERS; '-' for a file that is not used */
-extern const int levels, size_a, size_b, size_out;
+/* usage: driver BATCH ZERO_A ZERO_B A B BIAS SCALE OFFSET RESIDUAL OUTPUT COUNTERS
+   The files hold the operands of all products. '-' stands for an operand that is not used. */
+extern const int levels, counter_count, size_a, size_b, size_out, size_sum, size_real;
 extern const long size_m, size_k, size_n;
 extern uint64_t *counters(void);
-extern void run(const void *, const void *, void *, const void *, const void *, long, long);
+extern void run(const void *, const void *, void *, const void *, const void *, const void *, const void *,
+                long, long);
 
-static void *content(const char *path) {
+static char *content(const char *path) {
   if (!strcmp(path, "-")) return NULL;
   FILE *file = fopen(path, "rb");
   if (!file) { perror(path); exit(2); }
   fseek(file, 0, SEEK_END);
   long length = ftell(file);
   rewind(file);
-  void *bytes = malloc(length ? length : 1);
+  char *bytes = malloc(length ? length : 1);
   if (!bytes || fread(bytes, 1, length, file) != (size_t)length) { perror(path); exit(2); }
   fclose(file);
   return bytes;
 }
 
+static char *part(char *bytes, long index, size_t length) { return bytes ? bytes + index * length : NULL; }
+
 int main(int count, char **words) {
-  if (count != 10) { fprintf(stderr, "driver: 9 words are needed\\n"); return 2; }
+  if (count != 12) { fprintf(stderr, "driver: 11 words are needed\\n"); return 2; }
   long batch = atol(words[1]), zero_a = atol(words[2]), zero_b = atol(words[3]);
-  char *a = content(words[4]), *b = content(words[5]);
-  char *bias = content(words[6]), *residual = content(words[7]);
-  size_t length = (size_t)size_m * size_n * size_out;
+  char *a = content(words[4]), *b = content(words[5]), *bias = content(words[6]);
+  char *scale = content(words[7]), *offset = content(words[8]), *residual = content(words[9]);
+  size_t elements = (size_t)size_m * size_n, length = elements * size_out;
   char *output = calloc(batch, length ? length : 1);
   if (!output) { perror("output"); return 2; }
   for (long i = 0; i < batch; i++)
-    run(a + i * size_m * size_k * size_a, b + i * size_k * size_n * size_b, output + i * length, bias,
-        residual ? residual + i * length : NULL, zero_a, zero_b);
-  FILE *file = fopen(words[8], "wb");
+    run(part(a, i, size_m * size_k * size_a), part(b, i, size_k * size_n * size_b),
+        part(output, i, length), part(bias, i, size_n * size_sum), part(scale, i, size_n * size_real),
+        part(offset, i, size_n * size_real), part(residual, i, elements * size_real), zero_a, zero_b);
+  FILE *file = fopen(words[10], "wb");
   if (!file || fwrite(output, 1, batch * length, file) != batch * length || fclose(file)) {
-    perror(words[8]);
+    perror(words[10]);
     return 2;
   }
-  file = fopen(words[9], "w");
-  if (!file) { perror(words[9]); return 2; }
-  for (int i = 0; i < levels * 8; i++) fprintf(file, "%llu\\n", (unsigned long long)counters()[i]);
+  file = fopen(words[11], "w");
+  if (!file) { perror(words[11]); return 2; }
+  for (int i = 0; i < levels * counter_count; i++)
+    fprintf(file, "%llu\\n", (unsigned long long)counters()[i]);
   return fclose(file) ? 2 : 0;
 }
 """

@@ -1,14 +1,17 @@
 """Proof of emitted code: compile it, run it on values, and compare its output and its counters with the plan.
 
-The output must equal the product: integers bit for bit, floats within a multiple of the rounding error. The
-counters of bytes moved must equal the plan at every level, for every operand.
+The output must equal the product: integers bit for bit, floats within the limit of the proof of a tiling. The
+counters of bytes moved must equal the plan at every level, for every operand. Without a compiler, `walk` runs
+the same nest in NumPy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,23 +19,36 @@ import numpy as np
 from explorer.base.errors import Misuse
 from explorer.engine.mapping.cost import mapping_cost
 from explorer.engine.mapping.emit_c import COUNTERS, DRIVER, EmittedSite
+from explorer.engine.proof.compare import unit_roundoff
+from explorer.engine.proof.sites.reference import Reference
+from explorer.engine.proof.sites.rounding import largest_ratio, smallest
 from explorer.facts.mapping import LevelMoves, MemoryMachine, SiteMapping
 from explorer.host import input_files, output_files, scratch
 
 _Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
-_LIMIT = 8
-"""Largest error of a float sum in units of |A| |B| times the unit roundoff."""
+SECONDS = 300.0
+"""Time limit of a compilation, and of a run."""
+
+_FLAGS = ("-std=c11", "-O2", "-ffp-contract=off")
+
+_WITHOUT_BLAS = 1 << 27
+"""Largest number of multiplications to do in a type wider than float64."""
+
+_ROWS = 1 << 22
+"""Number of elements of A that are converted to float64 at a time."""
 
 
 class RunInputs(NamedTuple):
-    """Values on which emitted code runs.
+    """Values on which a nest runs.
 
     Attributes:
         A: Left operands, of shape (batch, M, K).
         B: Right operands, of shape (batch, K, N).
-        bias: Bias of shape (N,) in the accumulator's type, or None.
-        residual: Residual of shape (batch, M, N) in the output's type, or None.
+        bias: Bias of each column in the accumulator's type, of shape (batch, N), or None.
+        scale: Scale of each column in the float type of the epilogue, of shape (batch, N), or None.
+        offset: Float that is added to each column after the scale, of shape (batch, N), or None.
+        residual: Float that is added to each element, of shape (batch, M, N), or None.
         zero_a: Zero point of A.
         zero_b: Zero point of B.
     """
@@ -40,13 +56,15 @@ class RunInputs(NamedTuple):
     A: _Array
     B: _Array
     bias: _Array | None = None
+    scale: _Array | None = None
+    offset: _Array | None = None
     residual: _Array | None = None
     zero_a: int = 0
     zero_b: int = 0
 
 
 class RunResult(NamedTuple):
-    """Output and counters of a run of emitted code.
+    """Output and counters of a run.
 
     Attributes:
         output: Output of shape (batch, M, N).
@@ -57,12 +75,112 @@ class RunResult(NamedTuple):
     counters: dict[tuple[int, str], int]
 
 
+class CompilerError(Misuse):
+    """The compiler rejects a file, or takes too long. `what` holds its first line."""
+
+
 def compiler() -> str | None:
     """Finds the C compiler: $CC, or cc."""
     return shutil.which(os.environ.get("CC") or "cc")
 
 
-def run_emitted(site: EmittedSite, mapping: SiteMapping, inputs: RunInputs, seconds: float = 60) -> RunResult:
+class Programs:
+    """Compiled sites in a temporary folder. Equal sources are compiled once.
+
+    Args:
+        program: Path of the compiler.
+        driver: Source of the driver.
+        seconds: Time limit of a compilation and of a run, each.
+    """
+
+    def __init__(self, program: str, driver: str = DRIVER, seconds: float = SECONDS) -> None:
+        self._program, self._driver, self._seconds = program, driver, seconds
+        self._folder = scratch.Folder()
+        self._paths: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Removes the folder."""
+        self._folder.remove()
+
+    def run(self, source: str, mapping: SiteMapping, inputs: RunInputs, file: str = "site.c") -> RunResult:
+        """Runs the code of a site on values.
+
+        Args:
+            source: Text of the C file.
+            mapping: Mapping of the site.
+            inputs: Values of the operands.
+            file: Name of the C file for the messages of the compiler.
+
+        Raises:
+            CompilerError: The compiler rejects the code.
+            Misuse: The code ends with an error, or takes longer than the limit.
+        """
+        if source not in self._paths:
+            self._paths[source] = self._compile(source, file)
+        words = []
+        operands = inputs.A, inputs.B, inputs.bias, inputs.scale, inputs.offset, inputs.residual
+        for name, values in zip(("a", "b", "bias", "scale", "offset", "residual"), operands, strict=True):
+            words.append("-" if values is None else name)
+            if values is not None:
+                with output_files.binary(self._path(name)) as target:
+                    target.write(np.ascontiguousarray(values).data)
+        numbers = [str(len(inputs.A)), str(inputs.zero_a), str(inputs.zero_b)]
+        for name in ("output", "counters"):  # those of another run must not count
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path(name))
+        self._call(
+            [self._paths[source], *numbers, *words, "output", "counters"], f"the program of {file}", Misuse
+        )
+        dtype = np.dtype(mapping.epilogue.output or mapping.accumulator)
+        output = np.frombuffer(input_files.content(self._path("output"), internal=True), dtype=dtype)
+        counts = input_files.content(self._path("counters"), internal=True).split()
+        shape = len(inputs.A), inputs.A.shape[1], inputs.B.shape[2]
+        places = [(level, name) for level in range(len(mapping.levels)) for name in COUNTERS]
+        if output.size != np.prod(shape) or len(counts) != len(places):
+            raise Misuse("its output has another size than the mapping", where=file)
+        return RunResult(output.reshape(shape), dict(zip(places, map(int, counts), strict=True)))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder.path, name)
+
+    def _compile(self, source: str, file: str) -> str:
+        """Compiles a site with the driver, and returns the path of the program."""
+        for name, code in ((file, source), ("driver.c", self._driver)):
+            with output_files.text(self._path(name)) as target:
+                target.write(code)
+        program = self._path(f"site{len(self._paths)}")
+        words = [self._program, *_FLAGS, "-o", program, file, "driver.c", "-lm"]
+        try:
+            self._call([*words, "-march=native"], "the C compiler", CompilerError)
+        except CompilerError:  # a compiler may not know the processor
+            self._call(words, "the C compiler", CompilerError)
+        return program
+
+    def _call(self, command: list[str], what: str, kind: type[Misuse]) -> None:
+        name = os.path.basename(command[0])
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self._seconds,
+                check=False,
+                cwd=self._folder.path,
+            )
+        except subprocess.TimeoutExpired:
+            raise kind(f"{what} took longer than {self._seconds:g} s", where=name) from None
+        except OSError as error:
+            raise kind(f"{what} could not be started: {error.strerror}", where=name) from None
+        if done.returncode:
+            lines = (done.stderr or done.stdout or f"exit code {done.returncode}").strip().splitlines()
+            first = next((line for line in lines if "error" in line), lines[0])
+            raise kind(f"{what} failed: {first}", where=name)
+
+
+def run_emitted(
+    site: EmittedSite, mapping: SiteMapping, inputs: RunInputs, seconds: float = SECONDS
+) -> RunResult:
     """Compiles the code of a site and runs it on values, in a temporary folder.
 
     Args:
@@ -76,69 +194,29 @@ def run_emitted(site: EmittedSite, mapping: SiteMapping, inputs: RunInputs, seco
     """
     program = compiler()
     if program is None:
-        raise Misuse(
-            "no C compiler was found", where="cc", hint="install one, such as gcc or clang, or set CC"
-        )
-    folder = scratch.Folder()
+        hint = "install one, such as gcc or clang, or set CC"
+        raise Misuse("no C compiler was found", where="cc", hint=hint)
+    programs = Programs(program, seconds=seconds)
     try:
-        output, counts = _run_in(folder.path, program, site, mapping, inputs, seconds)
+        return programs.run(site.source, mapping, inputs)
     finally:
-        folder.remove()
-    names = [(level, name) for level in range(site.levels) for name in COUNTERS]
-    return RunResult(output, dict(zip(names, counts, strict=True)))
+        programs.close()
 
 
-def _run_in(
-    folder: str, program: str, site: EmittedSite, mapping: SiteMapping, inputs: RunInputs, seconds: float
-) -> tuple[_Array, list[int]]:
-    """Compiles and runs a site in a folder, and reads its output and its counters."""
-
-    def path(name: str) -> str:
-        return os.path.join(folder, name)
-
-    for name, code in (("site.c", site.source), ("driver.c", DRIVER)):
-        with output_files.text(path(name)) as source:
-            source.write(code)
-    flags = ("-std=c11", "-O2", "-ffp-contract=off", "-o", path("site"))
-    _call([program, *flags, path("site.c"), path("driver.c"), "-lm"], "the C compiler", seconds)
-    words = []
-    for name, values in zip("ABXR", (inputs.A, inputs.B, inputs.bias, inputs.residual), strict=True):
-        words.append("-" if values is None else path(name))
-        if values is not None:
-            with output_files.binary(path(name)) as target:
-                target.write(np.ascontiguousarray(values).tobytes())
-    numbers = [str(len(inputs.A)), str(inputs.zero_a), str(inputs.zero_b)]
-    _call([path("site"), *numbers, *words, path("out"), path("counts")], "the compiled site", seconds)
-    dtype = np.dtype(mapping.epilogue.output or mapping.accumulator)
-    output = np.frombuffer(input_files.content(path("out"), internal=True), dtype=dtype)
-    counts = input_files.content(path("counts"), internal=True).split()
-    shape = len(inputs.A), inputs.A.shape[1], inputs.B.shape[2]
-    return output.reshape(shape), [int(count) for count in counts]
-
-
-def _call(command: list[str], what: str, seconds: float) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        raise Misuse(f"{what} took longer than {seconds:g} s", where=command[0]) from None
-    except OSError as error:
-        raise Misuse(f"{what} could not be started: {error.strerror}", where=command[0]) from None
-    if done.returncode:
-        lines = (done.stderr or done.stdout or f"exit code {done.returncode}").strip().splitlines()
-        first = next((line for line in lines if "error" in line), lines[0])
-        raise Misuse(f"{what} failed: {first}", where=command[0])
+# -- counters
 
 
 def planned_counters(mapping: SiteMapping, machine: MemoryMachine) -> dict[tuple[int, str], int]:
     """Lists the bytes that each counter of emitted code must have, from the plan."""
     counters: dict[tuple[int, str], int] = {}
     for move in mapping_cost(mapping, machine).moves:
-        if move.operand in ("A", "B", "C"):
-            counters.update(_planned(move))
+        counters.update(_planned(move))
     return counters
 
 
 def _planned(move: LevelMoves) -> dict[tuple[int, str], int]:
+    if move.operand in ("bias", "residual"):
+        return {(move.level, f"{move.operand} reads"): move.outside_reads}
     planned = {
         (move.level, f"{move.operand} loads"): move.loads,
         (move.level, f"{move.operand} reads"): move.outside_reads,
@@ -148,14 +226,58 @@ def _planned(move: LevelMoves) -> dict[tuple[int, str], int]:
     return planned
 
 
-def worst_error(output: _Array, inputs: RunInputs) -> float:
-    """Computes the largest error of float sums, as a share of what rounding allows: 1 is the limit.
+# -- numbers
 
-    The limit is that of the proof of a tiling: 8 units in the last place of |A| |B|, elementwise.
+
+def exact_sums(inputs: RunInputs, accumulator: str) -> _Array:
+    """Computes the sums of integers, of shape (batch, M, N). They wrap around like those of the accumulator.
+
+    Sums of products of bytes and 16-bit integers are exact in float64, which uses BLAS.
     """
-    exact = inputs.A.astype(np.float64) @ inputs.B.astype(np.float64)
-    scale = np.abs(inputs.A.astype(np.float64)) @ np.abs(inputs.B.astype(np.float64))
-    limit = _LIMIT * float(np.finfo(output.dtype).eps) / 2 * scale
-    error = np.abs(output.astype(np.float64) - exact)
-    wrong = np.where(limit > 0, error / np.where(limit > 0, limit, 1), np.where(error > 0, np.inf, 0))
-    return float(wrong.max(initial=0))
+    zero_a, zero_b = float(inputs.zero_a), float(inputs.zero_b)
+    batch, rows, depth = inputs.A.shape
+    sums = np.empty((batch, rows, inputs.B.shape[2]), np.int64)
+    step = max(1, _ROWS // max(depth, 1))
+    for index in range(batch):
+        right = inputs.B[index].astype(np.float64) - zero_b
+        for first in range(0, rows, step):
+            part = slice(first, first + step)
+            sums[index, part] = (inputs.A[index, part].astype(np.float64) - zero_a) @ right
+    return sums.astype(accumulator)
+
+
+def reference_of(inputs: RunInputs) -> Reference:
+    """Computes the product of floats in a wider type, and the sums of the absolute values of its terms."""
+    batch, rows, depth = inputs.A.shape
+    # a type wider than float64 has no BLAS; for large products, float64 errors are within the limit, too
+    is_small = inputs.A.size * inputs.B.shape[2] <= _WITHOUT_BLAS
+    wide = np.dtype(np.longdouble if inputs.A.dtype == np.float64 and is_small else np.float64)
+    exact, bound = (np.empty((batch, rows, inputs.B.shape[2]), wide) for _ in range(2))
+    step = max(1, _ROWS // max(depth, 1))
+    with np.errstate(all="ignore"):
+        for index in range(batch):
+            right = inputs.B[index].astype(wide)
+            for first in range(0, rows, step):
+                part = slice(first, first + step)
+                left = inputs.A[index, part].astype(wide)
+                exact[index, part] = left @ right
+                bound[index, part] = np.abs(left) @ np.abs(right)
+    return Reference(exact, bound, exact)
+
+
+def error_ratio(
+    outputs: Sequence[_Array], references: Sequence[Reference], depth: int
+) -> tuple[float, float]:
+    """Finds the error of float sums that is closest to its limit, and the limit, in u |A| |B|.
+
+    The limit is that of the proof of a tiling; see `rounding`. The sums of emitted code are one chain of
+    `depth` additions.
+    """
+    dtype = outputs[0].dtype
+    return largest_ratio(outputs, references, unit_roundoff(str(dtype)), depth, smallest(dtype))
+
+
+def worst_error(output: _Array, inputs: RunInputs) -> float:
+    """Computes the largest error of float sums, as a share of what rounding allows: 1 is the limit."""
+    ratio, limit = error_ratio([output], [reference_of(inputs)], inputs.A.shape[2])
+    return ratio / limit

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
 import explorer
 from explorer.base.exit_codes import DIFFERENT, DONE, UNPROVEN
+from explorer.base.features import load
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import OPENING, PRINTING, SEVERAL_SIZES
 from explorer.cli.arguments.records import tolerance
-from explorer.cli.output.answer import Answer, document, present, tool
+from explorer.cli.output.answer import Answer, document, plain, present, tool
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.emission import MANIFEST
 from explorer.settings.parse import opening_words
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     a, b = args.models
+    if os.path.isfile(os.path.join(b, MANIFEST)):
+        return _code(args, progress)
     fact = explorer.verify_files(
         a,
         b,
@@ -29,6 +35,19 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         lambda: document().verification(fact, tool()),
         lambda: present("compare.verify").verification(fact, opening_words(args.opening)),
         outcome=fact.verdict_kind,
+    )
+
+
+def _code(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    """Prove a folder of emitted code."""
+    args.refuse(("draws", "input", "atol", "rtol", "snr"), "emitted code is proved on values of its own")
+    sizes = {name: size if isinstance(size, int) else size[0] for name, size in args.dim.items()}
+    with explorer.Session(args.models[0], **{**args.opening, "dims": sizes}) as session:
+        fact = session.verify_code(args.models[1], seed=args.seed, on_progress=progress)
+    return Answer(
+        lambda: plain(fact),
+        lambda: load("words", "verify_code")(fact),
+        outcome=fact.verdict_kind or "unproven",
     )
 
 
@@ -48,6 +67,7 @@ COMMAND = Command(
         "explorer verify a.onnx b.onnx --draws 10 --seed 7 --json",
         "explorer verify a.onnx b.onnx --dim seq=5,16,64",
         "explorer verify model.onnx quantized.onnx --input photos.npz --snr 30",
+        "explorer verify model.onnx code/    (a folder that explorer emit wrote)",
     ),
     _run,
     exits={
@@ -58,6 +78,7 @@ COMMAND = Command(
         "unproven": UNPROVEN,
     },
     usage="verify A B",
-    manual="a proof that two models compute the same, for each output and each tiled matmul",
+    manual="a proof that two models compute the same, for each output and each tiled matmul; B may be a"
+    " folder that `emit` wrote, whose code is compiled, run and compared again",
     group="compare",
 )

@@ -28,6 +28,7 @@ from explorer.facts.change import ProofRequest
 from explorer.facts.comparison import Comparison, FigureTable, TorchinfoTable, TreeDiff
 from explorer.facts.conversion import Conversion, ExporterName, ScriptMethod
 from explorer.facts.cost import Hardware, PlanCost, TileSteps
+from explorer.facts.emission import CodeForm, CodeProof
 from explorer.facts.evaluate.evaluation import Evaluation, Task
 from explorer.facts.evaluate.training_run import TrainingRun
 from explorer.facts.evaluate.training_sweep import TrainingSweep
@@ -394,6 +395,29 @@ class PublicMethods:
 
     def mapping_cost(self, mapping: SiteMapping, machine: str | MemoryMachine) -> MappingCost:
         """Count the cost of one mapping on a machine, without a search."""
+        raise NotImplementedError
+
+    def emit(
+        self,
+        output: PathText,
+        *,
+        mapping: PathText | None = None,
+        machine: str | MemoryMachine | None = None,
+        form: CodeForm = "c",
+        sites: tuple[str, ...] = (),
+        overwrite: bool = False,
+        verify: bool = True,
+        seed: Natural = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> CodeProof:
+        """Write mapped matrix products of the current model as C code, and prove the code."""
+        raise NotImplementedError
+
+    def verify_code(
+        self, folder: PathText, *, seed: Natural = 0, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> CodeProof:
+        """Prove the code in a folder again: compile its C files, run them, and compare numbers and counters."""
         raise NotImplementedError
 
     def quantize_choice(

@@ -1,0 +1,224 @@
+"""Operands of the matrix products of a model: those of a run of the model, and dense random ones.
+
+The specification of an operator as a product (`engine.proof.meanings`) turns values of a run into operands:
+windows of images, packed groups, codes of quantized values. It is independent of the code that tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.engine.graph.dtypes import element_type
+from explorer.engine.graph.interpreter import Wiring
+from explorer.engine.graph.model import Model, Value
+from explorer.engine.graph.repeated_nodes import value_names
+from explorer.engine.mapping.proof import RunInputs
+from explorer.engine.proof.compare import unit_roundoff
+from explorer.engine.proof.meanings import Original, ProductSpec
+from explorer.engine.proof.sites.exact import compare_exact
+from explorer.engine.proof.sites.parts import part_session, run_in_pieces
+from explorer.engine.proof.sites.proof import find_original
+from explorer.engine.proof.sites.reference import Reference
+from explorer.engine.proof.sites.rounding import largest_ratio, smallest
+from explorer.engine.proof.symbolic.blocks import NotTiled
+from explorer.engine.runtime.random_inputs import RandomInput, draw
+from explorer.engine.tiling.builder import Emission, GraphBuilder
+from explorer.engine.tiling.sites import Site
+from explorer.facts import SitePlan
+
+_Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+
+_ROWS = 1 << 22
+"""Number of elements of A that are collected at a time."""
+
+
+class ModelProduct(NamedTuple):
+    """A matrix product in a run of the model.
+
+    Attributes:
+        inputs: Operands of the product.
+        meaning: Specification of the operator as a product.
+        values: Values of the run by name, which the operators after the product read.
+        arrays: Inputs of the specification, in its order.
+        output: Output of the operator in this run.
+    """
+
+    inputs: RunInputs
+    meaning: ProductSpec
+    values: Mapping[str, _Array]
+    arrays: Sequence[_Array]
+    output: _Array
+
+
+def model_products(
+    model: Model,
+    sites: Sequence[Site],
+    plans: Sequence[SitePlan],
+    drawn: tuple[RandomInput, ...],
+    seed: int,
+    others: Sequence[Sequence[str]] = (),
+) -> Iterator[ModelProduct | str]:
+    """Runs a model and yields the product of each site, or the reason why the run does not have it.
+
+    Args:
+        model: The model.
+        sites: Sites to collect.
+        plans: Plan of each site.
+        drawn: Random inputs of the model.
+        seed: Seed of the inputs.
+        others: Names of further values to collect for each site, or ().
+
+    Raises:
+        BadModel: onnxruntime cannot run the model.
+    """
+    wiring = Wiring.of(model.graph)
+    feeds = draw(drawn, seed)
+    originals: list[Original | str] = []
+    portions = []
+    for index, (site, plan) in enumerate(zip(sites, plans, strict=True)):
+        original = _original(model, plan, wiring)
+        originals.append(original)
+        if isinstance(original, str):
+            continue
+        names = [*original.inputs, original.output, *site.inputs, *(others[index] if others else ())]
+        is_value = [name for name in names if name in feeds or wiring.maker(name) is not None]
+        portions.append(list(dict.fromkeys(is_value)))
+    runs = run_in_pieces(model, feeds, portions, "the original")
+    for site, original in zip(sites, originals, strict=True):
+        if isinstance(original, str):
+            yield original
+            continue
+        values = next(runs)
+        yield _product(site, original, values)
+
+
+def _original(model: Model, plan: SitePlan, wiring: Wiring) -> Original | str:
+    if plan.place:
+        return "it is inside a loop, branch or function"
+    try:
+        original = find_original(model, plan.output, plan, wiring)
+    except NotTiled as why:
+        return str(why)
+    return original or "the model has no such product"
+
+
+def _product(site: Site, original: Original, values: Mapping[str, _Array]) -> ModelProduct | str:
+    arrays = [values[name] for name in original.inputs]
+    output = values[original.output]
+    try:
+        meaning = original.spec_for([array.shape for array in arrays], output.shape)
+    except NotTiled as why:
+        return str(why)
+    sizes = meaning.batch, meaning.M, meaning.K, meaning.N
+    if sizes != (site.batch, site.M, site.K, site.N):
+        return f"a run has other sizes than the mapping: {' x '.join(map(str, sizes))}"
+    return ModelProduct(_operands(site, meaning, arrays), meaning, values, arrays, output)
+
+
+def _operands(site: Site, meaning: ProductSpec, arrays: Sequence[_Array]) -> RunInputs:
+    """Returns A and B; of quantized operands the codes, before zero points are subtracted."""
+    values, zero = list(arrays), 0
+    integers = meaning.integers
+    if integers is not None:
+        steps = [*integers.grids, *(None,) * (len(values) - len(integers.grids))]
+        for index, grid in enumerate(steps):
+            if grid is not None:
+                values[index] = np.rint(values[index] / values[index].dtype.type(grid[0])).astype(np.int32)
+        point = values[integers.zero_input] if integers.zero_input >= 0 else None
+        if integers.zero is not None:
+            zero = integers.zero
+        elif point is not None and point.size == 1:
+            zero = int(point.reshape(()))
+    right = np.ascontiguousarray(meaning.weight(values), np.dtype(site.right_dtype))
+    if zero:
+        # images are padded with the zero point, which is 0 after the subtraction
+        values[0] = values[0].astype(np.int32) - zero
+    rows = meaning.left(values)
+    left = np.empty((meaning.batch, meaning.M, meaning.K), np.dtype(site.dtype))
+    step = max(1, _ROWS // max(meaning.K, 1))
+    for index in range(meaning.batch):
+        for first in range(0, meaning.M, step):
+            part = slice(first, min(first + step, meaning.M))
+            left[index, part] = rows(index, part) + zero if zero else rows(index, part)
+    return RunInputs(left, right)
+
+
+def dense_operands(site: Site, seed: int) -> RunInputs:
+    """Draws operands without zeros: integers of their whole range, floats of both signs from 0.5 to 1."""
+    generator = np.random.default_rng((seed, 5))
+
+    def values(dtype: str, shape: tuple[int, int, int]) -> _Array:
+        kind = np.dtype(dtype)
+        if kind.kind != "f":
+            limits = np.iinfo(kind)
+            return generator.integers(limits.min, limits.max, shape, kind, endpoint=True)
+        numbers: _Array = generator.random(shape, kind) - kind.type(0.5)
+        numbers += np.copysign(kind.type(0.5), numbers)
+        return numbers
+
+    return RunInputs(
+        values(site.dtype, (site.batch, site.M, site.K)),
+        values(site.right_dtype, (site.batch, site.K, site.N)),
+    )
+
+
+def output_fault(model: Model, site: Site, product: ModelProduct, sums: _Array, reference: Reference) -> str:
+    """Compares the operator's output, computed from the sums of a nest, with that of the run of the model.
+
+    The operators between product and output are those that a tiling writes. Returns the difference, or
+    '' if there is none.
+
+    Args:
+        model: The model.
+        site: The site.
+        product: The product in a run of the model.
+        sums: Sums that the nest computed, of shape (batch, M, N).
+        reference: Product of floats in a wider type. Integers do not need it.
+    """
+    meaning = product.meaning
+    output = _finished(model, site, product.values, sums)
+    if output.shape != product.output.shape or output.dtype != product.output.dtype:
+        return f"it gives {output.dtype} {list(output.shape)} instead of {list(product.output.shape)}"
+    if meaning.integers is not None:
+        return compare_exact(meaning, [product.arrays], [output], product.output)[1]
+    added: Any = 0
+    bias = product.arrays[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
+    if bias is not None:
+        added = meaning.arrange_bias(bias.astype(reference.exact.dtype) * meaning.beta)
+    part, bound = reference.product * meaning.alpha, reference.bound * abs(meaning.alpha)
+    if meaning.visible is not None:
+        part, bound = np.where(meaning.visible, part, 0), np.where(meaning.visible, bound, 0)
+    whole = Reference(part + added, bound + np.abs(added), part)
+    outputs = meaning.arrange_output(output), meaning.arrange_output(product.output)
+    dtype = output.dtype
+    for name, values in zip(("its output", "the model's own output"), outputs, strict=True):
+        ratio, limit = largest_ratio([values], [whole], unit_roundoff(str(dtype)), site.K, smallest(dtype))
+        if not ratio <= limit:
+            return f"{name} has an error of {ratio:.3g} u (|A| |B|), allowed are {limit:.3g}"
+    return ""
+
+
+def _finished(model: Model, site: Site, values: Mapping[str, _Array], sums: _Array) -> _Array:
+    """Computes the operator's output from the sums, with the nodes that a tiling writes after a product."""
+    emission = Emission(opset=model.opset, used_names=set(value_names(model.graph)), quantized=True)
+    name = emission.unique("sums")
+    builder = GraphBuilder(emission, emission.prefix("finish"), site.name)
+    output = site.finish(builder, name, site.inputs)
+    product = sums if site.stacked else sums[0]
+    if not builder.nodes:
+        return product
+    initializers = {**model.graph.initializers, **emission.initializers}
+    part = replace(
+        model,
+        graph=replace(model.graph, initializers=initializers),
+        functions={**model.functions, **{f.key: f for f in emission.functions.values()}},
+    )
+    feeds = {name: product, **{input: values[input] for input in site.inputs if input in values}}
+    inputs = tuple(Value(name, element_type(value), value.shape) for name, value in feeds.items())
+    session = part_session(part, builder.nodes, inputs, [output], f"site '{site.name}'", None)
+    finished: _Array = session.run(feeds)[output]
+    return finished

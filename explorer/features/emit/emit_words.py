@@ -1,0 +1,114 @@
+"""Text output of `explorer emit` and of the proof of emitted code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from explorer.base.units import exact_text, many_text, seconds_text, sizes_text
+from explorer.base.verdicts import VERDICTS
+from explorer.facts import Info
+from explorer.facts.emission import MANIFEST, CodeEvidence, CodeProof
+from explorer.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Field,
+    Fields,
+    Line,
+    Paragraph,
+    Role,
+    Span,
+    Table,
+    table_of,
+)
+from explorer.report.present.look.info import title
+from explorer.report.present.row_groups import alike, and_more
+
+_MOST_DIFFERENCES = 12
+_ROLES: dict[str, Role] = {"evidence": "good", "different": "bad"}
+
+
+def emission(about: Info, fact: CodeProof) -> list[Block]:
+    """Build the output of `explorer emit`: the verdict, and one row for each kind of site."""
+    return [*title(about.model), *code_proof(fact)]
+
+
+def code_proof(fact: CodeProof) -> list[Block]:
+    """Build the proof of emitted code: where it is, the sites, and the verdict."""
+    blocks: list[Block] = [_fields(fact)]
+    if fact.sites:
+        blocks += [Line(), _sites(fact.sites)]
+    wrong = [site for site in fact.sites if site.differences]
+    if wrong:
+        blocks += [Line(), Line(Span(f"counters of {wrong[0].name}", "strong")), _differences(wrong[0])]
+    if fact.verdict:
+        blocks += [Line(), Paragraph(fact.verdict, _ROLES.get(fact.verdict_kind or "", "warning"))]
+    return blocks
+
+
+def _fields(fact: CodeProof) -> Fields:
+    files = f"{many_text(fact.files, 'C file')} and {MANIFEST}" if fact.files else MANIFEST
+    return Fields(
+        [
+            Field("Machine", fact.machine, ""),
+            Field("Folder" if fact.output else "Not written", fact.output or "the code differs", files),
+            Field("Time", seconds_text(fact.seconds), ""),
+        ]
+    )
+
+
+def _sites(sites: Sequence[CodeEvidence]) -> Table:
+    groups = alike(sites, lambda site: replace(site, name="", file="", seconds=0.0, error=None, limit=None))
+
+    def of_first(cell: Callable[[CodeEvidence], Cell]) -> Callable[[Sequence[CodeEvidence]], Cell]:
+        return lambda group: cell(group[0])
+
+    def errors(group: Sequence[CodeEvidence]) -> Cell:
+        if group[0].exact:
+            return "bit for bit"
+        ratio, limit = max(
+            ((site.error or 0.0, site.limit or 1.0) for site in group), key=lambda pair: pair[0]
+        )
+        return f"{ratio:.2g} of {limit:.3g} u"
+
+    return table_of(
+        groups,
+        [
+            (Column("matmul", shrink=True), lambda group: and_more([site.name for site in group])),
+            (
+                Column("M x K x N", "right", drop=2),
+                of_first(lambda site: sizes_text((site.M, site.K, site.N))),
+            ),
+            (Column("products", "right", drop=4), of_first(lambda site: exact_text(site.batch))),
+            (Column("values", drop=3), of_first(lambda site: ", ".join(site.values))),
+            (Column("numbers"), errors),
+            (Column("counters", "right", drop=1), of_first(_counters)),
+            (Column("seconds", "right", drop=5), lambda group: f"{sum(site.seconds for site in group):.2f}"),
+            (Column("verdict"), of_first(_verdict)),
+        ],
+        what="matmuls",
+    )
+
+
+def _counters(site: CodeEvidence) -> Cell:
+    return f"{site.counters - len(site.differences):,} of {site.counters:,}"
+
+
+def _verdict(site: CodeEvidence) -> Cell:
+    return Span(VERDICTS[site.verdict_kind], _ROLES.get(site.verdict_kind, "warning"))
+
+
+def _differences(site: CodeEvidence) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (
+            difference.memory,
+            difference.counter,
+            exact_text(difference.planned),
+            exact_text(difference.counted),
+        )
+        for difference in site.differences[:_MOST_DIFFERENCES]
+    ]
+    columns = Column("memory"), Column("counter"), Column("planned", "right"), Column("counted", "right")
+    return Table(columns, rows)

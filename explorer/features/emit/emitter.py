@@ -1,0 +1,313 @@
+"""Emits mapped matrix products as C code, and proves emitted code."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec.structs import replace
+
+from explorer.base.checked import Natural, PathText
+from explorer.base.errors import Misuse, nearest
+from explorer.base.version import __version__
+from explorer.facts import SitePlan, TileSpec
+from explorer.facts.emission import (
+    MANIFEST_VERSION,
+    CodeCounter,
+    CodeForm,
+    CodeManifest,
+    CodeProof,
+    CodeRunner,
+    CodeSite,
+)
+from explorer.facts.mapping import MappedSite, MappingCost, MemoryMachine
+from explorer.features.emit import code_folder
+from explorer.features.tiling.tiling import Tiler
+from explorer.host import input_files
+from explorer.session.methods.facade import Facade
+from explorer.session.parts.models import Cancel, OnProgress
+from explorer.settings.mapping_file import read_mapping
+
+if TYPE_CHECKING:
+    from explorer.engine.graph.model import Model
+    from explorer.engine.mapping.proof import RunInputs, RunResult
+    from explorer.engine.tiling.sites import Site
+
+
+def emit(
+    session: Facade,
+    output: PathText,
+    *,
+    mapping: PathText | None = None,
+    machine: str | MemoryMachine | None = None,
+    form: CodeForm = "c",
+    sites: tuple[str, ...] = (),
+    overwrite: bool = False,
+    verify: bool = True,
+    seed: Natural = 0,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> CodeProof:
+    """Write mapped matrix products of the current model as C code, and prove the code.
+
+    The code runs on the values of a run of the model and on dense random values. Its numbers must equal the
+    product, and its counters of bytes must equal the plan.
+
+    Args:
+        output: Path of the folder to write: a C file for each site, a driver, and `mapping.json`.
+        mapping: Path of a mapping file, or None to search for the best mapping of `machine`.
+        machine: Name or file of a machine, or a machine. None takes the machine of the mapping file.
+        form: 'c' for C files with `mapping.json`, 'json' for `mapping.json` alone.
+        sites: Globs of the names of matrix products. Empty emits all.
+        overwrite: Whether to replace emitted code in `output`.
+        verify: Whether to prove the code. Code that differs is not written.
+        seed: Seed of the random values.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled between sites; the work stops when it returns True.
+
+    Raises:
+        Misuse: The mapping file belongs to another model or machine, the folder cannot be written, C has no
+            type for a number type, or the compiler rejects the code.
+        BadModel: onnxruntime cannot run the model.
+        Cancelled: `cancel` returned True.
+    """
+    started = time.perf_counter()
+    code_folder.check(output, overwrite)
+    if machine is None and mapping is None:
+        hint = "add --mapping FILE, as explorer map MODEL --machine NAME -o FILE writes it, or --machine NAME"
+        raise Misuse("code needs a mapping", where="emit", hint=hint)
+    named = read_mapping(mapping).machine if machine is None and mapping is not None else machine
+    assert named is not None
+    mapped = session.map(named, mapping=mapping, sites=sites, on_progress=on_progress)
+    task = _Task(session, tuple(site.name for site in mapped.sites), on_progress)
+    manifest = CodeManifest(
+        MANIFEST_VERSION,
+        f"explorer {__version__}",
+        session.parts.models.source,
+        _model_digest(session),
+        _digest(mapping) if mapping is not None else "",
+        mapped.machine,
+        "",
+        tuple(
+            _code_site(number, site, task.sites[site.name], mapped.machine, form)
+            for number, site in enumerate(mapped.sites, 1)
+        ),
+    )
+    files = _sources(manifest) if form == "c" else {}
+    if form == "json" or not verify:
+        proof = CodeProof("", form, mapped.machine.hardware.name, len(files), "", (), None, "", 0.0)
+    else:
+        proof = task.prove(manifest, files, partial(code_folder.keep_rejected, output, files), seed, cancel)
+    if proof.verdict_kind != "different":
+        code_folder.write(output, files, manifest, overwrite)
+        proof = replace(proof, output=output)
+    return replace(proof, form=form, seconds=time.perf_counter() - started)
+
+
+def verify_code(
+    session: Facade,
+    folder: PathText,
+    *,
+    seed: Natural = 0,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> CodeProof:
+    """Prove the code in a folder again: compile its C files, run them, and compare numbers and counters.
+
+    Args:
+        folder: Path of the folder, as `emit` writes it. The C files may have been changed.
+        seed: Seed of the random values.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled between sites; the work stops when it returns True.
+
+    Raises:
+        Misuse: The folder belongs to another model, holds no code, or the compiler rejects the code.
+        BadModel: The manifest is damaged, or onnxruntime cannot run the model.
+        Cancelled: `cancel` returned True.
+    """
+    started = time.perf_counter()
+    manifest = code_folder.read(folder)
+    names = [site.file for site in manifest.sites if site.file]
+    if not names:
+        hint = f"explorer emit {session.parts.models.source} --mapping FILE -o FOLDER writes code"
+        raise Misuse("the folder holds no code", where=folder, hint=hint)
+    digest = _model_digest(session)
+    if manifest.model_sha256 and digest and manifest.model_sha256 != digest:
+        raise Misuse(
+            "the code is of another model: the digest of the file differs",
+            where=folder,
+            hint=f"it was emitted of {manifest.model}",
+        )
+    task = _Task(session, tuple(site.mapping.site for site in manifest.sites), on_progress)
+    for site in manifest.sites:
+        _check_site(site, task.sites[site.mapping.site], folder)
+    files = {name: code_folder.code(folder, name) for name in (*names, "driver.c")}
+    proof = task.prove(manifest, files, lambda file: os.path.join(folder, file), seed, cancel)
+    return replace(proof, output=folder, seconds=time.perf_counter() - started)
+
+
+class _Task:
+    """Sites of a session's model by name, and their proof."""
+
+    def __init__(self, session: Facade, names: Sequence[str], on_progress: OnProgress) -> None:
+        self._session, self._on_progress = session, on_progress
+        plan, products, sites = session.parts.of(Tiler).plan(TileSpec(), on_progress, will_write=True)
+        self._model: Model = products.bound_model
+        self._dims = products.dims
+        self.sites: dict[str, Site] = {site.name: site for site in sites}
+        self._plans: dict[str, SitePlan] = {site.name: site for site in plan.sites}
+        for name in names:
+            if name not in self.sites:
+                raise Misuse(f"the model has no matmul '{name}'", hint=nearest(name, self.sites))
+
+    def prove(
+        self,
+        manifest: CodeManifest,
+        files: Mapping[str, str],
+        keep: Callable[[str], str],
+        seed: int,
+        cancel: Cancel,
+    ) -> CodeProof:
+        """Prove the code of a manifest.
+
+        Args:
+            manifest: Manifest of the code.
+            files: Text of each file by name.
+            keep: Function that returns the path of a C file which the compiler rejects.
+            seed: Seed of the random values.
+            cancel: Callback that is polled between sites.
+        """
+        from explorer.engine.mapping.evidence import prove_sites, verdict_of  # imports numpy
+        from explorer.engine.mapping.proof import Programs, compiler
+        from explorer.engine.runtime.random_inputs import plan_inputs
+
+        options = self._session.parts.models.options
+        drawn = plan_inputs(self._model, self._dims, options["input_shapes"])
+        program = compiler()
+        runner: CodeRunner = "numpy" if program is None else "cc"
+        programs = None if program is None else Programs(program, files["driver.c"])
+        try:
+            run = (
+                partial(_walk, manifest.machine) if programs is None else partial(_run, programs, files, keep)
+            )
+            names = [site.mapping.site for site in manifest.sites]
+            evidence = tuple(
+                prove_sites(
+                    self._model,
+                    [self.sites[name] for name in names],
+                    [self._plans[name] for name in names],
+                    manifest.sites,
+                    run,
+                    drawn,
+                    seed,
+                    self._on_progress,
+                    cancel,
+                )
+            )
+        finally:
+            if programs is not None:
+                programs.close()
+        kind, verdict = verdict_of(evidence, runner)
+        name = manifest.machine.hardware.name
+        return CodeProof("", "c", name, len(files), runner, evidence, kind, verdict, 0.0)
+
+
+def _run(
+    programs: Any, files: Mapping[str, str], keep: Callable[[str], str], site: CodeSite, inputs: RunInputs
+) -> RunResult:
+    """Run the C file of a site."""
+    from explorer.engine.mapping.proof import CompilerError
+
+    try:
+        result: RunResult = programs.run(files[site.file], site.mapping, inputs, site.file)
+    except CompilerError as error:
+        path = keep(site.file)
+        raise Misuse(error.what, where=path, hint="the file was kept; no other file was written") from None
+    return result
+
+
+def _walk(machine: MemoryMachine, site: CodeSite, inputs: RunInputs) -> RunResult:
+    """Walk the nest of a site in NumPy."""
+    from explorer.engine.mapping.walk import walk_nest
+
+    return walk_nest(site.mapping, machine, inputs)
+
+
+def _code_site(
+    number: int, mapped: MappedSite, site: Site, machine: MemoryMachine, form: CodeForm
+) -> CodeSite:
+    from explorer.engine.mapping.cost import ARRAY, memory_levels
+
+    groups = memory_levels(machine)[1:]
+    return CodeSite(
+        op=mapped.op,
+        file=f"site_{number:03}.c" if form == "c" else "",
+        mapping=mapped.cost.mapping,
+        right_dtype=site.right_dtype,
+        memories=(*(" ".join(memory.name for memory in group) for group in groups), ARRAY),
+        counters=_counters(mapped.cost),
+    )
+
+
+_DIRECTIONS: tuple[tuple[Literal["loads", "stores", "reads", "writes"], str], ...] = (
+    ("loads", "loads"),
+    ("stores", "stores"),
+    ("reads", "outside_reads"),
+    ("writes", "outside_writes"),
+)
+
+
+def _counters(cost: MappingCost) -> tuple[CodeCounter, ...]:
+    """List the bytes that the code of a site must move."""
+    return tuple(
+        CodeCounter(move.level, move.operand, direction, getattr(move, field))
+        for move in cost.moves
+        for direction, field in _DIRECTIONS
+        if move.operand == "C"
+        or direction == "reads"
+        or (direction == "loads" and move.operand in ("A", "B"))
+    )
+
+
+def _sources(manifest: CodeManifest) -> dict[str, str]:
+    """Write the code of all sites."""
+    from explorer.engine.mapping.emit_c import DRIVER, emit_site
+
+    files = {
+        site.file: emit_site(site.mapping, manifest.machine, right_dtype=site.right_dtype).source
+        for site in manifest.sites
+    }
+    return {**files, "driver.c": DRIVER}
+
+
+def _check_site(code: CodeSite, site: Site, folder: str) -> None:
+    """Refuse code of a matrix product of another size or type.
+
+    Raises:
+        Misuse: The size or a type differs.
+    """
+    theirs = *code.mapping.size, code.mapping.batch, code.mapping.dtype, code.right_dtype
+    ours = site.M, site.K, site.N, site.batch, site.dtype, site.right_dtype
+    if theirs != ours:
+        texts = (
+            " x ".join(map(str, figures[:3])) + f", batch {figures[3]}, {figures[4]}"
+            for figures in (theirs, ours)
+        )
+        there, here = texts
+        raise Misuse(f"'{code.mapping.site}' is {there} there, and {here} in the model", where=folder)
+
+
+def _model_digest(session: Facade) -> str:
+    """Return the digest of the opened ONNX file, or '' for a model that is no such file."""
+    models = session.parts.models
+    return _digest(models.source) if models.is_graph and os.path.isfile(models.source) else ""
+
+
+def _digest(path: str) -> str:
+    import hashlib
+
+    with input_files.binary(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,148 @@
+"""`explorer emit` and `explorer verify MODEL FOLDER`: C code of mapped matmuls, with its proof."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import explorer
+from explorer.base.errors import Misuse
+from explorer.cli import main
+from tests.cli.commands.test_map import NPU
+
+Sample = Callable[[str], Path]
+Ask = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Runs a command and returns what it prints, and its errors."""
+
+    def run(*words: Any, code: int = 0) -> tuple[str, str]:
+        assert main.main([str(word) for word in words]) == code, capsys.readouterr()
+        out, err = capsys.readouterr()
+        return out, err
+
+    return run
+
+
+@pytest.fixture
+def npu(tmp_path: Path) -> Path:
+    path = tmp_path / "npu.toml"
+    path.write_text(NPU)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, sample: Sample, npu: Path) -> Path:
+    """A folder with the code of one Linear."""
+    path = tmp_path / "code"
+    with explorer.Session(sample("linear_32x64x128")) as session:
+        proof = session.emit(path, machine=str(npu))
+    assert proof.verdict_kind == "evidence"
+    assert proof.output == str(path)
+    return path
+
+
+def test_code_is_proved_in_numbers_and_bytes(ask: Ask, sample: Sample, npu: Path, tmp_path: Path) -> None:
+    mapping, folder = tmp_path / "mapping.toml", tmp_path / "code"
+    chosen = "--site", "/conv1/Conv", "--site", "/fc3/Gemm"
+    ask("map", sample("lenet"), "--machine", npu, "-o", mapping, *chosen)
+    out, _ = ask(
+        "emit", sample("lenet"), "--mapping", mapping, *chosen, "--machine", npu, "-o", folder, "--json"
+    )
+    fact = json.loads(out)
+    assert fact["verdict_kind"] == "evidence"
+    assert fact["runner"] == "cc"
+    for site in fact["sites"]:
+        assert site["values"] == ["original", "dense"]
+        assert site["restored"]
+        assert site["error"] <= site["limit"]
+        assert not site["differences"]
+    files = sorted(path.name for path in folder.iterdir())
+    assert files == [
+        "driver.c",
+        "mapping.json",
+        *(f"site_{n:03}.c" for n in range(1, len(fact["sites"]) + 1)),
+    ]
+    code = "".join((folder / name).read_text() for name in files if name.endswith(".c"))
+    assert not any(site["name"] in code for site in fact["sites"])
+
+
+def test_verify_compiles_the_files_of_the_folder(ask: Ask, sample: Sample, folder: Path) -> None:
+    out, _ = ask("verify", sample("linear_32x64x128"), folder)
+    assert "equal on evidence" in out
+    path = folder / "site_001.c"
+    code = path.read_text()
+    path.write_text(re.sub(r"moved\[0\]\[0\] \+= ", "moved[0][0] += 1 + ", code))
+    out, _ = ask("verify", sample("linear_32x64x128"), folder, code=1)
+    assert "A loads" in out
+    assert "site_001.c" in out
+    path.write_text(code.replace("const sum_t a = ", "const sum_t a = (x == 3 && z == 1) ? 0 : "))
+    out, _ = ask("verify", sample("linear_32x64x128"), folder, "--json", code=1)
+    assert [site["file"] for site in json.loads(out)["sites"] if site["verdict_kind"] == "different"] == [
+        "site_001.c"
+    ]
+
+
+def test_a_rejected_file_is_named(ask: Ask, sample: Sample, folder: Path) -> None:
+    path = folder / "site_001.c"
+    path.write_text(path.read_text() + "\nint broken( { }\n")
+    _, err = ask("verify", sample("linear_32x64x128"), folder, code=2)
+    assert str(path) in err
+    assert "site_001.c:" in err
+
+
+def test_without_a_compiler_the_nest_is_walked(
+    ask: Ask, sample: Sample, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    out, _ = ask("verify", sample("linear_32x64x128"), folder)
+    assert "walked in NumPy" in " ".join(out.split())
+    manifest = folder / "mapping.json"
+    content = json.loads(manifest.read_text())
+    content["sites"][0]["counters"][0]["bytes"] += 1
+    manifest.write_text(json.dumps(content))
+    out, _ = ask("verify", sample("linear_32x64x128"), folder, code=1)
+    assert "planned" in out
+
+
+def test_bad_input_is_one_line(ask: Ask, sample: Sample, npu: Path, folder: Path, tmp_path: Path) -> None:
+    def error(*words: Any) -> str:
+        _, err = ask(*words, code=2)
+        assert "Traceback" not in err
+        return err
+
+    assert "the folder holds emitted code" in error(
+        "emit", sample("linear_32x64x128"), "--machine", npu, "-o", folder
+    )
+    strange = tmp_path / "strange"
+    strange.mkdir()
+    (strange / "thesis.tex").write_text("text")
+    assert "files of others" in error(
+        "emit", sample("linear_32x64x128"), "--machine", npu, "-o", strange, "--force"
+    )
+    assert sorted(path.name for path in strange.iterdir()) == ["thesis.tex"]
+    assert "needs a mapping" in error("emit", sample("linear_32x64x128"), "-o", tmp_path / "new")
+    assert "another model" in error("verify", sample("mlp_128"), folder)
+    (folder / "mapping.json").write_text('{"version": 1}')
+    assert "mapping.json" in error("verify", sample("linear_32x64x128"), folder)
+    assert not (tmp_path / "new").exists()
+
+
+def test_json_form_holds_the_machine_and_the_nests(
+    ask: Ask, sample: Sample, npu: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "nests"
+    ask("emit", sample("linear_32x64x128"), "--machine", npu, "--to", "json", "-o", folder)
+    assert [path.name for path in folder.iterdir()] == ["mapping.json"]
+    content = json.loads((folder / "mapping.json").read_text())
+    assert content["machine"]["memories"][1]["name"] == "scratchpad"
+    assert content["sites"][0]["mapping"]["levels"][0]["tile"]
+    with explorer.Session(sample("linear_32x64x128")) as session, pytest.raises(Misuse, match="no code"):
+        session.verify_code(folder)
