@@ -64,6 +64,7 @@ COMMANDS = [
     "profile mlp_128.onnx lenet.onnx --steps 2 --warmup 0",
     "training lenet.onnx --batch 2",
     "map lenet.onnx --machine gemmini --capacity 32K:64K",
+    "emit linear_32x64x128.onnx --machine gemmini -o code",
     "machines",
     "doctor",
     "cache",
