@@ -1,8 +1,9 @@
-"""Minimum number of inputs of each operator, over all its versions.
+"""Minimum number of inputs and required attributes of each operator, over all its versions.
 
 Code that reads a graph may use `node.inputs[1]` of a MatMul without a check, because `formats.onnx.validate`
 rejects a model in which a MatMul has one input. The numbers are the minimum over the schemas of onnx and
-onnxruntime. Optional and repeated inputs do not count.
+onnxruntime. Optional and repeated inputs do not count. For the same reason, code may use
+`node.attributes["equation"]` of an Einsum.
 """
 
 from __future__ import annotations
@@ -95,3 +96,35 @@ LEAST: Mapping[tuple[str, str], int] = {
     for op in operators.split()
 }
 """Minimum number of inputs by domain and operator; an operator that is not listed may have none."""
+
+_ATTRIBUTES: Mapping[str, str] = {
+    "axis": "ConcatFromSequence",
+    "blocksize": "DepthToSpace SpaceToDepth",
+    "body": "Loop Scan SequenceMap",
+    "direction": "BitShift",
+    "else_branch": "If",
+    "equation": "Einsum",
+    "kernel_shape": "AveragePool MaxPool MaxUnpool",
+    "kv_num_heads": "LinearAttention",
+    "max_gram_length": "TfIdfVectorizer",
+    "max_skip_count": "TfIdfVectorizer",
+    "min_gram_length": "TfIdfVectorizer",
+    "mode": "TfIdfVectorizer",
+    "ngram_counts": "TfIdfVectorizer",
+    "ngram_indexes": "TfIdfVectorizer",
+    "num_groups": "GroupNormalization",
+    "num_scan_inputs": "Scan",
+    "pooled_shape": "MaxRoiPool",
+    "q_num_heads": "LinearAttention",
+    "shape": "RandomNormal RandomUniform",
+    "size": "LRN",
+    "then_branch": "If",
+    "to": "BitCast Cast",
+}
+
+REQUIRED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
+    op: frozenset(name for name, listed in _ATTRIBUTES.items() if op in listed.split())
+    for operators in _ATTRIBUTES.values()
+    for op in operators.split()
+}
+"""Names of the attributes that every version of a standard operator requires, by operator."""

@@ -27,6 +27,7 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.proof.dynamic_sizes import Dims, Sizes, choose_sizes
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run, whole_run
+from explorer.engine.proof.regions.computed_constants import with_computed_constants
 from explorer.engine.proof.regions.correspondence import Correspondence
 from explorer.engine.proof.regions.deciding_numbers import one_sided
 from explorer.engine.proof.regions.runs import RegionResult, prove_regions
@@ -189,7 +190,8 @@ def _choose_inputs(
     if arrays is not None:
         values = random_inputs.given_inputs(task.before, arrays, declared)
         return ProofInputs(declared, Sizes((random_inputs.sizes_of(task.before, values),)), (values,), False)
-    limits_found = [limit for side in one_sided(task.before, task.after) for n in side for limit in n.limits]
+    before, after = map(with_computed_constants, (task.before, task.after))
+    limits_found = [limit for side in one_sided(before, after) for n in side for limit in n.limits]
     # the effect of a limit of a million is not tested, because runs of this size would take too long
     limits = {round(value) for value in limits_found if 1 < value <= _MAX_LIMIT}
     sizes = choose_sizes(task.before, task.plan, dims, declared, limits)

@@ -1,4 +1,4 @@
-"""A node without an input that its operator needs is refused as its model is read, in one line."""
+"""A node that lacks an input or attribute of its operator is refused as its model is read, in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from explorer import BadModel, Session
 from explorer.cli.main import main
-from explorer.engine.graph.arity import LEAST
+from explorer.engine.graph.arity import LEAST, REQUIRED_ATTRIBUTES
 
 SINGLE = defs.OpSchema.FormalParameterOption.Single
 
@@ -29,6 +29,15 @@ def test_the_table_is_that_of_the_schemas() -> None:
     assert len(ours) > 150
     there = {(s.domain, s.name) for s in get_all_operator_schema()}
     assert {key for key in LEAST if key[0] == "com.microsoft"} & there
+
+
+def test_required_attributes_are_those_of_all_versions_of_the_schemas() -> None:
+    names: dict[str, frozenset[str]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        if not schema.domain:
+            required = frozenset(name for name, attribute in schema.attributes.items() if attribute.required)
+            names[schema.name] = names.get(schema.name, required) & required
+    assert {op: attributes for op, attributes in names.items() if attributes} == REQUIRED_ATTRIBUTES
 
 
 def model(path: Path, op: str, inputs: list[str], domain: str = "") -> str:
@@ -58,6 +67,19 @@ def test_a_node_that_lacks_an_input_is_named(name: str, tmp_path: Path) -> None:
     path = model(tmp_path / "m.onnx", op, inputs, domain)
     with pytest.raises(BadModel, match=f"node 'odd' {said}"):
         Session(path).info()
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attribute"),
+    [("Einsum", ["x"], "equation"), ("Cast", ["x"], "to"), ("If", ["x"], "else_branch")],
+)
+def test_a_node_that_lacks_an_attribute_is_named(
+    op: str, inputs: list[str], attribute: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = model(tmp_path / "m.onnx", op, inputs)
+    for words in (["info", path], ["quantize", path], ["verify", path, path]):
+        assert main(words) == 2
+        assert f"node 'odd' lacks the attribute '{attribute}' of {op}" in capsys.readouterr().err
 
 
 def test_a_node_that_makes_nothing_is_named(tmp_path: Path) -> None:

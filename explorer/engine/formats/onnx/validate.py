@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx.tensors import sparse_initializers
-from explorer.engine.graph.arity import LEAST
+from explorer.engine.graph.arity import LEAST, REQUIRED_ATTRIBUTES
 from explorer.engine.graph.model import CONTROL_FLOW, Function, Graph, Model, Node, subgraphs
 
 MAX_EXPANDED = 10_000_000
@@ -48,8 +48,8 @@ def validate(model: Model) -> Model:
 
     Raises:
         BadModel: A value is undefined, is defined twice, or depends on itself. An operator's domain is not
-            imported, or an operator lacks a required input. Local functions are recursive, nest more than
-            `MAX_CALL_DEPTH` deep, or expand to more than `MAX_EXPANDED` operators.
+            imported. An operator lacks a required input or attribute. Local functions are recursive, nest
+            more than `MAX_CALL_DEPTH` deep, or expand to more than `MAX_EXPANDED` operators.
     """
     try:
         return _validated(model)
@@ -166,6 +166,8 @@ def _order_body(
         least = LEAST.get((node.domain, node.op))
         if least is not None or node.op == "Einsum":  # the equation of Einsum gives its number of inputs
             _check_arity(node, least or 0, where, functions)
+        if not node.domain and node.op in REQUIRED_ATTRIBUTES and node.key not in functions:
+            _check_attributes(node, where)
         if functions and node.key in functions:
             calls[node.key] += 1
             census.call_depth[node.key] = max(census.call_depth.get(node.key, 0), len(outer))
@@ -260,6 +262,13 @@ def _order_bodies(
             value = tuple(changed.get(f"{name}[{i}]", element) for i, element in enumerate(value))
         attributes[name] = changed.get(name, value)
     return node.with_attributes(attributes), free_names
+
+
+def _check_attributes(node: Node, where: str) -> None:
+    """Raises an error for a node that lacks a required attribute."""
+    missing = REQUIRED_ATTRIBUTES[node.op] - node.attributes.keys()
+    if missing:
+        raise BadModel(f"{where}: node '{node.label}' lacks the attribute '{min(missing)}' of {node.op}")
 
 
 def _check_arity(node: Node, least: int, where: str, functions: Mapping[_Key, Function]) -> None:

@@ -30,6 +30,7 @@ from explorer.engine.proof.compare import unit_roundoff
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import count_independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise, shift_by_one_ulp
+from explorer.engine.proof.regions.computed_constants import with_computed_constants
 from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
 from explorer.engine.proof.regions.deciding_numbers import (
     Deciding,
@@ -484,7 +485,8 @@ class _Runner:
             nodes: Nodes of the region in either graph.
             tables_alone: Whether to check table rows only, because all other numbers have been compared.
         """
-        sides = self._cut_models(region)
+        before, after = map(with_computed_constants, self._cut_models(region))
+        sides = before, after
         for ordinal, model, side_numbers in zip(
             ("first", "second"), sides, one_sided(*sides, self._varying), strict=True
         ):

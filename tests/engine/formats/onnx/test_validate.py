@@ -45,6 +45,11 @@ def branch(*nodes: Node, output: str = "t") -> Graph:
     return Graph("branch", nodes, (), (value(output),), {})
 
 
+def branches(then_branch: Graph) -> dict[str, Graph]:
+    """Attributes of an If: a branch, and another one that reads `x`."""
+    return {"then_branch": then_branch, "else_branch": branch(relu("x", "t"))}
+
+
 def test_a_model_in_order_comes_back_as_it_is() -> None:
     good = model(relu("x", "a"), relu("a", "y"))
     assert validate(good) is good
@@ -110,7 +115,7 @@ def test_an_initializer_may_be_the_default_of_an_input() -> None:
 
 
 def test_a_branch_sees_the_values_around_it() -> None:
-    flow = Node("If", ["x"], ["y"], attributes={"then_branch": branch(relu("a", "t"))})
+    flow = Node("If", ["x"], ["y"], attributes=branches(branch(relu("a", "t"))))
     good = model(relu("x", "a"), flow)
     assert validate(good) is good
     # the branch needs `a`, so the If must come after it
@@ -119,21 +124,21 @@ def test_a_branch_sees_the_values_around_it() -> None:
 
 def test_a_branch_out_of_order_is_sorted_too() -> None:
     body = branch(relu("s", "t"), relu("x", "s"))
-    fixed = validate(model(Node("If", ["x"], ["y"], name="flow", attributes={"then_branch": body})))
+    fixed = validate(model(Node("If", ["x"], ["y"], name="flow", attributes=branches(body))))
     inner = fixed.graph.nodes[0].attributes["then_branch"]
     assert [n.outputs[0] for n in inner.nodes] == ["s", "t"]
     assert fixed.graph.nodes[0].name == "flow"
 
 
 def test_a_branch_that_takes_the_output_of_its_own_node_is_a_cycle() -> None:
-    flow = Node("If", ["x"], ["y"], name="flow", attributes={"then_branch": branch(relu("y", "t"))})
+    flow = Node("If", ["x"], ["y"], name="flow", attributes=branches(branch(relu("y", "t"))))
     with pytest.raises(BadModel, match="cycle: 'flow' -> 'flow'"):
         validate(model(flow))
 
 
 def test_a_fault_inside_a_branch_says_where() -> None:
-    flow = Node("If", ["x"], ["y"], name="flow", attributes={"else_branch": branch(relu("ghost", "t"))})
-    with pytest.raises(BadModel, match=r"node 'flow', else_branch: node 'make_t' .* takes 'ghost'"):
+    flow = Node("If", ["x"], ["y"], name="flow", attributes=branches(branch(relu("ghost", "t"))))
+    with pytest.raises(BadModel, match=r"node 'flow', then_branch: node 'make_t' .* takes 'ghost'"):
         validate(model(flow))
 
 
@@ -155,7 +160,7 @@ def test_functions_that_call_themselves_are_refused() -> None:
 
 
 def test_recursion_through_a_branch_is_found() -> None:
-    flow = Node("If", ["x"], ["y"], attributes={"then_branch": branch(call("F", "x", "t"))})
+    flow = Node("If", ["x"], ["y"], attributes=branches(branch(call("F", "x", "t"))))
     with pytest.raises(BadModel, match="call themselves"):
         validate(model(call("F"), functions=[function("F", flow)]))
 

@@ -49,7 +49,8 @@ def traps(limit: int) -> dict[str, tuple[list[Any], dict[str, Any]]]:
 
 def written(path: Path, nodes: list[Any], numbers: dict[str, Any], shape: Any) -> str:
     every = [node("MatMul", ["x", "w"], ["m"]), *nodes]
-    used = {name for each in every for name in each.input}
+    inner = [each for outer in every for attribute in outer.attribute for each in attribute.g.node]
+    used = {name for each in (*every, *inner) for name in each.input}
     weights = {"w": t.weight(6, 6), **NUMBERS, **numbers}
     kept = {name: np.asarray(value) for name, value in weights.items() if name in used}
     t.model(path, every, {"x": shape}, kept, dtypes={"x": 1, "y": 1})
@@ -77,6 +78,54 @@ def test_sizes_that_do_not_reach_the_limit_prove_nothing(tmp_path: Path, case: s
     fact = verify_files(plain, trap, dims={"rows": 3})
     assert fact.verdict_kind == "unproven", fact.verdict
     assert "24" in fact.verdict
+
+
+def computed_limits(limit: int) -> dict[str, tuple[list[Any], dict[str, Any]]]:
+    """Nodes that compute a limit from constants alone, and these constants."""
+    table = np.ones((limit, 128), np.float32)
+    body = helper.make_graph(
+        [node("Size", ["table"], ["elements"]), node("Div", ["elements", "width"], ["in_body"])],
+        "body",
+        [],
+        [helper.make_tensor_value_info("in_body", 7, [])],
+    )
+    return {
+        "rows of a table": (
+            [node("Shape", ["table"], ["sizes"]), node("Gather", ["sizes", "first"], ["limit"])],
+            {"table": table},
+        ),
+        "sum of ones": (
+            [
+                node("ConstantOfShape", ["length"], ["zeros"]),
+                *(node("Cos", ["zeros"], ["ones"]), node("ReduceSum", ["ones"], ["sum"], keepdims=0)),
+                node("Cast", ["sum"], ["limit"], to=7),
+            ],
+            {"length": np.asarray([limit])},
+        ),
+        "a text": ([node("Cast", ["text"], ["limit"], to=7)], {"text": np.asarray(str(limit), object)}),
+        "in a branch": (
+            [node("If", ["is_true"], ["limit"], then_branch=body, else_branch=body)],
+            {"is_true": np.bool_(True), "table": table, "width": np.int64(128)},
+        ),
+    }
+
+
+@pytest.mark.parametrize("case", computed_limits(1))
+def test_a_limit_that_constants_compute_is_shown_to_count(tmp_path: Path, case: str) -> None:
+    nodes, numbers = computed_limits(26)[case]
+    doubled = [
+        node("Greater", ["n", "limit"], ["g"]),
+        *(
+            node("Cast", ["g"], ["c"], to=1),
+            node("Mul", ["m", "c"], ["more"]),
+            node("Add", ["m", "more"], ["y"]),
+        ),
+    ]
+    plain = written(tmp_path / "a.onnx", [node("Identity", ["m"], ["y"])], {}, ("rows", 6))
+    trap = written(tmp_path / "b.onnx", [*SIZE, *nodes, *doubled], numbers, ("rows", 6))
+    for pair in ((plain, trap), (trap, plain)):
+        assert verify_files(*pair).verdict_kind in ("different", "unproven")
+        assert verify_files(*pair, dims={"rows": 5}).verdict_kind == "unproven"
 
 
 def test_a_limit_of_values_that_none_reaches_proves_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,161 @@
+"""Computes small values that depend on constants only, such as the number of rows of a stored table.
+
+A limit can be such a value instead of a stored number. If these values are stored tensors, `deciding_numbers`
+finds the limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.engine.graph.constant_nodes import constant_of
+from explorer.engine.graph.model import (
+    Function,
+    Graph,
+    Model,
+    Node,
+    Tensor,
+    Value,
+    int64_tensor,
+    subgraphs,
+    tensor_from_array,
+    with_bodies,
+)
+from explorer.engine.graph.random_operators import draws
+from explorer.engine.graph.repeated_nodes import gathered, node_sequence
+from explorer.engine.runtime.onnxruntime import RuntimeSession
+
+_MAX_RESULT = 64
+"""Maximum number of elements of a result that becomes a stored tensor."""
+
+_MAX_OPERAND = 1 << 12
+"""Maximum number of elements of a stored tensor that is computed with. Larger tensors are weights."""
+
+Tensors = Mapping[str, Tensor]
+
+
+def with_computed_constants(model: Model) -> Model:
+    """Replaces the nodes whose small results depend on constants only by these results."""
+    graph = _fold_graph(model, model.graph, {})
+    functions = {key: _fold_function(model, function) for key, function in model.functions.items()}
+    is_same = graph is model.graph and all(functions[key] is model.functions[key] for key in functions)
+    return model if is_same else replace(model, graph=graph, functions=functions)
+
+
+def _fold_graph(model: Model, graph: Graph, outer: Tensors) -> Graph:
+    constants = {**outer, **graph.initializers}
+    nodes, results = _fold_nodes(model, graph.nodes, constants, {value.name for value in graph.outputs})
+    if nodes is graph.nodes:
+        return graph
+    return replace(graph, nodes=gathered(nodes), initializers={**graph.initializers, **results})
+
+
+def _fold_function(model: Model, function: Function) -> Function:
+    """Folds a function, whose results become Constant nodes."""
+    inner = replace(model, opsets={**model.opsets, **function.opsets})
+    nodes, results = _fold_nodes(inner, function.nodes, {}, set(function.outputs))
+    if nodes is function.nodes:
+        return function
+    constants = [Node("Constant", (), (name,), attributes={"value": t}) for name, t in results.items()]
+    return replace(function, nodes=gathered((*constants, *nodes)), record=None)
+
+
+def _fold_nodes(
+    model: Model, nodes: Sequence[Node], constants: Tensors, outputs: Collection[str]
+) -> tuple[Sequence[Node], Tensors]:
+    """Returns the nodes without those that are computed, or `nodes` itself, and the results.
+
+    A node of an output of the graph stays.
+    """
+    ordered = node_sequence(nodes)
+    stored = {**constants}
+    stored.update((node.outputs[0], t) for node in ordered if (t := constant_of(node)) is not None)
+    kept_nodes: list[Node] = []
+    candidates: list[Node] = []
+    computed: set[str] = set()
+    has_new_bodies = False
+    for node in ordered:
+        bodies = {name: _fold_graph(model, body, stored) for name, body in subgraphs(node)}
+        if any(bodies[name] is not body for name, body in subgraphs(node)):
+            node, has_new_bodies = with_bodies(node, bodies), True
+        kept_nodes.append(node)
+        if not bodies and _depends_on_constants(model, node, stored, computed):
+            candidates.append(node)
+            computed.update(node.outputs)
+    values = dict(_compute(model, candidates, stored)) if candidates else {}
+    replaced = [
+        node for node in candidates if all(name in values and name not in outputs for name in node.outputs)
+    ]
+    if not replaced and not has_new_bodies:
+        return nodes, {}
+    ids = set(map(id, replaced))
+    results = {name: values[name] for node in replaced for name in node.outputs}
+    return [node for node in kept_nodes if id(node) not in ids], results
+
+
+def _depends_on_constants(model: Model, node: Node, stored: Tensors, computed: Collection[str]) -> bool:
+    """Whether a standard operator reads only computed values and small stored tensors."""
+    if node.domain or node.key in model.functions or not any(node.inputs) or draws(model, [node]):
+        return False
+    limit = math.inf if node.op in ("Shape", "Size") else _MAX_OPERAND
+    return all(
+        not name or name in computed or (name in stored and stored[name].elements <= limit)
+        for name in node.inputs
+    )
+
+
+def _compute(model: Model, nodes: Sequence[Node], stored: Tensors) -> Iterator[tuple[str, Tensor]]:
+    """Yields the small results of nodes, by name."""
+    known = dict(stored)
+    pending: list[Node] = []
+    for node in nodes:
+        table = stored.get(node.inputs[0])
+        if node.op in ("Shape", "Size") and table is not None:
+            known[node.outputs[0]] = _size_of(node, table)  # a weight is not passed to the runtime
+            yield node.outputs[0], known[node.outputs[0]]
+        else:
+            pending.append(node)
+    try:
+        yield from _run(model, pending, known).items()
+    except BadModel:
+        for node in pending:  # a node that cannot run must not hide the results of the others
+            if all(not name or name in known for name in node.inputs):
+                try:
+                    results = _run(model, [node], known)
+                except BadModel:
+                    continue
+                known.update(results)
+                yield from results.items()
+
+
+def _size_of(node: Node, table: Tensor) -> Tensor:
+    """Computes a Shape or Size of a stored tensor."""
+    if node.op == "Size":
+        return tensor_from_array(node.outputs[0], np.asarray(math.prod(table.shape), np.int64))
+    sizes = table.shape[slice(node.attributes.get("start", 0), node.attributes.get("end"))]
+    return int64_tensor(node.outputs[0], sizes)
+
+
+def _run(model: Model, nodes: Sequence[Node], known: Tensors) -> dict[str, Tensor]:
+    """Runs nodes, and returns their small numeric results.
+
+    Raises:
+        BadModel: The runtime cannot run the nodes.
+    """
+    names = [name for node in nodes for name in node.outputs if name]
+    if not names:
+        return {}
+    tensors = {name: known[name] for node in nodes for name in node.inputs if name in known}
+    graph = Graph("constants", tuple(nodes), (), tuple(Value(name, None, None) for name in names), tensors)
+    alone = replace(model, graph=graph, functions={}, extra=())
+    values = RuntimeSession(alone, what="the constants", optimise=False).run({})
+    return {
+        name: tensor_from_array(name, value)
+        for name, value in values.items()
+        if isinstance(value, np.ndarray) and value.size <= _MAX_RESULT and value.dtype.kind in "biuf"
+    }
