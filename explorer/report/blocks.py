@@ -7,10 +7,11 @@ a role, not a color; each of the three assigns colors to roles. No text is ever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 Role = Literal["", "strong", "quiet", "kind", "figure", "formula", "bar", "good", "passed", "warning", "bad"]
 """Meaning of a text: a name, a remark, an operator or dtype, a number, a formula, a bar, or a judgment.
@@ -208,6 +209,28 @@ def table_of(
     cells = [cell for _, cell in columns]
     rows = Rows(lambda row_of: tuple([cell(row_of) for cell in cells]), items)
     return Table([column for column, _ in columns], rows, indent, what, around=around)
+
+
+def first_rows(blocks: Iterable[Block], most: int) -> list[Block]:
+    """Shorten tables to their first rows, with a note below each shortened table.
+
+    Args:
+        blocks: Blocks of an answer.
+        most: Maximum number of rows.
+    """
+    shortened: list[Block] = []
+    for block in blocks:
+        if not isinstance(block, Table) or not any(column.title for column in block.columns):
+            shortened.append(block)
+        elif len(block.rows) <= most:
+            shortened.append(replace(block, what=""))
+        else:
+            note = f"{most:,} of {len(block.rows):,} {block.what or 'rows'}; --top shows more"
+            shortened += [
+                replace(block, rows=block.rows[:most], what="", around=0),
+                Line(Span(note, "quiet"), block.indent),
+            ]
+    return shortened
 
 
 class SharedRows(Sequence[Sequence[Cell]]):

@@ -6,17 +6,18 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from explorer.base.units import printable
 
 
-def csv_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def csv_lines(rows: Iterable[Mapping[str, Any]], top: int | None = None) -> Iterator[str]:
     """Convert records to CSV with a header line.
 
     Args:
         rows: Records of a document, iterated twice. Each key of any record becomes a column.
+        top: Maximum number of rows, or None. The columns are always those of all rows.
 
     Returns:
         An iterator over the lines. An unknown figure is an empty cell. A time with several measurements
@@ -35,7 +36,7 @@ def csv_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     ]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    for cells in chain([heads], ([*_cells(row, parts)] for row in rows)):
+    for cells in chain([heads], ([*_cells(row, parts)] for row in islice(rows, top))):
         writer.writerow(cells)
         yield text.getvalue()
         text.seek(0)

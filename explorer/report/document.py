@@ -259,15 +259,13 @@ def serving(answers: Sequence[tuple[Info, Serving, str | None]], tool: str) -> D
     return {**envelope(tool), "models": models}
 
 
-def serving_times(answers: Sequence[tuple[Info, Serving, str | None]]) -> Document:
-    """Return memory and minimum times of several models as one table, with the model's name in each row."""
-    return {
-        "times": [
-            {"model": about.model.source, **record_of(times)}
-            for about, fact, _ in answers
-            for times in fact.times
-        ]
-    }
+def serving_times(answers: Sequence[tuple[Info, Serving, str | None]]) -> list[Document]:
+    """Return memory and minimum times of several models as rows, with the model's name in each row."""
+    return [
+        {"model": about.model.source, **record_of(times)}
+        for about, fact, _ in answers
+        for times in fact.times
+    ]
 
 
 def _serving(fact: Serving) -> Document:

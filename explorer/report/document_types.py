@@ -30,7 +30,7 @@ from explorer.facts import (
 )
 from explorer.facts.evaluate import evaluation, training_run, training_sweep
 from explorer.facts.external import overlay, placement
-from explorer.facts.graph import connections, fx, module_code
+from explorer.facts.graph import connections, fx, module_code, nodes
 from explorer.facts.models import listing
 from explorer.facts.profile import comparison as profile_comparison
 from explorer.facts.profile import profile
@@ -291,6 +291,7 @@ DOCUMENTS: dict[str, Fields] = {
         "differences": list[comparison.TorchinfoDifference],
     },
     "ops": {**INFO, "ops": many(OpStat)},
+    "nodes": {**INFO, **fields(nodes.NodeTable)},
     "memory": {**INFO, "memory": Memory, "steps": many(MemoryStep), "tensors": many(Lifetime)},
     "roofline": {
         **INFO,
@@ -478,6 +479,7 @@ SOURCES: dict[str, type] = {
     "weights": values.Weights,
     "activations": values.Activations,
     "values": values.TensorValues,
+    "nodes": nodes.NodeTable,
     "cache": CacheUsage,
     "doctor": doctor.Checkup,
     "machines": roofline.Machines,

@@ -90,11 +90,13 @@ class Page:
         blocks: Blocks in display order.
         fit: Whether lines must fit the width of the console. If False, no text is shortened, dropped or
             wrapped.
+        exact: Whether numbers are written out instead of rounded.
     """
 
-    def __init__(self, blocks: Iterable[Block], *, fit: bool) -> None:
+    def __init__(self, blocks: Iterable[Block], *, fit: bool, exact: bool = False) -> None:
         self.blocks = tuple(blocks)
         self.fit = fit
+        self.exact = exact
 
     def plain(self, ascii_only: bool = False) -> Iterator[str]:
         """Yield the answer without styles, for a file or a pipe.
@@ -102,11 +104,11 @@ class Page:
         Args:
             ascii_only: Whether the output supports only ASCII.
         """
-        for block in _basic_blocks(self.blocks):
+        for block in _basic_blocks(self.blocks, self.exact):
             if isinstance(block, Table):
-                yield from TableLines(block, None, ascii_only=ascii_only).plain()
+                yield from TableLines(block, None, ascii_only=ascii_only, exact=self.exact).plain()
                 continue
-            for line in _lines(block, None, ascii_only):
+            for line in _lines(block, None, ascii_only, self.exact):
                 yield _text(line) + "\n"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
@@ -114,8 +116,8 @@ class Page:
 
         styles: dict[str, Style | None] = {"": None}
         width = options.max_width if self.fit else None
-        for block in _basic_blocks(self.blocks):
-            for line in _lines(block, width, options.ascii_only):
+        for block in _basic_blocks(self.blocks, self.exact):
+            for line in _lines(block, width, options.ascii_only, self.exact):
                 for text, role in line:
                     if role not in styles:
                         styles[role] = console.get_style(_STYLES.get(role, "none"))
@@ -123,13 +125,18 @@ class Page:
                 yield Segment.line()
 
 
-def _basic_blocks(blocks: Iterable[Block]) -> Iterator[Line | Paragraph | Table | Scatter]:
-    """Convert blocks to the four types that a terminal draws."""
+def _basic_blocks(
+    blocks: Iterable[Block], exact: bool = False
+) -> Iterator[Line | Paragraph | Table | Scatter]:
+    """Convert blocks to the four types that a terminal draws. `exact` as for `Page`."""
     for block in blocks:
         if isinstance(block, Heading):
             yield Line((Span(block.text, "strong"), Span(block.note and f"   {block.note}", "quiet")))
         elif isinstance(block, Fields):
-            rows = [(f.label, f.figure, f.exact.removesuffix(" B"), f.remark) for f in block.rows]
+            # a rounded figure stands beside its exact form, an exact one stands alone
+            rows = [
+                (f.label, f.figure, "" if exact else f.exact.removesuffix(" B"), f.remark) for f in block.rows
+            ]
             yield Table(_FIELD, rows)
         elif isinstance(block, Table):
             yield from (Paragraph(words, "warning") for words in some_of(block, CAP))
@@ -154,13 +161,13 @@ def some_of(table: Table, max_rows: int) -> list[str]:
 
 
 def _lines(
-    block: Line | Paragraph | Table | Scatter, width: int | None, ascii_only: bool
+    block: Line | Paragraph | Table | Scatter, width: int | None, ascii_only: bool, exact: bool = False
 ) -> Iterable[list[Piece]]:
     if isinstance(block, Scatter):
         for spans in scatter_lines(block, min(width or _PLOT_WIDTH, _PLOT_WIDTH)):
             yield from _lines(Line(spans), None, ascii_only)
     elif isinstance(block, Table):
-        yield from TableLines(block, width, ascii_only=ascii_only)
+        yield from TableLines(block, width, ascii_only=ascii_only, exact=exact)
     elif isinstance(block, Paragraph):
         import textwrap
 

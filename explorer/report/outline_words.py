@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import islice
 
 from explorer.base.outline import ReadableRows
-from explorer.base.units import bytes_text, printable, shape_text
+from explorer.base.units import bytes_text, exact_text, printable, shape_text
 from explorer.session.headers import label
 
 TYPE_CHECKING = False
@@ -26,8 +27,13 @@ _WIDEST = (9, 72, 28, 28, 11)
 """Maximum width of each column, so that a single long name does not shift all rows."""
 
 
-def as_text(outline: Outline) -> Iterator[str]:
+def as_text(outline: Outline, *, top: int | None = None, exact: bool = False) -> Iterator[str]:
     """Yield lines: the file, its facts, one row per item, and the totals.
+
+    Args:
+        outline: Outline of the file.
+        top: Maximum number of rows, or None. The totals count all rows.
+        exact: Whether sizes are written out instead of rounded.
 
     Raises:
         BadModel: The file is broken. It is raised after the readable part was yielded.
@@ -41,8 +47,14 @@ def as_text(outline: Outline) -> Iterator[str]:
         yield f"{line}\n"
     yield "\n"
     sums: dict[str, list[int]] = {}
-    for line in columns(_count_rows(rows, sums), room, right=4):
+    lines = columns(_count_rows(rows, sums, exact), room, right=4)
+    shown_count = 0
+    for line in islice(lines, top):
+        shown_count += 1
         yield f"{line}\n"
+    hidden_count = sum(1 for _ in lines)
+    if hidden_count:
+        yield f"{shown_count:,} of {shown_count + hidden_count:,} rows; --top shows more\n"
     if sums:
         yield "\n"
     yield f"{_sums_text(sums)}{', as far as it can be read' if rows.broken else ''}\n"
@@ -59,7 +71,9 @@ def code_text(outline: Outline) -> Iterator[str]:
         yield f"{printable(line)}\n"
 
 
-def _count_rows(rows: Iterable[OutlineRow], sums: dict[str, list[int]]) -> Iterator[tuple[str, ...]]:
+def _count_rows(
+    rows: Iterable[OutlineRow], sums: dict[str, list[int]], exact: bool
+) -> Iterator[tuple[str, ...]]:
     """Yield the cells of the rows, and count in `sums` the items, bytes and unknown sizes of each kind."""
     kind, counts = "", [0, 0, 0]
     for row in rows:
@@ -73,7 +87,7 @@ def _count_rows(rows: Iterable[OutlineRow], sums: dict[str, list[int]]) -> Itera
             size = ""
         else:
             counts[1] += nbytes
-            size = bytes_text(nbytes)
+            size = exact_text(nbytes) if exact else bytes_text(nbytes)
         yield (
             kind,
             path if path.isprintable() else printable(path),
@@ -154,12 +168,13 @@ def width() -> int | None:
         return None
 
 
-def as_json(outline: Outline, head: dict[str, Any]) -> Iterator[str]:
+def as_json(outline: Outline, head: dict[str, Any], top: int | None = None) -> Iterator[str]:
     """Yield the document of `explorer outline`, row by row.
 
     Args:
         outline: Outline of the file.
         head: Keys that start every document.
+        top: Maximum number of rows, or None.
 
     Raises:
         BadModel: The file is broken. It is raised after a document of the readable part was yielded.
@@ -177,14 +192,27 @@ def as_json(outline: Outline, head: dict[str, Any]) -> Iterator[str]:
     yield "{\n" + "".join(f"  {encode(key)}: {encode(value)},\n" for key, value in head.items())
     yield '  "rows": ['
     comma = ""
-    for row in rows:
-        shape = None if row.shape is None else list(row.shape)
-        fields = (row.path, row.kind, row.dtype, shape, row.nbytes, row.note)
-        yield f"{comma}\n    {encode(dict(zip(_ROW, fields, strict=True)))}"
+    for row in islice(rows, top):
+        yield f"{comma}\n    {encode(_record(row))}"
         comma = ","
     yield "\n  ]\n}\n" if comma else "]\n}\n"
     if rows.broken is not None:
         raise rows.broken
+
+
+def records(outline: Outline) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `--csv`.
+
+    Raises:
+        BadModel: The file is broken.
+    """
+    return map(_record, outline.rows)
+
+
+def _record(row: OutlineRow) -> dict[str, Any]:
+    shape = None if row.shape is None else list(row.shape)
+    fields = (row.path, row.kind, row.dtype, shape, row.nbytes, row.note)
+    return dict(zip(_ROW, fields, strict=True))
 
 
 _ROW = ("path", "kind", "type", "shape", "bytes", "note")

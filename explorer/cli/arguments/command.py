@@ -41,13 +41,15 @@ class ParsedArgs:
     Attributes:
         models: Positional arguments.
         explicit: Names of the options that the user typed; the others have their defaults.
-        csv, json, markdown, quiet, no_cache: Options that all commands can rely on.
+        csv, json, markdown, exact, quiet, no_cache: Options that all commands can rely on.
+        top: Maximum number of rows of a table, or None.
         memory: Memory limit in bytes, or None.
     """
 
     models: list[str]
     explicit: set[str]
-    csv = json = markdown = quiet = no_cache = False
+    csv = json = markdown = exact = quiet = no_cache = False
+    top: int | None = None
     memory: int | None = None
 
     if TYPE_CHECKING:

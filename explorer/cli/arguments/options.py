@@ -119,8 +119,8 @@ MACHINE_SETTINGS = (
 )
 PROVED = ("--force", "--no-verify", "--draws", "--seed")
 PRINTING = ("--json", "--quiet", "--version", "--help")
-TABLE = ("--csv", *PRINTING)
-"""Groups of options that several commands share."""
+TABLE = ("--csv", "--top", "--exact", *PRINTING)
+"""Groups of options that several commands share. Each command that prints a table takes those of `TABLE`."""
 
 OPTIONS: dict[str, Option] = {
     option.flag: option
@@ -270,8 +270,25 @@ OPTIONS: dict[str, Option] = {
         ),
         Option("--json", "the answer as JSON (a contract: explorer help json)", manual="the answer as JSON"),
         Option("--csv", "the answer's table as CSV", manual="the rows of the JSON answer as CSV"),
+        Option(
+            "--top",
+            "only the first N rows of each table (JSON: of the table that --csv prints)",
+            "N",
+            least=1,
+            old="--limit",
+            manual="only the first N rows of each table; in JSON only those of the list that `--csv` prints",
+        ),
+        Option(
+            "--exact",
+            "all digits of each number in a table: 23,296 in place of 23.30 k",
+        ),
         Option("--markdown", "the answer as Markdown"),
-        Option("--quiet", "only the answer and errors: no progress, no messages"),
+        Option(
+            "--quiet",
+            "no progress and no messages: only the full answer and errors (--top shortens tables)",
+            manual="no progress and no messages on standard error. The answer stays complete; `--top`"
+            " shortens its tables",
+        ),
         Option(
             "--memory",
             "most memory that the work may take, such as 8G",

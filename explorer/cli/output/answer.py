@@ -8,7 +8,7 @@ from explorer.base.version import SCHEMA_VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from explorer.facts.conversion import Conversion
@@ -22,7 +22,8 @@ class Answer:
     Args:
         document: Function that creates the JSON document.
         page: Function that creates the text as blocks.
-        rows: Key of the list in the document that `--csv` prints.
+        rows: Key of the list or record in the document that `--csv` prints. Dots separate nested keys.
+        csv: Function that creates the rows of `--csv`, if they are not those of the document; or None.
         warning: One line for standard error in addition to the answer; '' for none.
         pieces: Function that creates the output in pieces, in place of `document` and `page`; or None.
         outcome: Outcome of the command: a key of the command's `exits`.
@@ -31,6 +32,7 @@ class Answer:
     document: Callable[[], dict[str, Any]] = dict
     page: Callable[[], list[Block]] = list
     rows: str = ""
+    csv: Callable[[], Iterable[Mapping[str, Any]]] | None = None
     warning: str = ""
     pieces: Callable[[], Iterable[str]] | None = None
     outcome: str = "done"
@@ -66,6 +68,8 @@ def converted(fact: Conversion) -> Answer:
     return Answer(
         lambda: document().conversion(fact, tool()),
         lambda: present("compare.convert").conversion(fact),
+        "outputs",
+        csv=lambda: present("compare.convert").compared_rows(fact),
         outcome=fact.verdict_kind,
     )
 

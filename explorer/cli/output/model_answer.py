@@ -13,7 +13,7 @@ from explorer.host.output_files import atomic_write, check_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
     from explorer.cli.arguments.command import ParsedArgs
@@ -32,6 +32,7 @@ def about(
     opening: Callable[[Session, ProgressLine], Info] | None = None,
     package: str = REPORT,
     partial: bool = False,
+    csv: Callable[..., Iterable[Mapping[str, Any]]] | None = None,
 ) -> Answer:
     """Open the model and return an answer about it.
 
@@ -47,6 +48,7 @@ def about(
         opening: Function that opens the model and returns its totals; by default `Session.open`.
         package: Package of the presenters: that of the report, or of a feature.
         partial: Whether the answer needs no run of the model's code, so that it may fail.
+        csv: Function that creates the rows of `--csv` from the facts; see `Answer`.
     """
     options = {**args.opening, "partial": True} if partial else args.opening
     with explorer.Session(args.models[0], **options) as session:
@@ -61,6 +63,7 @@ def about(
             subject(*facts) if callable(subject) else getattr(present(subject, package), str(name))(*facts)
         ),
         rows,
+        csv=None if csv is None else lambda: csv(*facts),
     )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import islice
 
 from explorer.base.errors import Misuse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
 
     from explorer.cli.arguments.command import ParsedArgs
     from explorer.cli.output.answer import Answer
@@ -20,29 +22,62 @@ _BATCH = 256
 
 def print_answer(answer: Answer, args: ParsedArgs) -> None:
     """Print an answer in the requested form."""
-    if answer.pieces is not None:
-        print_pieces(answer.pieces())
-    elif args.csv:
+    if args.csv:
         from explorer.report.csv_table import csv_lines  # imported on demand, like the other forms
 
-        print_pieces(csv_lines(answer.document()[answer.rows]))
+        print_pieces(csv_lines(_table_rows(answer), args.top))
+    elif answer.pieces is not None:
+        print_pieces(answer.pieces())
     elif args.markdown:
         from explorer.report.html.draw import markdown_text  # imported on demand: it loads jinja2
 
-        print_pieces([markdown_text(answer.page())])
+        print_pieces([markdown_text(_first_rows(answer, args), exact=args.exact)])
     elif args.json:
         from explorer.report import json_text  # imported on demand
 
-        print_pieces(json_text.pieces(answer.document()))
+        print_pieces(json_text.pieces(_shortened(answer, args.top)))
     else:
-        _print_page(answer.page())
+        _print_page(_first_rows(answer, args), exact=args.exact)
 
 
-def _print_page(blocks: list[Block]) -> None:
+def _table_rows(answer: Answer) -> Sequence[Any]:
+    """Return the rows of the answer's table."""
+    value: Any = answer.document() if answer.csv is None else list(answer.csv())
+    for key in answer.rows.split(".") if answer.csv is None else ():
+        value = value[key]
+    # a table of one row is a record
+    return [value] if isinstance(value, dict) else value
+
+
+def _shortened(answer: Answer, top: int | None) -> dict[str, Any]:
+    """Return the document with the first `top` rows of the answer's table, or with all for None."""
+    document = answer.document()
+    if top is None:
+        return document
+    *keys, last = answer.rows.split(".")
+    part: Any = document
+    for key in keys:
+        part = part[key]
+    if last in part and not isinstance(part[last], dict):
+        part[last] = list(islice(part[last], top))
+    return document
+
+
+def _first_rows(answer: Answer, args: ParsedArgs) -> list[Block]:
+    """Return the blocks of the answer, with tables of at most as many rows as the user wants."""
+    blocks = answer.page()
+    if args.top is None:
+        return blocks
+    from explorer.report.blocks import first_rows  # imported on demand: it loads msgspec
+
+    return first_rows(blocks, args.top)
+
+
+def _print_page(blocks: list[Block], *, exact: bool) -> None:
     from explorer.report.layout import Page  # imported on demand: it loads rich
 
     terminal = sys.stdout is not None and sys.stdout.isatty()
-    page = Page(blocks, fit=terminal)
+    page = Page(blocks, fit=terminal, exact=exact)
     if not terminal:
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         print_pieces(page.plain(ascii_only=not encoding.lower().startswith("utf")))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.engine.costs.memory.liveness import AnalysisResult
+    from explorer.engine.costs.onnx.analyse import Look
     from explorer.engine.costs.training.step import StepGradients
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened_model import Arrays, OpenOptions
@@ -50,8 +51,10 @@ class OnnxModel:
         symbols = [d for v in graph.inputs for d in declared_shape(v) or () if isinstance(d, str)]
         return symbols, [v.name for v in graph.feeds]
 
-    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
-        """See `OpenedModel`."""
+    def examine(
+        self, *, look: Look | None = None, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> AnalysisResult:
+        """See `OpenedModel`. `look` receives the leaves of the analysis."""
 
         def analysed(**sizes: Any) -> AnalysisResult:
             return analyse.examine(
@@ -59,6 +62,7 @@ class OnnxModel:
                 format=self.format,
                 rules=self.options.own,
                 observe=self.options.observe,
+                look=look,
                 on_progress=on_progress,
                 cancel=cancel,
                 **sizes,

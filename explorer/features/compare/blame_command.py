@@ -10,6 +10,9 @@ from explorer.cli.output.answer import Answer, document, plots, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
 
+_LIMIT = 12
+"""Number of values in the table without `--top`."""
+
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     a, b = args.models
@@ -23,7 +26,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             plots().write("blame", None, fact, temporary)
     return Answer(
         lambda: document().blame(fact, tool()),
-        lambda: present("blame_words", __package__).blame(fact, args.limit, args.plot or ""),
+        lambda: present("blame_words", __package__).blame(fact, args.top or _LIMIT, args.plot or ""),
         "probes",
         outcome="only rounding" if fact.same else "undecided" if fact.kind == "undecided" else "different",
     )
@@ -35,7 +38,6 @@ COMMAND = Command(
     ("A", "B"),
     (
         *("--draws", "--seed", "--input"),
-        Option("--limit", "rows of the table (default 12)", "N", "12", least=1),
         Option("--plot", "also draw the error along the graph, as SVG or PNG", "FILE"),
         "--force",
         SEVERAL_SIZES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.base.exit_codes import DIFFERENT, DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
@@ -18,6 +18,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         lambda: document().diff(fact, tool()),
         lambda: present("compare.diff").diff(fact),
+        "nodes",
         outcome="no change" if fact.equal else "changed",
     )
 
@@ -27,6 +28,7 @@ def _tree(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         lambda: document().tree_diff(fact, tool()),
         lambda: present("compare_words", __package__).tree_diff(fact, args.differences),
+        "tree",
         outcome="no change" if fact.equal else "changed",
     )
 
@@ -43,7 +45,7 @@ COMMAND = Command(
         ),
         Option("--differences", "only the differing layers of the trees"),
         *OPENING,
-        *PRINTING,
+        *TABLE,
     ),
     (
         "explorer diff alexnet alexnet_tiled.onnx",

@@ -9,7 +9,7 @@ from explorer.base.exit_codes import DIFFERENT, DONE, UNPROVEN
 from explorer.base.features import load
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
-from explorer.cli.arguments.options import OPENING, PRINTING, SEVERAL_SIZES
+from explorer.cli.arguments.options import OPENING, SEVERAL_SIZES, TABLE
 from explorer.cli.arguments.records import tolerance
 from explorer.cli.output.answer import Answer, document, plain, present, tool
 from explorer.cli.output.progress import ProgressLine
@@ -34,6 +34,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         lambda: document().verification(fact, tool()),
         lambda: present("compare.verify").verification(fact, opening_words(args.opening)),
+        "outputs",
         outcome=fact.verdict_kind,
     )
 
@@ -60,7 +61,7 @@ COMMAND = Command(
         *declared_options(explorer.Tolerance),
         SEVERAL_SIZES,
         *OPENING[1:],
-        *PRINTING,
+        *TABLE,
     ),
     (
         "explorer verify alexnet alexnet_tiled.onnx",

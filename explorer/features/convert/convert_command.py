@@ -8,7 +8,7 @@ import explorer
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
-from explorer.cli.arguments.options import OPENING, PRINTING, PROVED
+from explorer.cli.arguments.options import OPENING, PROVED, TABLE
 from explorer.cli.output.answer import Answer, converted
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.conversion import ConversionOptions
@@ -34,7 +34,7 @@ COMMAND = Command(
         *declared_options(ConversionOptions),
         *PROVED,
         *OPENING,
-        *PRINTING,
+        *TABLE,
     ),
     (
         "explorer convert resnet18 -o resnet18.onnx --dynamic x:0=batch",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import Misuse, nearest
+from explorer.engine.costs.onnx.node_table import NodeContexts, node_table
 from explorer.engine.graph_view.graphs import ModelGraphs
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import figures
@@ -17,10 +19,12 @@ from explorer.session.parts.models import Cancel, Models, OnProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Any
 
     from explorer.facts import Layer
     from explorer.facts.external.overlay import Overlay
     from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
+    from explorer.facts.graph.nodes import FileNode, NodeTable
     from explorer.settings.overlay import Outside
 
 
@@ -118,6 +122,75 @@ def node_figures(
     return session.parts.of(_graphs).node_figures(
         examined, session.parts.models.opened(state_index), session.parts.models.source, figure, outside
     )
+
+
+def nodes(
+    session: Facade,
+    layers: Sequence[str] = (),
+    *,
+    kinds: Sequence[str] = (),
+    index: int | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> NodeTable:
+    """List the nodes of an ONNX file with all attributes, and with every tensor that they read and write.
+
+    Args:
+        layers: Paths, names, globs or filters of layers and groups; empty selects all nodes.
+        kinds: Operators, such as Conv, or globs; empty selects all nodes.
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the progress of the analysis.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
+
+    Raises:
+        Misuse: The model is not an ONNX graph, or a layer or operator does not exist.
+    """
+    models = session.parts.models
+    opened: Any = models.opened(models.at(index), on_progress)
+    if not opened.is_graph:
+        has_export = hasattr(opened, "loaded")
+        hint = f"explorer convert {models.source} -o model.onnx, then explorer nodes model.onnx"
+        raise Misuse(
+            "the node table lists the nodes of an ONNX file, and this is another format",
+            where=models.source,
+            hint=hint if has_export else f"explorer layers {models.source} lists its layers",
+        )
+    seen = NodeContexts()
+    rows = opened.examine(look=seen.look, on_progress=on_progress, cancel=cancel).analysis.layers
+    paths = {row_id: rows[row_id].path for row_id in seen.rows.values()}
+    table = node_table(opened.model, seen, paths)
+    chosen = [node for node in table.nodes if not kinds or _is_of_kind(node, kinds)]
+    _refuse_unknown_kinds(kinds, table.nodes)
+    if layers:
+        selected = [path for text in layers for path in _paths_of(text, rows, table.nodes)]
+        chosen = [node for node in chosen if node.path in set(selected)]
+    return replace(table, nodes=tuple(chosen))
+
+
+def _is_of_kind(node: FileNode, kinds: Sequence[str]) -> bool:
+    return any(fnmatchcase(node.op.lower(), kind.lower()) for kind in kinds)
+
+
+def _refuse_unknown_kinds(kinds: Sequence[str], nodes: Sequence[FileNode]) -> None:
+    operators = dict.fromkeys(node.op for node in nodes)
+    for kind in kinds:
+        if not any(fnmatchcase(op.lower(), kind.lower()) for op in operators):
+            raise Misuse(f"no node is a '{kind}'", where="--op", hint=nearest(kind, operators))
+
+
+def _paths_of(text: str, rows: Sequence[Layer], nodes: Sequence[FileNode]) -> set[str]:
+    """Return the paths of the nodes that a text selects: by path, name, glob, filter or group."""
+    selected = set(figures.layers_named(rows, text))
+    for row in rows:  # parents come before their children
+        if row.parent in selected:
+            selected.add(row.id)
+    paths = {rows[row_id].path for row_id in selected}
+    # a node that contains a body, and the body of a function, have no row
+    paths |= {node.path for node in nodes if node.name == text or fnmatchcase(node.path, text)}
+    if not paths:
+        hint = nearest(text, [node.path for node in nodes])
+        raise Misuse(f"no node matches '{text}'", where="--layer", hint=hint)
+    return paths
 
 
 def _graphs(_: Models) -> ModelGraphs:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from explorer.base.units import bytes_text, count_text, runs_text, seconds_text, sizes_text
+from explorer.base.units import runs_text, seconds_text, sizes_text
 from explorer.facts import Info
 from explorer.facts.mapping import MappedSite, MappingCost, ModelMapping
 from explorer.features.mapping.nest_words import (
@@ -19,6 +19,7 @@ from explorer.features.mapping.nest_words import (
     row_cell,
 )
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
+from explorer.report.present.figures import count, size
 from explorer.report.present.look.info import title
 from explorer.report.present.measure.machine_words import hardware_text
 from explorer.report.present.row_groups import alike, and_more
@@ -48,11 +49,11 @@ def _totals(fact: ModelMapping) -> Fields:
     excess = f"{fact.traffic / fact.compulsory:,.2f} x each byte once" if fact.compulsory else ""
     fields = [
         Field("Minimized", fact.objective, ""),
-        Field("MACs", count_text(fact.macs), ""),
-        Field("Traffic", bytes_text(fact.traffic), excess),
+        Field("MACs", count(fact.macs), ""),
+        Field("Traffic", size(fact.traffic), excess),
     ]
     if fact.cycles is not None:
-        fields.append(Field("Cycles", count_text(fact.cycles), ""))
+        fields.append(Field("Cycles", count(fact.cycles), ""))
     if fact.seconds is not None:
         fields.append(Field("Time", seconds_text(fact.seconds), ""))
     if fact.pj is not None:
@@ -75,14 +76,14 @@ def _sites(fact: ModelMapping) -> list[Block]:
         (Column("M x K x N", "right", drop=3), lambda site: sizes_text(site.cost.mapping.size)),
         (Column("tile", "right"), lambda site: sizes_text(site.cost.mapping.levels[0].tile)),
         (Column("order", drop=2), lambda site: site.cost.mapping.levels[0].order),
-        (Column("traffic", "right"), lambda site: bytes_text(site.cost.traffic)),
+        (Column("traffic", "right"), lambda site: size(site.cost.traffic)),
         (
             Column("x lower bound", "right", drop=1),
             lambda site: f"{site.cost.traffic / site.cost.lower_bound:,.2f}" if site.cost.lower_bound else "",
         ),
         (
             Column("cycles" if fact.cycles is not None else "", "right"),
-            lambda site: count_text(site.cost.cycles) if site.cost.cycles is not None else "",
+            lambda site: count(site.cost.cycles) if site.cost.cycles is not None else "",
         ),
         (Column("limit", drop=4), lambda site: site.cost.bound),
         (Column("search", drop=5), _certainty),
@@ -167,9 +168,9 @@ def _memories(cost: MappingCost) -> Table:
                 Span(memory.name, "kind"),
                 Span(bar_text(occupancy(memory)) if memory.size and memory.held else "", "bar"),
                 Span(held_text(memory), "bad" if memory.missing else ""),
-                bytes_text(memory.reads),
-                bytes_text(memory.writes),
-                count_text(memory.cycles) if memory.cycles is not None else "",
+                size(memory.reads),
+                size(memory.writes),
+                count(memory.cycles) if memory.cycles is not None else "",
                 energy_text(memory.pj) if memory.pj is not None else "",
             )
         )
@@ -188,9 +189,9 @@ def _memories(cost: MappingCost) -> Table:
 def _capacity(fact: ModelMapping) -> list[Block]:
     rows: list[tuple[Cell, ...]] = [
         (
-            bytes_text(point.size),
-            bytes_text(point.traffic) if point.traffic is not None else Span("no tile fits", "warning"),
-            bytes_text(point.lower_bound),
+            size(point.size),
+            size(point.traffic) if point.traffic is not None else Span("no tile fits", "warning"),
+            size(point.lower_bound),
         )
         for point in fact.capacity
     ]

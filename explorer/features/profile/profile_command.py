@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.facts import Info, Layer
-    from explorer.facts.profile.comparison import ProfileComparison
     from explorer.facts.profile.profile import Profile, ProfileSeries
     from explorer.facts.roofline import Machine
     from explorer.report.blocks import Block
     from explorer.session import Session
 
 _LIMIT = 10
-"""Number of layers in the table without `--limit`."""
+"""Number of layers in the table without `--top`."""
 
 _OPTIONS = (
     *declared_options(ProfileSpec, "optimize", "threads"),
@@ -52,7 +51,6 @@ _OPTIONS = (
         " `byte-rate`, `limit` (least time), `roof` (least over measured), `memory`",
     ),
     *declared_options(ProfileSpec, "train", "optimizer"),
-    Option("--limit", "how many layers (default 10; JSON and CSV: all)", "N", least=1),
     Option(
         "--trace",
         "a Chrome trace of three runs as they were recorded, which Perfetto opens: groups, layers,\n"
@@ -93,11 +91,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             session.profile(spec, batch=batch, machine=machine, on_progress=progress)
             for batch in args.batch or (None,)
         ]
-        # JSON and CSV list all layers unless `--limit` is passed
-        limit = args.limit if args.json or args.csv else None
         sorted_ = [
-            replace(profile, layers=ordered(profile.layers, args.sort)[:limit], recording=())
-            for profile in profiles
+            replace(profile, layers=ordered(profile.layers, args.sort), recording=()) for profile in profiles
         ]
         fact = series(sorted_) if has_batches else sorted_[0]
         if paths:
@@ -107,7 +102,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
     def blocks(info: Info, fact: Any) -> list[Block]:
         words = present("profile_words", __package__)
-        profiles: list[Block] = getattr(words, name)(info, fact, args.limit or _LIMIT)
+        profiles: list[Block] = getattr(words, name)(info, fact, args.top or _LIMIT)
         return [*profiles, *(line for path in paths for line in present("figures").written(path))]
 
     name = "profiles" if has_batches else "profile"
@@ -182,18 +177,11 @@ def _compare(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) 
             machine=machine,
             on_progress=progress,
         )
-    limit = args.limit if args.json or args.csv else args.limit or _LIMIT
     return Answer(
-        lambda: plain(_with_limit(fact, limit)),
-        lambda: present("profile_comparison_words", __package__).comparison(fact, limit),
+        lambda: plain(fact),
+        lambda: present("profile_comparison_words", __package__).comparison(fact, args.top or _LIMIT),
         "layers",
     )
-
-
-def _with_limit(fact: ProfileComparison, limit: int | None) -> ProfileComparison:
-    from msgspec.structs import replace
-
-    return replace(fact, layers=fact.layers[:limit])
 
 
 def _spec(args: ParsedArgs) -> ProfileSpec:

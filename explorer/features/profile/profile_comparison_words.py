@@ -21,7 +21,7 @@ def comparison(fact: ProfileComparison, limit: int | None) -> list[Block]:
     blocks: list[Block] = [walls(fact), Line(), change_table(layers)]
     if len(largest) > len(layers):
         blocks.append(
-            Line(Span(f"{len(layers):,} of {len(largest):,} rows, those that differ most; --limit", "quiet"))
+            Line(Span(f"{len(layers):,} of {len(largest):,} rows, those that differ most; --top", "quiet"))
         )
     return [*blocks, *notes(fact)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.base.units import bytes_text, many_text, rate_text, seconds_text
+from explorer.base.units import bytes_text, exact_text, many_text, rate_text, seconds_text
 from explorer.facts import Info
 from explorer.facts.profile.profile import LayerTime, ModuleTime, OperatorTime, Profile, ProfileSeries, Spread
 from explorer.report.blocks import (
@@ -50,7 +50,7 @@ def profile_blocks(fact: Profile, limit: int) -> list[Block]:
     if layers:
         blocks += [Line(), layer_table(fact, layers)]
     if timed > len(layers):
-        blocks.append(Line(Span(f"{len(layers):,} of {timed:,} layers; --limit shows more", "quiet")))
+        blocks.append(Line(Span(f"{len(layers):,} of {timed:,} layers; --top shows more", "quiet")))
     return [*blocks, *beside_layers(fact, limit)]
 
 
@@ -240,7 +240,9 @@ def _error(value: float | None) -> Cell:
 
 
 def _rate(value: float | None, unit: str) -> Cell:
-    return "" if value is None else Span(rate_text(value, unit), "figure", value=value)
+    if value is None:
+        return ""
+    return Span(rate_text(value, unit), "figure", f"{value:,.0f} {unit}".strip(), value)
 
 
 def operator_table(fact: Profile) -> Table:
@@ -283,7 +285,7 @@ def _memory(size: int | None) -> Cell:
     if size is None:
         return ""
     text = f"{'-' * (size < 0)}{bytes_text(abs(size))}"
-    return quiet_zero(Span(text, "figure", value=size))
+    return quiet_zero(Span(text, "figure", f"{exact_text(size)} B", size))
 
 
 def _phases(fact: Profile) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.model_answer import change_of
 from explorer.cli.output.progress import ProgressLine
@@ -30,6 +30,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         lambda: plain(fact),
         lambda: present("rewrite_words", __package__).edit(source, fact, change),
+        "steps",
         warning=warning,
     )
 
@@ -48,7 +49,7 @@ COMMAND = Command(
         "--force",
         "--no-verify",
         *OPENING,
-        *PRINTING,
+        *TABLE,
     ),
     (
         "explorer edit model.onnx -o named.onnx --rename input=image --rename /conv1/Conv=stem",

@@ -7,7 +7,7 @@ from explorer.base.exit_codes import IF_PROVED
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
-from explorer.cli.arguments.options import OPENING, PRINTING, PROVED
+from explorer.cli.arguments.options import OPENING, PROVED, TABLE
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.model_answer import proving
 from explorer.cli.output.progress import ProgressLine
@@ -36,6 +36,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         lambda: present("rewrite_words", __package__).fold(
             args.models[0], fact, asked=args.output is not None
         ),
+        csv=lambda: present("rewrite_words", __package__).fold_rows(fact),
         outcome=weakest(verdicts),
     )
 
@@ -50,7 +51,7 @@ COMMAND = Command(
         *PROVED,
         "--input",
         *OPENING,
-        *PRINTING,
+        *TABLE,
     ),
     (
         "explorer fold model.onnx                     (only what would go, and what stays)",

@@ -6,7 +6,7 @@ import explorer
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
-from explorer.cli.arguments.options import OPENING, PRINTING, PROVED
+from explorer.cli.arguments.options import OPENING, PROVED, TABLE
 from explorer.cli.output.answer import Answer, converted
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.conversion import RebatchSpec
@@ -35,7 +35,7 @@ COMMAND = Command(
         *declared_options(RebatchSpec),
         *PROVED,
         *OPENING,
-        *PRINTING,
+        *TABLE,
     ),
     (
         "explorer rebatch model.onnx 8 -o model_8.onnx",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from explorer.base.units import bytes_text, printable, seconds_text
 from explorer.facts import Diff
@@ -72,9 +73,32 @@ def step_blocks(step: FoldStep) -> list[Block]:
     return blocks
 
 
+def _into(node: FoldedNode) -> str:
+    return ", ".join(node.into)
+
+
+def fold_rows(fact: Fold) -> list[dict[str, Any]]:
+    """Return the rows of `--csv`: each folded node with its target, each other one with its reason."""
+    folded = [(step.kind, node) for step in fact.steps for node in step.folded]
+    left = [(step.kind, node) for step in fact.steps for node in step.left]
+    rows: list[dict[str, Any]] = [
+        {
+            "kind": kind,
+            "name": node.name,
+            "op": node.op,
+            "into": _into(node),
+            "op_into": node.op_into,
+        }
+        for kind, node in folded
+    ]
+    for kind, stays in [*left, *(("", node) for node in fact.left)]:
+        rows.append({"kind": kind, "name": stays.name, "op": stays.op, "stays_because": stays.reason})
+    return rows
+
+
 def _folded_table(step: FoldStep) -> Table:
     def into(node: FoldedNode) -> str:
-        return ", ".join(node.into) or _PLAIN.get(step.kind, "")
+        return _into(node) or _PLAIN.get(step.kind, "")
 
     rows: list[tuple[Cell, ...]] = []
     for group in alike(step.folded, lambda node: (node.op, node.op_into)):

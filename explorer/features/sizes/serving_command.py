@@ -62,13 +62,11 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.plot is not None:
         with atomic_write(args.plot, overwrite=args.force) as temporary:
             plots().write("serving", *answers[0][:2], temporary)
-    has_several_models = args.csv and len(answers) > 1
     return Answer(
-        lambda: (
-            document().serving_times(answers) if has_several_models else document().serving(answers, tool())
-        ),
+        lambda: document().serving(answers, tool()),
         lambda: present("serving_words", __package__).serving([(info, fact) for info, fact, _ in answers]),
         "times",
+        csv=None if len(answers) == 1 else lambda: document().serving_times(answers),
     )
 
 

@@ -7,7 +7,7 @@ from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DIFFERENT, DONE, IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
-from explorer.cli.arguments.options import OPENING, PRINTING, TABLE, Option
+from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.records import each_machine
 from explorer.cli.output.answer import Answer, plain, plots, present
 from explorer.cli.output.model_answer import about
@@ -144,6 +144,7 @@ def _run_extract(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         lambda: plain(fact),
         lambda: present("split_words", __package__).extraction(args.models[0], fact),
+        "compared",
         outcome="done" if fact.output else "different",
     )
 
@@ -157,7 +158,7 @@ EXTRACT = Command(
         *declared_options(PartSpec),
         *("--force", "--no-verify", "--seed"),
         *OPENING,
-        *PRINTING,
+        *TABLE,
     ),
     (
         "explorer extract model.onnx --layer 'layer2.0*' -o block.onnx",
@@ -191,7 +192,9 @@ def _run_pipeline(args: ParsedArgs, progress: ProgressLine) -> Answer:
         on_progress=progress,
     )
     return Answer(
-        lambda: plain(fact), lambda: present("split_words", __package__).pipeline(args.models[0], fact)
+        lambda: plain(fact),
+        lambda: present("split_words", __package__).pipeline(args.models[0], fact),
+        "stages",
     )
 
 
@@ -212,7 +215,7 @@ PIPELINE = Command(
         Option("--output", ".npz file for the outputs", "FILE.npz", short="-o"),
         "--force",
         "--memory",
-        *PRINTING,
+        *TABLE,
     ),
     (
         "explorer pipeline stages/",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from explorer.base.units import bytes_text, edges_text, printable, sizes_text
+from explorer.base.units import edges_text, printable, sizes_text
 from explorer.base.verdicts import VERDICTS, VerdictKind
 from explorer.facts.comparison import FigureTable
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
@@ -120,7 +120,10 @@ _COLUMNS: tuple[SweepColumn, ...] = (
     (Column("groups", drop=8), lambda row: Span(row.grouped, "quiet")),
     *_TILING[2:],
     (Column("traffic", "right"), lambda row: size(row.traffic, row.sign)),
-    (Column("buffer", "right"), lambda row: Span(bytes_text(row.buffer), "bad" if row.fits is False else "")),
+    (
+        Column("buffer", "right"),
+        lambda row: size(row.buffer)._replace(role="bad" if row.fits is False else ""),
+    ),
     (Column("cycles", "right"), lambda row: count(row.cycles, row.sign)),
     (Column("time", "right", drop=4), lambda row: seconds(row.seconds, row.sign)),
     (Column("proof", drop=3), _proof),

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from explorer.base.units import (
     bytes_text,
-    count_text,
     edges_text,
     exact_text,
     percent_text,
@@ -34,7 +33,15 @@ from explorer.report.blocks import (
     Table,
     table_of,
 )
-from explorer.report.present.figures import bytes_field, count_field, seconds, share_text, utilization
+from explorer.report.present.figures import (
+    bytes_field,
+    count,
+    count_field,
+    seconds,
+    share_text,
+    size,
+    utilization,
+)
 from explorer.report.present.look.info import title
 from explorer.report.present.measure.machine_words import hardware_text
 from explorer.report.present.row_groups import alike, and_more
@@ -195,7 +202,7 @@ def by_order(fact: PlanCost) -> tuple[Line, Table]:
         (
             Span(total.order, "strong" if total.order == fact.order else ""),
             Span(ORDERS.get(total.order, "each matmul's own"), "quiet"),
-            Span(f"{fact.sign}{bytes_text(total.traffic)}", "good" if total.traffic == least else ""),
+            size(total.traffic, fact.sign)._replace(role="good" if total.traffic == least else ""),
             f"{total.traffic / least:,.2f} x" if least else "",
             _intensity(total.intensity),
             _cycles(total.cycles, fact.sign),
@@ -261,13 +268,13 @@ def _site_columns(fact: PlanCost) -> Sequence[tuple[Column, Callable[[SiteCost],
         (Column("utilization", "right", drop=2), lambda site: percent_text(site.utilisation, 1)),
         (Column("padding", "right", drop=7), lambda site: percent_text(site.padded_share, 1)),
         (Column("order"), lambda site: site.order),
-        (Column("no reuse", "right", drop=6), lambda site: bytes_text(site.traffic_without_reuse)),
-        (Column("traffic", "right"), lambda site: bytes_text(site.chosen.traffic)),
+        (Column("no reuse", "right", drop=6), lambda site: size(site.traffic_without_reuse)),
+        (Column("traffic", "right"), lambda site: size(site.chosen.traffic)),
         (Column("x lower bound", "right", drop=1), lambda site: f"{site.ratio:,.2f}"),
         (Column("FLOPs/byte", "right", drop=8), lambda site: _intensity(site.chosen.intensity)),
         (
             Column("buffer", "right", drop=4),
-            lambda site: Span(bytes_text(site.buffer), "bad" if site.fits is False else ""),
+            lambda site: size(site.buffer)._replace(role="bad" if site.fits is False else ""),
         ),
         (cycles, lambda site: _cycles(site.chosen.cycles)),
         (time, lambda site: _time(site.chosen.seconds)),
@@ -278,8 +285,8 @@ def _site_columns(fact: PlanCost) -> Sequence[tuple[Column, Callable[[SiteCost],
     )
 
 
-def _cycles(value: int | None, sign: str = "") -> str:
-    return "" if value is None else f"{sign}{count_text(value)}"
+def _cycles(value: int | None, sign: str = "") -> Span:
+    return Span("") if value is None else count(value, sign)
 
 
 def _time(value: float | None, sign: str = "") -> str:
@@ -301,10 +308,13 @@ def systolic(fact: PlanCost) -> tuple[Line, Table]:
                 Column("time" if timed and machine.clock is not None else "", "right"),
                 lambda row: _time(row.seconds, fact.sign),
             ),
-            (Column("in one go", "right", drop=1), lambda row: Span(_cycles(row.whole, fact.sign), "quiet")),
+            (
+                Column("in one go", "right", drop=1),
+                lambda row: _cycles(row.whole, fact.sign)._replace(role="quiet"),
+            ),
             (
                 Column("as SCALE-Sim 3", "right", drop=2),
-                lambda row: Span(_cycles(row.scalesim, fact.sign), "quiet"),
+                lambda row: _cycles(row.scalesim, fact.sign)._replace(role="quiet"),
             ),
         ),
     )
@@ -333,11 +343,11 @@ def _orders(site: SiteCost) -> Table:
     columns: list[tuple[Column, Callable[[OrderCost], Cell]]] = [
         (Column("order"), lambda order: Span(order.order, "strong" if order.order == site.order else "")),
         (Column("stationary", drop=5), lambda order: Span(order.dataflow, "quiet")),
-        (Column("reads of A", "right", drop=1), lambda order: bytes_text(order.a_bytes)),
-        (Column("of B", "right", drop=2), lambda order: bytes_text(order.b_bytes)),
-        (Column("of C", "right", drop=3), lambda order: bytes_text(order.c_read_bytes)),
-        (Column("writes of C", "right", drop=4), lambda order: bytes_text(order.c_write_bytes)),
-        (Column("traffic", "right"), lambda order: Span(bytes_text(order.traffic), "strong")),
+        (Column("reads of A", "right", drop=1), lambda order: size(order.a_bytes)),
+        (Column("of B", "right", drop=2), lambda order: size(order.b_bytes)),
+        (Column("of C", "right", drop=3), lambda order: size(order.c_read_bytes)),
+        (Column("writes of C", "right", drop=4), lambda order: size(order.c_write_bytes)),
+        (Column("traffic", "right"), lambda order: size(order.traffic)._replace(role="strong")),
         (Column("FLOPs/byte", "right", drop=6), lambda order: _intensity(order.intensity)),
         (Column("cycles", "right"), lambda order: _cycles(order.cycles)),
         (Column("limit", drop=7), lambda order: Span(order.bound, _BOUND[order.bound])),

@@ -7,7 +7,7 @@ from explorer.base.errors import Misuse
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
-from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, Option
+from explorer.cli.arguments.options import OPENING, PROVED, TABLE, Option
 from explorer.cli.arguments.quantize_options import FIRST
 from explorer.cli.arguments.records import first_quantized, tile_spec
 from explorer.cli.output.answer import Answer, document, present, tool
@@ -70,6 +70,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         lambda: present("tile_words", __package__).tile(
             result, source, change, opening_words(args.opening), quantization
         ),
+        "plan.sites",
         warning="; ".join(filter(None, (fixed, idle, warning))),
         outcome=_outcome(result),
     )
@@ -113,6 +114,7 @@ def _tile_module(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         lambda: document().tile(result, model, tool(), None),
         lambda: present("tile_words", __package__).tile(result, source, None, opening_words(args.opening)),
+        "plan.sites",
         outcome=_outcome(result),
     )
 
@@ -142,7 +144,7 @@ COMMAND = Command(
         *PROVED,
         "--input",
         *OPENING,
-        *PRINTING,
+        *TABLE,
     ),
     (
         "explorer tile alexnet                                          (only the plan)",

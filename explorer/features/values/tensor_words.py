@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from typing import Any
 
 from explorer.base.units import exact_text, shape_text
-from explorer.facts import TensorInfo
+from explorer.facts import TensorInfo, to_json
 from explorer.facts.values import HeatMap, Outlier, TensorValues, ValuesBefore
 from explorer.features.values.weights_words import figures
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Heading, Line, Paragraph, Span, Table
@@ -44,6 +45,24 @@ def tensor_values(fact: TensorValues) -> list[Block]:
     if fact.output:
         blocks += [Line(), Line((Span("numbers written to  ", "quiet"), Span(fact.output, "strong")))]
     return blocks
+
+
+def number_rows(fact: TensorValues) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `--csv`: each listed number with its indices."""
+    columns: dict[str, Sequence[Any] | None] = {
+        "value": fact.values,
+        "code": fact.codes,
+        "scale": fact.scales,
+        "zero_point": fact.zero_points,
+        "offset": fact.offsets,
+    }
+    if fact.before is not None:
+        columns |= {"before": fact.before.values, "difference": fact.before.differences}
+    for position, place in enumerate(product(*fact.indices)):
+        row: dict[str, Any] = {f"axis_{axis}": index for axis, index in enumerate(place)}
+        yield row | {
+            name: to_json(numbers[position]) for name, numbers in columns.items() if numbers is not None
+        }
 
 
 def tensor_head(tensor: TensorInfo, layer: str, role: str, source: str, notes: Sequence[str]) -> list[Block]:

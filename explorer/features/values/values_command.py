@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
 
@@ -66,15 +66,22 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
                 **shared,
             )
         )
-    subject = "heat_map" if drawn else "tensor_values"
-    return Answer(lambda: plain(fact), lambda: getattr(present("tensor_words", __package__), subject)(fact))
+    words = present("tensor_words", __package__)
+    if drawn:
+        return Answer(lambda: plain(fact), lambda: words.heat_map(fact), "outliers")
+    return Answer(
+        lambda: plain(fact),
+        lambda: words.tensor_values(fact),
+        "values",
+        csv=lambda: words.number_rows(fact),
+    )
 
 
 COMMAND = Command(
     "values",
     "print the numbers of one weight or layer output",
     ("MODEL", "NAME"),
-    (*_OWN, "--input", "--seed", "--output", "--force", *OPENING, *PRINTING),
+    (*_OWN, "--input", "--seed", "--output", "--force", *OPENING, *TABLE),
     (
         "explorer values model.onnx fc1.weight --slice '0:4, :8'",
         "explorer values model.gguf token_embd.weight --slice '[100, :16]'",

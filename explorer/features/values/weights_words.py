@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from explorer.base.units import bytes_text, exact_text, seconds_text, shape_text
+from explorer.base.units import exact_text, seconds_text, shape_text
 from explorer.facts import Info
 from explorer.facts.values import Activations, Histogram, StatisticsRow, TensorStats, Weights
 from explorer.report.blocks import (
@@ -21,6 +21,7 @@ from explorer.report.blocks import (
     Table,
     table_of,
 )
+from explorer.report.present.figures import size
 from explorer.report.present.look.info import title
 from explorer.settings.statistics import COUNTS
 
@@ -177,7 +178,7 @@ def _tensors(tensors: Sequence[TensorStats], noun: str) -> list[Block]:
             (Column("layer", shrink=True, drop=7), lambda stats: _owner(stats.layer, stats.tensor.name)),
             (Column("dtype", drop=6), lambda stats: Span(stats.tensor.dtype or "?", "quiet")),
             (Column("shape", drop=5), lambda stats: shape_text(stats.tensor.shape)),
-            (Column("bytes", "right", drop=8), lambda stats: bytes_text(stats.bytes)),
+            (Column("bytes", "right", drop=8), lambda stats: size(stats.bytes)),
             (Column("min", "right"), lambda stats: _number(stats.minimum)),
             (Column("max", "right"), lambda stats: _number(stats.maximum)),
             (Column("mean", "right"), lambda stats: _number(stats.mean)),

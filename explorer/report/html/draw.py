@@ -66,12 +66,17 @@ def markdown(title: str, sections: Sections, info: Info | None, tool: str) -> st
     return "\n".join([*lines, f"Made by {tool}. Counts are SI, bytes are IEC.", ""])
 
 
-def markdown_text(blocks: Sequence[Block]) -> str:
-    """Return blocks without charts as Markdown, the output of `--markdown`."""
-    return "\n".join(_markdown_lines(blocks, None, "")).rstrip() + "\n"
+def markdown_text(blocks: Sequence[Block], *, exact: bool = False) -> str:
+    """Return blocks without charts as Markdown, the output of `--markdown`.
+
+    Args:
+        blocks: Blocks in display order.
+        exact: Whether numbers are written out instead of rounded.
+    """
+    return "\n".join(_markdown_lines(blocks, None, "", exact)).rstrip() + "\n"
 
 
-def _markdown_lines(blocks: Iterable[Block], info: Info | None, name: str) -> list[str]:
+def _markdown_lines(blocks: Iterable[Block], info: Info | None, name: str, exact: bool = False) -> list[str]:
     """Return lines of Markdown, with a blank line after each part."""
     lines: list[str] = []
     for part in _parts(blocks, info):
@@ -85,7 +90,7 @@ def _markdown_lines(blocks: Iterable[Block], info: Info | None, name: str) -> li
         if part.columns:
             lines += [_row(column.title for column in part.columns)]
             lines += [_row("---:" if column.align == "right" else "---" for column in part.columns)]
-            lines += [_row(_keep_indent(_plain(cell)) for cell in row) for row in part.rows]
+            lines += [_row(_keep_indent(_plain(cell, exact)) for cell in row) for row in part.rows]
             lines.append("")
     return lines
 
@@ -136,8 +141,8 @@ def _spans(cell: Cell) -> list[Span]:
     return [cell] if isinstance(cell, Span) else [span for part in cell for span in _spans(part)]
 
 
-def _plain(spans: Iterable[Span]) -> str:
-    return "".join(span.text for span in spans)
+def _plain(spans: Iterable[Span], exact: bool = False) -> str:
+    return "".join(span.exact if exact and span.exact else span.text for span in spans)
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -39,6 +39,7 @@ from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.graph.fx import FxGraph
 from explorer.facts.graph.module_code import ModuleCode
+from explorer.facts.graph.nodes import NodeTable
 from explorer.facts.mapping import MappingCost, MemoryMachine, ModelMapping, Objective, SiteMapping
 from explorer.facts.memory import Memory
 from explorer.facts.profile.comparison import ProfileComparison
@@ -888,6 +889,18 @@ class PublicMethods:
 
     def module_code(self, module: str | Natural = "", *, ssa: bool = False) -> ModuleCode:
         """Return the code of a module of a TorchScript file, or its graph in SSA form."""
+        raise NotImplementedError
+
+    def nodes(
+        self,
+        layers: Sequence[str] = (),
+        *,
+        kinds: Sequence[str] = (),
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> NodeTable:
+        """List the nodes of an ONNX file with all attributes, and with every tensor that they read and write."""
         raise NotImplementedError
 
     def size_names(self, index: int | None = None) -> dict[str, int | None]:

@@ -46,7 +46,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> st
 def test_the_text_names_the_layer_and_shows_how_the_error_grows(
     sample: Sample, spoiled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = run(capsys, "blame", sample("lenet"), spoiled, "--limit", 4, code=1)
+    text = run(capsys, "blame", sample("lenet"), spoiled, "--top", 4, code=1)
     assert "DEPARTS" in text
     assert "departs first in Gemm '/fc1/Gemm'" in text
     assert "error growth" in text

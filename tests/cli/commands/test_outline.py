@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import shutil
@@ -362,3 +364,20 @@ def test_code_of_no_module_is_refused(
 def test_code_of_a_format_without_code_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["outline", "sample_models/lenet.onnx", "--code"]) == 2
     assert "only a TorchScript file contains code" in capsys.readouterr().err
+
+
+def test_the_rows_can_be_had_as_csv_shortened_and_exact(
+    sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(sample("lenet"))
+    assert main.main(["outline", path, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert main.main(["outline", path, "--csv", "--top", "14"]) == 0
+    records = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [record["path"] for record in records] == [row["path"] for row in rows[:14]]
+    assert main.main(["outline", path, "--top", "2", "--exact"]) == 0
+    text = capsys.readouterr().out
+    assert f"2 of {len(rows)} rows; --top shows more" in text
+    assert f"{sum(row['bytes'] is not None for row in rows)} tensors" in text
+    assert main.main(["outline", path, "--exact"]) == 0
+    assert "192,000" in capsys.readouterr().out

@@ -30,13 +30,13 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 def test_the_text_has_the_wall_time_the_layers_and_what_is_no_layer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    text = said(capsys, LENET, *FEW, "--limit", "3", "--optimize", "none")
+    text = said(capsys, LENET, *FEW, "--top", "3", "--optimize", "none")
     lines = [line.strip() for line in text.splitlines()]
     for head in ("Wall time", "Runtime overhead", "Profiler's cost", "Runs on"):
         assert any(line.startswith(head) for line in lines), head
     (cost,) = [line for line in lines if line.startswith("Profiler's cost")]
     assert re.search(r"on a run, [+-]\d+ % on all: \d+ of \d+ were under it;", cost)
-    assert "3 of 12 layers; --limit shows more" in lines
+    assert "3 of 12 layers; --top shows more" in lines
     assert "optimize none" in text
     assert ("and what other work took" in text) == ("Loaded machine" in text)
 
@@ -69,7 +69,7 @@ def test_json_has_the_keys_of_the_contract_and_all_layers(capsys: pytest.Capture
 
 
 def test_csv_has_a_row_a_layer_with_the_largest_first(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = list(csv.DictReader(io.StringIO(said(capsys, LENET, *FEW, "--csv", "--limit", "4"))))
+    rows = list(csv.DictReader(io.StringIO(said(capsys, LENET, *FEW, "--csv", "--top", "4"))))
     shares = [float(row["share"]) for row in rows]
     assert len(rows) == 4
     assert shares == sorted(shares, reverse=True)
@@ -91,7 +91,7 @@ def test_several_batches_are_several_profiles(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.slow
 def test_two_models_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    told = json.loads(said(capsys, LENET, LENET, *FEW, "--json", "--limit", "2"))
+    told = json.loads(said(capsys, LENET, LENET, *FEW, "--json", "--top", "2"))
     assert told["difference"] == told["after"]["wall_seconds"] - told["before"]["wall_seconds"]
     assert len(told["layers"]) == 2
     assert {"path", "before", "after", "difference", "significant", "status"} <= told["layers"][0].keys()

@@ -1,18 +1,29 @@
-"""`explorer schema`: the JSON Schema of each verb matches its answers, and no key changes unnoticed."""
+"""`explorer schema`: the JSON Schema of each verb matches its answers, and no key changes unnoticed.
+
+The same answers show that each verb that prints a table offers it as CSV, shortened, and with all digits.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
 import shutil
 from pathlib import Path
 
 import jsonschema
 import pytest
 
+from explorer.cli.arguments.command import ParsedArgs
 from explorer.cli.commands import VERBS
 from explorer.cli.main import main
+from explorer.cli.output.answer import Answer
+from explorer.cli.output.printing import print_answer
+from explorer.report.blocks import Table, first_rows
 from explorer.report.document_schema import json_schema
 from explorer.report.document_types import DOCUMENTS, FORMS
+from explorer.report.layout import cell_pieces
 from tests import documents, manual
 from tests.engine.formats.transformers import folders
 
@@ -22,6 +33,7 @@ COMMANDS = [
     "layers lenet.onnx --columns macs,read --filter op:Conv",
     "layers lenet.onnx --layer conv1",
     "ops lenet.onnx",
+    "nodes lenet.onnx",
     "memory lenet.onnx",
     "roofline lenet.onnx --machine a100",
     "sizes bert_tiny.onnx --over sequence=8:16 --dim batch=1",
@@ -121,18 +133,59 @@ def test_each_verb_with_json_has_a_schema_and_a_command_here() -> None:
     assert commands == verbs - ELSEWHERE
 
 
+TABLE = {"--csv", "--top", "--exact"}
+"""Options of each command that prints a table."""
+
+ROUNDED = re.compile(r"(?:[<>]= |~ )?[\d,.]+ (?:[kMGT]|[KMGT]iB)")
+
+
+def check_table(verb: str, answer: Answer, args: ParsedArgs, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that a table can be had as CSV, shortened, and with all digits."""
+    args.json = args.quiet = False
+    blocks = answer.page()
+    takes_table = set(VERBS[verb].options) >= TABLE
+    tables = [block for block in blocks if isinstance(block, Table)]
+    assert takes_table or not tables
+    if not takes_table or not (answer.rows or answer.csv):
+        return
+    args.csv = True
+    if answer.pieces is not None:
+        return  # such an answer can be printed once only; test_outline.py tests its table
+    print_answer(answer, args)
+    head, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert head
+    assert {len(row) for row in rows} <= {len(head)}
+    args.top = 1
+    print_answer(answer, args)
+    assert list(csv.reader(io.StringIO(capsys.readouterr().out))) == [head, *rows[:1]]
+    titled = [table for table in tables if any(column.title for column in table.columns)]
+    shortened = [block for block in first_rows(blocks, 1) if isinstance(block, Table) and block.rows]
+    assert all(len(table.rows) == 1 for table in shortened if any(column.title for column in table.columns))
+    cells = [cell for table in titled for row in table.rows for cell in row]
+    texts = ["".join(text for text, _ in cell_pieces(cell, exact=True)) for cell in cells]
+    assert [text for text in texts if ROUNDED.fullmatch(text.strip())] == []
+
+
 @pytest.mark.parametrize("words", COMMANDS)
 def test_the_answer_of_each_verb_matches_its_schema(
-    words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    words: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    answers: list[tuple[Answer, ParsedArgs]] = []
+
+    def keep(answer: Answer, args: ParsedArgs) -> None:
+        answers.append((answer, args))
+        print_answer(answer, args)
+
     if "stages" in words.split()[:2]:
         assert main(["split", "lenet.onnx", "-n", "2", "-o", "stages", "--quiet"]) == 0
     if "llama" in words:
         folders.folder(folder / "llama", LLAMA, folders.llama(2, 64, 96, 128, 32))
     capsys.readouterr()
+    monkeypatch.setattr("explorer.cli.main.print_answer", keep)
     assert main([*words.split(), "--json", "--quiet"]) in (0, 1)
-    answer = json.loads(capsys.readouterr().out)
-    jsonschema.validate(answer, documents.schema(words.split()[0]))
+    verb = words.split()[0]
+    jsonschema.validate(json.loads(capsys.readouterr().out), documents.schema(verb))
+    check_table(verb, *answers[0], capsys)
 
 
 def test_schema_prints_a_schema_that_allows_new_keys(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING
+from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    return about(args, progress, lambda session, info: (info,), "info", "look.info")
+    return about(args, progress, lambda session, info: (info,), "info", "look.info", "totals")
 
 
 COMMAND = Command(
     "info",
     "print totals: parameters, MACs, activation memory, bytes moved",
     ("MODEL",),
-    (*OPENING, *PRINTING),
+    (*OPENING, *TABLE),
     (
         "explorer info resnet18",
         "explorer info model.onnx --dim batch=8 --dim sequence=128",

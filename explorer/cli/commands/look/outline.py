@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer.report.outline_words as report
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import PRINTING, Option
+from explorer.cli.arguments.options import TABLE, Option
 from explorer.cli.output.answer import Answer, head
 from explorer.session import headers
 
@@ -23,10 +23,16 @@ def answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
         headers.code(args.models[0], args.layer or "") if wants_code else headers.outline(args.models[0])
     )
     if args.json:
-        return Answer(pieces=lambda: report.as_json(outline, head()))
+        return Answer(
+            pieces=lambda: report.as_json(outline, head(), args.top), csv=lambda: report.records(outline)
+        )
     if wants_code:
+        args.refuse(("csv", "top", "exact"), "code is no table", "leave --code out")
         return Answer(pieces=lambda: report.code_text(outline))
-    return Answer(pieces=lambda: report.as_text(outline))
+    return Answer(
+        pieces=lambda: report.as_text(outline, top=args.top, exact=args.exact),
+        csv=lambda: report.records(outline),
+    )
 
 
 COMMAND = Command(
@@ -37,7 +43,7 @@ COMMAND = Command(
         Option("--code", "the code of a TorchScript module, as the file contains it; nothing in it runs"),
         Option("--layer", "with --code: the module, such as features.0 (default: the whole model)", "PATH"),
         "--memory",
-        *PRINTING,
+        *TABLE,
     ),
     (
         "explorer outline model.onnx",

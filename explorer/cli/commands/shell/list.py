@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import PRINTING
+from explorer.cli.arguments.options import TABLE
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
 
@@ -22,7 +22,7 @@ COMMAND = Command(
     "list",
     "list the models in a folder: format, size, parameters, stored types",
     ("[FOLDER]",),
-    ("--csv", *PRINTING),
+    TABLE,
     ("explorer list models/", "explorer list models/ --json", "explorer list"),
     _run,
     usage="list FOLDER",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from explorer.base.units import bytes_text, printable, seconds_text
+from explorer.facts import to_json
 from explorer.facts.conversion import Conversion, StoredEvidence
 from explorer.report.blocks import Block, Column, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.compare.verify import evidence
@@ -40,6 +43,16 @@ def conversion(fact: Conversion) -> list[Block]:
             Paragraph("no file written; --no-verify writes it without the comparison", "bad"),
         ]
     return [*blocks, *written(fact.output, bytes_text(fact.file_bytes), seconds_text(fact.seconds))]
+
+
+def compared_rows(fact: Conversion) -> list[dict[str, Any]]:
+    """Return the rows of `--csv`: the evidence per output, or the tensors that differ or are missing."""
+    if fact.verification is not None:
+        return [to_json(output) for output in fact.verification.outputs]
+    differing = fact.unknown if fact.stored is None else fact.stored.differing
+    if differing:
+        return [{"name": name, "reason": reason} for name, reason in differing]
+    return [to_json(output) for output in fact.outputs]
 
 
 def _unknown(fact: Conversion) -> list[Block]:

@@ -178,7 +178,7 @@ def costs(fact: Diff | TreeDiff, *, brief: bool = False) -> Table:
         signs = ["" if name in _STORED else side.sign for side in (before, after)]
         # the difference of two bounds is unknown
         delta = Span("?", "warning") if any(signs) else _delta(*sides, text, brief=brief)
-        figure = (size if text is bytes_text else count) if brief else partial(_figure, text)
+        figure = size if text is bytes_text else count if brief else partial(_figure, text)
         figures: list[Cell] = list(map(figure, sides, signs))
         rows.append((Span(short if brief else label, "quiet"), *figures, delta))
     change = Column("change" if brief else "")
@@ -227,7 +227,8 @@ def _delta(old: int | None, new: int | None, text: Callable[[int], str], *, brie
     if brief and share:
         return Span(share, "warning")
     sign = "+" if new > old else "-"
-    return f"{sign}{text(abs(new - old))}{f'  ({share})' if share else ''}"
+    exact = f"{sign}{exact_text(abs(new - old))}"
+    return Span(f"{sign}{text(abs(new - old))}", exact=exact), f"  ({share})" if share else ""
 
 
 def doubts(fact: Diff | TreeDiff) -> list[Block]:

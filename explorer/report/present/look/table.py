@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from explorer.base.units import MACS, bytes_text, count_text, exact_text, shape_text
+from explorer.base.units import MACS, bytes_text, exact_text, shape_text
 from explorer.facts import Analysis, Info, Layer, LayerTable, Totals, whole_model
 from explorer.report.blocks import (
     Block,
@@ -197,13 +197,14 @@ class _TableBuilder:
 
 
 def _strong(column: LayerColumn, value: Any, sign: str) -> Span:
-    texts = {"count": count_text, "bytes": bytes_text}
-    text = (
-        texts[column.unit](round(value))
-        if column.unit in texts and value is not None
-        else in_unit(column.unit, value).text
+    figures = {"count": count, "bytes": size}
+    figure = (
+        figures[column.unit](round(value))
+        if column.unit in figures and value is not None
+        else in_unit(column.unit, value)
     )
-    return Span(sign + text, "strong", value=value)
+    exact = sign + figure.exact if figure.exact else ""
+    return Span(sign + figure.text, "strong", exact, value)
 
 
 def _table_notes(totals: Totals, columns: Sequence[LayerColumn], *, narrowed: bool = False) -> list[Block]:

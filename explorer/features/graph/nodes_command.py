@@ -1,0 +1,41 @@
+"""`explorer nodes`: lists the nodes of an ONNX file with their attributes and tensors."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, TABLE
+from explorer.cli.output.answer import Answer, present
+from explorer.cli.output.model_answer import about
+from explorer.cli.output.progress import ProgressLine
+
+
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    return about(
+        args,
+        progress,
+        lambda session, info: (info, session.nodes(args.layer, kinds=args.op, on_progress=progress)),
+        "nodes",
+        "nodes_words",
+        "nodes",
+        package=__package__,
+        csv=lambda info, fact: present("nodes_words", __package__).csv_rows(fact),
+    )
+
+
+COMMAND = Command(
+    "nodes",
+    "print nodes with attributes, and shape and size of each tensor",
+    ("MODEL",),
+    ("--layer", "--op", *OPENING, *TABLE),
+    (
+        "explorer nodes model.onnx",
+        "explorer nodes model.onnx --layer '*classifier*'",
+        "explorer nodes model.onnx --op Conv --csv",
+    ),
+    _run,
+    usage="nodes MODEL",
+    manual="each node of an ONNX file: all attributes, inputs and outputs, the shape, elements and bytes of"
+    " every tensor, the values of small stored tensors; and the version and description in the file."
+    " `--csv` prints a row for each tensor of each node",
+    group="look",
+)
