@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from explorer.base.units import bytes_text, count_text, sizes_text
+from explorer.base.units import bytes_text, count_text, many_text, sizes_text
 from explorer.features.mapping.nest_words import (
     NestRow,
     cost_table,
@@ -20,11 +20,11 @@ from explorer.report.blocks import Axis, Dot, Fields, Role, Scatter
 from explorer.report.present.figures import share_text
 from explorer.report.scatter import scatter_lines
 from explorer.tui.text.drawing import cell_line, draw
-from explorer.tui.text.lines import BLANK, Line, bar, cut, fit, line_width, middle, safe
+from explorer.tui.text.lines import BLANK, Line, bar, cut, fit, flow, line_width, middle, safe
 
 if TYPE_CHECKING:
     from explorer.facts import SitePlan
-    from explorer.facts.mapping import MappingCost, MappingSearch, MemoryMachine
+    from explorer.facts.mapping import MachineMemory, MappingCost, MappingSearch, MemoryCost, MemoryMachine
 
 _STEPS = 40
 """Minimum width in cells of the nest for the step of each loop."""
@@ -60,7 +60,7 @@ def title_lines(
 def search_state(search: MappingSearch, *, is_edited: bool) -> str:
     """Describe the origin of a mapping in a few words."""
     kind = "the optimum" if search.exact else "best found"
-    return f"edited; b takes {kind}" if is_edited else f"{kind} of {count_text(search.count)} mappings"
+    return "edited; b takes the best back" if is_edited else f"{kind} of {count_text(search.count)} mappings"
 
 
 def nest_line(rows: Sequence[NestRow], index: int, width: int) -> Line:
@@ -108,13 +108,14 @@ def memory_lines(machine: MemoryMachine, cost: MappingCost, width: int, height: 
         height: Height in lines. With enough of it, the tiles of each operand are listed.
     """
     pairs = list(zip(machine.memories[1:], cost.memories[1:], strict=True))
-    with_tiles = height >= 4 * len(pairs)
-    with_gaps = height >= 5 * len(pairs)
+    with_tiles = height >= 5 * len(pairs)
+    with_gaps = height >= 6 * len(pairs)
     lines: list[Line] = []
     for memory, use in pairs:
         held = held_text(use) if not use.missing else f"{bytes_text(use.held)} of {bytes_text(use.size)}"
         cores = f" x {memory.cores:,}" if memory.cores > 1 else ""
-        name: Line = ((f" {safe(memory.name)}{cores}", "strong"), (f"  {' '.join(memory.holds)}", "dim"))
+        operands = "" if with_tiles else f"  {' '.join(memory.holds)}"
+        name: Line = ((f" {safe(memory.name)}{cores}", "strong"), (operands, "dim"))
         gap = width - line_width(name) - len(held) - 1
         lines.append(cut((*name, (" " * max(gap, 1), "text"), (held, "number")), width))
         if use.size:
@@ -126,15 +127,21 @@ def memory_lines(machine: MemoryMachine, cost: MappingCost, width: int, height: 
         if use.missing:
             lines.append(cut(((f" {use.missing:,} bytes missing", "bad"),), width))
         if with_tiles:
-            tiles = [
-                f"{name} {bytes_text(size)}{f' x {buffers}' if buffers > 1 else ''}"
-                for name, size in use.tiles.items()
-                if (buffers := getattr(memory.buffers, name))
-            ]
-            lines.append(cut(((f" {'  '.join(tiles)}", "dim"),), width))
+            lines += flow(_tile_pieces(memory, use), width)
         if with_gaps:
             lines.append(BLANK)
     return lines
+
+
+def _tile_pieces(memory: MachineMemory, use: MemoryCost) -> list[Line]:
+    """Write the bytes of one tile of each operand, and the number of its buffers."""
+    pieces: list[Line] = []
+    for operand, size in use.tiles.items():
+        buffers = getattr(memory.buffers, operand)
+        if buffers:
+            count = f" x {buffers}" if buffers > 1 else ""
+            pieces.append(((f"{operand} {bytes_text(size)}{count}", "dim"),))
+    return pieces
 
 
 def total_lines(
@@ -192,6 +199,7 @@ def front_plot(
     across = Axis("bytes held", lambda value: bytes_text(round(value)))
     plot = Scatter("front", across, upwards, dots, legend)
     lines = [cut(cell_line(spans), width) for spans in scatter_lines(plot, width, max(height - 2, 0))]
-    position = f"{at + 1:,} of {len(front):,}" if at >= 0 else f"{len(front):,} mappings"
+    position = f"{at + 1:,} of {len(front):,}" if at >= 0 else f"{many_text(len(front), 'mapping')}"
     energy = f", {energy_text(current.pj)}" if current is not None and current.pj is not None else ""
-    return [*lines, cut(((f" {position}{energy}", "text"), ("  [ ] walk along it", "dim")), width)]
+    keys = "  [ ] walk along it" if len(front) > 1 else ""
+    return [*lines, cut(((f" {position}{energy}", "text"), (keys, "dim")), width)]

@@ -90,6 +90,10 @@ MAPPING_KEYS = key_group(
 # fmt: on
 _BESIDE, _TALL = 76, 20
 """Minimum screen width in cells and height in lines for the memories beside the nest."""
+_MEMORIES = 24
+"""Maximum height in lines of the memories, so that the front has room below them."""
+_FRONT, _FRONT_LEAST = 18, 12
+"""Maximum and minimum height in lines of the front below the memories."""
 _OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 _Pane = Literal["nest", "figures", "front"]
 """What a pane shows: the nest, with the memories beside it if there is room; the figures; the front."""
@@ -261,7 +265,12 @@ class MappingView(SubScreen[None]):
             return ()
         if not self._is_beside:
             return figure_lines(self._machine, self._cost, width, self._exact, occupancies=True)
-        return memory_lines(self._machine, self._cost, width, height)
+        lines = memory_lines(self._machine, self._cost, width, min(height, _MEMORIES))
+        room = min(height - len(lines), _FRONT)
+        front = () if self._search is None else self._search.front
+        if len(front) > 1 and room >= _FRONT_LEAST:
+            lines += front_plot(front, self._front_index, self._cost, width, room)
+        return lines
 
     def _cost_lines(self, width: int) -> Sequence[Line]:
         if self._cost is None or self._machine is None:
@@ -580,8 +589,10 @@ class MappingView(SubScreen[None]):
             self._reorder(row.level + 1, step)
         else:
             edited = resize(mapping, row.level, row.axis, step, machine.unit)
-            is_array = row.level == len(mapping.levels) - 1
-            reason = "the tile of the array is the unit of the machine" if is_array else "no further tile"
+            if row.level == len(mapping.levels) - 1:
+                reason = "the tile of the array is the unit of the machine"
+            else:
+                reason = "the loop has one trip already" if step > 0 else "the tile is one unit already"
             self._edit(edited, reason)
 
     def action_map_order(self) -> None:

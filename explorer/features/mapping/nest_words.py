@@ -140,7 +140,7 @@ def cost_totals(cost: MappingCost, best: MappingCost | None) -> Fields:
     traffic = size(cost.traffic)
     fields += [
         Field("Traffic", (traffic, Span(excess, "quiet"))),
-        Field("Array in use", share_text(cost.utilization, 1), short="Array"),
+        Field("Tile utilization", share_text(cost.utilization, 1), short="Utilization"),
     ]
     return Fields(fields)
 
@@ -220,7 +220,7 @@ def cost_table(machine: MemoryMachine, cost: MappingCost, *, occupancies: bool) 
     if cost.pj is not None:
         columns += [Column("", drop=4), Column("energy", "right")]
     if not occupancies:
-        columns += [Column("read", "right", drop=5), Column("written", "right", drop=5)]
+        columns += [Column("read", "right", drop=5), Column("written", "right", drop=6)]
     return Table(columns, rows, indent=1)
 
 

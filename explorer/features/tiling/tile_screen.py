@@ -26,7 +26,7 @@ from explorer.features.tiling.tiling_cost_page import CostRow, cost_rows, formul
 from explorer.settings.option_values import read_option
 from explorer.tui.commands.context import AT_ONCE, ScreenCommand
 from explorer.tui.commands.key_table import command_of, has_command
-from explorer.tui.dialogs.dialogs import Dialog, PageDialog
+from explorer.tui.dialogs.dialogs import Dialog, PageDialog, key_hint
 from explorer.tui.dialogs.machine_dialog import MachineDialog
 from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
 from explorer.tui.state.hardware import use_hardware
@@ -50,6 +50,8 @@ AskCost = Callable[..., Awaitable[PlanCost]]
 _TILE, _SITES, _EDGES, _FORM, _GROUPED = (
     option_of(TileSpec, name) for name in ("tile", "sites", "edges", "form", "grouped")
 )
+_HINT_WIDTH = 68
+"""Minimum screen width in cells for the key of the map view in the hint."""
 _PAUSE = 0.15
 """Delay in seconds after the last key before the plan is computed again."""
 
@@ -138,6 +140,7 @@ class TileDialog(Dialog[TileSpec]):
     ]
     TITLE_TEXT = "Tile matmuls"
     HINT = "f formulas · i tiles · m machine · Enter apply · Esc"
+    _HINT_WITH_MAP = "f formulas · i tiles · U map · m machine · Enter apply · Esc"
 
     def __init__(
         self,
@@ -200,6 +203,8 @@ class TileDialog(Dialog[TileSpec]):
         self.query_one("#about").styles.height = block_lines
         self.query_one("#figures").styles.height = max(3, min(28, room - block_lines - (room >= 8)))
         self.query_one("#plan").set_class(room >= 8, "roomy")
+        if self._map_site is not None and self.app.size.width >= _HINT_WIDTH:
+            self.query_one("#box").border_subtitle = key_hint(self._HINT_WITH_MAP)
 
     @property
     def hardware(self) -> Hardware | None:
