@@ -251,10 +251,15 @@ def decode(about: Info, fact: Decode, tool: str, sha256: str | None = None) -> D
 
 
 def serving(answers: Sequence[tuple[Info, Serving, str | None]], tool: str) -> Document:
-    """Return the document of `explorer serving`: that of `info` and the figures, or a list of models."""
+    """Return the document of `explorer serving`: the model and the figures, or a list of models.
+
+    It has no `totals`: the model is counted at the sizes of its passes, which `serving` holds.
+    """
     if len(answers) == 1:
         about, fact, digest = answers[0]
-        return {**info(about, tool, digest), **_serving(fact)}
+        document = info(about, tool, digest)
+        del document["totals"]
+        return {**document, **_serving(fact)}
     models = [{"model": record_of(about.model), **_serving(fact)} for about, fact, _ in answers]
     return {**envelope(tool), "models": models}
 

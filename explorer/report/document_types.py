@@ -307,7 +307,7 @@ DOCUMENTS: dict[str, Fields] = {
         "sizes": list[dict[str, Any]],
     },
     "decode": {**INFO, "decode": DecodeFigures, "layers": list[decode.DecodeRow]},
-    "serving": {**INFO, **SERVING},
+    "serving": {**{key: kind for key, kind in INFO.items() if key != "totals"}, **SERVING},
     "training": {**INFO, "training": Training, "layers": list[training.LayerTraining]},
     "weights": {
         **INFO,
