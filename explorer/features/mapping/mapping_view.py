@@ -34,11 +34,11 @@ from explorer.features.mapping.mapping_page import (
     total_lines,
 )
 from explorer.features.mapping.nest_words import NestRow, level_names, nest_rows
-from explorer.features.tiling.tile_view import SiteCommand
 from explorer.host.output_files import atomic_write, check_target, text
 from explorer.settings.machine_presets import PRESETS
 from explorer.settings.mapping_file import mapping_text
 from explorer.settings.memories import memories_of, named_with_memories
+from explorer.tui.commands.site_command import SiteCommand
 from explorer.tui.dialogs.dialogs import (
     EntryDialog,
     MenuItem,

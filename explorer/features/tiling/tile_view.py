@@ -33,11 +33,12 @@ from explorer.features.tiling.tile_view_page import (
 from explorer.features.tiling.tile_words import how_tiled
 from explorer.report.blocks import Block, Fields
 from explorer.report.blocks import Line as TextLine
-from explorer.tui.commands.context import AT_ONCE, ScreenCommand
+from explorer.tui.commands.context import AT_ONCE
+from explorer.tui.commands.site_command import SiteCommand
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import Line, safe
-from explorer.tui.tree.sites import is_part_of, operands_of, sites_of
+from explorer.tui.tree.sites import operands_of
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -346,58 +347,6 @@ class TileView(SubScreen[None]):
 
 _MAX_SIZE = 1 << 48
 """Upper limit of a plausible size of a matmul in a tiled file."""
-
-
-class SiteCommand(ScreenCommand):
-    """Base class of commands that show the matmuls of the chosen layer, or of the chosen row of the diff."""
-
-    title = "Tiles"
-    no_site = "no matmul here can be tiled: t, then i lists those that can"
-
-    def run(self) -> None:
-        """Open the view."""
-        if not self.context.ready():
-            return
-        named = self.panes.tabs.tab().node if self.store.tab == "diff" else ""
-        if named:
-            self.context.start(self.title, self._show((), named))
-        else:
-            begin = self.context.start
-            self.context.with_layers(
-                *self.tree.cursor_range, lambda layers: begin(self.title, self._show(layers, ""))
-            )
-
-    async def _show(self, chosen_layers: Sequence[Layer], named: str) -> None:
-        sites, plan = await self.sites()
-        matches = (
-            [site for site in sites if named in (site.name, site.output) or is_part_of(site, named)]
-            if named
-            else sites_of(chosen_layers, sites, by_value=self.store.by_value)
-        )
-        if matches:
-            self.open(sites, sites.index(matches[0]), chosen_layers, is_planned=plan is not None)
-            return
-        names = {named} if named else {layer.path for layer in chosen_layers}
-        skipped = () if plan is None else plan.skipped
-        why = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")
-        self.store.say(why or self.no_site)
-
-    async def sites(self) -> tuple[list[SitePlan], Plan | None]:
-        """Return the sites, and the plan that they come from, or None if they come from the file."""
-        raise NotImplementedError
-
-    def open(
-        self, sites: Sequence[SitePlan], index: int, chosen_layers: Sequence[Layer], *, is_planned: bool
-    ) -> None:
-        """Open the view of the site at `index`.
-
-        Args:
-            sites: Sites to page through.
-            index: Index of the first site to show.
-            chosen_layers: Layers under the cursor.
-            is_planned: Whether the sites come from a plan of the current model.
-        """
-        raise NotImplementedError
 
 
 class TileViewCommand(SiteCommand):

@@ -1,0 +1,64 @@
+"""Site command: a command that shows the matmuls of the chosen layer in a view of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.tree.sites import is_part_of, sites_of
+
+if TYPE_CHECKING:
+    from explorer.facts import Layer, Plan, SitePlan
+
+
+class SiteCommand(ScreenCommand):
+    """Base class of commands that show the matmuls of the chosen layer, or of the chosen row of the diff."""
+
+    title = "Tiles"
+    no_site = "no matmul here can be tiled: t, then i lists those that can"
+
+    def run(self) -> None:
+        """Open the view."""
+        if not self.context.ready():
+            return
+        named = self.panes.tabs.tab().node if self.store.tab == "diff" else ""
+        if named:
+            self.context.start(self.title, self._show((), named))
+        else:
+            begin = self.context.start
+            self.context.with_layers(
+                *self.tree.cursor_range, lambda layers: begin(self.title, self._show(layers, ""))
+            )
+
+    async def _show(self, chosen_layers: Sequence[Layer], named: str) -> None:
+        sites, plan = await self.sites()
+        matches = (
+            [site for site in sites if named in (site.name, site.output) or is_part_of(site, named)]
+            if named
+            else sites_of(chosen_layers, sites, by_value=self.store.by_value)
+        )
+        if matches:
+            self.open(sites, sites.index(matches[0]), chosen_layers, is_planned=plan is not None)
+            return
+        names = {named} if named else {layer.path for layer in chosen_layers}
+        skipped = () if plan is None else plan.skipped
+        why = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")
+        self.store.say(why or self.no_site)
+
+    async def sites(self) -> tuple[list[SitePlan], Plan | None]:
+        """Return the sites, and the plan that they come from, or None if they come from the file."""
+        raise NotImplementedError
+
+    def open(
+        self, sites: Sequence[SitePlan], index: int, chosen_layers: Sequence[Layer], *, is_planned: bool
+    ) -> None:
+        """Open the view of the site at `index`.
+
+        Args:
+            sites: Sites to page through.
+            index: Index of the first site to show.
+            chosen_layers: Layers under the cursor.
+            is_planned: Whether the sites come from a plan of the current model.
+        """
+        raise NotImplementedError
