@@ -40,8 +40,8 @@ COMMAND = Command(
     (
         Option(
             "--tree",
-            "the two layer trees side by side, with what each layer and group costs more or less;\n"
-            "of two modules without an export",
+            "one table of both layer trees, with what each layer and group costs more or less;\n"
+            "two modules need no export",
         ),
         Option("--differences", "only the differing layers of the trees"),
         *OPENING,
@@ -55,7 +55,7 @@ COMMAND = Command(
     _run,
     exits={"no change": DONE, "changed": DIFFERENT},
     usage="diff A B",
-    manual="what changed between two graphs, by operator, by node and by cost; `--tree` prints both layer"
-    " trees side by side (`explorer A B` shows them on the screen)",
+    manual="what changed between two graphs, by operator, by node and by cost; `--tree` prints"
+    " one table of both layer trees (`explorer A B` shows them on the screen)",
     group="compare",
 )

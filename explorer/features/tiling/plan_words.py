@@ -69,6 +69,7 @@ def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
         *(block for site in detailed[:_MOST] for block in (Line(), *detail(site))),
         Line(),
         *_assumptions(fact),
+        *([] if about.model.is_graph else [Paragraph(_NAMES, "quiet")]),
         *([Paragraph(why, "warning")] if (why := untimed(fact)) else []),
     ]
 
@@ -77,6 +78,9 @@ def _assumptions(fact: PlanCost) -> list[Block]:
     return [Paragraph(field_terms(text), "quiet") for text in fact.assumptions]
 
 
+_NAMES = (
+    "Names of matmuls are those of the ONNX graph that `explorer tile` writes, not of the module's layers."
+)
 _NO_MACHINE = "No cycles without a machine: add --machine FILE.toml, or the name of one in the config file."
 
 

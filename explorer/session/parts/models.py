@@ -67,8 +67,8 @@ _MAX_EXPORT_BYTES = 1 << 32
 """Bytes of weights above which the plan of a module does not export the module to a file."""
 
 _PARTIAL = (
-    "correct the sizes with --input-shape, or pass --partial (in Python partial=True) for the figures up to"
-    " there"
+    "set other sizes with --input-shape, or add --partial (in Python partial=True) for the figures of the"
+    " layers before it"
 )
 
 Dims = Mapping[str, int | Sequence[int]]

@@ -247,6 +247,6 @@ def doubts(fact: Diff | TreeDiff) -> list[Block]:
 
 
 _FORM = (
-    "Nodes, and the activations and bytes between them, are counted as the model is written down: they are no"
-    " cost of the hardware."
+    "Nodes, activations and bytes are those of the graph in the file. They are not what hardware moves:"
+    " `explorer plan` prints its traffic."
 )

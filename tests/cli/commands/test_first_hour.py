@@ -1,0 +1,105 @@
+"""Answers that newcomers hesitated at: figures without a bar, columns of a proof, sums, names, legends."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from explorer import verify_files
+from explorer.cli.main import main
+from explorer.facts.training import Holding
+
+Sample = Callable[[str], Path]
+Asked = Callable[..., str]
+
+NET = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        return torch.relu(self.a(x)) + 1
+
+def net():
+    return Net(), torch.zeros(1, 4)
+"""
+
+
+@pytest.fixture
+def asked(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Runs a command in a folder with `own.py`, and returns its output."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own.py").write_text(NET)
+
+    def ask(*words: str) -> str:
+        assert main([*words]) == 0
+        return capsys.readouterr().out
+
+    return ask
+
+
+def test_a_share_that_prints_as_zero_has_no_bar(asked: Asked, sample: Sample) -> None:
+    for words in (
+        ("roofline", str(sample("mobilenet_small")), "--machine", "h100"),
+        ("ops", str(sample("mobilenet_small"))),
+    ):
+        rows = [line for line in asked(*words).splitlines() if re.search(r"\b0\.0 %", line)]
+        assert not [line for line in rows if "▌" in line or "█" in line]
+
+
+def test_the_columns_and_the_verdict_of_a_proof_are_the_same_words_everywhere(
+    asked: Asked, tmp_path: Path
+) -> None:
+    asked("make", "linear:3x4x4", "-o", "a.onnx")
+    asked("tile", "a.onnx", "--tile", "2", "-o", "b.onnx")
+    text = asked("verify", "a.onnx", "b.onnx", "--draws", "2")
+    fact = verify_files("a.onnx", "b.onnx", draws=2)
+    claim, _, grounds = fact.verdict.partition(": ")
+    printed = " ".join(text.split())
+    assert claim in printed
+    assert [ground for ground in grounds.split("; ") if ground not in printed] == []
+    assert re.search(r"1 matmul, 8 tile matmuls checked bit for bit", grounds)
+    assert re.search(r"worst rounding \S+ u, limit \S+ u", grounds)
+    assert "1 output in 2 runs: " in grounds
+    for column in ("rows compared", "relative RMS"):
+        assert column in text
+        assert f"| {column} |" in asked("help", "proof")
+    (output,) = fact.outputs
+    assert output.equal or f"{output.relative_rms:.1e}" in text
+
+
+def test_a_step_explains_the_letters_of_its_bar_and_repeats_no_label(asked: Asked, sample: Sample) -> None:
+    text = asked("training", str(sample("mlp_128")))
+    for kind in get_args(Holding):
+        assert f"{kind[0]} {kind}" in text
+    labels = [line.split("  ")[1] for line in text.splitlines() if line.startswith("  Elementwise")]
+    assert labels == ["Elementwise operations, forward", "Elementwise operations, backward"]
+
+
+def test_a_module_has_two_sums_of_outputs_with_what_each_counts(asked: Asked) -> None:
+    pytest.importorskip("torch")
+    text = asked("info", "own:net")
+    sums = json.loads(asked("info", "own:net", "--json"))["totals"]
+    module = next(line for line in text.splitlines() if "Activations, sum" in line)
+    function = next(line for line in text.splitlines() if "Activations, functions" in line)
+    assert f"{sums['activation_bytes_sum']} " in module
+    assert "outputs of modules without submodules" in module
+    assert f"{sums['activation_bytes_functional']} " in function
+    assert "outputs of functions" in function
+
+
+def test_a_plan_of_a_module_says_whose_names_it_prints(asked: Asked, sample: Sample) -> None:
+    pytest.importorskip("torch")
+    assert "Names of matmuls are those of the ONNX graph" in asked("plan", "own:net")
+    sites = json.loads(asked("plan", "own:net", "--json"))["sites"]
+    assert [site["name"] for site in sites] == ["/a/Gemm"]
+    assert "Names of matmuls" not in asked("plan", str(sample("mlp_128")))
