@@ -41,6 +41,7 @@ from explorer.engine.compat.torch import (
 )
 from explorer.engine.costs.assumption import is_assumption
 from explorer.engine.costs.aten import (
+    constant_values,
     data_dependent,
     device_questions,
     dispatch,
@@ -52,7 +53,6 @@ from explorer.engine.costs.aten import (
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
 from explorer.engine.costs.aten.quantized_kernels import ANSWERS, QuantizedTensors
 from explorer.engine.costs.torch import (
-    constant_values,
     higher_order,
     jagged_attention,
     layer_cache,

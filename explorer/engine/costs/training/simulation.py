@@ -35,6 +35,7 @@ from explorer.engine.compat.torch import (
     storage_key,
 )
 from explorer.engine.costs.aten import device_questions, dispatch, kernels
+from explorer.engine.costs.aten.constant_values import keep_values_here
 from explorer.engine.costs.training.memory import Allocation, MemoryChange, over_time
 from explorer.engine.costs.training.mixed_values import is_mixed, without_values
 from explorer.engine.formats.torch_module import jagged
@@ -302,6 +303,8 @@ class _AllocationObserver(DispatchMode):
         if func.name().startswith("aten::_to_copy") and args[0].is_meta and "device" in kwargs:
             # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
+        elif not any(tensor.is_meta for tensor in flat(args)):
+            kwargs = keep_values_here(func.name().partition(".")[0], args, kwargs)
         try:
             outputs = kernels.operator(func, args, kwargs)
         except RuntimeError:

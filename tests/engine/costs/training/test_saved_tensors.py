@@ -248,6 +248,22 @@ class MadeInForward(nn.Module):
         return state, scores
 
 
+class WordsBefore(nn.Module):
+    """Compares positions that it makes on the device of its input, and then needs no mask of packed texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.attend = nn.Embedding(29, 64), Attend(is_causal=True)
+
+    def forward(self, ids: Any) -> Any:
+        x = self.words(ids)
+        places = torch.arange(x.shape[1], device=x.device)[None].expand(len(x), -1)
+        packed = (torch.diff(places, prepend=places[:, :1] - 1) != 1).cumsum(-1)
+        if (packed[:, -1] == 0).all():
+            return self.attend(x)
+        return self.attend(x, (packed[:, None, :, None] == packed[:, None, None]))
+
+
 def words(*shape: int) -> Any:
     return torch.arange(int(torch.tensor(shape).prod())).reshape(shape) % 29
 
@@ -287,6 +303,7 @@ MODELS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "autocast": (Autocast, (torch.zeros(16, 48),)),
     "images": (Images, (torch.zeros(2, 3, 48, 48),)),
     "experts": (Experts, (torch.zeros(2, 20, 32),)),
+    "words that see the words before them": (WordsBefore, (words(2, 18),)),
     "a decoder layer": (
         lambda: nn.TransformerDecoderLayer(32, 4, 64, 0.0, batch_first=True),
         (torch.zeros(2, 20, 32), torch.zeros(2, 28, 32)),
