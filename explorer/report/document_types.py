@@ -12,6 +12,7 @@ from typing import Any, Literal, get_type_hints
 from msgspec import defstruct
 
 from explorer import facts
+from explorer.base.features import load, offered
 from explorer.base.verdicts import VerdictKind
 from explorer.facts import (
     blame,
@@ -28,7 +29,7 @@ from explorer.facts import (
     training,
     values,
 )
-from explorer.facts.evaluate import evaluation, training_run, training_sweep
+from explorer.facts.evaluate import training_sweep
 from explorer.facts.external import overlay, placement
 from explorer.facts.graph import connections, fx, module_code, nodes
 from explorer.facts.models import listing
@@ -37,7 +38,6 @@ from explorer.facts.profile import profile
 from explorer.facts.serving import serving
 from explorer.facts.serving import sweep as serving_sweep
 from explorer.facts.sizes import curves, decode
-from explorer.facts.split import edit, fold, make, part, run, split
 from explorer.host import doctor
 from explorer.host.cache_folder import CacheUsage
 
@@ -276,6 +276,11 @@ CONVERSION: Fields = {
     **fields(conversion.Conversion, leave=("source", "source_format", "format", "output")),
 }
 
+ANSWERS: dict[str, type] = {
+    verb: command.answer for verb in offered("verbs") if (command := load("verbs", verb)).answer is not None
+}
+"""Facts that verbs of features print whole, as their commands declare them (`Command.answer`)."""
+
 DOCUMENTS: dict[str, Fields] = {
     "info": INFO,
     "layers": {
@@ -409,15 +414,8 @@ DOCUMENTS: dict[str, Fields] = {
     "outline": {**HEAD, "model": OutlineModel | None, "facts": many(OutlineFact), "rows": many(Row)},
     "formats": {**HEAD, "formats": many(Format)},
     "quantize": {**INFO, **fields(quantize.Quantization)},
-    "fold": {**HEAD, **fields(fold.Fold)},
-    "edit": {**HEAD, **fields(edit.Edit)},
-    "make": {**HEAD, **fields(make.MadeModel)},
-    "split": {**HEAD, **fields(split.Split)},
-    "pipeline": {**HEAD, **fields(run.PipelineRun)},
-    "extract": {**HEAD, **fields(part.Extraction)},
-    "train": {**HEAD, **fields(training_run.TrainingRun)},
-    "evaluate": {**HEAD, **fields(evaluation.Evaluation)},
     "profile": {**INFO, **fields(profile.Profile)},
+    **{verb: {**HEAD, **fields(fact)} for verb, fact in ANSWERS.items()},
 }
 """Keys of each verb's document, in its usual form."""
 
@@ -455,14 +453,6 @@ FORMS: dict[str, dict[str, Fields]] = {
 
 SOURCES: dict[str, type] = {
     "quantize": quantize.Quantization,
-    "fold": fold.Fold,
-    "edit": edit.Edit,
-    "make": make.MadeModel,
-    "split": split.Split,
-    "pipeline": run.PipelineRun,
-    "extract": part.Extraction,
-    "train": training_run.TrainingRun,
-    "evaluate": evaluation.Evaluation,
     "profile": profile.Profile,
     "verify": facts.Verification,
     "blame": blame.Blame,
@@ -495,6 +485,7 @@ SOURCES: dict[str, type] = {
     "sweep of a results file of `serving`": serving_sweep.ServingSweep,
     "profile of several batch sizes": profile.ProfileSeries,
     "profile of two models": profile_comparison.ProfileComparison,
+    **ANSWERS,
 }
 """Facts whose docstrings describe the keys of a document, by its verb and circumstance."""
 

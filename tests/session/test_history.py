@@ -22,8 +22,8 @@ from explorer.process import saved_sessions
 from explorer.process.client import EngineProcess
 from explorer.process.saved_sessions import Opening, SavedSession
 from explorer.settings.tiling import spec_of
+from tests import answers
 from tests.documents import schema
-from tests.test_json_contract import SCHEMAS
 
 Sample = Callable[[str], Path]
 ROOT = Path(__file__).parents[2]
@@ -308,7 +308,7 @@ def test_what_was_done_in_a_dropped_session_is_told_and_the_session_still_waits(
     assert any(line.startswith("* 2 tile 16x16x16") for line in said), said
     assert main.main(["history", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, SCHEMAS["history"])
+    answers.check("history", document)
     jsonschema.validate(document, schema("history"))
     assert [state["name"] for state in document["states"]] == ["", "the first", ""]
     assert (document["current"], document["output"]) == (2, None)

@@ -109,6 +109,8 @@ class Command:
         exits: Exit code of each outcome. Outcomes are kinds of verdict, or words for the manual.
         others: Descriptions of placeholders in `models` that are no models.
         group: Key of the command's group in `GROUPS`.
+        answer: Type of the fact that `--json` prints, if the document has the fields of one fact. The other
+            documents are in `explorer.report.document_types`.
 
     Attributes:
         options: Options by flag.
@@ -131,6 +133,7 @@ class Command:
     exits: Mapping[str, int] = IF_DONE
     others: Mapping[str, str] = field(default_factory=dict)
     group: str = "tools"
+    answer: Any = None
     options: dict[str, Option] = field(init=False)
 
     def __post_init__(self) -> None:

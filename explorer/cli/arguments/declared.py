@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TypeVar
 
 from msgspec import Struct
 
-from explorer.base.options import group_of, options
+from explorer.base.options import group_of, option_of, options
 from explorer.cli.arguments.options import Option, key_of
 
 S = TypeVar("S", bound=Struct)
@@ -15,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from explorer.base.options import DeclaredOption
     from explorer.cli.arguments.command import ParsedArgs
 
 
@@ -27,16 +27,19 @@ def declared_options(record: type[Struct], *names: str, without: tuple[str, ...]
         names: Names of fields in the order of the help; by default all fields in the order of the record.
         without: Names of fields to leave out.
     """
-    by_name = {option.name: option for option in options(record)}
-    return tuple(_option(by_name[name]) for name in names or by_name if name not in without)
+    names = names or tuple(option.name for option in options(record))
+    return tuple(_option(record, name) for name in names if name not in without)
 
 
 def declared_group(record: type[Struct], group: str) -> tuple[Option, ...]:
     """Return the options of a record that belong to a group."""
-    return tuple(map(_option, group_of(record, group)))
+    return tuple(_option(record, option.name) for option in group_of(record, group))
 
 
-def _option(declared: DeclaredOption) -> Option:
+@cache
+def _option(record: type[Struct], name: str) -> Option:
+    """Return the option of a field. All verbs share it, so that the manual page lists it once."""
+    declared = option_of(record, name)
     declaration = declared.declared
     is_repeatable = declared.many and not declaration.joined
     default = None if is_repeatable or declared.is_switch else declared.default

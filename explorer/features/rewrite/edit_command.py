@@ -8,7 +8,7 @@ from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.model_answer import change_of
 from explorer.cli.output.progress import ProgressLine
-from explorer.facts.split.edit import EDITS
+from explorer.facts.split.edit import EDITS, Edit
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -64,4 +64,5 @@ COMMAND = Command(
     " operator's schema, infers sizes again, and loads the result in onnxruntime; without `-o` prints what"
     " would change",
     group="change",
+    answer=Edit,
 )

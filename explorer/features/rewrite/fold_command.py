@@ -11,7 +11,7 @@ from explorer.cli.arguments.options import OPENING, PROVED, TABLE
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.model_answer import proving
 from explorer.cli.output.progress import ProgressLine
-from explorer.facts.split.fold import FoldSpec
+from explorer.facts.split.fold import Fold, FoldSpec
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -65,4 +65,5 @@ COMMAND = Command(
     " after it, if that is exact), computes constants, and removes Identity and idle Dropout; proves each"
     " kind of rewrite within rounding; without `-o` prints what would be removed, and what stays and why",
     group="change",
+    answer=Fold,
 )

@@ -8,7 +8,7 @@ from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import PRINTING
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
-from explorer.facts.split.make import MakeSpec
+from explorer.facts.split.make import MadeModel, MakeSpec
 
 
 def _run(args: ParsedArgs, _: ProgressLine) -> Answer:
@@ -51,4 +51,5 @@ COMMAND = Command(
     subject="line",
     meaning="KIND:SIZES[:OPTIONS], such as linear:128x128x128 (explorer help split)",
     group="change",
+    answer=MadeModel,
 )

@@ -12,8 +12,9 @@ from explorer.cli.arguments.records import each_machine
 from explorer.cli.output.answer import Answer, plain, plots, present
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
-from explorer.facts.split.part import PartSpec
-from explorer.facts.split.split import SplitSpec
+from explorer.facts.split.part import Extraction, PartSpec
+from explorer.facts.split.run import PipelineRun
+from explorer.facts.split.split import Split, SplitSpec
 from explorer.host.output_files import atomic_write, check_target
 
 TYPE_CHECKING = False
@@ -127,6 +128,7 @@ SPLIT = Command(
     " cross the cuts; prints stages, cuts, balance and the pipeline's speed; `-o` writes one ONNX file for"
     " each stage with `stages.json`, and proves that together they are the model",
     group="change",
+    answer=Split,
 )
 
 
@@ -174,6 +176,7 @@ EXTRACT = Command(
     " values that it reads, and on the full model's values it must give the same numbers",
     needs=("--output",),
     group="change",
+    answer=Extraction,
 )
 
 
@@ -230,4 +233,5 @@ PIPELINE = Command(
     manual="runs the stages that `split` wrote, one process each, on micro-batches; first times each stage"
     " alone, then compares the throughput with the forecast",
     group="change",
+    answer=PipelineRun,
 )

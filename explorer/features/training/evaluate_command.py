@@ -10,7 +10,7 @@ from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
-from explorer.facts.evaluate.evaluation import EvaluateSpec
+from explorer.facts.evaluate.evaluation import EvaluateSpec, Evaluation
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -44,4 +44,5 @@ COMMAND = Command(
     " error, confused classes, and the agreement with the first model",
     needs=("--data",),
     group="compare",
+    answer=Evaluation,
 )

@@ -11,7 +11,7 @@ from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.evaluate.evaluation import SampleSpec
-from explorer.facts.evaluate.training_run import TrainSpec
+from explorer.facts.evaluate.training_run import TrainingRun, TrainSpec
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -50,4 +50,5 @@ COMMAND = Command(
     " memory): loss and accuracy by epoch, and a checkpoint of the best one",
     needs=("--data",),
     group="change",
+    answer=TrainingRun,
 )

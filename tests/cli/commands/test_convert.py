@@ -12,7 +12,6 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from explorer.base.errors import Misuse
@@ -22,38 +21,10 @@ from explorer.cli.commands import VERBS
 from explorer.engine.convert import CONVERTERS, find
 from explorer.facts.conversion import ConversionOptions
 from explorer.manual import page
-from tests.schemas import COUNT, FLAG, MEASURED, TEXT, document_of, listed
-from tests.test_json_contract import ENVELOPE, PROOF_KEYS, TENSOR
+from tests import answers
 
 Run = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[3]
-
-STORED = document_of(
-    tensors=COUNT,
-    nbytes=COUNT,
-    differing=listed(listed(TEXT)),
-    sha256=TEXT,
-    passed=FLAG,
-    verdict=TEXT,
-    seconds=MEASURED,
-)
-CONVERSION = document_of(
-    **ENVELOPE,
-    source=TEXT,
-    **{"from": TEXT},
-    to=TEXT,
-    output={"type": ["string", "null"]},
-    file_bytes={"type": ["integer", "null"]},
-    how=TEXT,
-    opset={"type": ["integer", "null"]},
-    inputs=listed(TENSOR),
-    outputs=listed(TENSOR),
-    verification={"anyOf": [{"type": "null"}, document_of(**PROOF_KEYS)]},
-    stored={"anyOf": [{"type": "null"}, STORED]},
-    notes=listed(TEXT),
-    command=TEXT,
-    seconds=MEASURED,
-)
 
 
 @pytest.fixture
@@ -95,7 +66,7 @@ def test_it_says_what_was_made_and_on_what_evidence(run: Run, tensors: Path) -> 
 def test_the_answer_as_json(run: Run, tensors: Path) -> None:
     code, out, _ = run("convert", "a.safetensors", "-o", "a.pt", "--json")
     found = json.loads(out)
-    jsonschema.validate(found, CONVERSION)
+    answers.check("convert", found)
     assert code == 0
     assert (found["from"], found["to"], found["output"]) == ("safetensors", "checkpoint", "a.pt")
     assert found["file_bytes"] == os.path.getsize("a.pt")
@@ -120,7 +91,7 @@ def test_a_module_the_answer_as_json(run: Run, tmp_path: Path) -> None:
     ]
     code, out, _ = run("convert", *typed, "--exporter", "torchscript", "--draws", 2, "--seed", 5, "--json")
     found = json.loads(out)
-    jsonschema.validate(found, CONVERSION)
+    answers.check("convert", found)
     assert code == 0
     assert found["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["batch", 8], "origin": "declared"}]
     assert (found["opset"], found["verification"]["seeds"]) == (14, [5, 6])
@@ -146,7 +117,7 @@ def test_a_model_that_came_out_different_is_exit_code_1_and_nothing_is_written(
     assert not (tmp_path / "net.pt").exists()
     code, out, _ = run(*typed, "--json")
     found = json.loads(out)
-    jsonschema.validate(found, CONVERSION)
+    answers.check("convert", found)
     assert (code, found["output"], found["verification"]["passed"]) == (1, None, False)
     code, out, _ = run(*typed, "--no-verify")
     assert code == 0

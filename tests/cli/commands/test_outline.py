@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import jsonschema
 import numpy as np
 import onnx
 import pytest
@@ -26,47 +25,11 @@ from explorer.base.outline import Outline, OutlineRow
 from explorer.cli import main
 from explorer.report import outline_words
 from explorer.session import headers
-from tests import manual
+from tests import answers, manual
 from tests.fresh import loaded, tops
-from tests.schemas import COUNT_OR_NULL, FLAG, TEXT, Schema, document_of, listed
 
 Sample = Callable[[str], Path]
 ROOT = Path(explorer.__file__).parent.parent
-ENVELOPE: dict[str, Schema] = {
-    "schema_version": {"const": 1},
-    "tool": {"type": "string", "pattern": "^explorer "},
-}
-OUTLINE = document_of(
-    **ENVELOPE,
-    model=document_of(source=TEXT, format=TEXT, file_bytes=COUNT_OR_NULL),
-    facts=listed(document_of(name=TEXT, text=TEXT)),
-    rows=listed(
-        document_of(
-            path=TEXT,
-            kind=TEXT,
-            type=TEXT,
-            shape={"anyOf": [{"type": "null"}, listed({"type": ["integer", "string", "null"]})]},
-            bytes=COUNT_OR_NULL,
-            note=TEXT,
-        )
-    ),
-)
-FORMATS = document_of(
-    **ENVELOPE,
-    formats=listed(
-        document_of(
-            name=TEXT,
-            about=TEXT,
-            recognised_by=TEXT,
-            shows=TEXT,
-            endings=listed(TEXT),
-            analysed=FLAG,
-            outline=FLAG,
-            converts_to=listed(TEXT),
-            needs={"type": ["string", "null"]},
-        )
-    ),
-)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
@@ -140,7 +103,7 @@ def test_the_json_keeps_its_contract_and_says_the_same(
     code, out, _ = run(capsys, "outline", sample("bert_tiny"), "--json")
     assert code == 0
     answer = json.loads(out)
-    jsonschema.validate(answer, OUTLINE)
+    answers.check("outline", answer)
     rows = list(headers.outline(str(sample("bert_tiny"))).rows)
     assert [row["path"] for row in answer["rows"]] == [row.path for row in rows]
     assert [row["bytes"] for row in answer["rows"]] == [row.nbytes for row in rows]
@@ -156,12 +119,12 @@ def test_a_folder_is_listed_by_its_name_by_outline_and_by_formats(
     capsys: pytest.CaptureFixture[str], sample: Sample, tmp_path: Path
 ) -> None:
     shutil.copy(sample("lenet"), tmp_path / "a.bin")
-    answers = [run(capsys, *words) for words in ((tmp_path,), ("outline", tmp_path), ("formats", tmp_path))]
-    assert answers[0] == answers[1] == answers[2]
-    assert "model  a.bin  onnx  242.71 KiB" in answers[0][1]
+    printed = [run(capsys, *words) for words in ((tmp_path,), ("outline", tmp_path), ("formats", tmp_path))]
+    assert printed[0] == printed[1] == printed[2]
+    assert "model  a.bin  onnx  242.71 KiB" in printed[0][1]
     code, out, _ = run(capsys, "formats", tmp_path, "--json")
     assert code == 0
-    jsonschema.validate(json.loads(out), OUTLINE)
+    answers.check("outline", json.loads(out))
 
 
 def test_formats_are_listed_as_the_manual_has_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +135,7 @@ def test_formats_are_listed_as_the_manual_has_them(capsys: pytest.CaptureFixture
         assert f"| {format.name} | {format.about}" in manual.formats()
         assert format.name not in converts
     code, out, _ = run(capsys, "formats", "--json")
-    jsonschema.validate(json.loads(out), FORMATS)
+    answers.check("formats", json.loads(out))
     assert len(json.loads(out)["formats"]) == len(list(headers.formats()))
 
 
@@ -207,7 +170,7 @@ def test_of_a_file_that_was_cut_off_what_is_there_is_shown_before_the_error(
     code, written, again = run(capsys, "outline", broken, "--json")
     assert (code, again) == (2, err)
     shown = json.loads(written)
-    jsonschema.validate(shown, OUTLINE)
+    answers.check("outline", shown)
     assert len(shown["rows"]) == sum(line.startswith(("operator", "tensor")) for line in out.splitlines()) > 5
 
 
@@ -340,7 +303,7 @@ def test_code_of_torchscript_is_the_text_that_the_file_has(
         assert set(forward) <= {line.strip() for line in text.splitlines()}
     assert main.main(["outline", str(path), "--code", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, OUTLINE)
+    answers.check("outline", document)
     assert {fact["name"] for fact in document["facts"]} == {"module", "class", "code"}
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import onnx
 import onnx.external_data_helper
@@ -35,41 +34,13 @@ from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import SORTS, SweepRow, SweepSpec, combinations, ordered, tiles_of
 from explorer.session import sweep_files
 from explorer.session.parts.models import Models
-from tests.schemas import COUNT, COUNT_OR_NULL, FLAG, MEASURED, SHARE, TEXT, document_of, listed
-from tests.test_json_contract import ENVELOPE
+from tests import answers
 
 Run = Callable[..., tuple[int, str, str]]
 Sample = Callable[[str], Path]
 ROOT = Path(__file__).parents[2]
 NPU = Hardware("npu", macs_per_cycle=4096, bytes_per_cycle=64, clock=1e9, buffer=1 << 16)
 PROFILE = 'macs_per_cycle = 4096\nbytes_per_cycle = 64\nclock = "1GHz"\nbuffer = "64KiB"\n'
-FLAG_OR_NULL = {"type": ["boolean", "null"]}
-ROW = document_of(
-    **dict.fromkeys(("model", "opening", "key", "fingerprint", "edges", "form", "grouped"), TEXT),
-    **dict.fromkeys(("machine", "verdict", "error"), TEXT),
-    **dict.fromkeys(("tile_m", "tile_k", "tile_n"), COUNT),
-    **dict.fromkeys(("sites", "skipped", "products", "macs", "macs_total", "traffic"), COUNT_OR_NULL),
-    **dict.fromkeys(("traffic_without_reuse", "lower_bound", "buffer", "cycles"), COUNT_OR_NULL),
-    **dict.fromkeys(("memory_bound", "tiled_bytes", "draws", "seed"), COUNT_OR_NULL),
-    **dict.fromkeys(("utilisation", "padded_share", "intensity", "seconds"), MEASURED),
-    **dict.fromkeys(("worst_error", "proof_seconds"), MEASURED),
-    share={"anyOf": [SHARE, {"type": "null"}]},
-    fits=FLAG_OR_NULL,
-    verified=FLAG_OR_NULL,
-    pareto=FLAG,
-)
-SWEEP = document_of(
-    **ENVELOPE,
-    machine={"type": "object"},
-    made=COUNT,
-    kept=COUNT,
-    proved=COUNT,
-    workers=COUNT,
-    seconds=MEASURED,
-    notes=listed(TEXT),
-    output={"type": ["string", "null"]},
-    rows=listed(ROW),
-)
 
 
 def row(at: int, cycles: int | None, traffic: int | None, buffer: int | None, **more: Any) -> SweepRow:
@@ -379,13 +350,13 @@ def test_json_is_the_contract(run: Run, sample: Sample) -> None:
     words = ("--tile", "16,64x32x16", "--machine", "npu.toml", "--edges", "ragged,padded")
     code, out, _ = run("sweep", sample("mlp_128"), *words, "--form", "auto,scan", "--json")
     document = json.loads(out)
-    jsonschema.validate(document, SWEEP)
+    answers.check("sweep", document)
     assert code == 0
     assert document["made"] == len(document["rows"]) == 2 * 2 * 2
     assert {one["tile_k"] for one in document["rows"]} == {16, 32}
     assert {one["form"] for one in document["rows"]} == {"auto", "scan"}
     proved = run("sweep", sample("mlp_128"), "--tile", "64", "--verify", "--draws", 1, "--json")[1]
-    jsonschema.validate(json.loads(proved), SWEEP)
+    answers.check("sweep", json.loads(proved))
     assert json.loads(proved)["rows"][0]["verified"] is True
 
 
