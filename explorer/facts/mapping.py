@@ -64,6 +64,9 @@ class MachineMemory(Spec, frozen=True):
         read_pj: Energy of one read access in picojoules, or None if unknown.
         write_pj: Energy of one write access in picojoules, or None if unknown.
         cores: Number of instances of this memory, and of everything inside it, that share the memory outside.
+        ways: Ways of a cache, or 0 for a memory that software fills. A tile of an operand takes whole ways.
+        transfer: Rows and columns of the largest block that one transfer into the memory moves, or None if
+            transfers are not counted.
         inside: Whether the memory is a level of its own, although it and the memory before it hold different
             operands. Otherwise memories that follow each other and hold different operands form one level.
         source: Source of the figures.
@@ -81,6 +84,8 @@ class MachineMemory(Spec, frozen=True):
     read_pj: Positive | None = None
     write_pj: Positive | None = None
     cores: Count = 1
+    ways: Natural = 0
+    transfer: tuple[Count, Count] | None = None
     inside: bool = False
     source: str = ""
 
@@ -98,6 +103,8 @@ class MemoryMachine(Spec, frozen=True):
         rates: Multiply-accumulates per cycle by number type, where they differ from the machine's rate.
         first_read: Whether the first visit of a sum reads it from the memory outside, if the sum has several
             visits, as ZigZag counts. By default the first visit starts from zero without a read.
+        registers: Whether the array holds its tiles while other loops turn. Without registers, each product
+            of the array reads both operands and the sum anew, as Timeloop counts.
     """
 
     hardware: Hardware
@@ -107,6 +114,7 @@ class MemoryMachine(Spec, frozen=True):
     mac_pj: Positive | None = None
     rates: Mapping[str, Positive] = {}
     first_read: bool = False
+    registers: bool = True
 
 
 class NestLevel(Spec, frozen=True):
@@ -148,8 +156,11 @@ class SiteMapping(Spec, frozen=True):
         site: Name of the site, as in `SitePlan`.
         size: M, K and N of one product.
         batch: Number of products.
-        dtype: Number type of the operands.
+        dtype: Number type of A, and of B unless `right` is given.
+        right: Number type of B, such as a weight of 4 bits, or '' if it is that of A.
         accumulator: Number type of the sums.
+        macs: Multiply-accumulates that the operator needs in one run, or 0 for all of its size. Packed
+            groups need fewer, because zeros lie between them.
         levels: Levels from the outermost in. The last one is the array.
         epilogue: Operators that are fused into the last visit of each sum.
     """
@@ -159,8 +170,20 @@ class SiteMapping(Spec, frozen=True):
     levels: tuple[NestLevel, ...]
     batch: Count = 1
     dtype: str = "float32"
+    right: str = ""
     accumulator: str = "float32"
+    macs: Natural = 0
     epilogue: Epilogue = Epilogue()
+
+    @property
+    def right_dtype(self) -> str:
+        """Number type of B."""
+        return self.right or self.dtype
+
+    @property
+    def output(self) -> str:
+        """Number type in which C leaves."""
+        return self.epilogue.output or self.accumulator
 
 
 class LevelMoves(Struct, frozen=True):
@@ -175,6 +198,7 @@ class LevelMoves(Struct, frozen=True):
         stores: Bytes read from the level and sent outside, over all cores. 0 for A and B.
         outside_reads: Bytes read from the memory outside. A tile that several cores need is read once.
         outside_writes: Bytes written to the memory outside. Sums of several cores are added on the way.
+        transfers: Transfers of the tiles, in and out, or 0 if the memory gives no size of a transfer.
     """
 
     level: int
@@ -185,6 +209,7 @@ class LevelMoves(Struct, frozen=True):
     stores: int
     outside_reads: int
     outside_writes: int
+    transfers: int = 0
 
 
 class MemoryCost(Struct, frozen=True):
@@ -218,7 +243,7 @@ class MappingCost(Struct, frozen=True):
 
     Attributes:
         mapping: The mapping.
-        macs: Multiply-accumulates.
+        macs: Multiply-accumulates that the operator needs.
         utilization: Share of the array's arithmetic that the product needs, 0 to 1.
         moves: Bytes moved at each level, for each operand that the level holds.
         memories: Use of each memory from the outermost in.

@@ -171,6 +171,7 @@ class SitePlan(Struct, frozen=True):
         in_floats: Reason why its quantized operands are multiplied as floats, or '' if they are multiplied as
             integers or not quantized.
         sums: Accumulator size that the sums need, or None for floats or without a given accumulator.
+        right: Number type in which the right operand is stored, or '' if it is `dtype`.
     """
 
     name: str
@@ -198,6 +199,7 @@ class SitePlan(Struct, frozen=True):
     in_floats: str = ""
     sums: Accumulator | None = None
     at_most: bool = False
+    right: str = ""
 
     @property
     def sign(self) -> str:

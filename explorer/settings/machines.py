@@ -51,7 +51,7 @@ HERE = "here"
 MEASURED = "measured"
 """Name of the table with the measurements of a machine."""
 
-MEMORY_KEYS = ("memory", "unit", "overlap", "mac_pj", "rates", "first_read")
+MEMORY_KEYS = ("memory", "unit", "overlap", "mac_pj", "rates", "first_read", "registers")
 """Settings of a machine that describe its memories; see `settings.memories`."""
 
 _RATE_UNITS: Mapping[str, Unit] = {"peak_macs": "macs", "bandwidth": "bytes"}
@@ -88,11 +88,12 @@ def _array(value: Any, where: str) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def _flag(value: Any, where: str) -> bool:
+def read_flag(value: Any, where: str) -> bool:
+    """Reads true or false: a TOML value, or 'true', 'yes', 'false' or 'no'."""
     words = {"true": True, "yes": True, "false": False, "no": False}
     flag = words.get(value.strip().lower()) if isinstance(value, str) else value
     if not isinstance(flag, bool):
-        raise Misuse(f"'{value}' is neither true nor false", where=where)
+        raise Misuse(f"'{value}' is neither true nor false", where=where, hint="write true or false")
     return flag
 
 
@@ -104,7 +105,7 @@ _SETTINGS: Mapping[str, Callable[[Any, str], Any]] = {
     "clock": lambda value, where: read_rate(value, where, "hertz"),
     "buffer": memory_size,
     "array": _array,
-    "double_buffered": _flag,
+    "double_buffered": read_flag,
 }
 """Settings of a machine, each with the function that reads it. The keys are fields of `Hardware`."""
 

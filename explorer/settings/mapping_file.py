@@ -6,6 +6,8 @@
     [[site]]
     name = "/fc1/Gemm"
     size = [512, 768, 3072]
+    dtype = "int8"
+    accumulator = "int32"
     [[site.level]]
     memories = "scratchpad accumulator"
     order = "mnk"
@@ -15,24 +17,25 @@
     order = "mnk"
     tile = [64, 64, 64]
 
-A level may also have `split`, the cores along M, K and N, and `keep`, the operands that it holds whole.
+A site may also have `right`, the number type of B, and `output`, the number type in which C leaves. A level
+may also have `split`, the cores along M, K and N, and `keep`, the operands that it holds whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-import msgspec
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
 
 from explorer.base.errors import Misuse, nearest
-from explorer.facts.mapping import NestLevel, SiteMapping
+from explorer.facts.mapping import LoopOrder, NestLevel, SiteMapping
 from explorer.host import input_files
+from explorer.settings.toml_lines import line_of
 
 VERSION = 1
 
-_SITE_KEYS = ("name", "size", "batch", "level")
-_LEVEL_KEYS = ("memories", "order", "tile", "split", "keep")
+_TYPE_KEYS = ("dtype", "right", "accumulator", "output")
+_SITE_KEYS = ("name", "size", "batch", *_TYPE_KEYS, "level")
+_LARGEST = 1 << 40
 
 
 class FileSite(NamedTuple):
@@ -42,13 +45,17 @@ class FileSite(NamedTuple):
         size: M, K and N.
         batch: Number of products.
         levels: Levels from the outermost in.
-        memories: Names of the memories of each level, as text.
+        memories: Names of the memories of each level, as text; '' if the file does not name them.
+        types: Number types by key: 'dtype', 'right', 'accumulator', 'output'; only those in the file.
+        place: Line of the site, for errors: ':7', or ''.
     """
 
     size: tuple[int, int, int]
     batch: int
     levels: tuple[NestLevel, ...]
     memories: tuple[str, ...]
+    types: Mapping[str, str] = {}
+    place: str = ""
 
 
 class MappingFile(NamedTuple):
@@ -84,6 +91,9 @@ def mapping_text(machine: str, sites: Sequence[tuple[SiteMapping, Sequence[str]]
         table.add("size", list(mapping.size))
         if mapping.batch > 1:
             table.add("batch", mapping.batch)
+        for key in _TYPE_KEYS:
+            if (dtype := getattr(mapping, key)) and not (key == "output" and dtype == mapping.accumulator):
+                table.add(key, dtype)
         levels = tomlkit.aot()
         for level, names in zip(mapping.levels, memories, strict=True):
             entry = tomlkit.table()
@@ -108,61 +118,133 @@ def read_mapping(path: str) -> MappingFile:
         Misuse: The file cannot be read, has an unknown field, or has a field of a wrong type.
     """
     try:
-        content = input_files.toml(input_files.content(path), path)[1]
+        text, content = input_files.toml(input_files.content(path), path)
     except (FileNotFoundError, NotADirectoryError):
         raise Misuse(
             "there is no such file", where=path, hint="explorer map MODEL -o FILE writes one"
         ) from None
     except OSError as error:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
-    _check_keys(content, ("version", "machine", "site"), path)
+    reader = _Reader(path, text)
+    reader.check_keys(content, ("version", "machine", "site"), [])
     version = content.get("version")
     if version != VERSION:
         raise Misuse(
-            f"version {version!r} of a mapping file", where=path, hint=f"this program reads {VERSION}"
+            f"version {version!r} of a mapping file",
+            where=path + line_of(reader.text, [], "version"),
+            hint=f"this program reads {VERSION}",
         )
     sites = content.get("site", [])
     machine = content.get("machine")
     if not isinstance(sites, list) or not sites or not isinstance(machine, str):
         raise Misuse("it holds no mapping", where=path, hint="explorer map MODEL -o FILE writes one")
-    entries = {}
-    for number, entry in enumerate(sites, 1):
-        where = f"{path}, site {number}"
+    entries: dict[str, FileSite] = {}
+    for index, entry in enumerate(sites):
+        table = [("site", index)]
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            raise Misuse("a site without a name", where=where)
-        entries[entry["name"]] = _site(entry, f"{path}, site '{entry['name']}'")
+            raise reader.misuse("a site without a name", table, hint='write name = "/fc1/Gemm"')
+        if entry["name"] in entries:
+            raise reader.misuse(
+                f"a second mapping of '{entry['name']}'", table, "name", hint="leave one of them out"
+            )
+        entries[entry["name"]] = reader.site(entry, table)
     return MappingFile(path, machine, entries)
 
 
-def _check_keys(entry: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
-    for key in entry:
-        if key not in keys:
-            raise Misuse(f"there is no field '{key}'", where=where, hint=nearest(key, keys))
+_Table = Sequence[tuple[str, int]]
 
 
-def _site(entry: Mapping[str, Any], where: str) -> FileSite:
-    _check_keys(entry, _SITE_KEYS, where)
-    levels = []
-    memories = []
-    rows = entry.get("level")
-    if not isinstance(rows, list) or not rows:
-        raise Misuse("a site without levels", where=where, hint="write [[site.level]]")
-    for number, row in enumerate(rows, 1):
-        place = f"{where}, level {number}"
-        if not isinstance(row, dict):
-            raise Misuse("a level that is no table", where=place)
-        _check_keys(row, _LEVEL_KEYS, place)
-        memories.append(str(row.get("memories", "")))
-        fields = {key: value for key, value in row.items() if key != "memories"}
-        levels.append(_converted(fields, NestLevel, place))
-    size = _converted(entry.get("size"), tuple[int, int, int], f"{where}, size")
-    batch = _converted(entry.get("batch", 1), int, f"{where}, batch")
-    return FileSite(size, batch, tuple(levels), tuple(memories))
+class _Reader:
+    """Reads the tables of a mapping file and names the line of a wrong field.
+
+    Attributes:
+        path: Path of the file.
+        text: Its content.
+    """
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path, self.text = path, text
+
+    def misuse(self, problem: str, table: _Table, key: str = "", hint: str = "") -> Misuse:
+        place = line_of(self.text, table, key) or line_of(self.text, table)
+        if not place and table:
+            place = ", " + ", ".join(f"{name} {index + 1}" for name, index in table)
+        return Misuse(problem, where=f"{self.path}{place}", hint=hint)
+
+    def check_keys(self, entry: Mapping[str, Any], keys: Sequence[str], table: _Table) -> None:
+        for key in entry:
+            if key not in keys:
+                raise self.misuse(f"there is no field '{key}'", table, key, hint=nearest(key, keys))
+
+    def site(self, entry: Mapping[str, Any], table: _Table) -> FileSite:
+        self.check_keys(entry, _SITE_KEYS, table)
+        rows = entry.get("level")
+        if not isinstance(rows, list) or not rows:
+            raise self.misuse("a site without levels", table, hint="write [[site.level]]")
+        levels, memories = [], []
+        for index, row in enumerate(rows):
+            place = [*table, ("level", index)]
+            if not isinstance(row, dict):
+                raise self.misuse("a level that is no table", place, hint="write [[site.level]]")
+            self.check_keys(row, tuple(_LEVEL_FIELDS), place)
+            for key in ("order", "tile"):
+                if key not in row:
+                    raise self.misuse(
+                        f"a level without '{key}'", place, hint=f"add {_LEVEL_FIELDS[key].example}"
+                    )
+            fields = {key: self.field(_LEVEL_FIELDS[key], value, place, key) for key, value in row.items()}
+            memories.append(fields.pop("memories", ""))
+            levels.append(NestLevel(**fields))
+        if "size" not in entry:
+            raise self.misuse("a site without a size", table, hint="add size = [512, 768, 3072]")
+        types = {key: self.field(_TEXT, entry[key], table, key) for key in _TYPE_KEYS if key in entry}
+        return FileSite(
+            self.field(_SIZES, entry["size"], table, "size"),
+            self.field(_NUMBER, entry.get("batch", 1), table, "batch"),
+            tuple(levels),
+            tuple(memories),
+            types,
+            line_of(self.text, table),
+        )
+
+    def field(self, kind: _Field, value: Any, table: _Table, key: str) -> Any:
+        if not kind.is_valid(value):
+            raise self.misuse(
+                f"'{key}' is {_short(value)}, not {kind.noun}", table, key, hint=f"write {kind.example}"
+            )
+        return tuple(value) if isinstance(value, list) else value
 
 
-def _converted(value: Any, kind: Any, where: str) -> Any:
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        message = str(error)
-        raise Misuse(message[:1].lower() + message[1:], where=where) from None
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+class _Field(NamedTuple):
+    """A field of a mapping file: what it must be, and an example."""
+
+    noun: str
+    example: str
+    is_valid: Callable[[Any], bool]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LARGEST
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(map(_is_count, value))
+
+
+_NUMBER = _Field("a whole number of at least 1", "batch = 8", _is_count)
+_SIZES = _Field("three whole numbers of at least 1, for M, K and N", "size = [512, 768, 3072]", _are_counts)
+_TEXT = _Field("a text", 'dtype = "int8"', lambda value: isinstance(value, str) and bool(value))
+_LEVEL_FIELDS: Mapping[str, _Field] = {
+    "memories": _Field("a text", 'memories = "scratchpad"', lambda value: isinstance(value, str)),
+    "order": _Field("an order of the loops", 'order = "mnk"', lambda value: value in get_args(LoopOrder)),
+    "tile": _SIZES._replace(example="tile = [128, 64, 192]"),
+    "split": _SIZES._replace(example="split = [2, 1, 4]"),
+    "keep": _Field(
+        "a list of operands", 'keep = "AB"', lambda value: isinstance(value, str) and set(value) <= set("ABC")
+    ),
+}

@@ -113,7 +113,8 @@ def with_memories(hardware: Hardware, table: Mapping[str, Any]) -> MemoryMachine
         overlap=overlap,
         mac_pj=_energy(table["mac_pj"], f"{where} mac_pj") if "mac_pj" in table else None,
         rates={name: read_per_cycle(rate, f"{where} rates.{name}", "macs") for name, rate in rates.items()},
-        first_read=_flag(table.get("first_read", False), f"{where} first_read"),
+        first_read=machines.read_flag(table.get("first_read", False), f"{where} first_read"),
+        registers=machines.read_flag(table.get("registers", True), f"{where} registers"),
     )
 
 
@@ -155,12 +156,6 @@ def _count(value: Any, where: str) -> int:
     return value
 
 
-def _flag(value: Any, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise Misuse(f"'{value}' is neither true nor false", where=where)
-    return value
-
-
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise Misuse(f"'{value}' is no text", where=where)
@@ -172,6 +167,14 @@ def _holds(value: Any, where: str) -> str:
     if not operands or set(operands) - set(_OPERANDS):
         raise Misuse(f"'{value}' names no operand", where=where, hint='write A, B and C, such as "A B"')
     return "".join(operand for operand in _OPERANDS if operand in operands)
+
+
+def _block(value: Any, where: str) -> tuple[int, int]:
+    """Reads the rows and columns of a transfer, such as '16x64'."""
+    match = re.fullmatch(r"(\d{1,6})\s*[xX×]\s*(\d{1,6})", str(value).strip(), re.ASCII)
+    if match is None or not int(match[1]) or not int(match[2]):
+        raise Misuse(f"'{value}' is no block", where=where, hint='write rows and columns, such as "16x64"')
+    return int(match[1]), int(match[2])
 
 
 def _by_operand(value: Any, where: str, names: tuple[str, ...]) -> dict[str, int]:
@@ -202,7 +205,9 @@ _FIELDS: Mapping[str, Callable[[Any, str], Any]] = {
     "read_pj": _energy,
     "write_pj": _energy,
     "cores": _count,
-    "inside": _flag,
+    "ways": _count,
+    "transfer": _block,
+    "inside": machines.read_flag,
     "source": _text,
 }
 """Settings of a memory, each with the function that reads it. The keys are fields of `MachineMemory`."""

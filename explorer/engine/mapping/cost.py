@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from explorer.base.errors import Misuse
@@ -101,7 +102,7 @@ def nest_of(mapping: SiteMapping, machine: MemoryMachine) -> Nest:
                 hint="only the first memory can, of operands that it holds, and without cores",
             )
     holds = [*("".join(sorted("".join(memory.holds for memory in group))) for group in groups), "ABC"]
-    nest = Nest(mapping.size, mapping.levels, tuple(holds))
+    nest = Nest(mapping.size, mapping.levels, tuple(holds), machine.registers)
     if mapping.epilogue != Epilogue() and epilogue_level(nest) < 0:
         raise Misuse(
             "cores divide K and add their sums in the outermost memory, so no operator can be fused",
@@ -112,19 +113,20 @@ def nest_of(mapping: SiteMapping, machine: MemoryMachine) -> Nest:
 
 
 class _Widths(NamedTuple):
-    """Bits of an element of the operands, of the sums, and of the output."""
+    """Bits of an element of A, of B, of the sums, and of the output."""
 
-    operand: int
+    left: int
+    right: int
     sums: int
     output: int
 
+    def of(self, operand: Operand) -> int:
+        return {"A": self.left, "B": self.right, "C": self.sums}[operand]
+
 
 def _widths(mapping: SiteMapping) -> _Widths:
-    bits = [
-        dimensions.type_bits(dtype, mapping.site)
-        for dtype in (mapping.dtype, mapping.accumulator, mapping.epilogue.output or mapping.accumulator)
-    ]
-    return _Widths(*bits)
+    dtypes = mapping.dtype, mapping.right_dtype, mapping.accumulator, mapping.output
+    return _Widths(*(dimensions.type_bits(dtype, mapping.site) for dtype in dtypes))
 
 
 def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
@@ -136,7 +138,8 @@ def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
     nest, widths = nest_of(mapping, machine), _widths(mapping)
     moves = tuple(_moves(mapping, machine, nest, widths))
     memories = tuple(_memory_costs(mapping, machine, nest, widths, moves))
-    macs = mapping.batch * math.prod(mapping.size)
+    multiplied = mapping.batch * math.prod(mapping.size)
+    macs = mapping.macs or multiplied
     rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
     array = _array_cycles(nest, machine, rate)
     array_cycles = None if array is None else math.ceil(array * mapping.batch)
@@ -147,14 +150,14 @@ def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
     pipeline = _pipeline(mapping, machine, nest, widths, rate) if array is not None else None
     cycles = None if pipeline is None else max(math.ceil(pipeline * mapping.batch), *cycles_by_name.values())
     clock = machine.hardware.clock
-    capacity = _capacity_on_chip(machine)
+    capacity = capacity_on_chip(machine)
     outer = memories[0]
     energies = [memory.pj for memory in memories]
-    arithmetic = None if machine.mac_pj is None else macs * machine.mac_pj
+    arithmetic = None if machine.mac_pj is None else multiplied * machine.mac_pj
     return MappingCost(
         mapping=mapping,
         macs=macs,
-        utilization=math.prod(mapping.size) / slots,
+        utilization=macs / (mapping.batch * slots),
         moves=moves,
         memories=memories,
         traffic=outer.reads + outer.writes,
@@ -172,11 +175,11 @@ def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
 def compulsory_bytes(mapping: SiteMapping) -> int:
     """Computes the bytes of both operands read once and of the output written once."""
     widths = _widths(mapping)
-    operands = sum(_bytes(mapping.size, operand, widths.operand) for operand in ("A", "B"))
-    return mapping.batch * (operands + _bytes(mapping.size, "C", widths.output))
+    left, right = _bytes(mapping.size, "A", widths.left), _bytes(mapping.size, "B", widths.right)
+    return mapping.batch * (left + right + _bytes(mapping.size, "C", widths.output))
 
 
-def _capacity_on_chip(machine: MemoryMachine) -> int | None:
+def capacity_on_chip(machine: MemoryMachine) -> int | None:
     """Returns the bytes of all instances of all memories but the outermost, or None if one is not limited."""
     capacity, instances = 0, 1
     for memory in machine.memories[1:]:
@@ -200,7 +203,7 @@ def traffic_bound(mapping: SiteMapping, capacity: int | None) -> int:
     widths, macs = _widths(mapping), mapping.batch * math.prod(mapping.size)
     narrow = min(widths.sums, widths.output)
     shape = dimensions.SiteDims(
-        *mapping.size, mapping.batch, mapping.size, False, widths.operand, narrow, macs
+        *mapping.size, mapping.batch, mapping.size, False, min(widths.left, widths.right), narrow, macs
     )
     return lower_bound(shape, capacity, compulsory_bytes(mapping))
 
@@ -242,6 +245,14 @@ def _moves(
             return ARRAY
         return next(memory.name for memory in groups[level + 1] if operand in memory.holds)
 
+    def transfers(level: int, operand: Operand) -> int:
+        group = groups[level + 1] if level < last else ()
+        block = next((memory.transfer for memory in group if operand in memory.holds), None)
+        if block is None:
+            return 0
+        count = moved(nest, operand, level, first_read=machine.first_read, instance=instance, block=block)
+        return mapping.batch * (count.loads + count.stores)
+
     def sums(count: int, finished: int, level: int) -> int:
         finished = finished if level <= finishing else 0
         partial = dimensions.packed_bytes(count - finished, widths.sums)
@@ -254,7 +265,7 @@ def _moves(
                 continue
             count = moved(nest, operand, level, first_read=machine.first_read, instance=instance)
             outer = [index for index in nest.holders(operand) if index < level]
-            width = widths.sums if operand == "C" else widths.operand
+            width = widths.of(operand)
             moves.append(
                 LevelMoves(
                     level=level,
@@ -265,6 +276,7 @@ def _moves(
                     stores=mapping.batch * sums(count.stores, count.finished, level),
                     outside_reads=mapping.batch * dimensions.packed_bytes(count.outside_reads, width),
                     outside_writes=mapping.batch * sums(count.outside_writes, count.outside_finished, level),
+                    transfers=transfers(level, operand),
                 )
             )
     moves += _epilogue_moves(mapping, machine, nest, finishing, holder(finishing, "C"))
@@ -299,13 +311,14 @@ def _memory_costs(
     widths: _Widths,
     moves: Sequence[LevelMoves],
 ) -> list[MemoryCost]:
+    outermost = 0 if machine.memories[0].size is None else compulsory_bytes(mapping)
     costs = []
     for index, group in enumerate(memory_levels(machine)):
         has_cores = any(math.prod(level.split) > 1 for level in nest.levels[:index])
         of_instance = _moves(mapping, machine, nest, widths, index - 1) if has_cores else moves
         for memory in group:
             tiles = _tiles(memory, nest, index - 1, widths) if index else {}
-            held = sum(getattr(memory.buffers, operand) * size for operand, size in tiles.items())
+            held = held_bytes(memory, tiles) if index else outermost
             reads, writes = _accesses(moves, memory.name)
             busiest_reads, busiest_writes = _accesses(of_instance, memory.name)
             missing = 0 if memory.size is None else max(held - memory.size, 0)
@@ -327,6 +340,15 @@ def _memory_costs(
     return costs
 
 
+def held_bytes(memory: MachineMemory, tiles: Mapping[str, int]) -> int:
+    """Computes the bytes that a memory needs for all buffers of its tiles: in a cache, whole ways."""
+    sizes = [getattr(memory.buffers, operand) * size for operand, size in tiles.items()]
+    if memory.ways and memory.size is not None:
+        way = max(memory.size // memory.ways, 1)
+        sizes = [-(-size // way) * way for size in sizes]
+    return sum(sizes)
+
+
 def _tiles(memory: MachineMemory, nest: Nest, level: int, widths: _Widths) -> dict[str, int]:
     """Computes the bytes of one tile of each operand that a memory holds."""
     step = nest.levels[level]
@@ -335,8 +357,7 @@ def _tiles(memory: MachineMemory, nest: Nest, level: int, widths: _Widths) -> di
         if operand in memory.holds:
             lengths = nest.size if operand in step.keep else step.tile
             elements = min(lengths[rows], nest.size[rows]) * min(lengths[columns], nest.size[columns])
-            bits = widths.sums if operand == "C" else widths.operand
-            tiles[operand] = dimensions.packed_bytes(elements, bits)
+            tiles[operand] = dimensions.packed_bytes(elements, widths.of(operand))
             if operand == "C":
                 tiles["out"] = dimensions.packed_bytes(elements, widths.output)
     return tiles
@@ -378,6 +399,7 @@ def transfer_cycles(memory: MachineMemory, reads: int, writes: int) -> Fraction 
     return max(times) if times else None
 
 
+@lru_cache(maxsize=64)
 def _exact(rate: float) -> Fraction:
     # the decimal that the user wrote: the nearest binary fraction of 51.2 would turn 10 cycles into 11
     return Fraction(Decimal(repr(rate)))
@@ -406,7 +428,8 @@ def _array_cycles(nest: Nest, machine: MemoryMachine, rate: float | None) -> Fra
 
     A systolic array of R rows and C columns takes 2 R + C + T - 2 cycles for each stationary tile, where T is
     the length of the streaming axis: Samajdar et al., ISPASS 2020. With a second buffer for the stationary
-    tile, only the first tile waits for its load, and only the last one for its results.
+    tile, only the first tile waits for its load, and only the last one for its results. A rate below one
+    multiply-accumulate for each cell and cycle makes each streamed row take longer.
     """
     array = machine.hardware.array
     last = len(nest.levels) - 1
@@ -415,6 +438,7 @@ def _array_cycles(nest: Nest, machine: MemoryMachine, rate: float | None) -> Fra
             return None
         return _products(nest) * math.prod(nest.levels[last].tile) / _exact(rate)
     rows, columns = array
+    row_cycles = Fraction(rows * columns) / _exact(rate) if rate is not None else Fraction(1)
     axes = dimensions.ARRAY_AXES[ORDERS[nest.levels[last].order]]
     lengths = [core_extents(nest, last - 1, _first_core(last), axis) for axis in axes]
     cycles = 0
@@ -422,10 +446,11 @@ def _array_cycles(nest: Nest, machine: MemoryMachine, rate: float | None) -> Fra
         *(counter.items() for counter in lengths)
     ):
         folds = -(-row // rows) * -(-column // columns)
+        streaming = math.ceil(stream * row_cycles)
         if machine.overlap == "none":
-            tile_cycles = folds * (2 * rows + columns + stream - 2)
+            tile_cycles = folds * (2 * rows + columns + streaming - 2)
         else:
-            tile_cycles = rows + folds * max(stream, rows) + rows + columns - 2
+            tile_cycles = rows + folds * max(streaming, rows) + rows + columns - 2
         cycles += row_times * column_times * stream_times * tile_cycles
     return Fraction(cycles)
 
@@ -451,7 +476,11 @@ def _pipeline(
 
 
 class _Pipeline:
-    """Steps of the loops of the first level: what each loads, computes and stores."""
+    """Steps of the loops of the first level: what each loads, computes and stores.
+
+    Operands that bypass the first level, the bias and the residual move while a step computes. A core without
+    work in a step at the edge is taken to load its tile again in the next one.
+    """
 
     def __init__(
         self, mapping: SiteMapping, machine: MemoryMachine, nest: Nest, widths: _Widths, rate: float | None
@@ -470,30 +499,34 @@ class _Pipeline:
                     memory.buffers.out if operand == "C" else 0
                 )
         self.overlaps = {operand: count > 1 for operand, count in buffers.items()}
-        self.computing: dict[Triple, Fraction | None] = {}
+        self.outermost = {operand: nest.holders(operand)[0] for operand in OPERAND_AXES}
+        self.finishing = epilogue_level(nest)
+        sums = moved(nest, "C", self.outermost["C"])
+        self.reads_first = machine.first_read and sums.outside_writes > sums.outside_finished
+        self.compute = cache(self._step_cycles)
+        self.transfer = cache(self._transfer_cycles)
 
     def cycles(self) -> Fraction | None:
         positions = [self._positions(trips) for trips in self.trips]
-        first, last = (0, 0, 0), tuple(trips - 1 for trips in self.trips)
-        outer = self.machine.memories[0]
-        total = self._transfer(outer, self._loads(first, None), {}) + self._transfer(
-            outer,
-            {},
-            self._stores(last, None),  # type: ignore[arg-type]
-        )
+        first: Triple = (0, 0, 0)
+        last: Triple = tuple(trips - 1 for trips in self.trips)  # type: ignore[assignment]
+        total = self._transfer(self._loads(first, None), {}) + self._transfer({}, self._stores(last, None))
+        is_known = self.compute(self._part(first)) is not None
         for chosen in itertools.product(*positions):
             step: Triple = tuple(position for position, _ in chosen)  # type: ignore[assignment]
             weight = math.prod(count for _, count in chosen)
-            after, before = self._moved(step, 1), self._moved(step, -1)
+            after, before = self._neighbor(step, 1), self._neighbor(step, -1)
             loads = self._loads(after, step) if after is not None else {}
             stores = self._stores(before, step) if before is not None else {}
-            computing = self._compute(self._lengths(step))
-            if computing is None:
-                return None
-            hidden = self._transfer(outer, self._select(loads, True), self._select(stores, True))
-            waiting = self._transfer(outer, self._select(loads, False), self._select(stores, False))
+            computing = self.compute(self._part(step)) or Fraction(0)
+            reads, writes = self._passing(step, before, after)
+            hidden = self._transfer(
+                {**self._select(loads, True), "passing": reads},
+                {**self._select(stores, True), "passing": writes},
+            )
+            waiting = self._transfer(self._select(loads, False), self._select(stores, False))
             total += weight * (max(computing, hidden) + waiting)
-        return total
+        return total if is_known else None
 
     def _positions(self, trips: int) -> list[tuple[int, int]]:
         """Lists representative positions of a loop, each with the number of positions like it."""
@@ -501,14 +534,14 @@ class _Pipeline:
             return [(position, 1) for position in range(trips)]
         return [(0, 1), (1, 1), (2, trips - 4), (trips - 2, 1), (trips - 1, 1)]
 
-    def _moved(self, step: Triple, by: int) -> Triple | None:
+    def _neighbor(self, step: Triple, by: int) -> Triple | None:
         """Returns the next or the previous step of the loops, or None at the end."""
-        moved_step = list(step)
+        neighbor = list(step)
         for axis in reversed(self.order):
-            moved_step[axis] += by
-            if 0 <= moved_step[axis] < self.trips[axis]:
-                return moved_step[0], moved_step[1], moved_step[2]
-            moved_step[axis] = 0 if by > 0 else self.trips[axis] - 1
+            neighbor[axis] += by
+            if 0 <= neighbor[axis] < self.trips[axis]:
+                return neighbor[0], neighbor[1], neighbor[2]
+            neighbor[axis] = 0 if by > 0 else self.trips[axis] - 1
         return None
 
     def _lengths(self, step: Triple) -> Triple:
@@ -523,7 +556,7 @@ class _Pipeline:
             return False
         if operand in self.level.keep:
             return other is None
-        return other is None or any(step[axis] != other[axis] for axis in OPERAND_AXES[operand])
+        return not _has_same_tile(operand, step, other)
 
     def _loads(self, step: Triple, before: Triple | None) -> dict[str, int]:
         """Computes the bytes of each operand that a step loads after the step before it."""
@@ -533,9 +566,8 @@ class _Pipeline:
             if not self._changed(operand, step, before):
                 continue
             whole = operand in self.level.keep
-            bits = self.widths.sums if operand == "C" else self.widths.operand
-            size = _bytes(self.nest.size if whole else lengths, operand, bits)
-            if operand == "C" and (whole or step[1] == 0):
+            size = _bytes(self.nest.size if whole else lengths, operand, self.widths.of(operand))
+            if operand == "C" and (whole or (step[1] == 0 and not self.reads_first)):
                 size = 0  # the first visit starts from zero
             loads[operand] = size
         return loads
@@ -549,25 +581,64 @@ class _Pipeline:
         bits = self.widths.output if is_finished else self.widths.sums
         return {"C": _bytes(self.nest.size if whole else self._lengths(step), "C", bits)}
 
+    def _passing(self, step: Triple, before: Triple | None, after: Triple | None) -> tuple[int, int]:
+        """Computes the bytes that a step reads and writes outside of what the first level holds.
+
+        These are the operands that bypass the first level, the bias and the residual.
+        """
+        lengths, is_last = self._lengths(step), step[1] == self.trips[1] - 1
+        reads = writes = 0
+        for operand, level in self.outermost.items():
+            if level == 0:
+                continue
+            count = moved(self.nest._replace(size=lengths), operand, level)
+            stays = self._has_one_tile(operand, level, lengths)
+            kept_before = stays and _has_same_tile(operand, step, before)
+            kept_after = stays and _has_same_tile(operand, step, after)
+            if operand != "C":
+                elements = 0 if kept_before else count.outside_reads
+                reads += dimensions.packed_bytes(elements, self.widths.of(operand))
+                continue
+            is_fresh = step[1] == 0 and not self.reads_first
+            elements = 0 if kept_before else count.outside_reads if is_fresh else count.outside_writes
+            reads += dimensions.packed_bytes(elements, self.widths.sums)
+            if not kept_after:
+                finished = count.outside_finished if is_last else 0
+                writes += dimensions.packed_bytes(count.outside_writes - finished, self.widths.sums)
+                writes += dimensions.packed_bytes(finished, self.widths.output)
+        if is_last:
+            epilogue, (m, _, n) = self.mapping.epilogue, lengths
+            rows = sum(extents(m, self.nest.levels[: self.finishing + 1], 0).values())
+            reads += rows * n * epilogue.bias_bytes + m * n * epilogue.residual_bytes
+        return reads, writes
+
+    def _has_one_tile(self, operand: Operand, level: int, lengths: Triple) -> bool:
+        """Whether each core needs only one tile of an operand at a level in a step."""
+        if level == len(self.nest.levels) - 1 and not self.nest.registers:
+            return False
+        nest, core = self.nest._replace(size=lengths), _first_core(level + 1)
+        return all(sum(core_extents(nest, level, core, axis).values()) == 1 for axis in OPERAND_AXES[operand])
+
     def _select(self, sizes: Mapping[str, int], overlapping: bool) -> dict[str, int]:
         return {name: size for name, size in sizes.items() if self.overlaps[name] is overlapping}
 
-    def _transfer(
-        self, memory: MachineMemory, loads: Mapping[str, int], stores: Mapping[str, int]
-    ) -> Fraction:
-        return transfer_cycles(memory, sum(loads.values()), sum(stores.values())) or Fraction(0)
+    def _transfer(self, loads: Mapping[str, int], stores: Mapping[str, int]) -> Fraction:
+        """Computes the cycles in which the outermost memory moves bytes."""
+        return self.transfer(sum(loads.values()), sum(stores.values()))
 
-    def _compute(self, lengths: Triple) -> Fraction | None:
-        """Computes the cycles of one step: the array, or a memory inside that is slower."""
-        part: Triple = tuple(  # type: ignore[assignment]
-            min(length, tile) for length, tile in zip(lengths, self.level.tile, strict=True)
+    def _transfer_cycles(self, reads: int, writes: int) -> Fraction:
+        return transfer_cycles(self.machine.memories[0], reads, writes) or Fraction(0)
+
+    def _part(self, step: Triple) -> Triple:
+        """Returns the lengths of the tile that the first core computes in a step."""
+        m, k, n = (
+            min(length, tile) for length, tile in zip(self._lengths(step), self.level.tile, strict=True)
         )
-        if part not in self.computing:
-            self.computing[part] = self._step_cycles(part)
-        return self.computing[part]
+        return m, k, n
 
     def _step_cycles(self, part: Triple) -> Fraction | None:
-        inner = Nest(part, self.nest.levels[1:], self.nest.holds[1:])
+        """Computes the cycles of one step: the array, or a memory inside that is slower."""
+        inner = self.nest._replace(size=part, levels=self.nest.levels[1:], holds=self.nest.holds[1:])
         cycles = _array_cycles(inner, self.machine, self.rate)
         if cycles is None:
             return None
@@ -575,11 +646,17 @@ class _Pipeline:
         for index, group in enumerate(groups):
             for memory in group:
                 reads = writes = 0
-                for operand in memory.holds:
-                    below = [level for level in inner.holders(operand) if level >= index]  # type: ignore[arg-type]
-                    count = moved(inner, operand, below[0], instance=index - 1)  # type: ignore[arg-type]
-                    bits = self.widths.sums if operand == "C" else self.widths.operand
-                    reads += dimensions.packed_bytes(count.outside_reads, bits)
-                    writes += dimensions.packed_bytes(count.outside_writes, bits)
+                for operand in OPERAND_AXES:
+                    if operand not in memory.holds:
+                        continue
+                    inside = next(level for level in inner.holders(operand) if level >= index)
+                    count = moved(inner, operand, inside, instance=index - 1)
+                    reads += dimensions.packed_bytes(count.outside_reads, self.widths.of(operand))
+                    writes += dimensions.packed_bytes(count.outside_writes, self.widths.of(operand))
                 cycles = max(cycles, transfer_cycles(memory, reads, writes) or Fraction(0))
         return cycles
+
+
+def _has_same_tile(operand: Operand, step: Triple, other: Triple | None) -> bool:
+    """Whether two steps need the same tile of an operand; no other step needs no tile."""
+    return other is not None and all(step[axis] == other[axis] for axis in OPERAND_AXES[operand])

@@ -43,11 +43,14 @@ class Nest(NamedTuple):
         size: M, K and N.
         levels: Levels from the outermost in. The last is the array, which holds all operands.
         holds: Operands that each level holds, as text: 'AB'.
+        registers: Whether the array holds its tiles while other loops turn. Without registers, each of its
+            products reads both operands and the sum anew, as Timeloop counts.
     """
 
     size: Triple
     levels: tuple[NestLevel, ...]
     holds: tuple[str, ...]
+    registers: bool = True
 
     def holders(self, operand: Operand) -> list[int]:
         """Lists the levels that hold the operand, from the outermost in."""
@@ -74,7 +77,15 @@ class Moved(NamedTuple):
     outside_finished: int
 
 
-def moved(nest: Nest, operand: Operand, level: int, *, first_read: bool = False, instance: int = -1) -> Moved:
+def moved(
+    nest: Nest,
+    operand: Operand,
+    level: int,
+    *,
+    first_read: bool = False,
+    instance: int = -1,
+    block: tuple[int, int] = (1, 1),
+) -> Moved:
     """Counts the elements of an operand that move between a level that holds it and the memory outside.
 
     Args:
@@ -83,37 +94,49 @@ def moved(nest: Nest, operand: Operand, level: int, *, first_read: bool = False,
         level: Index of the level.
         first_read: Whether the first visit of a sum reads it from outside, if the sum has several visits.
         instance: Level of which only the first instance of its memories counts, or -1 to count everything.
+        block: Rows and columns of the blocks that are counted; (1, 1) counts elements.
     """
-    all_cores = _over_cores(nest, operand, level, instance)
+    all_cores = _over_cores(nest, operand, level, instance, block=block)
     outside = max((index for index in nest.holders(operand) if index < level), default=-1)
-    first_cores = _over_cores(nest, operand, level, instance, first_inside=outside)
+    first_cores = _over_cores(nest, operand, level, instance, first_inside=outside, block=block)
     if operand != "C":
         return Moved(all_cores, 0, 0, first_cores, 0, 0)
-    outputs = _outputs(nest, level, instance)
+    outputs = _outputs(nest, level, instance, block)
     reduction = _reduction_level(nest)
     if reduction is None or level < reduction:
         fresh = 0 if first_read and all_cores > outputs else outputs
         return Moved(all_cores - fresh, all_cores, outputs, first_cores - fresh, first_cores, outputs)
     if level > reduction:
         # each core starts its sums from zero at every visit of the level at which the sums are added
-        starts = _over_cores(nest, "C", reduction, instance)
+        starts = _over_cores(nest, "C", reduction, instance, block=block)
         loads = all_cores if first_read and all_cores > starts else all_cores - starts
         return Moved(loads, all_cores, 0, loads, all_cores, 0)
     fresh = 0 if first_read and first_cores > outputs else outputs
     return Moved(0, all_cores, 0, first_cores - fresh, first_cores, outputs)
 
 
-def _outputs(nest: Nest, level: int, instance: int) -> int:
+def _outputs(nest: Nest, level: int, instance: int, block: tuple[int, int]) -> int:
     """Counts the elements of C that the cores of a level compute, those of cores that divide K once."""
-    classes = core_classes(nest, level, 1, -1, instance)
-    return sum(
-        count * core_length(nest, level, core, 0) * core_length(nest, level, core, 2)
-        for core, count in classes
-    )
+    total = 0
+    for core, count in core_classes(nest, level, 1, -1, instance):
+        rows, columns = (core_extents(nest, level, core, axis) for axis in OPERAND_AXES["C"])
+        total += count * _covering(rows, block[0]) * _covering(columns, block[1])
+    return total
+
+
+def _covering(lengths: Counter[int], size: int) -> int:
+    """Counts the blocks of a size that cover tiles along an axis."""
+    return sum(-(-length // size) * count for length, count in lengths.items())
 
 
 def _over_cores(
-    nest: Nest, operand: Operand, level: int, instance: int = -1, *, first_inside: int | None = None
+    nest: Nest,
+    operand: Operand,
+    level: int,
+    instance: int = -1,
+    *,
+    first_inside: int | None = None,
+    block: tuple[int, int] = (1, 1),
 ) -> int:
     """Adds up the elements that all cores load.
 
@@ -123,10 +146,11 @@ def _over_cores(
         level: Index of the level.
         instance: Level of which only the first instance counts, or -1.
         first_inside: Level inside of which cores with the same tile count once, or None to count all cores.
+        block: Rows and columns of the blocks that are counted; (1, 1) counts elements.
     """
     other = 3 - sum(OPERAND_AXES[operand])
     classes = core_classes(nest, level, other, first_inside, instance)
-    return sum(count * fetched(nest, operand, level, core) for core, count in classes)
+    return sum(count * fetched(nest, operand, level, core, block) for core, count in classes)
 
 
 def _reduction_level(nest: Nest) -> int | None:
@@ -233,7 +257,9 @@ class _Visit(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def fetched(nest: Nest, operand: Operand, level: int, core: tuple[Triple, ...]) -> int:
+def fetched(
+    nest: Nest, operand: Operand, level: int, core: tuple[Triple, ...], block: tuple[int, int] = (1, 1)
+) -> int:
     """Counts the elements of an operand that one core loads into a level, first visits included.
 
     Args:
@@ -241,10 +267,12 @@ def fetched(nest: Nest, operand: Operand, level: int, core: tuple[Triple, ...]) 
         operand: The operand.
         level: Index of the level.
         core: Index of the core along M, K and N at each level up to `level`.
+        block: Rows and columns of a block. The count is in blocks: (1, 1) counts elements.
     """
     own_axes = OPERAND_AXES[operand]
     if operand in nest.levels[level].keep:
-        return math.prod(core_length(nest, level, core, axis) for axis in own_axes)
+        return _blocks([core_length(nest, level, core, axis) for axis in own_axes], block)
+    rereads = level == len(nest.levels) - 1 and not nest.registers
     loops = [(index, AXES.index(axis)) for index in range(level + 1) for axis in nest.levels[index].order]
     # a memory drops its tile when a memory outside of it changes its own tile of the operand
     holders = [index for index in nest.holders(operand) if index <= level]
@@ -254,7 +282,7 @@ def fetched(nest: Nest, operand: Operand, level: int, core: tuple[Triple, ...]) 
     @lru_cache(None)
     def visit(position: int, lengths: Triple) -> _Visit:
         if position == len(loops):
-            return _Visit(lengths[own_axes[0]] * lengths[own_axes[1]], False, level)
+            return _Visit(_blocks([lengths[axis] for axis in own_axes], block), rereads, level)
         index, axis = loops[position]
         parts = _visits(nest.levels[index], axis, lengths[axis], core[index][axis])
         inner = [
@@ -276,6 +304,11 @@ def fetched(nest: Nest, operand: Operand, level: int, core: tuple[Triple, ...]) 
         return _Visit(total, changed, depth)
 
     return visit(0, nest.size).elements
+
+
+def _blocks(lengths: Sequence[int], block: tuple[int, int]) -> int:
+    """Counts the blocks that cover a tile."""
+    return math.prod(-(-length // size) for length, size in zip(lengths, block, strict=True))
 
 
 def _visits(level: NestLevel, axis: int, length: int, core: int) -> list[tuple[int, int]]:

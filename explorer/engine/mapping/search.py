@@ -30,6 +30,7 @@ from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Operand, Triple
 from explorer.engine.tiling.cost import dimensions
 from explorer.facts.mapping import (
     LoopOrder,
+    MachineMemory,
     MappingCost,
     MappingSearch,
     MemoryMachine,
@@ -47,6 +48,10 @@ _BEST = 5
 """Number of mappings that a search returns."""
 _EVALUATED = 60
 """Largest number of mappings whose exact cycles or exact cost the search computes."""
+_SEEDS = 3
+"""Number of outer orders, with the operand kept whole, that a search looks at first."""
+_CHUNK = 1 << 13
+"""Number of tiles whose figures are computed at the same time."""
 _OUTER_TILES = 12
 """Number of outer tiles for which a search over three levels looks for the best inner tile."""
 
@@ -204,11 +209,7 @@ def _first_tiles(
     groups = memory_levels(machine)[1:]
     if not groups:
         return [], {}
-    axes = [
-        np.array(trip_tiles(size, unit), dtype=np.int64)
-        for size, unit in zip(mapping.size, machine.unit, strict=True)
-    ]
-    m, k, n = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
+    m, k, n = _all_tiles(mapping, machine).lengths
     left_out: Counter[str] = Counter()
     allowed = np.ones(len(m), dtype=bool)
     for text, mask in constraints.masks((m, k, n)):
@@ -228,7 +229,7 @@ def _first_tiles(
         for memory in groups[0]:
             if memory.size is None:
                 continue
-            held = _held(mapping, machine, memory.name, tiles)
+            held = _held(mapping, memory, tiles)
             # cores share the tile among them
             mask = held <= memory.size * cores
             if not keep:
@@ -239,13 +240,12 @@ def _first_tiles(
         if fits.any():
             kept.append(tiles.chosen(fits))
     if not kept:
-        raise _too_small(mapping, machine)
+        raise _too_small(mapping, machine, _Tiles((m[allowed], k[allowed], n[allowed]), ""))
     return kept, dict(left_out)
 
 
-def _held(mapping: SiteMapping, machine: MemoryMachine, name: str, tiles: _Tiles) -> _Numbers:
-    """Computes the bytes that a memory of the first level holds for each tile."""
-    memory = next(memory for memory in machine.memories if memory.name == name)
+def _held(mapping: SiteMapping, memory: MachineMemory, tiles: _Tiles) -> _Numbers:
+    """Computes the bytes that a memory holds for each tile, with all its buffers."""
     total: _Numbers = np.zeros(len(tiles.lengths[0]), dtype=np.int64)
     for operand, (rows, columns) in OPERAND_AXES.items():
         if operand not in memory.holds:
@@ -255,38 +255,53 @@ def _held(mapping: SiteMapping, machine: MemoryMachine, name: str, tiles: _Tiles
             if operand == tiles.keep
             else tiles.lengths[rows] * tiles.lengths[columns]
         )
-        dtype = mapping.accumulator if operand == "C" else mapping.dtype
-        total = total + getattr(memory.buffers, operand) * _packed(elements, dtype, mapping.site)
+        sizes = [getattr(memory.buffers, operand) * _packed(elements, _dtype(mapping, operand), mapping.site)]
         if operand == "C":
-            output = mapping.epilogue.output or mapping.accumulator
-            total = total + memory.buffers.out * _packed(elements, output, mapping.site)
+            sizes.append(memory.buffers.out * _packed(elements, mapping.output, mapping.site))
+        if memory.ways and memory.size is not None:
+            way = max(memory.size // memory.ways, 1)
+            sizes = [-(-size // way) * way for size in sizes]
+        total = total + sum(sizes)
     return total
+
+
+def _dtype(mapping: SiteMapping, operand: Operand) -> str:
+    return {"A": mapping.dtype, "B": mapping.right_dtype, "C": mapping.accumulator}[operand]
 
 
 def _packed(elements: _Numbers, dtype: str, site: str) -> _Numbers:
     return -(-elements * dimensions.type_bits(dtype, site) // 8)
 
 
-def _too_small(mapping: SiteMapping, machine: MemoryMachine) -> Misuse:
-    m, k, n = (np.array([min(unit, size)]) for unit, size in zip(machine.unit, mapping.size, strict=True))
-    tiles = _Tiles((m, k, n), "")
-    missing, memory = max(
-        (
-            (int(_held(mapping, machine, memory.name, tiles)[0]) - memory.size, memory)
-            for memory in machine.memories[1:]
-            if memory.size is not None
-        ),
-        key=lambda pair: pair[0],
+def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: _Tiles | None = None) -> Misuse:
+    """Describes the tile that misses the fewest bytes, and the memory in which they are missing.
+
+    Args:
+        mapping: The site.
+        machine: The machine.
+        tiles: Tiles that the constraints leave, or None for the smallest tile.
+    """
+    first = memory_levels(machine)[1]
+    memories = (
+        [memory for memory in first if memory.size is not None]
+        if tiles
+        else [memory for memory in machine.memories[1:] if memory.size is not None]
     )
-    if missing <= 0:
-        return Misuse(
-            f"no tile of {mapping.site} meets the constraints and fits",
-            where="--constrain",
-            hint="leave a constraint out, or use a larger memory",
-        )
-    tile = "x".join(str(int(axis[0])) for axis in (m, k, n))
+    if tiles is None:
+        m, k, n = (np.array([min(unit, size)]) for unit, size in zip(machine.unit, mapping.size, strict=True))
+        tiles = _Tiles((m, k, n), "")
+    missing = np.array(
+        [
+            _held(mapping, memory, tiles) - (memory.size or 0) * (first[0].cores if memory in first else 1)
+            for memory in memories
+        ]
+    )
+    best = int(missing.max(axis=0).argmin())
+    memory = memories[int(missing[:, best].argmax())]
+    needed = int(missing[:, best].max())
+    tile = "x".join(str(length) for length in tiles.tile(best))
     return Misuse(
-        f"no tile of {mapping.site} fits: the smallest, {tile}, needs {missing:,} bytes more",
+        f"no tile of {mapping.site} fits: the smallest, {tile}, needs {needed:,} bytes more",
         where=f"memory '{memory.name}' of {machine.hardware.name}",
         hint=f"it has {memory.size:,} bytes; use fewer buffers, a larger memory or a smaller unit",
     )
@@ -330,31 +345,77 @@ def _two_boundaries(
     constraints: Constraints,
     candidates: Sequence[_Tiles],
 ) -> tuple[list[MappingCost], int, float]:
-    """Computes every tile and pair of orders, and the exact cost of the best ones."""
-    pool: list[tuple[tuple[float, ...], Triple, LoopOrder, LoopOrder, str]] = []
-    count = 0
-    least = math.inf
+    """Computes every tile and pair of orders, and the exact cost of the best ones.
+
+    A bound on each tile and outer order leaves out the tiles that no inner order can bring among the best
+    mappings.
+    """
+    limit = _EVALUATED if objective in ("cycles", "edp") else _BEST * 6
+    pairs = []
     for tiles in candidates:
         for outer in constraints.orders or ORDERS:
-            first = _counts(mapping, machine, tiles, outer, None)
-            for inner in ORDERS:
-                count += len(tiles.lengths[0])
-                figures = _figures(mapping, machine, tiles, outer, inner, first)
-                least = min(least, float(figures.least.min()))
-                ranks = _ranks(objective, figures)
-                # ties by tile, then by order, so that the result does not depend on the order of the search
-                chosen = np.lexsort([*reversed(tiles.lengths), *reversed(ranks)])[: _BEST * 4]
-                pool += [
-                    (tuple(float(rank[i]) for rank in ranks), tiles.tile(i), outer, inner, tiles.keep)
-                    for i in map(int, chosen)
-                ]
-    pool.sort()
-    costs: list[MappingCost] = []
-    limit = _EVALUATED if objective in ("cycles", "edp") else _BEST * 6
-    for _, tile, outer, inner, keep in pool[:limit]:
-        levels = NestLevel(outer, tile, keep=keep), NestLevel(inner, machine.unit)
-        costs.append(mapping_cost(replace(mapping, levels=levels), machine))
-    return costs, count, least
+            figures = _figures(mapping, machine, tiles, outer, None)
+            pairs.append((tiles, outer, _ranks(objective, figures)[:2], figures.least))
+    count = sum(len(tiles.lengths[0]) for tiles, *_ in pairs) * len(ORDERS)
+    # a first look at the most promising tiles of each pair sets the threshold for the rest
+    seeds: list[_Entry] = []
+    for tiles, outer, bounds, _ in sorted(pairs, key=lambda pair: float(pair[2][0].min()))[:_SEEDS]:
+        promising = np.lexsort([*reversed(bounds)])[:limit]
+        seeds += _evaluated(mapping, machine, objective, tiles.chosen(promising), outer, limit)[0]
+    threshold = sorted(seeds)[:limit][-1][0][:2]
+    pool: list[_Entry] = []
+    least = math.inf
+    for tiles, outer, bounds, lower in pairs:
+        is_promising = (bounds[0] < threshold[0]) | (
+            (bounds[0] == threshold[0]) & (bounds[1] <= threshold[1])
+        )
+        least = min(least, float(lower[~is_promising].min(initial=math.inf)))
+        indices = np.flatnonzero(is_promising)
+        for start in range(0, len(indices), _CHUNK):
+            chosen = tiles.chosen(indices[start : start + _CHUNK])
+            entries, least_of_chunk = _evaluated(mapping, machine, objective, chosen, outer, limit)
+            least = min(least, least_of_chunk)
+            pool = sorted([*pool, *entries])[:limit]
+            threshold = min(threshold, pool[-1][0][:2]) if len(pool) == limit else threshold
+    return [_exact_cost(mapping, machine, entry) for entry in pool], count, least
+
+
+_Entry: TypeAlias = tuple[tuple[float, ...], Triple, LoopOrder, LoopOrder, str]
+"""Figures, tile, both orders and whole operand of a mapping. Entries sort by figures, then by tile."""
+
+
+def _exact_cost(mapping: SiteMapping, machine: MemoryMachine, entry: _Entry) -> MappingCost:
+    _, tile, outer, inner, keep = entry
+    levels = NestLevel(outer, tile, keep=keep), NestLevel(inner, machine.unit)
+    return mapping_cost(replace(mapping, levels=levels), machine)
+
+
+def _evaluated(
+    mapping: SiteMapping,
+    machine: MemoryMachine,
+    objective: Objective,
+    tiles: _Tiles,
+    outer: LoopOrder,
+    limit: int,
+) -> tuple[list[_Entry], float]:
+    """Computes the figures of tiles in an outer order and every inner order.
+
+    Returns:
+        The best mappings, and the cycles that none of the tiles goes below.
+    """
+    entries: list[_Entry] = []
+    least = math.inf
+    for inner in ORDERS:
+        figures = _figures(mapping, machine, tiles, outer, inner)
+        least = min(least, float(figures.least.min()))
+        ranks = _ranks(objective, figures)
+        # ties by tile, then by order, so that the result does not depend on the order of the search
+        chosen = np.lexsort([*reversed(tiles.lengths), *reversed(ranks)])[:limit]
+        entries += [
+            (tuple(float(rank[i]) for rank in ranks), tiles.tile(i), outer, inner, tiles.keep)
+            for i in map(int, chosen)
+        ]
+    return sorted(entries)[:limit], least
 
 
 def _ranks(objective: Objective, figures: _Figures) -> list[_Numbers]:
@@ -372,14 +433,20 @@ def _counts(
     """Counts the elements loaded into the first level, or into the array if an inner order is given."""
     holds = "".join(memory.holds for memory in memory_levels(machine)[1])
     return {
-        operand: _loaded(mapping.size, tiles, machine.unit, outer, inner, operand)
+        operand: _loaded(mapping.size, tiles, machine.unit, outer, inner, operand, machine.registers)
         for operand in OPERAND_AXES
         if inner is not None or operand in holds
     }
 
 
 def _loaded(
-    size: Triple, tiles: _Tiles, unit: Triple, outer: LoopOrder, inner: LoopOrder | None, operand: Operand
+    size: Triple,
+    tiles: _Tiles,
+    unit: Triple,
+    outer: LoopOrder,
+    inner: LoopOrder | None,
+    operand: Operand,
+    registers: bool = True,
 ) -> _Numbers:
     """Computes `nest.fetched` for many tiles at the same time, without cores."""
     own_axes = OPERAND_AXES[operand]
@@ -405,7 +472,8 @@ def _loaded(
         if place in memo:
             return memo[place]
         if position == len(loops):
-            result = lengths[own_axes[0]] * lengths[own_axes[1]], np.zeros(number, dtype=bool)
+            rereads = inner is not None and not registers
+            result = lengths[own_axes[0]] * lengths[own_axes[1]], np.full(number, rereads)
             memo[place] = result
             return result
         level, axis = loops[position]
@@ -441,14 +509,19 @@ def _figures(
     machine: MemoryMachine,
     tiles: _Tiles,
     outer: LoopOrder,
-    inner: LoopOrder,
-    first: dict[Operand, _Numbers],
+    inner: LoopOrder | None,
 ) -> _Figures:
-    """Computes the figures of many tiles in a pair of orders."""
-    last = _counts(mapping, machine, tiles, outer, inner)
-    outputs = mapping.size[0] * mapping.size[2]
-    output = mapping.epilogue.output or mapping.accumulator
+    """Computes the figures of many tiles in a pair of orders, or figures that no inner order goes below."""
     number = len(tiles.lengths[0])
+    outputs = mapping.size[0] * mapping.size[2]
+    first = _counts(mapping, machine, tiles, outer, None)
+    if inner is not None:
+        last = _counts(mapping, machine, tiles, outer, inner)
+    else:  # the array loads each element as often as the first level does, or once
+        last = {
+            operand: first.get(operand, np.full(number, mapping.size[rows] * mapping.size[columns]))
+            for operand, (rows, columns) in OPERAND_AXES.items()
+        }
     reads: dict[tuple[str, str], _Numbers] = {}
     writes: dict[tuple[str, str], _Numbers] = {}
 
@@ -468,7 +541,7 @@ def _figures(
         for elements, outside, inside in levels:
             if operand != "C":
                 loads, stores = (
-                    _packed(elements, mapping.dtype, mapping.site),
+                    _packed(elements, _dtype(mapping, operand), mapping.site),
                     np.zeros(number, dtype=np.int64),
                 )
             else:
@@ -478,7 +551,7 @@ def _figures(
                 is_output = inside == name
                 finished = outputs if is_output else 0
                 stores = _packed(elements - finished, mapping.accumulator, mapping.site) + int(
-                    _packed(np.array(finished), output, mapping.site)
+                    _packed(np.array(finished), mapping.output, mapping.site)
                 )
             add(reads, (outside, operand), loads)
             add(writes, (outside, operand), stores)
@@ -551,7 +624,7 @@ def _least_computing(
                 np.where(mapping.size[axis] % length, mapping.size[axis] % length, length)
                 for axis, length in zip((rows, columns), lengths, strict=True)
             ]
-        dtype = mapping.dtype if operand != "C" else mapping.epilogue.output or mapping.accumulator
+        dtype = mapping.output if operand == "C" else _dtype(mapping, operand)
         if rate_of:
             ends = ends + _packed(lengths[0] * lengths[1], dtype, mapping.site) / rate_of
     computing = products * math.prod(machine.unit) / rate
@@ -586,7 +659,7 @@ def _many_levels(
             first = _counts(mapping, machine, tiles, outer, None)
             traffic = sum(
                 (
-                    _packed(elements, mapping.dtype, mapping.site)
+                    _packed(elements, _dtype(mapping, operand), mapping.site)
                     for operand, elements in first.items()
                     if operand != "C"
                 ),
@@ -667,7 +740,7 @@ def _largest_inside(
     m, k, n = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
     tiles = _Tiles((m, k, n), "")
     if memory.size is not None:
-        fits = _held(mapping, machine, name, tiles) <= memory.size
+        fits = _held(mapping, memory, tiles) <= memory.size
         if not fits.any():
             raise _too_small(mapping, machine)
         tiles = tiles.chosen(fits)
@@ -675,8 +748,7 @@ def _largest_inside(
     for operand in OPERAND_AXES:
         if operand in memory.holds:
             elements = _loaded(outer, tiles, machine.unit, order, None, operand)
-            dtype = mapping.accumulator if operand == "C" else mapping.dtype
-            moved = moved + _packed(elements, dtype, mapping.site)
+            moved = moved + _packed(elements, _dtype(mapping, operand), mapping.site)
     index = int(np.lexsort([*reversed(tiles.lengths), moved])[0])
     return tiles.tile(index)
 
@@ -684,44 +756,46 @@ def _largest_inside(
 # -- least traffic over the size of the memory
 
 
-def least_traffic(
-    mapping: SiteMapping, unit: Triple, sizes: Sequence[int], buffers: int = 1
-) -> list[int | None]:
-    """Computes the least bytes between a memory of each size and the memory outside, over tiles and orders.
+def least_traffic(mapping: SiteMapping, machine: MemoryMachine, sizes: Sequence[int]) -> list[int | None]:
+    """Computes the least bytes that a site moves for each size of the first memory on the chip.
+
+    The minimum is over the tiles of the first level, the orders and the operand that is kept whole. The other
+    memories of the machine keep their sizes.
 
     Args:
         mapping: Site with its size and number types.
-        unit: Unit of the tiles.
+        machine: The machine.
         sizes: Sizes of the memory in bytes.
-        buffers: Number of tiles of each operand and of the sums that the memory holds.
 
     Returns:
         Bytes for each size, or None if no tile fits.
     """
+    varied, *rest = memory_levels(machine)[1]
+    held_operands = {operand for memory in (varied, *rest) for operand in memory.holds}
+    # the order of the array's loops changes the traffic of operands that bypass the first level
+    inner_orders: Sequence[LoopOrder | None] = ORDERS if len(held_operands) < len(AXES) else (None,)
+    least = np.full(len(sizes), np.inf)
+    for keep in ("", *(operand for operand in OPERAND_AXES if operand in held_operands)):
+        tiles = _all_tiles(mapping, machine, keep)
+        fits = np.ones(len(tiles.lengths[0]), dtype=bool)
+        for memory in rest:
+            if memory.size is not None:
+                fits &= _held(mapping, memory, tiles) <= memory.size * varied.cores
+        tiles = tiles.chosen(fits)
+        traffic = np.full(len(tiles.lengths[0]), np.inf)
+        for outer, inner in itertools.product(ORDERS, inner_orders):
+            traffic = np.minimum(traffic, _figures(mapping, machine, tiles, outer, inner).traffic)
+        for index, size in enumerate(sizes):
+            held = _held(mapping, replace(varied, size=size), tiles)
+            least[index] = min(least[index], traffic[held <= size * varied.cores].min(initial=np.inf))
+    return [int(amount) if np.isfinite(amount) else None for amount in least]
+
+
+def _all_tiles(mapping: SiteMapping, machine: MemoryMachine, keep: str = "") -> _Tiles:
+    """Lists the smallest tiles for each number of trips along the three axes."""
     axes = [
-        np.array(trip_tiles(size, each), dtype=np.int64)
-        for size, each in zip(mapping.size, unit, strict=True)
+        np.array(trip_tiles(size, unit), dtype=np.int64)
+        for size, unit in zip(mapping.size, machine.unit, strict=True)
     ]
     m, k, n = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
-    tiles = _Tiles((m, k, n), "")
-    held = np.zeros(len(m), dtype=np.int64)
-    for operand, (rows, columns) in OPERAND_AXES.items():
-        dtype = mapping.accumulator if operand == "C" else mapping.dtype
-        held = held + buffers * _packed(tiles.lengths[rows] * tiles.lengths[columns], dtype, mapping.site)
-    outputs = mapping.size[0] * mapping.size[2]
-    output = mapping.epilogue.output or mapping.accumulator
-    least: _Numbers | None = None
-    for order in ORDERS:
-        total = np.full(len(m), int(_packed(np.array(outputs), output, mapping.site)), dtype=np.int64)
-        for operand in OPERAND_AXES:
-            elements = _loaded(mapping.size, tiles, unit, order, None, operand)
-            if operand == "C":
-                total = total + 2 * _packed(elements - outputs, mapping.accumulator, mapping.site)
-            else:
-                total = total + _packed(elements, mapping.dtype, mapping.site)
-        least = total if least is None else np.minimum(least, total)
-    assert least is not None
-    return [
-        mapping.batch * int(least[held <= size].min()) if bool((held <= size).any()) else None
-        for size in sizes
-    ]
+    return _Tiles((m, k, n), keep)

@@ -195,6 +195,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
         at_most=rows is not None and site.runs.at_most,
         macs=_useful_macs(site),
         in_floats=site.in_floats,
+        right=site.stored or site.other,
         sums=site.sums() if accumulator and site.sums is not None else None,
     )
 

@@ -131,6 +131,7 @@ class Site(Struct, frozen=True):
         absorbed: Nodes before `node` that the site also replaces if no other node reads their outputs.
         other: Element type of W if it differs from that of X, else ''. Example: unsigned activations times
             signed weights.
+        stored: Element type of the codes of W if the product multiplies dequantized floats, else ''.
         in_floats: Reason why quantized operands are multiplied as floats, or '' if they are not.
         sums: Function that returns the accumulator that the stored codes need, or None for floats.
         gather_rows: Function that writes X as `GatheredRows`, or None if `left` is as good.
@@ -154,6 +155,7 @@ class Site(Struct, frozen=True):
     runs: RunCounts = RunCounts()
     macs: int | None = None
     other: str = ""
+    stored: str = ""
     in_floats: str = ""
     sums: Callable[[], Accumulator] | None = None
     absorbed: tuple[Node, ...] = ()

@@ -23,7 +23,7 @@ from explorer.facts.emission import (
     CodeRunner,
     CodeSite,
 )
-from explorer.facts.mapping import MappedSite, MappingCost, MemoryMachine
+from explorer.facts.mapping import Epilogue, MappedSite, MappingCost, MemoryMachine
 from explorer.features.emit import code_folder
 from explorer.features.tiling.tiling import Tiler
 from explorer.host import input_files
@@ -82,6 +82,16 @@ def emit(
     named = read_mapping(mapping).machine if machine is None and mapping is not None else machine
     assert named is not None
     mapped = session.map(named, mapping=mapping, sites=sites, on_progress=on_progress)
+    for key, is_default in (
+        ("registers", mapped.machine.registers),
+        ("first_read", not mapped.machine.first_read),
+    ):
+        if not is_default:
+            raise Misuse(
+                f"code does not move bytes as '{key}' of {mapped.machine.hardware.name} counts them",
+                where="--machine",
+                hint=f"leave {key} out of the machine",
+            )
     task = _Task(session, tuple(site.name for site in mapped.sites), on_progress)
     manifest = CodeManifest(
         MANIFEST_VERSION,
@@ -239,16 +249,21 @@ def _walk(machine: MemoryMachine, site: CodeSite, inputs: RunInputs) -> RunResul
 def _code_site(
     number: int, mapped: MappedSite, site: Site, machine: MemoryMachine, form: CodeForm
 ) -> CodeSite:
-    from explorer.engine.mapping.cost import ARRAY, memory_levels
+    from explorer.engine.mapping.cost import ARRAY, mapping_cost, memory_levels
 
     groups = memory_levels(machine)[1:]
+    cost = mapped.cost
+    # the code multiplies dequantized weights and stores the sums
+    mapping = replace(cost.mapping, right=site.other, epilogue=Epilogue())
+    if mapping != cost.mapping:
+        cost = mapping_cost(mapping, machine)
     return CodeSite(
         op=mapped.op,
         file=f"site_{number:03}.c" if form == "c" else "",
-        mapping=mapped.cost.mapping,
+        mapping=mapping,
         right_dtype=site.right_dtype,
         memories=(*(" ".join(memory.name for memory in group) for group in groups), ARRAY),
-        counters=_counters(mapped.cost),
+        counters=_counters(cost),
     )
 
 

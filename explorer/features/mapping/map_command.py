@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import Misuse
+from explorer.base.exit_codes import DIFFERENT, IF_DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.facts import Info
+    from explorer.facts.mapping import ModelMapping
     from explorer.session import Session
 
 
@@ -37,7 +39,26 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             on_progress=progress,
         )
 
-    return about(args, progress, ask, "model_mapping", "map_words", "sites", package=__package__)
+    missing = ""
+
+    def ask_and_check(session: Session, info: Info) -> tuple[Any, ...]:
+        nonlocal missing
+        facts = ask(session, info)
+        missing = _missing(facts[1])
+        return facts
+
+    answer = about(args, progress, ask_and_check, "model_mapping", "map_words", "sites", package=__package__)
+    answer.warning, answer.outcome = missing, "does not fit" if missing else "done"
+    return answer
+
+
+def _missing(fact: ModelMapping) -> str:
+    """Return a warning about the first matmul whose tiles do not fit, or '' if all fit."""
+    for site in fact.sites:
+        for memory in site.cost.memories:
+            if memory.missing:
+                return f"{site.name} does not fit: {memory.name} needs {memory.missing:,} bytes more"
+    return ""
 
 
 COMMAND = Command(
@@ -63,7 +84,7 @@ COMMAND = Command(
         ),
         Option(
             "--capacity",
-            "table of the least traffic for each size of the first memory on the chip",
+            "table of the least traffic for each size of the first memory on the chip, a range or a list",
             "LOW:HIGH",
         ),
         "--output",
@@ -78,6 +99,7 @@ COMMAND = Command(
         "explorer map model.onnx --machine edge-npu --capacity 64K:4M",
     ),
     _run,
+    exits={**IF_DONE, "does not fit": DIFFERENT},
     usage="map MODEL --machine NAME",
     manual="the best tile for each memory of a machine and the order of its loops, matmul by matmul:"
     " bytes moved at each level, capacity, cycles, energy, and how far the result is from what no mapping"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from explorer.base.errors import Misuse, nearest
 from explorer.facts import SitePlan, TileSpec
 from explorer.facts.mapping import (
     CapacityPoint,
+    Epilogue,
+    MachineMemory,
     MappedSite,
     MappingCost,
     MappingSearch,
@@ -26,7 +29,7 @@ from explorer.host.output_files import atomic_write, check_target, text
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import OnProgress
 from explorer.settings.machine_presets import PRESETS
-from explorer.settings.mapping_file import MappingFile, mapping_text, read_mapping
+from explorer.settings.mapping_file import FileSite, MappingFile, mapping_text, read_mapping
 from explorer.settings.memories import memory_machine
 from explorer.settings.parse import parse_bytes
 
@@ -58,7 +61,8 @@ def map(
         sites: Globs of the names of matrix products. Empty maps all.
         constrain: Constraints on the tile of the first memory, such as 'n%32 k<=256 order=mnk'.
         mapping: Path of a mapping file whose cost is computed, or None to search.
-        capacity: Range of sizes of the first memory, such as '1K:64M', for the curve of least traffic.
+        capacity: Sizes of the first memory for the curve of least traffic: a range such as '1K:64M', or sizes
+            between commas.
         output: Path of the mapping file to write, or None.
         overwrite: Whether to replace an existing `output`.
         on_progress: Callback that receives the progress.
@@ -128,7 +132,10 @@ def _mapped_sites(
     for site in sites:
         blank = site_mapping(site)
         if file is not None:
-            cost = mapping_cost(replace(blank, levels=file.sites[site.name].levels), machine)
+            entry = file.sites[site.name]
+            output = entry.types.get("output", "")
+            epilogue = Epilogue(output=output) if output not in ("", blank.accumulator) else Epilogue()
+            cost = mapping_cost(replace(blank, levels=entry.levels, epilogue=epilogue), machine)
             yield MappedSite(site.name, site.op, site.calls, cost)
             continue
         key = replace(blank, site="")
@@ -155,33 +162,60 @@ def _check_file(file: MappingFile, sites: Sequence[SitePlan], machine: MemoryMac
     """Refuses a mapping file of another machine or model.
 
     Raises:
-        Misuse: The machine, a site or a size differs.
+        Misuse: The machine, its memories, a site, a size or a number type differs.
     """
+    from explorer.engine.mapping.cost import memory_levels
+
     if file.machine != machine.hardware.name:
         raise Misuse(
             f"it is for machine '{file.machine}', not '{machine.hardware.name}'",
             where=file.path,
             hint=f"add --machine {file.machine}",
         )
+    names = _memory_names(memory_levels(machine)[1:])
     for site in sites:
         entry = file.sites.get(site.name)
         if entry is None:
             hint = nearest(site.name, file.sites) or f"explorer map MODEL --site '{next(iter(file.sites))}'"
             raise Misuse(f"it has no mapping of '{site.name}'", where=file.path, hint=hint)
+        place = f"{file.path}{entry.place}"
         if entry.levels[-1].tile != machine.unit:
             raise Misuse(
                 f"the array's tile of '{site.name}' is not the unit of {machine.hardware.name}",
-                where=file.path,
+                where=place,
                 hint=f"write tile = {list(machine.unit)}",
             )
-        size = (site.M, site.K, site.N, site.batch)
-        if (*entry.size, entry.batch) != size:
-            theirs, ours = (
-                "x".join(str(length) for length in numbers[:3])
-                + (f", batch {numbers[3]}" if numbers[3] > 1 else "")
-                for numbers in ((*entry.size, entry.batch), size)
+        for number, (theirs, ours) in enumerate(zip(entry.memories, names, strict=False), 1):
+            if theirs and theirs != ours:
+                raise Misuse(
+                    f"level {number} of '{site.name}' is for '{theirs}', and the machine has '{ours}'",
+                    where=place,
+                    hint="map the model anew: explorer map MODEL -o FILE",
+                )
+        _check_site(site, entry, place)
+
+
+def _check_site(site: SitePlan, entry: FileSite, place: str) -> None:
+    """Refuses an entry of another size or of other number types.
+
+    Raises:
+        Misuse: The size or a type differs.
+    """
+    size = (site.M, site.K, site.N, site.batch)
+    if (*entry.size, entry.batch) != size:
+        theirs, ours = (
+            "x".join(str(length) for length in numbers[:3])
+            + (f", batch {numbers[3]}" if numbers[3] > 1 else "")
+            for numbers in ((*entry.size, entry.batch), size)
+        )
+        raise Misuse(f"'{site.name}' has size {theirs} there, and {ours} here", where=place)
+    for key, dtype in (("dtype", site.dtype), ("right", site.right), ("accumulator", site.accumulator)):
+        if key in entry.types and entry.types[key] != (dtype or site.dtype):
+            raise Misuse(
+                f"'{key}' of '{site.name}' is {entry.types[key]} there, and {dtype or site.dtype} here",
+                where=place,
+                hint="map the model anew: explorer map MODEL -o FILE",
             )
-            raise Misuse(f"'{site.name}' has size {theirs} there, and {ours} here", where=file.path)
 
 
 def _assumptions(machine: MemoryMachine, sites: tuple[MappedSite, ...]) -> Iterator[str]:
@@ -195,6 +229,8 @@ def _assumptions(machine: MemoryMachine, sites: tuple[MappedSite, ...]) -> Itera
             yield f"{machine.hardware.name} is described for {preset}; its rate is used for {dtype} as well."
     if any("Conv" in site.op for site in sites):
         yield "The left operand of a convolution is counted as gathered: each window with all its elements."
+    if any(site.cost.mapping.right for site in sites):
+        yield "Weights are counted in the type in which they are stored, without their scales."
     unknown = [site.name for site in sites if site.calls is None]
     if unknown:
         yield f"The number of runs depends on the data, so these are in no sum: {', '.join(unknown[:3])}."
@@ -220,46 +256,81 @@ def _total(machine: MemoryMachine, objective: Objective, sites: tuple[MappedSite
     )
 
 
+def _capacity_sizes(typed: str) -> list[int]:
+    """Reads sizes of memory: a range such as '1K:64M', or sizes between commas.
+
+    Raises:
+        Misuse: The text has neither form.
+    """
+    parts = re.split(r"[:,]", typed)
+    sizes = [int(parse_bytes(part)) for part in parts]
+    is_range = ":" in typed and len(parts) == 2
+    if (
+        not all(1 <= size <= 1 << 50 for size in sizes)
+        or sizes != sorted(sizes)
+        or is_range != (":" in typed)
+    ):
+        raise Misuse(
+            f"'{typed}' is no range of sizes",
+            where="--capacity",
+            hint="write such as 1K:64M, or 256K,512K,1M",
+        )
+    if not is_range:
+        return sizes
+    start, stop = sizes
+    points = [start]
+    while points[-1] < stop:
+        points.append(min(round(start * 2 ** (len(points) / _CAPACITY_STEPS)), stop))
+    return points
+
+
 def _capacity_curve(
-    sites: tuple[MappedSite, ...], machine: MemoryMachine, span: str
+    sites: tuple[MappedSite, ...], machine: MemoryMachine, typed: str
 ) -> Iterator[CapacityPoint]:
     """Yields the least traffic of all sites for sizes of the first memory.
 
     Raises:
         Misuse: The text is not a range of sizes.
     """
-    from explorer.engine.mapping.cost import memory_levels, traffic_bound
+    from explorer.engine.mapping.cost import capacity_on_chip, memory_levels, traffic_bound
     from explorer.engine.mapping.search import least_traffic
 
-    low, colon, high = span.partition(":")
-    start, stop = (int(parse_bytes(part)) for part in (low, high)) if colon else (-1, -1)
-    if not 1 <= start <= stop <= 1 << 50:
-        raise Misuse(f"'{span}' is no range of sizes", where="--capacity", hint="write such as 1K:64M")
-    count = 0
-    sizes = [start]
-    while sizes[-1] < stop:
-        count += 1
-        sizes.append(min(round(start * 2 ** (count / _CAPACITY_STEPS)), stop))
-    groups = memory_levels(machine)[1:]
-    buffers = max((memory.buffers.A for memory in groups[0]), default=1) if groups else 1
+    sizes = _capacity_sizes(typed)
+    if len(machine.memories) == 1:
+        raise Misuse(
+            f"{machine.hardware.name} has no memory on the chip",
+            where="--capacity",
+            hint=f"add [[machine.{machine.hardware.name}.memory]] with a size",
+        )
+    first = memory_levels(machine)[1][0]
     rows = [
-        (least_traffic(site.cost.mapping, machine.unit, sizes, buffers), site)
+        (least_traffic(site.cost.mapping, machine, sizes), site.cost.mapping, site.calls)
         for site in sites
         if site.calls is not None
     ]
     for index, size in enumerate(sizes):
-        amounts = [(traffic[index], site.calls or 0) for traffic, site in rows]
+        amounts = [(traffic[index], calls) for traffic, _, calls in rows]
         known = [(amount, calls) for amount, calls in amounts if amount is not None]
+        memories = tuple(
+            replace(memory, size=size) if memory is first else memory for memory in machine.memories
+        )
+        capacity = capacity_on_chip(replace(machine, memories=memories))
         yield CapacityPoint(
             size,
             sum(amount * calls for amount, calls in known) if len(known) == len(amounts) else None,
-            sum(traffic_bound(site.cost.mapping, size) * (site.calls or 0) for _, site in rows),
+            sum(traffic_bound(mapping, capacity) * calls for _, mapping, calls in rows),
         )
 
 
-def _file_text(result: ModelMapping) -> str:
-    from explorer.engine.mapping.cost import ARRAY, memory_levels
+def _memory_names(groups: Sequence[tuple[MachineMemory, ...]]) -> list[str]:
+    """Lists the names of the memories of each level, as text, from the outermost in."""
+    from explorer.engine.mapping.cost import ARRAY
 
-    groups = memory_levels(result.machine)[1:]
-    names = [*(" ".join(memory.name for memory in group) for group in groups), ARRAY]
+    return [*(" ".join(memory.name for memory in group) for group in groups), ARRAY]
+
+
+def _file_text(result: ModelMapping) -> str:
+    from explorer.engine.mapping.cost import memory_levels
+
+    names = _memory_names(memory_levels(result.machine)[1:])
     return mapping_text(result.machine.hardware.name, [(site.cost.mapping, names) for site in result.sites])

@@ -19,14 +19,17 @@ ORDERS: tuple[LoopOrder, ...] = get_args(LoopOrder)
 
 
 def site_mapping(site: SitePlan) -> SiteMapping:
-    """Describe a matrix product of a plan as a mapping without levels."""
+    """Return a mapping of a site without levels, with its size and its number types."""
+    multiplied = site.batch * site.M * site.K * site.N
     return SiteMapping(
         site.name,
         (site.M, site.K, site.N),
         (),
         batch=site.batch,
         dtype=site.dtype,
+        right=site.right,
         accumulator=site.accumulator,
+        macs=0 if site.macs in (None, multiplied) else site.macs or 0,
     )
 
 

@@ -90,7 +90,7 @@ def test_a_written_mapping_gives_the_same_cost(ask: Ask, sample: Sample, npu: Pa
         (("--machine", "{npu}", "--constrain", "m%1000"), "no tile of"),
         (("--machine", "{npu}", "--constrain", "order=mkk"), "'order=mkk' is no constraint"),
         (("--machine", "{npu}", "--objective", "energy"), "does not give the energy"),
-        (("--machine", "{npu}", "--capacity", "4K"), "no range of sizes"),
+        (("--machine", "{npu}", "--capacity", "4K:1K"), "no range of sizes"),
         (("--machine", "{npu}", "--mapping", "missing.toml"), "no such file"),
         (("--machine", "{npu}", "--site", "nothing*"), "no site is called"),
     ],

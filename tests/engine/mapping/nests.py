@@ -47,7 +47,7 @@ def walk(nest: Nest) -> Walk:
                     if tile in parts:
                         continue
                     parts.add(tile)
-                elif held.get(key) == tile:
+                elif held.get(key) == tile and (nest.registers or level < len(nest.levels) - 1):
                     continue
                 else:
                     held[key] = tile
@@ -123,8 +123,11 @@ def walk(nest: Nest) -> Walk:
 
 
 @st.composite
-def nests(draw, max_size: int = 9, cores: bool = True) -> Nest:
-    """Draws a nest of one to three levels with bypass, cores and whole operands."""
+def nests(draw, max_size: int = 9, cores: bool = True, registers: bool = True) -> Nest:
+    """Draws a nest of one to three levels with bypass, cores and whole operands.
+
+    If `registers` is false, some nests have an array that holds nothing.
+    """
     size = tuple(draw(st.integers(1, max_size)) for _ in range(3))
     count = draw(st.integers(1, 3))
     split_level = draw(st.integers(0, count - 1)) if cores and draw(st.booleans()) else None
@@ -142,4 +145,4 @@ def nests(draw, max_size: int = 9, cores: bool = True) -> Nest:
     for index in range(count):
         held = "ABC" if index == count - 1 else draw(st.sampled_from(["ABC", "ABC", "AB", "C", "A", "BC"]))
         holds.append("".join(sorted({*held, *levels[index].keep})))
-    return Nest(size, tuple(levels), tuple(holds))
+    return Nest(size, tuple(levels), tuple(holds), registers or draw(st.booleans()))

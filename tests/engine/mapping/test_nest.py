@@ -8,7 +8,7 @@ from tests.engine.mapping.nests import nests, walk
 
 
 @settings(max_examples=300, deadline=None)
-@given(nests())
+@given(nests(registers=False))
 def test_closed_form_equals_walking_the_loops(nest):
     counts = walk(nest)
     for operand in "ABC":

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from explorer.engine.mapping.constraints import parse_constraints
 from explorer.engine.mapping.cost import mapping_cost
-from explorer.engine.mapping.search import ORDERS, least_traffic, search_mappings
+from explorer.engine.mapping.search import ORDERS, search_mappings
 from explorer.facts.cost import Hardware
 from explorer.facts.mapping import Buffers, MachineMemory, MemoryMachine, NestLevel, SiteMapping
 
@@ -26,38 +26,6 @@ def machine(size: int | None, unit: int, buffers: int = 1, **memory: float) -> M
 
 def site(*size: int) -> SiteMapping:
     return SiteMapping("site", size, (), dtype="int8", accumulator="int32")
-
-
-@pytest.mark.parametrize(
-    ("size", "unit", "memory", "single", "double"),
-    [
-        ((1024, 1024, 1024), 64, 256 << 10, 13_631_488, 18_874_368),
-        ((4096, 4096, 4096), 64, 512 << 10, 503_316_480, 704_643_072),
-        ((512, 768, 3072), 64, 128 << 10, 22_020_096, 31_457_280),
-        ((128, 128, 128), 8, 96 << 10, 98_304, 98_304),
-    ],
-)
-def test_least_traffic_of_published_cases(
-    size: tuple[int, int, int], unit: int, memory: int, single: int, double: int
-) -> None:
-    for buffers, expected in ((1, single), (2, double)):
-        result = search_mappings(site(*size), machine(memory, unit, buffers), "traffic")
-        assert result.best[0].traffic == expected
-        assert result.exact
-        assert result.bound == expected
-
-
-def test_least_traffic_by_size_of_the_memory() -> None:
-    mapping = SiteMapping("site", (4096,) * 3, ())
-    sizes = [megabytes << 20 for megabytes in (2, 24, 40, 50)]
-    traffic = least_traffic(mapping, (16, 16, 16), sizes)
-    assert [bytes_ and bytes_ >> 20 for bytes_ in traffic] == [832, 320, 256, 256]
-
-
-def test_pipeline_of_a_published_case() -> None:
-    levels = NestLevel("mnk", (64, 64, 64)), NestLevel("mnk", (64, 64, 64))
-    mapping = SiteMapping("site", (1024,) * 3, levels, dtype="int8", accumulator="int32")
-    assert mapping_cost(mapping, machine(None, 64, 2)).cycles == 589_888
 
 
 @settings(max_examples=15, deadline=None)

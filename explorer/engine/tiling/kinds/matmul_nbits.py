@@ -63,7 +63,9 @@ def _nbits_site(node: Node, context: SiteContext) -> Site:
     reason = "its input is not quantized"
     if quantized_operand(context, x) is not None:
         reason = "its weight has scales in blocks: no one scale is that of a sum"
-    return replace(base, node=node, inputs=inputs, finish=finish, bias=bool(bias), in_floats=reason)
+    return replace(
+        base, node=node, inputs=inputs, finish=finish, bias=bool(bias), in_floats=reason, stored=f"uint{bits}"
+    )
 
 
 def _unpack_weight(

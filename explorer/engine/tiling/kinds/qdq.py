@@ -213,9 +213,18 @@ def _integers_or_floats(kind: Callable[[Node, SiteContext], Site]) -> Callable[[
                 products = [site.K * a * b for a in why.ends[0] for b in why.ends[1]]
                 needed = signed_bits(min(products), max(products))
                 reason += f"; a sum of K = {site.K:,} products needs {needed} bits"
-            return replace(site, in_floats=reason)
+            return replace(site, in_floats=reason, stored=_stored_type(node, context))
 
     return try_integers
+
+
+def _stored_type(node: Node, context: SiteContext) -> str:
+    """Returns the element type of the codes of a quantized weight, or '' if the weight is not quantized."""
+    weight = node.inputs[0] if is_stored(context, node.inputs[0]) else node.inputs[1]
+    producer = context.constants.producers.get(weight)
+    if producer is None or producer.op != "DequantizeLinear":
+        return ""
+    return integer.operand_type(context, producer.inputs[0]) or ""
 
 
 def _fused_matmul(node: Node, context: SiteContext) -> Site:

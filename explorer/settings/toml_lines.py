@@ -1,0 +1,40 @@
+"""Line numbers of keys in a TOML file, for errors: Python's TOML reader does not report them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?")
+
+
+def line_of(text: str, table: Sequence[tuple[str, int]], key: str = "") -> str:
+    """Finds a key, or the header of its table, in a file of the usual form.
+
+    Args:
+        text: Content of the file.
+        table: Names of the nested tables from the outermost in, each with its index among tables of that
+            name within the table outside. Empty for the top of the file.
+        key: Key in the table, or '' for the header.
+
+    Returns:
+        The line as ':7', or '' if the key is not on a line of its own.
+    """
+    names = [".".join(name for name, _ in table[: depth + 1]) for depth in range(len(table))]
+    counts = [-1] * len(table)
+    wanted = [index for _, index in table]
+    is_inside = not table
+    for number, line in enumerate(text.splitlines(), 1):
+        header = _HEADER.fullmatch(line)
+        if header:
+            name = header[2].replace(" ", "").replace('"', "")
+            if name in names:
+                depth = names.index(name)
+                counts[depth] += 1
+                counts[depth + 1 :] = [-1] * (len(counts) - depth - 1)
+            is_inside = bool(table) and name == names[-1] and counts == wanted
+            if is_inside and not key:
+                return f":{number}"
+        elif is_inside and key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
+            return f":{number}"
+    return ""
