@@ -49,6 +49,7 @@ from explorer.facts import (
 )
 from explorer.facts.comparison import FigureTable, figure_table, model_figures
 from explorer.facts.cost import Hardware, PlanCost, TileSteps
+from explorer.facts.emission import CodeEvidence, CodeProof
 from explorer.facts.external.overlay import Overlay
 from explorer.facts.external.placement import Placement
 from explorer.facts.graph.connections import Connections
@@ -69,6 +70,7 @@ from explorer.process.client import running_future
 from explorer.session.parts import history as states
 from explorer.session.parts.figures import TableFigures
 from explorer.settings.columns import COLUMNS
+from explorer.settings.mapping_file import FileSite, read_mapping
 from explorer.settings.overlay import read
 
 __all__ = ["ScriptedEngine", "alexnet", "blocks", "flat", "memory", "roofline", "totals", "training"]
@@ -596,6 +598,7 @@ class ScriptedEngine:
         self.curves: dict[str, SizeCurves] = {}
         self.decoded: Decode | None = None
         self.served: Callable[..., Serving] | None = None
+        self.emitted: list[FileSite] = []
         self.opened = self.model.info.model.inputs
         self.options: dict[str, Any] = {}
         for _ in range(tilings):
@@ -802,6 +805,32 @@ class ScriptedEngine:
             planner = SimpleNamespace(plan=lambda spec, on_progress: plan(spec))
             _MAPPED[asked] = mapper.map(planner, machine, **options)
         return _MAPPED[asked]
+
+    def _emit(self, *, output: str, mapping: str, sites: Sequence[str], **options: Any) -> CodeProof:
+        (site,) = [site for site in plan(TileSpec()).sites if site.name in sites]
+        self.emitted.append(read_mapping(mapping).sites[site.name])
+        evidence = CodeEvidence(
+            name=site.name,
+            op=site.op,
+            file="site_001.c",
+            M=site.M,
+            K=site.K,
+            N=site.N,
+            batch=1,
+            values=("original", "dense"),
+            exact=False,
+            error=2.2,
+            limit=8.0,
+            counters=16,
+            differences=(),
+            restored=True,
+            verdict_kind="evidence",
+            reason="",
+            seconds=0.1,
+        )
+        machine = options["machine"].hardware.name
+        verdict = "equal on evidence: 1 matmul compiled and run"
+        return CodeProof(output, "c", machine, 2, "cc", (evidence,), "evidence", verdict, 0.2)
 
     def _tile_steps(self, site: SitePlan, *, order: str, first: int, count: int) -> TileSteps:
         return tile_steps(site, order, first, count)

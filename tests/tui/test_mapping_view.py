@@ -175,6 +175,30 @@ async def test_the_mapping_of_the_screen_is_written_as_a_file(tmp_path: Path) ->
         assert file.sites["classifier.6"].levels == mapping.levels
 
 
+async def test_enter_proves_the_code_of_the_edited_nest_and_x_writes_it(tmp_path: Path) -> None:
+    async with screen(size=(100, 30)) as hands:
+        shown = await open_view(hands)
+        await hands.press("right", "enter")
+        assert "The code: equal on evidence" in hands.dialog()
+        assert "16 of 16" in hands.dialog()
+        asked = hands.engine.emitted[-1]
+        assert shown._mapping is not None
+        assert asked.levels == shown._mapping.levels
+        await hands.press("escape", "x")
+        hands.pilot.app.screen.query_one(Input).value = str(tmp_path / "code")
+        await hands.press("enter", "escape")
+        assert f"written to {tmp_path / 'code'}" in words(hands, "JobLine")
+        # code that is there already is replaced after a question
+        (tmp_path / "code").mkdir()
+        (tmp_path / "code" / "mapping.json").touch()
+        await hands.press("x")
+        hands.pilot.app.screen.query_one(Input).value = str(tmp_path / "code")
+        await hands.press("enter")
+        assert "has code already" in hands.dialog()
+        await hands.press("y")
+        assert hands.engine.asked[-1][2]["overwrite"]
+
+
 async def test_the_tile_dialog_leads_to_the_map_view_and_back() -> None:
     async with screen(size=(100, 30)) as hands:
         use_hardware(hands.main.store, machines.hardware("edge-npu"))

@@ -12,5 +12,6 @@ FEATURE = Feature(
     },
     words={
         "verify_code": "emit_words.code_proof",
+        "code_evidence": "emit_words.code_evidence",
     },
 )

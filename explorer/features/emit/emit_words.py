@@ -37,9 +37,15 @@ def emission(about: Info, fact: CodeProof) -> list[Block]:
 
 def code_proof(fact: CodeProof) -> list[Block]:
     """Build the proof of emitted code: where it is, the sites, and the verdict."""
-    blocks: list[Block] = [_fields(fact)]
+    evidence = code_evidence(fact)
+    return [_fields(fact), *([Line(), *evidence] if evidence else [])]
+
+
+def code_evidence(fact: CodeProof) -> list[Block]:
+    """Build the evidence of each site, the counters that differ, and the verdict."""
+    blocks: list[Block] = []
     if fact.sites:
-        blocks += [Line(), _sites(fact.sites)]
+        blocks.append(_sites(fact.sites))
     wrong = [site for site in fact.sites if site.differences]
     if wrong:
         blocks += [Line(), Line(Span(f"counters of {wrong[0].name}", "strong")), _differences(wrong[0])]

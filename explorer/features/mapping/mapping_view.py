@@ -6,9 +6,7 @@ ends with the view.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from glob import escape
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
@@ -23,6 +21,7 @@ from explorer.facts import TileSpec
 from explorer.facts.mapping import MappedSite, ModelMapping, Objective, SiteMapping
 from explorer.features.mapping.map_words import site_blocks
 from explorer.features.mapping.mapping_edit import keep_next, reorder, resize, site_mapping
+from explorer.features.mapping.mapping_files import MappingFiles, ShownMapping, can_emit
 from explorer.features.mapping.mapping_page import (
     empty_lines,
     figure_lines,
@@ -34,18 +33,14 @@ from explorer.features.mapping.mapping_page import (
     total_lines,
 )
 from explorer.features.mapping.nest_words import NestRow, level_names, nest_rows
-from explorer.host.output_files import atomic_write, check_target, text
 from explorer.settings.machine_presets import PRESETS
-from explorer.settings.mapping_file import mapping_text
 from explorer.settings.memories import memories_of, named_with_memories
 from explorer.tui.commands.site_command import SiteCommand
 from explorer.tui.dialogs.dialogs import (
     EntryDialog,
     MenuItem,
-    MessageDialog,
     PickDialog,
     SubScreen,
-    ask_path,
     without_options,
 )
 from explorer.tui.dialogs.machine_dialog import MachineDialog
@@ -84,6 +79,8 @@ MAPPING_KEYS = key_group(
     ("map_front(1)", ("right_square_bracket",), "]", "Next mapping", "On the Pareto front"),
     ("map_site(1)", ("n",), "n", "Next matmul", "Of the model"),
     ("map_site(-1)", ("N",), "N", "Matmul before", "Of the model"),
+    ("map_prove", ("enter",), "Enter", "Prove", "Compile the nest as C, run it, compare numbers and bytes"),
+    ("map_emit", ("x",), "x", "Emit C…", "Write the nest as C code into a folder, proved"),
     ("map_write", ("w",), "w", "Write…", "The mapping of this matmul as a file for map --mapping"),
     ("map_exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480"),
 )
@@ -149,7 +146,15 @@ class MappingView(SubScreen[None]):
     ]
     FOOTER = (
         *(("↑ ↓", "row"), ("← →", "tile, order"), ("b", "best"), ("/", "constrain"), ("c", "figure")),
-        *(("p", "front"), ("m", "machine"), ("w", "write"), ("n N", "matmul"), ("Esc", "back")),
+        *(
+            ("Enter", "prove"),
+            ("p", "front"),
+            ("m", "machine"),
+            ("x", "emit"),
+            ("w", "write"),
+            ("n N", "matmul"),
+            ("Esc", "back"),
+        ),
     )
     AUTO_FOCUS = "#map-nest"
 
@@ -169,7 +174,8 @@ class MappingView(SubScreen[None]):
         self._searches: dict[tuple[str, str, str], MappedSite] = {}
         self._opening = self._following = False
         self._pane: _Pane = "nest"
-        self._status_text, self._began = "", 0.0
+        self._status_text, self._status_role = "", "text"
+        self._files = MappingFiles(self, self._jobs, self._say)
 
     def compose(self) -> ComposeResult:
         """Yield the title bar, the nest, the memories, the costs, the status line and the key line."""
@@ -291,12 +297,17 @@ class MappingView(SubScreen[None]):
     def _status(self, width: int) -> Line:
         running = self._jobs.current
         if running is None:
-            return ((fit(f" {safe(self._status_text)}", width), "warn"),)
-        elapsed = time.monotonic() - self._began
-        return job_line(running.title, running.job.progress, elapsed, width, refused=False)
+            return ((fit(f" {safe(self._status_text)}", width), self._status_role),)
+        return job_line(running.title, running.job.progress, running.elapsed, width, refused=False)
 
     def _say(self, message: str) -> None:
-        self._status_text = message
+        self._status_text, self._status_role = message, "text"
+        self._show_status()
+
+    def _refuse(self, reason: str) -> None:
+        """Report why a key does nothing."""
+        super()._refuse(reason)
+        self._status_role = "warn"
         self._show_status()
 
     def page_blocks(self) -> Sequence[Block]:
@@ -408,7 +419,7 @@ class MappingView(SubScreen[None]):
 
     async def _find_best(self, request: SearchRequest) -> None:
         """Search the best mapping, and show it unless the displayed one was edited in the meantime."""
-        before, self._began = self._mapping, time.monotonic()
+        before = self._mapping
         try:
             fact: ModelMapping = await self._jobs.run(
                 "searching the best mapping",
@@ -638,35 +649,38 @@ class MappingView(SubScreen[None]):
         index = max(0, min(current + step, len(front) - 1)) if current >= 0 else 0
         self._take(front[index])
 
-    # writing
+    # files and proof
+
+    def _shown(self) -> ShownMapping | None:
+        """Return the displayed mapping, or None while its figures are unknown or a job runs."""
+        if self._machine is None or self._cost is None:
+            self._refuse("there is no mapping yet")
+        elif self._jobs.current is not None or self._following or self._opening:
+            self._refuse("one job at a time; Esc stops it")
+        else:
+            return ShownMapping(self._machine, self._cost)
+        return None
+
+    def _shown_code(self) -> ShownMapping | None:
+        if can_emit():
+            return self._shown()
+        self._refuse("this program has no feature that writes code")
+        return None
 
     def action_map_write(self) -> None:
         """Ask for a path, and write the mapping."""
-        if self._cost is None or self._machine is None or self._following:
-            self.app.bell()
-            return
-        name, mapping = self._machine.hardware.name, self._cost.mapping
-        names = [" ".join(level) for level in level_names(self._machine, self._cost)]
-        content = mapping_text(name, [(mapping, names)])
+        if (shown := self._shown()) is not None:
+            self._files.write(shown)
 
-        def write(path: str, overwrite: bool, ask_again: Callable[[], None]) -> None:
-            self.run_worker(self._write(path, content, overwrite, ask_again), exit_on_error=False)
+    def action_map_prove(self) -> None:
+        """Compile the nest as C code, run it, and compare numbers and bytes moved."""
+        if (shown := self._shown_code()) is not None:
+            self._files.prove(shown)
 
-        question = "The mapping of this matmul, which explorer map reads with --mapping, into the file"
-        ask_path(self.app, "Write the mapping", "mapping.toml", question, write)
-
-    async def _write(self, path: str, content: str, overwrite: bool, ask_again: Callable[[], None]) -> None:
-        def work() -> None:
-            check_target(path, overwrite=overwrite, models=(), weights=())
-            with atomic_write(path, overwrite=overwrite) as temporary, text(temporary) as target:
-                target.write(content)
-
-        try:
-            await asyncio.to_thread(work)
-        except ExplorerError as error:
-            self.app.push_screen(MessageDialog("Write the mapping", str(error)), lambda _: ask_again())
-        else:
-            self._say(f"written to {path}")
+    def action_map_emit(self) -> None:
+        """Ask for a folder, and write the proved code."""
+        if (shown := self._shown_code()) is not None:
+            self._files.emit(shown)
 
     # leaving
 
