@@ -16,6 +16,7 @@ from explorer.engine.costs.compare.rewrites import (
     IdleLayers,
     idle_layers,
     leaves,
+    partial_sums,
     rewritten,
     sizes_computed,
     tile_sums,
@@ -215,6 +216,7 @@ def _elementwise_differences(
     amounts += rewritten(first, second, settled, idle.paths)
     amounts += sizes_computed(first, second)
     amounts += tile_sums(first, second, figure)
+    amounts += partial_sums(first, second)
     amounts += idle.amounts(figure)
     differences = [Difference(index, figure, n, n, why) for why, n in amounts if n]
     unexplained = b - a - sum(n for _, n in amounts)

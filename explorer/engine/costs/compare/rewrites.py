@@ -12,9 +12,10 @@ from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
-from explorer.base.units import printable
+from explorer.base.units import many_text, printable
 from explorer.engine.costs.compare.weights import family
 from explorer.engine.costs.memory.liveness import Schedule
+from explorer.engine.graph.model import dense_bytes
 from explorer.facts import Analysis, Layer
 
 NAMED = 3
@@ -180,6 +181,47 @@ def tile_sums(first: Analysis, second: Analysis, figure: str) -> list[tuple[str,
         text = f"{count:,} product{'s' if count != 1 else ''} on tiles: {_TILED[figure]}"
         amounts.append((text, sign * surplus))
     return amounts
+
+
+def partial_sums(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
+    """The additional work of a model that computes products in parts, such as a traced file of a tiled model.
+
+    A product in parts has the name and the MACs of the whole one, and more outputs. Each additional output is
+    added to another one.
+    """
+    if first.info.tiled is not None or second.info.tiled is not None:
+        return []
+    whole, parts = _products(first), _products(second)
+    amounts = []
+    for path in whole.keys() & parts.keys():
+        (macs, elements), (macs_of_parts, elements_of_parts) = whole[path], parts[path]
+        if macs == macs_of_parts and elements != elements_of_parts:
+            amounts.append(elements_of_parts - elements)
+    count = many_text(len(amounts), "product")
+    text = f"{count} in parts: the sums of the parts, which a product does within itself"
+    return [(text, sum(amounts))] if amounts else []
+
+
+def _products(analysis: Analysis) -> dict[str, tuple[int, int]]:
+    """MACs and output elements of the layers that multiply, by path in the module tree.
+
+    A path with several such layers is left out.
+    """
+    is_graph = analysis.info.model.is_graph
+    products: dict[str, tuple[int, int]] = {}
+    seen: Counter[str] = Counter()
+    for layer in leaves(analysis):
+        shape = layer.outputs[0].shape if layer.macs and layer.outputs else None
+        width = dense_bytes((1,), layer.outputs[0].dtype) if shape is not None else None
+        if not layer.macs or not width or layer.activation_bytes is None:
+            continue
+        path = layer.path
+        if is_graph:  # an operator that forms its whole module has the name of the module
+            own_name = "" if layer.name == layer.kind else f".{layer.name}"
+            path = f"{_scope(analysis, layer)}{own_name}".lstrip(".")
+        seen[path] += 1
+        products[path] = layer.macs, layer.activation_bytes // width
+    return {path: figures for path, figures in products.items() if seen[path] == 1}
 
 
 class IdleLayers(Struct, frozen=True):

@@ -451,3 +451,61 @@ def test_biases_of_zeros_may_be_one_or_left_out_and_others_may_not(
     found = compare_files(f"{source}:{name}", path)
     assert found.agree == agree
     assert any("biases of zeros" in d.why for d in of(found, "params")) == agree
+
+
+_PARTS = """
+import torch
+from torch.nn import functional
+
+class Whole(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(12, 10)
+
+    def forward(self, x):
+        return torch.relu(self.fc(x))
+
+class Parts(Whole):
+    extra = 0
+
+    def forward(self, x):
+        columns = []
+        for rows in (slice(0, 6), slice(6, 10)):
+            w = self.fc.weight[rows]
+            parts = [functional.linear(x[:, at : at + 4], w[:, at : at + 4]) for at in (0, 4, 8)]
+            columns.append(parts[0] + parts[1] + parts[2])
+        y = torch.relu(torch.cat(columns, 1) + self.fc.bias)
+        return y + 1 if self.extra else y
+
+class More(Parts):
+    extra = 1
+
+def whole(): return Whole(), torch.zeros(3, 12)
+def parts(): return Parts(), torch.zeros(3, 12)
+def more(): return More(), torch.zeros(3, 12)
+"""
+
+
+@pytest.mark.parametrize(("first", "second", "sign"), [("whole", "parts", 1), ("parts", "whole", -1)])
+def test_the_sums_of_a_product_in_parts_are_explained(
+    first: str, second: str, sign: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "product_parts.py").write_text(_PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    comparison = compare_files(f"product_parts:{first}", f"product_parts:{second}")
+    assert comparison.agree
+    # three products make each of the 30 outputs, so that two sums are needed
+    why = settled(comparison, "elementwise_ops", sign * 2 * 30)
+    assert why == "1 product in parts: the sums of the parts, which a product does within itself"
+
+
+def test_other_additions_than_the_sums_of_a_product_stay_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "product_parts.py").write_text(_PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    comparison = compare_files("product_parts:whole", "product_parts:more")
+    open_parts = [d for d in of(comparison, "elementwise_ops") if d.explained != d.delta]
+    assert [d.delta for d in open_parts] == [30]
