@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from textual.widgets import Input
 
 from explorer.base.errors import Misuse
+from explorer.base.options import options
 from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.cost.formulas import with_formulas
 from explorer.facts import Plan, SkippedSite, TileSpec
@@ -367,6 +368,16 @@ async def test_a_cost_that_cannot_be_told_leaves_the_plan() -> None:
 
 
 @pytest.mark.slow
+async def test_the_help_of_the_dialog_says_what_each_declared_option_is_for() -> None:
+    async with screen() as hands:
+        await hands.press("t")
+        await hands.press("question_mark")
+        shown = " ".join(hands.dialog().split())
+        assert shown.startswith("Fields, words and keys Fields tile tile size, 64 or 64x64x64: M x K x N")
+        for option in (option for option in options(TileSpec) if option.declared.label):
+            assert f"{option.declared.label} {' '.join(option.declared.help.split())}" in shown
+
+
 async def test_grouped_convolutions_are_packed_when_asked() -> None:
     async with screen() as hands:
         await hands.press("t")

@@ -16,7 +16,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from explorer.base.errors import Cancelled, ExplorerError, Misuse
 from explorer.base.options import group_of, options
@@ -39,7 +39,7 @@ from explorer.tui.tree.sites import names_in
 from explorer.tui.widgets.accumulator_field import AccumulatorField
 from explorer.tui.widgets.combo import ComboField
 from explorer.tui.widgets.line_view import LineList, LineView
-from explorer.tui.widgets.option_field import STACKED, OptionField
+from explorer.tui.widgets.option_field import STACKED, FieldLabel, OptionField
 from explorer.tui.widgets.text_input import text_input
 
 PreviewFunction = Callable[[QuantizeSpec], Awaitable[Quantization]]
@@ -129,14 +129,14 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         last_words = (_AS_BEFORE,) if spec.ops or spec.sites else ()
         yield ComboField.of(_SITES, words=(*_SITES.declared.words, *last_words), id="layers")
         with Horizontal(classes="form-row"):
-            yield Static(_OPTIONS["calibrate"].declared.label, classes="form-label", markup=False)
+            yield FieldLabel(_OPTIONS["calibrate"])
             samples = format_samples(self._last.calibrate, self._last.draws)
             yield text_input(samples, placeholder=SAMPLES_HINT, id="calibrate")
         with Horizontal(classes="form-row"):
-            yield Static(_OPTIONS["seed"].declared.label, classes="form-label", markup=False)
+            yield FieldLabel(_OPTIONS["seed"])
             seed = str(self._last.seed or "")
             yield text_input(seed, placeholder=str(_OPTIONS["seed"].default), id="quantize-seed")
-            yield Static(_CONFIG.declared.label, classes="form-label second", markup=False)
+            yield FieldLabel(_CONFIG, second=True)
             yield text_input(spec.config, placeholder=_CONFIG.declared.placeholder, id="quantize-config")
         with Horizontal(classes="form-row"):
             percentile = f"{spec.percentile:g}"

@@ -12,7 +12,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.base.options import option_of
@@ -36,7 +36,7 @@ from explorer.tui.tree.sites import operands_of, sites_of
 from explorer.tui.widgets.accumulator_field import AccumulatorField
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.machine_field import MachineField
-from explorer.tui.widgets.option_field import OptionField
+from explorer.tui.widgets.option_field import FieldLabel, OptionField
 from explorer.tui.widgets.text_input import TextInput
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class TileDialog(Dialog[TileSpec]):
         spec = self._initial_spec
         # fields draw their own labels: half as many widgets open in half the time
         with Horizontal(classes="form-row"):
-            yield Static(_TILE.declared.label, classes="form-label", markup=False)
+            yield FieldLabel(_TILE)
             yield _TileEntry(spec.tile)
             yield AccumulatorField(spec.accumulator, id="accumulator", label_width=9)
         with Horizontal(classes="form-row"):

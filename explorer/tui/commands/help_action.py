@@ -40,12 +40,16 @@ KEYS: tuple[Key, ...] = (
 
 
 def help_dialog(screen: Screen[Any]) -> HelpDialog:
-    """Create the help: the terms of the current pane or dialog, and all keys."""
+    """Create the help: the fields of a dialog, the terms of the current pane or dialog, and all keys."""
     panes = [*screen.query(LineView), *screen.query(LineList)]
     if screen.query("#tree"):
         # on the main screen, only the terms of a focused tab are explained
         panes = [pane for pane in panes if pane.has_focus and pane.id != "tree"]
-    return HelpDialog(partial(help_lines, own_groups=_own_groups(screen)), [text_of(pane) for pane in panes])
+    options = [
+        option for field in screen.query("*") if (option := getattr(field, "option", None)) is not None
+    ]
+    keys = partial(help_lines, own_groups=_own_groups(screen))
+    return HelpDialog(keys, [text_of(pane) for pane in panes], options)
 
 
 def _own_groups(screen: Screen[Any]) -> set[str]:

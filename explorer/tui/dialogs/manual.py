@@ -1,4 +1,4 @@
-"""Help dialog: the terms of the current pane, all keys, and the pages of the manual."""
+"""Help dialog: the fields of a dialog, the terms of a pane, all keys, and the pages of the manual."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
+from explorer.base.options import DeclaredOption
 from explorer.manual import page, titles
 from explorer.report.glossary import Term, terms_in
 from explorer.tui.dialogs.dialogs import MenuItem, PageDialog, PickDialog
@@ -15,11 +16,14 @@ from explorer.tui.text.lines import BLANK, Line, cut, fit, head, text, wrap
 
 
 class HelpDialog(PageDialog):
-    """Shows the terms of the current pane, then all keys. The keys w and m open the glossary and the manual.
+    """Shows the fields of a dialog, the terms of the current pane, then all keys.
+
+    The keys w and m open the glossary and the manual.
 
     Args:
         keys: Function that draws the list of keys in a width.
-        texts: Texts of the panes whose terms are explained; empty for the keys only.
+        texts: Texts of the panes whose terms are explained.
+        options: Declared options of the dialog's fields.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -28,13 +32,20 @@ class HelpDialog(PageDialog):
         Binding("question_mark", "accept", show=False),
     ]
 
-    def __init__(self, keys: Callable[[int], Sequence[Line]], texts: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        keys: Callable[[int], Sequence[Line]],
+        texts: Sequence[str] = (),
+        options: Sequence[DeclaredOption] = (),
+    ) -> None:
         terms = terms_in(texts)
 
         def lines(width: int) -> list[Line]:
-            return [*term_lines(terms, width), *([BLANK] if terms else []), *keys(width)]
+            sections = (field_lines(options, width), term_lines(terms, width))
+            return [*(line for lines in sections if lines for line in (*lines, BLANK)), *keys(width)]
 
-        title = "Words and keys" if terms else "Keys"
+        parts = [part for part, shown in (("fields", options), ("words", terms), ("keys", True)) if shown]
+        title = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))).capitalize()
         super().__init__(title, lines, hint="w glossary · m manual · ↑↓ scroll · Esc close")
 
     def action_glossary(self) -> None:
@@ -49,6 +60,18 @@ class HelpDialog(PageDialog):
     def _show(self, topic: str | None) -> None:
         if topic:
             self.app.push_screen(PageDialog(titles()[topic], lambda width: manual_lines(topic, width)))
+
+
+def field_lines(options: Sequence[DeclaredOption], width: int) -> list[Line]:
+    """Draw the labels of fields and the purposes of their options below a heading."""
+    if not options:
+        return []
+    room = max(len(option.declared.label) for option in options) + 4
+    lines: list[Line] = [head("Fields")]
+    for option in options:
+        label, purpose = option.declared.label, " ".join(option.declared.help.split())
+        lines += wrap(((fit(f"  {label}", room), "key"), (purpose, "text")), width - 1, room)
+    return lines
 
 
 def term_lines(terms: Sequence[Term], width: int) -> list[Line]:

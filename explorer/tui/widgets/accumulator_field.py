@@ -16,6 +16,7 @@ class AccumulatorField(ComboField):
 
     def __init__(self, bits: int, *, id: str, label_width: int) -> None:
         super().__init__(_OPTION.declared.label, _WIDTHS, self.word_of(bits), id=id, label_width=label_width)
+        self.option = _OPTION
 
     @staticmethod
     def word_of(bits: int) -> str:

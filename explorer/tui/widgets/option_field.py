@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.widgets import Static
 
 from explorer.base.options import DeclaredOption
 from explorer.tui.text.lines import Line, fit
@@ -20,6 +21,19 @@ STACKED = "-fields-below"
 """
 
 
+class FieldLabel(Static):
+    """Label of a declared option before a text input.
+
+    Args:
+        option: Declared option, which the help of the dialog explains.
+        second: Whether the label stands beside another field in the same row.
+    """
+
+    def __init__(self, option: DeclaredOption, *, second: bool = False) -> None:
+        super().__init__(option.declared.label, classes=f"form-label{' second' * second}", markup=False)
+        self.option = option
+
+
 class OptionField(RoleLines, can_focus=True):
     """A choice between a few words with the left and right keys.
 
@@ -29,7 +43,12 @@ class OptionField(RoleLines, can_focus=True):
         value: Initial option; the first one if `words` does not contain it.
         id: ID of the widget.
         label_width: Width of the label in cells.
+
+    Attributes:
+        option: Declared option of the field, which the help of the dialog explains; None for another field.
     """
+
+    option: DeclaredOption | None = None
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "step(-1)", show=False),
@@ -78,7 +97,9 @@ class OptionField(RoleLines, can_focus=True):
         """
         declared = option.declared
         words = words or declared.words or option.choices
-        return cls(declared.label, words, value, id=id or option.name, label_width=label_width)
+        field = cls(declared.label, words, value, id=id or option.name, label_width=label_width)
+        field.option = option
+        return field
 
     @property
     def _room(self) -> int:
