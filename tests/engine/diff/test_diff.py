@@ -543,10 +543,12 @@ def test_branches_are_compared_by_meaning() -> None:
             (value("o"),),
             {},
         )
+        one = Node("Constant", [], ["r"], attributes={"value_float": 1.0})
+        same = Graph("same", (one,), (), (value("r"),), {})
         nodes = [
             op("Exp", "x", names.get("p", "p"), "p"),
             op("Abs", "x", names.get("q", "q"), "q"),
-            Node("If", ["x"], ["y"], name="flow", attributes={"then_branch": body}),
+            Node("If", ["x"], ["y"], name="flow", attributes={"then_branch": body, "else_branch": same}),
         ]
         return make(nodes)
 

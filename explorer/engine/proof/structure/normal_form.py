@@ -19,6 +19,7 @@ from explorer.engine.graph.schema_defaults import default_attributes
 from explorer.engine.proof.structure.identities import IDENTITIES
 from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
 from explorer.engine.proof.structure.opset_forms import OLDER
+from explorer.engine.proof.structure.static_shapes import STATIC
 
 
 def normalize(node: NormalNode) -> None:
@@ -30,7 +31,8 @@ def normalize(node: NormalNode) -> None:
             rule(node)
             if node.equal_value is not None:
                 return
-    for rule in _RULES.get((node.domain, node.op), ()):
+    static_rules = () if node.domain else STATIC.get(node.op, ())
+    for rule in (*_RULES.get((node.domain, node.op), ()), *static_rules):
         rule(node)
         if node.equal_value is not None:
             return
@@ -319,6 +321,19 @@ def _gemm(node: NormalNode) -> None:
         node.attributes.pop("beta", None)
 
 
+def _sum(node: NormalNode) -> None:
+    """Replaces a Sum of two values by an Add."""
+    if len(node.inputs) == 2:
+        node.op = "Add"
+
+
+def _trilu(node: NormalNode) -> None:
+    """Removes a diagonal of 0, which is the default."""
+    diagonal = node.numbers(1)
+    if diagonal is not None and not diagonal.any():
+        node.remove_input(1)
+
+
 def _batch_normalization(node: NormalNode) -> None:
     if node.outputs == 1:
         node.attributes.pop("momentum", None)
@@ -388,8 +403,9 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
     "Split": (_AXIS,),
     "SplitToSequence": (_AXIS,),
     "Squeeze": (_normalize_squeeze(adds_axes=False),),
-    "Sum": (_sort_operands,),
+    "Sum": (_sum, _sort_operands),
     "TopK": (_AXIS,),
+    "Trilu": (_trilu,),
     "Unique": (_AXIS,),
     "Unsqueeze": (_normalize_squeeze(adds_axes=True),),
     "Xor": (_sort_operands,),

@@ -345,6 +345,55 @@ EQUAL: dict[str, tuple[Any, Pair]] = {
             [node("Tanh", ["x"], ["t"]), node("Sigmoid", ["t"], ["y"])],
         ),
     ),
+    "one flat shape in four ways": (
+        (2, 3, 8),
+        (
+            [node("Flatten", ["x"], ["f"]), ints("sh", 0, -1), node("Reshape", ["f", "sh"], ["y"])],
+            [
+                *(ints("a", 1), node("Unsqueeze", ["x", "a"], ["u"]), node("Squeeze", ["u"], ["p"])),
+                *(ints("sh", 2, 24), node("Reshape", ["p", "sh"], ["y"], allowzero=1)),
+            ],
+        ),
+    ),
+    "an axis squeezed by name": (
+        (1, 3, 1, 8),
+        ([node("Squeeze", ["x"], ["y"])], [ints("a", -2, 0), node("Squeeze", ["x", "a"], ["y"])]),
+    ),
+    "an index from behind": (
+        (2, 3, 8),
+        (
+            [ints("i", -1, 2), node("Gather", ["x", "i"], ["y"], axis=2)],
+            [stored("i", np.asarray([7, 2], np.int32)), node("Gather", ["x", "i"], ["y"], axis=-1)],
+        ),
+    ),
+    "an end beyond the axis": (
+        (2, 3, 8),
+        (
+            [ints("b", 1, 0), ints("e", 99, 5), ints("a", 2, 1), node("Slice", ["x", "b", "e", "a"], ["y"])],
+            [ints("b", -7), ints("e", 8), ints("a", -1), node("Slice", ["x", "b", "e", "a"], ["y"])],
+        ),
+    ),
+    "expanded to its own sizes": (
+        (2, 3, 8),
+        (
+            [ints("e", 3, 8), node("Expand", ["x", "e"], ["a"]), node("Tanh", ["a"], ["y"])],
+            [node("Tanh", ["x"], ["y"])],
+        ),
+    ),
+    "a sum of two": (
+        (3, 8),
+        (
+            [node("Tanh", ["x"], ["t"]), node("Sum", ["t", "x"], ["y"])],
+            [node("Tanh", ["x"], ["t"]), node("Add", ["x", "t"], ["y"])],
+        ),
+    ),
+    "the main diagonal": (
+        (8, 8),
+        (
+            [stored("k", np.int64(0)), node("Trilu", ["x", "k"], ["y"], upper=0)],
+            [node("Trilu", ["x"], ["y"], upper=0)],
+        ),
+    ),
     "an alpha of one": (
         (3, 8),
         (
@@ -356,6 +405,20 @@ EQUAL: dict[str, tuple[Any, Pair]] = {
 
 DIFFERENT: dict[str, tuple[Any, Pair]] = {
     "another axis": ((2, 8, 8), same("Softmax", ["x"], {"axis": -1}, {"axis": 1})),
+    "another index": (
+        (8, 8),
+        (
+            [ints("i", -1), node("Gather", ["x", "i"], ["y"])],
+            [ints("i", 6), node("Gather", ["x", "i"], ["y"])],
+        ),
+    ),
+    "a part that begins one later": (
+        (8, 8),
+        (
+            [ints("b", 1), ints("e", 7), node("Slice", ["x", "b", "e"], ["y"])],
+            [ints("b", -8), ints("e", -2), node("Slice", ["x", "b", "e"], ["y"])],
+        ),
+    ),
     "letters that meet others": (
         (8, 8),
         same("Einsum", ["x", "x"], {"equation": "ij,jk"}, {"equation": "ij,kj->ik"}),

@@ -1,0 +1,140 @@
+"""Rules of the normal form that need all sizes of a value.
+
+If the sizes are fixed, a Reshape, Flatten, Squeeze or Unsqueeze is a reshape to known sizes, an index counts
+from the front, and a Slice ends within the axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
+
+
+def _fixed_shape(node: NormalNode) -> Ints | None:
+    """Returns the shape of the first input, or None if a size is open or unknown."""
+    rank = node.rank(0)
+    sizes = [node.size(0, axis) for axis in range(rank or 0)]
+    known = [size for size in sizes if size is not None]
+    return tuple(known) if rank is not None and len(known) == rank else None
+
+
+def _reshape(node: NormalNode) -> None:
+    """Replaces an operator that only changes the shape by a Reshape of the value that was reshaped first."""
+    shape = _fixed_shape(node)
+    if shape is None or 0 in shape or not isinstance(node.inputs[0], int):
+        return
+    sizes = _TARGETS[node.op](node, shape)
+    if sizes is None or math.prod(sizes) != math.prod(shape):
+        return
+    node.op, node.attributes = "Reshape", {}
+    node.inputs = [node.sources.reshaped.get(node.inputs[0], node.inputs[0]), ("shape", sizes)]
+
+
+def _reshaped_sizes(node: NormalNode, shape: Ints) -> Ints | None:
+    target = node.ints(1) if len(node.inputs) > 1 else node.attributes.get("shape")
+    if not isinstance(target, tuple) or target.count(-1) > 1:
+        return None
+    if 0 in target and (node.attributes.get("allowzero") or len(target) > len(shape)):
+        return None
+    sizes = [shape[axis] if size == 0 else size for axis, size in enumerate(target)]
+    known = math.prod(size for size in sizes if size != -1)
+    return tuple(math.prod(shape) // known if size == -1 else size for size in sizes)
+
+
+def _flattened_sizes(node: NormalNode, shape: Ints) -> Ints | None:
+    axis = node.attributes.get("axis", 1)
+    if not isinstance(axis, int) or not -len(shape) <= axis <= len(shape):
+        return None
+    axis = axis + len(shape) if axis < 0 else axis
+    return math.prod(shape[:axis]), math.prod(shape[axis:])
+
+
+def _squeezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
+    axes = node.int_list("axes", 1) if len(node.inputs) > 1 or "axes" in node.attributes else ()
+    if axes is None:
+        return None
+    removed = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
+    return tuple(size for axis, size in enumerate(shape) if not (axis in removed if axes else size == 1))
+
+
+def _unsqueezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
+    axes = node.int_list("axes", 1)
+    rank = len(shape) + len(axes or ())
+    if not axes or not all(-rank <= axis < rank for axis in axes):
+        return None
+    sizes, added = iter(shape), {axis % rank for axis in axes}
+    return (
+        tuple(1 if axis in added else next(sizes) for axis in range(rank))
+        if len(added) == len(axes)
+        else None
+    )
+
+
+_TARGETS = {
+    "Reshape": _reshaped_sizes,
+    "Flatten": _flattened_sizes,
+    "Squeeze": _squeezed_sizes,
+    "Unsqueeze": _unsqueezed_sizes,
+}
+"""Functions that return the sizes of the result, by operator; None if they are unknown."""
+
+
+def _gather(node: NormalNode) -> None:
+    """Counts stored indices from the front, in one type."""
+    indices, axis = node.numbers(1), node.attributes.get("axis", 0)
+    if indices is None or indices.dtype.kind not in "iu" or not isinstance(axis, int):
+        return
+    length = node.size(0, axis)
+    if length is not None:
+        indices = np.where(indices < 0, indices + length, indices)
+    elif indices.min(initial=0) < 0:
+        return
+    node.inputs[1] = ("indices", (indices.shape, tuple(map(int, indices.reshape(-1)))))
+
+
+def _slice(node: NormalNode) -> None:
+    """Counts starts and ends from the front and limits them to the axis, if all steps are 1."""
+    if len(node.inputs) != 4:
+        return
+    starts, ends, axes = (node.ints(index) for index in (1, 2, 3))
+    if starts is None or ends is None or axes is None or not len(starts) == len(ends) == len(axes):
+        return
+    lengths = [node.size(0, axis) for axis in axes]
+    known = [length for length in lengths if length is not None]
+    if len(known) < len(axes) or len({*axes}) < len(axes):
+        return
+
+    def limited(indices: Ints) -> list[int]:
+        pairs = zip(indices, known, strict=True)
+        return [min(max(index + length if index < 0 else index, 0), length) for index, length in pairs]
+
+    parts = sorted(zip(axes, limited(starts), limited(ends), known, strict=True))
+    parts = [part for part in parts if part[1:3] != (0, part[3])]
+    if not parts:
+        node.equal_value = node.inputs[0]
+        return
+    for index, name in enumerate(("axes", "starts", "ends")):
+        node.inputs[(3, 1, 2)[index]] = name, tuple(part[index] for part in parts)
+
+
+def _expand(node: NormalNode) -> None:
+    """Removes an Expand to the sizes that the value has."""
+    target, shape = node.ints(1), _fixed_shape(node)
+    if target is None or shape is None or len(target) > len(shape):
+        return
+    own = shape[len(shape) - len(target) :]
+    if all(size in (1, length) for size, length in zip(target, own, strict=True)):
+        node.equal_value = node.inputs[0]
+
+
+STATIC: Mapping[str, Sequence[Rule]] = {
+    **dict.fromkeys(_TARGETS, (_reshape,)),
+    "Expand": (_expand,),
+    "Gather": (_gather,),
+    "Slice": (_slice,),
+}
+"""Rules by standard operator. They apply after the other rules."""
