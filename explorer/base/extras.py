@@ -7,7 +7,7 @@ EXTRAS = {
     **dict.fromkeys(("torch", "torchvision", "torchinfo", "onnxscript"), "torch"),
     "transformers": "transformers",
     "torchao": "torchao",
-    **dict.fromkeys(("tensorflow", "tf2onnx"), "tensorflow"),
+    **dict.fromkeys(("tensorflow", "tf2onnx", "keras", "h5py"), "tensorflow"),
     **dict.fromkeys(("dask", "distributed"), "sweep"),
     "lightning": "train",
     "tensorboardX": "tensorboard",

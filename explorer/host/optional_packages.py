@@ -36,6 +36,27 @@ def silence() -> Iterator[None]:
             logging.disable(level)
 
 
+@contextlib.contextmanager
+def silence_output() -> Iterator[None]:
+    """Discards all output of the process to standard output and standard error.
+
+    Libraries in C++ write to the streams of the process, which `silence` does not redirect.
+    """
+    with contextlib.ExitStack() as stack:
+        null_device = os.open(os.devnull, os.O_WRONLY)
+        stack.callback(os.close, null_device)
+        for stream in (1, 2):
+            try:
+                saved = os.dup(stream)
+            except OSError:
+                # standard output is closed: nothing to discard
+                continue
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, stream)
+            os.dup2(null_device, stream)
+        yield
+
+
 def search_here() -> None:
     """Allows imports of the user's code from the current folder, after the program's own modules.
 

@@ -18,7 +18,9 @@ from msgspec.structs import asdict, replace
 from explorer.base.errors import Misuse
 from explorer.base.options import options
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.models.registry import recognise
+from explorer.engine.formats.format import SourceProbe
+from explorer.engine.models.registry import SAVED_MODEL, recognise
+from explorer.engine.models.unread_formats import UNREAD_FORMATS
 from explorer.facts.conversion import Conversion, ConversionOptions
 from explorer.host import output_files
 from explorer.host.optional_packages import require
@@ -83,6 +85,8 @@ CONVERTERS: tuple[Converter, ...] = (
     Converter(("onnx",), "torchscript", "onnx_to_torch:torchscript"),
     Converter(("onnx",), "torch.export", "onnx_to_torch:program"),
     Converter(("tflite",), "onnx", "tflite_to_onnx:convert", ("opset", "fold")),
+    Converter(("keras",), "onnx", "tensorflow_to_onnx:convert_keras", ("opset", "fold")),
+    Converter(("saved_model",), "onnx", "tensorflow_to_onnx:convert_saved_model", ("opset", "fold")),
 )
 """All conversions."""
 
@@ -196,15 +200,21 @@ def write(
     started = time.perf_counter()
     if job.draws < 1:
         raise Misuse(f"{job.draws} draws prove nothing", where="--draws", hint="give 1 or more")
-    opened, converter = _open(opening, path, job.target, job.options, overwrite=overwrite)
-    job = replace(job, opened=opened, source=opened.source)
+    unopened_format = _unopened_format(path) if path is not None else ""
+    if path is not None and unopened_format:
+        converter = find(unopened_format, path, job.target, job.options, module=None)
+        output_files.check_target(job.target, overwrite=overwrite, models=[path], weights=())
+        source_format, job = unopened_format, replace(job, source=path)
+    else:
+        opened, converter = _open(opening, path, job.target, job.options, overwrite=overwrite)
+        source_format, job = opened.format, replace(job, opened=opened, source=opened.source)
 
     def convert(job: ConversionJob) -> ConversionResult:
         module, _, name = converter.function.partition(":")
         result: ConversionResult = getattr(require(f"{__name__}.{module}", job.target), name)(job)
         return result
 
-    return _write(convert, job, (opened.format, converter.format), started, overwrite=overwrite)
+    return _write(convert, job, (source_format, converter.format), started, overwrite=overwrite)
 
 
 def rebatch(
@@ -254,6 +264,14 @@ def _write(
         **asdict(result),
         seconds=time.perf_counter() - started,
     )
+
+
+def _unopened_format(path: str) -> str:
+    """Returns the format of a source that only a conversion reads ('keras', 'saved_model'), or ''."""
+    if os.path.isfile(os.path.join(path, SAVED_MODEL)):
+        return "saved_model"
+    probe = SourceProbe(path)
+    return next((unread.converter for unread in UNREAD_FORMATS if probe.head and unread.recognise(probe)), "")
 
 
 def _open(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import plan_inputs
 from explorer.facts import Verification
-from explorer.host.optional_packages import error_line, require, silence
+from explorer.host.optional_packages import error_line, require, silence, silence_output
 
 if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
@@ -36,29 +37,15 @@ Feeds = Mapping[str, Array]
 
 
 def convert(job: ConversionJob) -> ConversionResult:
-    """Writes an ONNX file.
+    """Writes an ONNX file of a TFLite model.
 
     Raises:
         MissingExtra: tf2onnx or TensorFlow is not installed.
         BadModel: tf2onnx cannot write this model.
         Cancelled: `job.cancel` said so.
     """
-    job.tell("loading TensorFlow")
-    # this variable is the only way to silence TensorFlow's C++ code
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with silence():
-        tf2onnx = require("tf2onnx.convert", job.source)
-        tensorflow = require("tensorflow", job.source)
-        job.tell("converting (tf2onnx)")
-        try:
-            tf2onnx.from_tflite(job.source, opset=job.options.opset or _OPSET, output_path=job.path)
-        except Exception as error:
-            raise BadModel(f"tf2onnx cannot convert it ({error_line(error)})", where=job.source) from error
-    job.tell("reading what was written")
-    if not os.path.exists(job.path):
-        raise BadModel("tf2onnx wrote nothing", where=job.source)
-    notes = fold_file(job)
-    model = validate(reader.read(job.path))
+    tensorflow, tf2onnx = load_packages(job)
+    model, notes = write_onnx(job, partial(tf2onnx.from_tflite, job.source))
     evidence = None
     if job.verify:
         with silence():
@@ -66,6 +53,55 @@ def convert(job: ConversionJob) -> ConversionResult:
         quantized = any(map(_is_quantized, interpreter.get_tensor_details()))
         evidence = _compare(job, interpreter, model, quantized)
         notes += (comparison.QUANTIZED,) if quantized else ()
+    return to_result(model, evidence, notes)
+
+
+def load_packages(job: ConversionJob) -> tuple[Any, Any]:
+    """Imports TensorFlow and `tf2onnx.convert`.
+
+    Raises:
+        MissingExtra: One of them is not installed.
+    """
+    job.tell("loading TensorFlow")
+    # this variable is the only way to silence TensorFlow's C++ code
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with silence(), silence_output():
+        return require("tensorflow", job.source), require("tf2onnx.convert", job.source)
+
+
+def write_onnx(
+    job: ConversionJob, write: Callable[..., Any], amend: Callable[[str], None] | None = None
+) -> tuple[Model, tuple[str, ...]]:
+    """Writes the ONNX file of a job, reads it, and folds it if the user asks for that.
+
+    Args:
+        job: The conversion.
+        write: Function of tf2onnx that takes `opset` and `output_path`.
+        amend: Function that changes the written file.
+
+    Returns:
+        The model of the file, and notes.
+
+    Raises:
+        BadModel: tf2onnx cannot write this model.
+    """
+    job.tell("converting (tf2onnx)")
+    with silence(), silence_output():
+        try:
+            write(opset=job.options.opset or _OPSET, output_path=job.path)
+        except Exception as error:
+            raise BadModel(f"tf2onnx cannot convert it ({error_line(error)})", where=job.source) from error
+    job.tell("reading what was written")
+    if not os.path.exists(job.path):
+        raise BadModel("tf2onnx wrote nothing", where=job.source)
+    if amend is not None:
+        amend(job.path)
+    notes = fold_file(job)
+    return validate(reader.read(job.path)), notes
+
+
+def to_result(model: Model, evidence: Verification | None, notes: tuple[str, ...]) -> ConversionResult:
+    """Returns the result of a conversion by tf2onnx."""
     version = importlib.import_module("tf2onnx").__version__
     return ConversionResult(
         how=f"tf2onnx {version}, opset {model.opset}",

@@ -81,9 +81,13 @@ def saved_model(source: str) -> BadModel:
 
     The hint is the next step.
     """
-    command = "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx"
-    hint = f"convert it to ONNX with the packages of the extra 'tensorflow': {command}"
-    return BadModel("this is a SavedModel of TensorFlow's, which is not read", where=source, hint=hint)
+    folder = os.path.dirname(source) if os.path.basename(source) == SAVED_MODEL else source
+    hint = (
+        f"explorer convert {folder or '.'} -o model.onnx --trust converts it (needs the extra 'tensorflow')"
+    )
+    return BadModel(
+        "this is a SavedModel of TensorFlow's, which Explorer does not read", where=source, hint=hint
+    )
 
 
 def by_ending(source: str) -> Format | None:

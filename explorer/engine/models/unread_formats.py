@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _TF2ONNX_COMMAND = "convert it to ONNX with the packages of the extra 'tensorflow': python -m tf2onnx.convert"
-_KERAS_HINT = f"{_TF2ONNX_COMMAND} --keras {{file}} --output model.onnx"
+_KERAS_HINT = "explorer convert {file} -o model.onnx converts it (needs the extra 'tensorflow')"
 _FROZEN_HINT = (
     f"{_TF2ONNX_COMMAND} --graphdef {{file}} --output model.onnx --inputs INPUT:0 --outputs OUTPUT:0"
 )
@@ -55,12 +55,14 @@ class UnreadFormat:
         recognise: Function that tells by content whether a source has this format.
         endings: File name endings. They decide only if no format recognizes the content, as with a damaged
             file.
+        converter: Format name under which `explorer convert` reads it, or ''.
     """
 
     name: str
     hint: str
     recognise: Callable[[SourceProbe], bool]
     endings: tuple[str, ...] = ()
+    converter: str = ""
 
 
 def _build_start_check(pattern: bytes) -> Callable[[SourceProbe], bool]:
@@ -124,12 +126,13 @@ def _starts_msgpack_container(byte: int) -> bool:
 
 
 UNREAD_FORMATS = (
-    UnreadFormat("a Keras model", _KERAS_HINT, _is_keras, (".keras",)),
+    UnreadFormat("a Keras model", _KERAS_HINT, _is_keras, (".keras",), "keras"),
     UnreadFormat(
         "a Keras model or another HDF5 file",
         _KERAS_HINT,
         _build_start_check(rb"\x89HDF\r\n\x1a\n"),
         (".h5", ".hdf5"),
+        "keras",
     ),
     UnreadFormat(
         "a Core ML model",

@@ -43,13 +43,14 @@ COMMAND = Command(
         "explorer convert model.pt2 -o model.pt",
         "explorer convert checkpoint.pth -o model.safetensors",
         "explorer convert model.tflite -o model.onnx",
+        "explorer convert model.keras -o model.onnx",
     ),
     _run,
     exits=IF_PROVED,
     usage="convert MODEL -o FILE",
     manual="converts a model to another format and compares both: a PyTorch module to ONNX (`.onnx`),"
     " TorchScript (`.pt`) or torch.export (`.pt2`), ONNX to TorchScript or torch.export, a checkpoint to"
-    " `.safetensors` and back, TFLite to ONNX",
+    " `.safetensors` and back, TFLite, Keras and SavedModel to ONNX",
     needs=("--output",),
     group="change",
 )

@@ -151,7 +151,7 @@ def test_a_saved_model_in_a_folder_is_listed_with_what_to_do_with_it(
     found = {model.path: model for model in list_models(str(folder)).models}
     saved = found[f"exported{os.sep}"]
     assert (saved.format, saved.params) == ("saved_model", None)
-    assert "tf2onnx" in saved.note
+    assert "explorer convert" in saved.note
     assert "exported" in asked(capsys, str(folder))[1]
     assert len(found) == 5
     # alone in a folder it is told too, and named it says the same

@@ -63,9 +63,7 @@ def test_a_folder_is_no_model_and_says_which_are_in_it(
 def test_a_saved_model_says_what_it_is_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "saved_model.pb").write_bytes(b"any")
     for named in (tmp_path, tmp_path / "saved_model.pb"):
-        with pytest.raises(
-            BadModel, match=r"a SavedModel of TensorFlow's, .* tf2onnx\.convert --saved-model"
-        ):
+        with pytest.raises(BadModel, match=r"a SavedModel of TensorFlow's, .* explorer convert .* --trust"):
             Session(str(named)).open()
 
 

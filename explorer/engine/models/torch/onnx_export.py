@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -40,7 +40,7 @@ from explorer.engine.progress import OnProgress
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.runtime.torch_fastpath import without_fastpath
 from explorer.facts import Progress
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import error_line, silence_output
 
 _INVENTED = ("onnx::", "val_")
 """Prefixes of the names that the two exporters invent."""
@@ -132,7 +132,7 @@ def export(
         report(Progress(f"exporting to ONNX ({EXPORTERS[exporter]})", attempt_index, len(attempts)))
         target = f"{path}.part" if result is not None else path
         try:
-            with loaded.quiet(), _silence_output():
+            with loaded.quiet(), silence_output():
                 _EXPORT[exporter](model, args, kwargs, target, replace(request, opset=opset))
         except ExplorerError:
             raise
@@ -270,27 +270,6 @@ def _export_dynamo(
 
 
 _EXPORT = {"torchscript": _export_torchscript, "dynamo": _export_dynamo}
-
-
-@contextlib.contextmanager
-def _silence_output() -> Iterator[None]:
-    """Discards all output of the process to standard output and standard error.
-
-    When the exporter fails, it prints whole graphs from C++, which Python cannot redirect.
-    """
-    with contextlib.ExitStack() as stack:
-        null_device = os.open(os.devnull, os.O_WRONLY)
-        stack.callback(os.close, null_device)
-        for stream in (1, 2):
-            try:
-                saved = os.dup(stream)
-            except OSError:
-                # standard output is closed: nothing to discard
-                continue
-            stack.callback(os.close, saved)
-            stack.callback(os.dup2, saved, stream)
-            os.dup2(null_device, stream)
-        yield
 
 
 def _restore_names(path: str, model: nn.Module) -> None:
