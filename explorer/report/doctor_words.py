@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from explorer.base.units import bytes_text, printable
+from explorer.report.outline_words import fitted, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +17,12 @@ _LABEL = 11
 
 
 def as_text(fact: Checkup) -> Iterator[str]:
-    """Yield lines that fit a screen of 80 columns."""
+    """Yield lines that fit the terminal."""
+    room = width()
+    return (part for line in _text_lines(fact) for part in fitted(line.rstrip("\n"), room))
+
+
+def _text_lines(fact: Checkup) -> Iterator[str]:
     python, machine = fact.python, fact.machine
     memory = f"{bytes_text(machine.memory_bytes)} of memory, {bytes_text(machine.free_bytes)} free"
     gpus = ", ".join(machine.gpus) or f"none found (looked at {', '.join(machine.gpu_sources)})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.report.outline_words import columns, width
+from explorer.report.outline_words import columns, fitted, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from explorer.session.headers import KnownFormats
 
 HEADINGS = ("format", "what", "recognized by", "what is known of it", "analysis", "convert to", "needs")
+
+
+_RECOGNITION = (
+    "Explorer recognizes a file by its content. Its name matters only in the error of a broken file."
+)
 
 
 def cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
@@ -32,15 +37,14 @@ def as_text(formats: KnownFormats) -> Iterator[str]:
     room = width()
     for format, converts in formats:
         name, about, *texts = cells(format, converts)
-        yield f"{name}: {about}\n"
+        yield from fitted(f"{name}: {about}", room)
         lines = [
             (f"  {key}", text) for key, text in zip(HEADINGS[2:], texts, strict=True) if text not in ("", "-")
         ]
-        for line in columns(lines, room):
-            yield f"{line}\n"
+        for line in columns(lines):
+            yield from fitted(line, room)
         yield "\n"
-    yield "Explorer recognizes a file by its content. Its name matters only in the error of a broken"
-    " file.\n"
+    yield from fitted(_RECOGNITION, room)
 
 
 def as_json(formats: KnownFormats, head: dict[str, Any]) -> dict[str, Any]:

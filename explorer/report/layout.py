@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from rich.cells import cell_len, chop_cells
+from msgspec.structs import replace
 
-from explorer.base.units import printable
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -25,10 +24,23 @@ from explorer.report.blocks import (
     Heading,
     Line,
     Paragraph,
+    Rows,
     Scatter,
     SharedRows,
     Span,
     Table,
+)
+from explorer.report.pieces import (
+    KEPT,
+    Kept,
+    Piece,
+    cell_pieces,
+    clean,
+    pieces_text,
+    pieces_width,
+    shorten,
+    strip_end,
+    wrap,
 )
 from explorer.report.scatter import scatter_lines
 
@@ -36,12 +48,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.segment import Segment
     from rich.style import Style
-
-Piece = tuple[str, str]
-"""A text and its role."""
-
-Kept = Literal["ends", "end", "start"]
-_KEPT: Sequence[Kept] = ("ends", "end", "start")
 
 
 _STYLES: Mapping[str, str] = {
@@ -60,23 +66,11 @@ CAP = 200
 """Maximum number of rows of a table that may show only some of them."""
 
 _NARROWEST = 16
-_ASCII = str.maketrans(
-    {
-        "█": "#",
-        "▌": "=",
-        "·": "-",
-        "…": "~",
-        "×": "x",
-        "Δ": "d",
-        "µ": "u",
-        "◆": "*",
-        "◈": "@",
-        "○": "o",
-        **dict(zip("┤│└─", "+|+-", strict=True)),
-        **dict(zip("▁▂▃▄▅▆▇", "_.,:-=+", strict=True)),
-    }
-)
 _GAP = 2
+_BELOW = 4
+"""Indentation in cells of a wrapped line."""
+_LEAST_LAST = 20
+"""Minimum width in cells of a wrapped last column."""
 _MEMO = 4096
 """Number of cells per column that are cached as text."""
 _PROSE_WIDTH = 100
@@ -108,8 +102,8 @@ class Page:
             if isinstance(block, Table):
                 yield from TableLines(block, None, ascii_only=ascii_only, exact=self.exact).plain()
                 continue
-            for line in _lines(block, None, ascii_only, self.exact):
-                yield _text(line) + "\n"
+            for line in _lines(block, ascii_only, self.exact):
+                yield pieces_text(line).rstrip() + "\n"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         from rich.segment import Segment
@@ -117,7 +111,7 @@ class Page:
         styles: dict[str, Style | None] = {"": None}
         width = options.max_width if self.fit else None
         for block in _basic_blocks(self.blocks, self.exact):
-            for line in _lines(block, width, options.ascii_only, self.exact):
+            for line in _fitted_lines(block, width, options.ascii_only, self.exact):
                 for text, role in line:
                     if role not in styles:
                         styles[role] = console.get_style(_STYLES.get(role, "none"))
@@ -160,25 +154,68 @@ def some_of(table: Table, max_rows: int) -> list[str]:
     return [f"{max_rows:,} of {len(table.rows):,} {table.what}; {table.more}"]
 
 
-def _lines(
-    block: Line | Paragraph | Table | Scatter, width: int | None, ascii_only: bool, exact: bool = False
+def _fitted_lines(
+    block: Line | Paragraph | Table | Scatter, width: int | None, ascii_only: bool, exact: bool
 ) -> Iterable[list[Piece]]:
-    if isinstance(block, Scatter):
-        for spans in scatter_lines(block, min(width or _PLOT_WIDTH, _PLOT_WIDTH)):
-            yield from _lines(Line(spans), None, ascii_only)
-    elif isinstance(block, Table):
-        yield from TableLines(block, width, ascii_only=ascii_only, exact=exact)
-    elif isinstance(block, Paragraph):
-        import textwrap
+    """Yield the lines of a block, none wider than `width` cells."""
+    if width is None:
+        return _lines(block, ascii_only, exact)
+    if isinstance(block, Table):
+        return _fitted_table(block, width, ascii_only, exact)
+    room = min(width, _PROSE_WIDTH) if isinstance(block, Paragraph) else width
+    indent = block.indent if isinstance(block, Paragraph) else _BELOW
+    lines = _lines(block, ascii_only, exact, min(width, _PLOT_WIDTH))
+    return (part for line in lines for part in wrap(line, room, indent))
 
-        clean_text = _clean(block.text, ascii_only)
-        room = (
-            len(clean_text) + 1 if width is None else max(_NARROWEST, min(width, _PROSE_WIDTH) - block.indent)
-        )
-        for wrapped in textwrap.wrap(clean_text, room, break_on_hyphens=False) or [""]:
-            yield [(" " * block.indent + wrapped, block.role)]
+
+def _lines(
+    block: Line | Paragraph | Table | Scatter, ascii_only: bool, exact: bool, plot_width: int = _PLOT_WIDTH
+) -> Iterable[list[Piece]]:
+    """Yield the lines of a block at any width."""
+    if isinstance(block, Scatter):
+        for spans in scatter_lines(block, plot_width):
+            yield from _lines(Line(spans), ascii_only, exact)
+    elif isinstance(block, Table):
+        yield from TableLines(block, None, ascii_only=ascii_only, exact=exact)
+    elif isinstance(block, Paragraph):
+        yield [(" " * block.indent, ""), (clean(block.text, ascii_only), block.role)]
     else:
-        yield [(" " * block.indent, "")] * bool(block.indent) + cell_pieces(block.cell, ascii_only=ascii_only)
+        yield [(" " * block.indent, "")] * bool(block.indent) + cell_pieces(
+            block.cell, ascii_only=ascii_only, exact=exact
+        )
+
+
+def _fitted_table(table: Table, width: int, ascii_only: bool, exact: bool) -> Iterator[list[Piece]]:
+    """Yield the lines of a table, none wider than `width` cells.
+
+    If columns that may be shortened or left out do not suffice, the last column is wrapped. If it has no
+    room, all texts are shortened, and then columns in the middle are left out. Rows without titles are
+    wrapped instead.
+    """
+
+    def laid_out(table: Table) -> TableLines:
+        return TableLines(table, width, ascii_only=ascii_only, exact=exact)
+
+    laid = laid_out(table)
+    is_titled = bool(_titles(table))
+    if is_titled and not laid.fits(width):
+        columns = [
+            column._replace(shrink=column.shrink or (column.align == "left" and not column.whole))
+            for column in table.columns
+        ]
+        laid = laid_out(replace(table, columns=columns))
+    note = ""
+    if is_titled and not laid.fits(width):
+        shown_count = sum(bool(table.columns[i].title) for i in laid.shown)
+        table = laid.without_middle(width)
+        laid = TableLines(table, None, ascii_only=ascii_only, exact=exact)
+        kept_count = sum(bool(column.title) for column in table.columns) - 1
+        note = f"{kept_count:,} of {shown_count:,} columns; {table.more}"
+    indent = laid.start_of_last if width - laid.start_of_last >= _LEAST_LAST else _BELOW
+    for line in laid:
+        yield from wrap(line, width, indent)
+    if note:
+        yield [(" " * table.indent, ""), (note, "warning")]
 
 
 class TableLines:
@@ -226,6 +263,46 @@ class TableLines:
         return self._shown
 
     @property
+    def width(self) -> int:
+        """Width of the table in cells."""
+        columns = [self._widths[i] for i in self._shown]
+        return self._table.indent + sum(columns) + _GAP * max(0, len(columns) - 1)
+
+    def fits(self, width: int) -> bool:
+        """Whether the table is at most `width` cells wide, if necessary with a wrapped last column."""
+        if self.width <= width:
+            return True
+        is_text = self._table.columns[self._shown[-1]].align == "left"
+        return is_text and width - self.start_of_last >= _LEAST_LAST
+
+    @property
+    def start_of_last(self) -> int:
+        """Number of cells before the last column."""
+        return self.width - self._widths[self._shown[-1]] if self._shown else 0
+
+    def without_middle(self, width: int) -> Table:
+        """Return the table with the first and last columns that fit, and an ellipsis between them."""
+        left, right = self._shown[:1], list[int]()
+        room = width - self._table.indent - self._widths[left[0]] - _GAP - 1
+        ends = self._shown[1:]
+        while ends:
+            # the first columns are as many as the last ones
+            index, side = (0, left) if len(left) <= len(right) + 1 else (-1, right)
+            room -= self._widths[ends[index]] + _GAP
+            if room < 0:
+                break
+            side.append(ends.pop(index))
+        right.reverse()
+        columns = self._table.columns
+
+        def row(cells: Sequence[Cell]) -> list[Cell]:
+            padded = [*cells, *[""] * (len(columns) - len(cells))]
+            return [*[padded[i] for i in left], "…", *[padded[i] for i in right]]
+
+        kept = [*[columns[i] for i in left], Column("…"), *[columns[i] for i in right]]
+        return replace(self._table, columns=kept, rows=Rows(row, self._rows), what="")
+
+    @property
     def is_cut(self) -> bool:
         """Whether texts of any column are shortened."""
         return bool(self._kept)
@@ -241,13 +318,14 @@ class TableLines:
         for place, i in enumerate(self._shown):
             line += [(" " * _GAP, "")] * bool(place)
             line += self._padded_cell(row[i] if i < len(row) else "", i)
-        return _strip_end(line)
+        return strip_end(line)
 
     def plain(self) -> Iterator[str]:
         """Yield the lines without roles. Texts of cells are cached, because many rows have equal cells."""
         table, rows = self._table, self._rows
         texts = [
-            (i, lru_cache(_MEMO)(lambda cell, i=i: _text(self._padded_cell(cell, i)))) for i in self._shown
+            (i, lru_cache(_MEMO)(lambda cell, i=i: pieces_text(self._padded_cell(cell, i))))
+            for i in self._shown
         ]
         lead, gap, missing = " " * table.indent, " " * _GAP, ("",) * len(table.columns)
 
@@ -281,8 +359,8 @@ class TableLines:
         """Return a cell padded to the width of its column."""
         if i in self._kept and isinstance(cell, str):
             cell = self._table.columns[i].brief.get(cell, cell)
-        parts = _shorten(self._pieces(cell, i), self._widths[i], self._kept.get(i, "ends"))
-        pad = (" " * (self._widths[i] - _width(parts)), "")
+        parts = shorten(self._pieces(cell, i), self._widths[i], self._kept.get(i, "ends"))
+        pad = (" " * (self._widths[i] - pieces_width(parts)), "")
         return [pad, *parts] if self._table.columns[i].align == "right" else [*parts, pad]
 
     def _measure_columns(self) -> tuple[list[int], list[int], list[int]]:
@@ -293,7 +371,7 @@ class TableLines:
         if isinstance(self._rows, SharedRows):
             widest[0] = max(
                 (
-                    len(cell) if isinstance(cell, str) and _is_plain(cell) else _width(pieces(cell, 0))
+                    len(cell) if isinstance(cell, str) and _is_plain(cell) else pieces_width(pieces(cell, 0))
                     for cell in self._rows.names
                 ),
                 default=None,
@@ -302,11 +380,13 @@ class TableLines:
         while row_batch := list(islice(rows, _MEMO)):
             for i in range(len(columns)):
                 cells = {row[i] for row in row_batch if i < len(row)}
-                cell_widths = [_width(text) for cell in cells if (text := pieces(cell, i))]
+                cell_widths = [pieces_width(text) for cell in cells if (text := pieces(cell, i))]
                 if cell_widths:
                     widest[i] = max(widest[i] or 0, *cell_widths)
         indices = [i for i, width in enumerate(widest) if width is not None]
-        full_widths = [max(width or 0, _width(pieces(columns[i].title, i))) for i, width in enumerate(widest)]
+        full_widths = [
+            max(width or 0, pieces_width(pieces(columns[i].title, i))) for i, width in enumerate(widest)
+        ]
         return indices, full_widths, [(width or 0) * columns[i].whole for i, width in enumerate(widest)]
 
     def _distinguishing_part(self, i: int) -> Kept:
@@ -314,9 +394,9 @@ class TableLines:
         samples = [self._pieces(row[i], i) for row in islice(self._rows, CAP) if i < len(row)]
 
         def count_distinct(part: Kept) -> int:
-            return len({_text(_shorten(text_pieces, self._widths[i], part)) for text_pieces in samples})
+            return len({pieces_text(shorten(text_pieces, self._widths[i], part)) for text_pieces in samples})
 
-        return max(_KEPT, key=count_distinct)
+        return max(KEPT, key=count_distinct)
 
 
 def _titles(table: Table) -> Sequence[Cell]:
@@ -369,59 +449,3 @@ def _shorten_columns(
         widths[widest] -= cut
         excess -= cut
         shrinkable = [i for i in shrinkable if widths[i] > narrowest[i]]
-
-
-def cell_pieces(cell: Cell, role: str = "", *, ascii_only: bool = False, exact: bool = False) -> list[Piece]:
-    """Return the pieces of a cell. A text without a role gets `role`."""
-    if isinstance(cell, str):
-        return [(_clean(cell, ascii_only), role)] if cell else []
-    if isinstance(cell, Span):
-        text = cell.exact if exact and cell.exact else cell.text
-        return [(_clean(text, ascii_only), cell.role or role)] if text else []
-    return [
-        part
-        for piece_cell in cell
-        for part in cell_pieces(piece_cell, role, ascii_only=ascii_only, exact=exact)
-    ]
-
-
-def _clean(text: str, ascii_only: bool) -> str:
-    text = printable(text)
-    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode() if ascii_only else text
-
-
-def _width(pieces: Sequence[Piece]) -> int:
-    return cell_len(pieces[0][0]) if len(pieces) == 1 else sum([cell_len(text) for text, _ in pieces])
-
-
-def _text(pieces: Sequence[Piece]) -> str:
-    return "".join([text for text, _ in pieces])
-
-
-def _shorten(pieces: list[Piece], width: int, part: Kept) -> list[Piece]:
-    """Shorten pieces to `width` cells. An ellipsis replaces the dropped part of the longest piece."""
-    excess = _width(pieces) - width
-    if excess <= 0:
-        return pieces
-    longest = max(range(len(pieces)), key=lambda i: cell_len(pieces[i][0]))
-    text, role = pieces[longest]
-    keep = cell_len(text) - excess - 1
-    # keep leading spaces, which are the indentation of a tree
-    lead = len(text) - len(text.lstrip())
-    if keep < 1:
-        return [("…"[: max(0, width)], role)]
-    body, keep = text[lead:], keep - lead
-    if keep < 2:
-        short = chop_cells(text, max(1, width - 1))[0] + "…"
-    else:
-        first = {"ends": keep - keep // 2, "start": keep, "end": 0}[part]
-        head = chop_cells(body, first)[0] if first else ""
-        short = text[:lead] + head + "…" + body[len(body) - (keep - first) :]
-    return [*pieces[:longest], (short, role), *pieces[longest + 1 :]]
-
-
-def _strip_end(line: list[Piece]) -> list[Piece]:
-    """Remove trailing spaces from a line."""
-    while line and not line[-1][0].strip():
-        line = line[:-1]
-    return line

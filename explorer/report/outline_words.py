@@ -41,7 +41,7 @@ def as_text(outline: Outline, *, top: int | None = None, exact: bool = False) ->
     rows = ReadableRows(outline.rows)
     room = width()
     size = "" if outline.file_bytes is None else f"   {bytes_text(outline.file_bytes)}"
-    yield f"{printable(outline.source)}   {label(outline.format)}{size}\n"
+    yield from fitted(f"{printable(outline.source)}   {label(outline.format)}{size}", room)
     facts = [(printable(key), printable(text)) for key, text in outline.facts]
     for line in columns(facts, room):
         yield f"{line}\n"
@@ -57,7 +57,7 @@ def as_text(outline: Outline, *, top: int | None = None, exact: bool = False) ->
         yield f"{shown_count:,} of {shown_count + hidden_count:,} rows; --top shows more\n"
     if sums:
         yield "\n"
-    yield f"{_sums_text(sums)}{', as far as it can be read' if rows.broken else ''}\n"
+    yield from fitted(f"{_sums_text(sums)}{', as far as it can be read' if rows.broken else ''}", room)
     if rows.broken is not None:
         raise rows.broken
 
@@ -153,6 +153,17 @@ def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int
                 if not cells[last]:
                     line = line.rstrip()
                 yield line if room is None else cut(line, room)
+
+
+def fitted(line: str, room: int | None) -> Iterator[str]:
+    """Yield a line in parts that fit the width of a terminal, or whole for None."""
+    if room is None or len(line) <= room:
+        yield f"{line}\n"
+        return
+    import textwrap  # imported on demand: most lines fit
+
+    for part in textwrap.wrap(line, room, subsequent_indent="    ", break_on_hyphens=False):
+        yield f"{part}\n"
 
 
 def cut(line: str, room: int | None) -> str:

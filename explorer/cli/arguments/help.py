@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from explorer.base.exit_codes import OF_EVERY_VERB
 from explorer.base.verdicts import VERDICTS
 from explorer.cli.arguments.command import SECOND_NAME, Command, grouped
+from explorer.report.outline_words import fitted, width
 
 
 def first_help(verbs: Mapping[str, Command]) -> str:
@@ -36,13 +37,15 @@ def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
     usage = " ".join([command.prog, *command.models, "[options]"])
     if not command.name:
         usage = f"{usage}          the screen\n       explorer VERB MODEL... [options]  headless"
+    room = width()
+    columns = _WIDTH if room is None else min(room, _WIDTH)
     parser = argparse.ArgumentParser(
         prog=command.prog,
         usage=usage,
         description=command.summary,
         epilog=_epilog(command, {} if command.name else verbs),
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
-            prog, max_help_position=26, width=100
+            prog, max_help_position=26, width=columns
         ),
         add_help=False,
     )
@@ -52,7 +55,11 @@ def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
             parser.add_argument(*spellings, metavar=option.metavar, help=option.help.replace("%", "%%"))
         else:
             parser.add_argument(*spellings, action="store_true", help=option.help.replace("%", "%%"))
-    return parser.format_help()
+    return "".join(part for line in parser.format_help().splitlines() for part in fitted(line, room))
+
+
+_WIDTH = 100
+"""Maximum width of the help of a command."""
 
 
 def _epilog(command: Command, verbs: Mapping[str, Command]) -> str:

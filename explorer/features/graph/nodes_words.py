@@ -12,8 +12,8 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Spa
 from explorer.report.present.figures import count, plain, size, value_text
 from explorer.report.present.look.info import title
 
-_ITEMS = 8
-"""Maximum items of a list in a cell."""
+_ITEMS, _LETTERS = 8, 40
+"""Maximum items of a list in a cell, and maximum characters of an attribute's value."""
 
 
 def nodes(about: Info, fact: NodeTable) -> list[Block]:
@@ -45,22 +45,26 @@ def _table(fact: NodeTable) -> Table:
         Column("#", "right", role="quiet"),
         Column("node", shrink=True, least=24),
         Column("type", role="kind", shrink=True),
-        Column("shape"),
-        Column("elements", "right"),
+        Column("shape or value", shrink=True, least=16),
+        Column("elements", "right", drop=2),
         Column("bytes", "right"),
-        Column("attributes, values", shrink=True, drop=1),
+        Column("numbers", shrink=True, drop=1),
     )
     rows = [row for node in fact.nodes for row in _rows(node)]
-    return Table(columns, rows, 0, what="rows: nodes and their tensors")
+    return Table(columns, rows, 0, what="rows: nodes, attributes and tensors")
 
 
 def _rows(node: FileNode) -> Iterator[tuple[Cell, ...]]:
-    """Yield the row of a node, and a row for each of its tensors."""
-    attributes = ", ".join(
-        f"{name} {value_text(value, max_items=_ITEMS)}" for name, value in node.attributes.items()
-    )
+    """Yield the row of a node, and a row for each of its attributes and tensors."""
     op = f"{node.domain}.{node.op}" if node.domain else node.op
-    yield str(node.index), Span(node.path, "strong"), op, "", "", "", attributes
+    yield str(node.index), Span(node.path, "strong"), op
+    for name, value in node.attributes.items():
+        yield (
+            "",
+            (Span("  ", "quiet"), name),
+            "",
+            Span(value_text(value, max_items=_ITEMS)[:_LETTERS], "figure"),
+        )
     for role, tensors in (("in ", node.inputs), ("out", node.outputs)):
         for tensor in tensors:
             yield "", (Span(f"  {role} ", "quiet"), *_name(tensor)), *_figures(tensor)

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from explorer.base.families import family
 from explorer.report.blocks import Block, Cell, Chart, Field, Fields, Heading, Paragraph, Scatter, Table
 from explorer.report.blocks import Line as TextLine
-from explorer.report.layout import TableLines, cell_pieces, some_of
+from explorer.report.layout import TableLines, some_of
+from explorer.report.pieces import cell_pieces
 from explorer.report.scatter import scatter_lines
 from explorer.tui.text.lines import BLANK, Line, Span, cut, fit, flow, head, line_text, line_width, safe, wrap
 

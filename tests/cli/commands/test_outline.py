@@ -23,7 +23,8 @@ from onnx import helper
 import explorer
 from explorer.base.outline import Outline, OutlineRow
 from explorer.cli import main
-from explorer.report import outline_words
+from explorer.cli.arguments import help
+from explorer.report import doctor_words, formats, outline_words
 from explorer.session import headers
 from tests import answers, manual
 from tests.fresh import loaded, tops
@@ -344,3 +345,29 @@ def test_the_rows_can_be_had_as_csv_shortened_and_exact(
     assert f"{sum(row['bytes'] is not None for row in rows)} tensors" in text
     assert main.main(["outline", path, "--exact"]) == 0
     assert "192,000" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["outline lenet.onnx", "outline .", "formats"])
+@pytest.mark.parametrize("room", [60, 80])
+def test_no_line_is_wider_than_the_terminal(
+    words: str, room: int, sample: Sample, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(sample("lenet").parent)
+    for module in (outline_words, formats):
+        monkeypatch.setattr(module, "width", lambda: room)
+    assert main.main(words.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert [line for line in lines if len(line) > room or line != line.rstrip()] == []
+
+
+def test_help_and_the_check_of_the_installation_fit_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in (help, doctor_words):
+        monkeypatch.setattr(module, "width", lambda: 60)
+    for words in (["tile", "--help"], ["--help", "all"], ["doctor"]):
+        main.main(words)
+        lines = capsys.readouterr().out.splitlines()
+        assert lines
+        assert [line for line in lines if len(line) > 60] == []

@@ -1,6 +1,7 @@
 """`explorer schema`: the JSON Schema of each verb matches its answers, and no key changes unnoticed.
 
-The same answers show that each verb that prints a table offers it as CSV, shortened, and with all digits.
+The same answers show that each verb that prints a table offers it as CSV, shortened, and with all digits, and
+that no line is wider than a terminal of 60 or 80 columns.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ import io
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import jsonschema
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 
 from explorer.cli.arguments.command import ParsedArgs
 from explorer.cli.commands import VERBS
 from explorer.cli.main import main
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.printing import print_answer
-from explorer.report.blocks import Table, first_rows
+from explorer.report.blocks import Block, Table, first_rows
 from explorer.report.document_schema import json_schema
 from explorer.report.document_types import DOCUMENTS, FORMS
-from explorer.report.layout import cell_pieces
+from explorer.report.layout import Page
+from explorer.report.pieces import cell_pieces
 from tests import answers, documents, manual
 from tests.engine.formats.transformers import folders
 
@@ -139,12 +144,23 @@ TABLE = {"--csv", "--top", "--exact"}
 ROUNDED = re.compile(r"(?:[<>]= |~ )?[\d,.]+ (?:[kMGT]|[KMGT]iB)")
 
 
+def check_width(blocks: Sequence[Block], width: int) -> None:
+    """Check that no line on a terminal is wider than it, or padded."""
+    terminal = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
+    with terminal.capture() as capture:
+        terminal.print(Page(blocks, fit=True), crop=False, soft_wrap=True)
+    lines = capture.get().split("\n")
+    assert [line for line in lines if cell_len(line) > width or line != line.rstrip()] == []
+
+
 def check_table(verb: str, answer: Answer, args: ParsedArgs, capsys: pytest.CaptureFixture[str]) -> None:
     """Check that a table can be had as CSV, shortened, and with all digits."""
     args.json = args.quiet = False
     blocks = answer.page()
     takes_table = set(VERBS[verb].options) >= TABLE
     tables = [block for block in blocks if isinstance(block, Table)]
+    for width in (60, 80):
+        check_width(blocks, width)
     assert takes_table or not tables
     if not takes_table or not (answer.rows or answer.csv):
         return

@@ -1,0 +1,131 @@
+"""Pieces of text with roles: measures, shortens and wraps them to a number of terminal cells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from rich.cells import cell_len, chop_cells
+
+from explorer.base.units import printable
+from explorer.report.blocks import Cell, Span
+
+Piece = tuple[str, str]
+"""A text and its role."""
+
+Kept = Literal["ends", "end", "start"]
+"""Parts of a shortened text that are kept."""
+KEPT: Sequence[Kept] = ("ends", "end", "start")
+
+_ASCII = str.maketrans(
+    {
+        "█": "#",
+        "▌": "=",
+        "·": "-",
+        "…": "~",
+        "×": "x",
+        "Δ": "d",
+        "µ": "u",
+        "◆": "*",
+        "◈": "@",
+        "○": "o",
+        **dict(zip("┤│└─", "+|+-", strict=True)),
+        **dict(zip("▁▂▃▄▅▆▇", "_.,:-=+", strict=True)),
+    }
+)
+
+
+def cell_pieces(cell: Cell, role: str = "", *, ascii_only: bool = False, exact: bool = False) -> list[Piece]:
+    """Return the pieces of a cell. A text without a role gets `role`."""
+    if isinstance(cell, str):
+        return [(clean(cell, ascii_only), role)] if cell else []
+    if isinstance(cell, Span):
+        text = cell.exact if exact and cell.exact else cell.text
+        return [(clean(text, ascii_only), cell.role or role)] if text else []
+    return [
+        part
+        for piece_cell in cell
+        for part in cell_pieces(piece_cell, role, ascii_only=ascii_only, exact=exact)
+    ]
+
+
+def clean(text: str, ascii_only: bool) -> str:
+    """Escape control characters, and replace characters that an ASCII terminal lacks."""
+    text = printable(text)
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode() if ascii_only else text
+
+
+def pieces_width(pieces: Sequence[Piece]) -> int:
+    """Return the number of cells that pieces take."""
+    return cell_len(pieces[0][0]) if len(pieces) == 1 else sum([cell_len(text) for text, _ in pieces])
+
+
+def pieces_text(pieces: Sequence[Piece]) -> str:
+    """Return the text of pieces."""
+    return "".join([text for text, _ in pieces])
+
+
+def shorten(pieces: list[Piece], width: int, part: Kept) -> list[Piece]:
+    """Shorten pieces to `width` cells. An ellipsis replaces the dropped part of the longest piece."""
+    excess = pieces_width(pieces) - width
+    if excess <= 0:
+        return pieces
+    longest = max(range(len(pieces)), key=lambda i: cell_len(pieces[i][0]))
+    text, role = pieces[longest]
+    keep = cell_len(text) - excess - 1
+    # keep leading spaces, which are the indentation of a tree
+    lead = len(text) - len(text.lstrip())
+    if keep < 1:
+        return [("…"[: max(0, width)], role)]
+    body, keep = text[lead:], keep - lead
+    if keep < 2:
+        short = chop_cells(text, max(1, width - 1))[0] + "…"
+    else:
+        first = {"ends": keep - keep // 2, "start": keep, "end": 0}[part]
+        head = chop_cells(body, first)[0] if first else ""
+        short = text[:lead] + head + "…" + body[len(body) - (keep - first) :]
+    return [*pieces[:longest], (short, role), *pieces[longest + 1 :]]
+
+
+def strip_end(line: list[Piece]) -> list[Piece]:
+    """Remove trailing spaces from a line."""
+    while line and not line[-1][0].strip():
+        line = line[:-1]
+    return line
+
+
+def wrap(line: list[Piece], width: int, indent: int = 0) -> Iterator[list[Piece]]:
+    """Break a line at spaces into lines of at most `width` cells. A longer word is broken anywhere.
+
+    Args:
+        line: Pieces of the line.
+        width: Maximum width in cells.
+        indent: Number of spaces before each further line.
+    """
+    if pieces_width(line) <= width:
+        yield strip_end(line)
+        return
+    current: list[Piece] = []
+    used, least = 0, 0
+    for text, role in line:
+        for word in _words(text):
+            if used == least and not word.strip():
+                least += cell_len(word)  # the line is indented
+            elif used + cell_len(word.rstrip()) > width and used > least:
+                yield strip_end(current)
+                current, used = [(" " * indent, "")] * bool(indent), indent
+                least, word = indent, word.lstrip()
+            while cell_len(word.rstrip()) > width - used:
+                head = chop_cells(word, max(1, width - used))[0]
+                yield [*current, (head, role)]
+                current, used, least = [(" " * indent, "")] * bool(indent), indent, indent
+                word = word[len(head) :]
+            current.append((word, role))
+            used += cell_len(word)
+    yield strip_end(current)
+
+
+def _words(text: str) -> list[str]:
+    """Split a text before each run of spaces that precedes a word."""
+    return re.findall(r"\s*\S+|\s+$", text)
