@@ -231,21 +231,23 @@ class _Place(NamedTuple):
     Attributes:
         hardware: The machine.
         source: Text of the file, or ''.
-        index: Index of the memory in the machine.
+        position: Index of the memory in the machine.
     """
 
     hardware: Hardware
     source: str
-    index: int
+    position: int
 
     def of(self, key: str = "") -> str:
         """Names the file, the line of a setting, the machine and the memory."""
         name = self.hardware.name
         tables = (f"machine.{name}.memory", "memory", "profile.memory")
-        lines = [line_of(self.source, [(table, self.index)], key) for table in tables] if self.source else []
+        lines = (
+            [line_of(self.source, [(table, self.position)], key) for table in tables] if self.source else []
+        )
         line = next((line for line in lines if line), "")
         file = f"{self.hardware.origin or 'preset'}{line}"
-        return f"{file}, [machine.{name}], memory {self.index + 1} {key}".strip()
+        return f"{file}, [machine.{name}], memory {self.position + 1} {key}".strip()
 
 
 def _memory(entry: Any, place: _Place) -> MachineMemory:
