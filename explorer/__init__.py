@@ -158,10 +158,10 @@ def __getattr__(name: str) -> Any:
             from explorer.host.system import check_supported
 
             check_supported("explorer.to_torch")
-            from explorer.base.checked import checked
+            from explorer.base.checked import wrap_checked
             from explorer.session.session import argument_type
 
-            return checked(getattr(import_module(_MODULE_BY_NAME[name]), name), argument_type)
+            return wrap_checked(getattr(import_module(_MODULE_BY_NAME[name]), name), argument_type)
         return getattr(import_module(_MODULE_BY_NAME[name]), name)
     raise AttributeError(f"module 'explorer' has no attribute '{name}'")
 

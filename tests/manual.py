@@ -51,7 +51,7 @@ def formats() -> str:
 
 def verbs() -> str:
     """Every verb with its options and examples."""
-    from explorer.cli.arguments.command import grouped
+    from explorer.cli.arguments.command import group_commands
     from explorer.cli.arguments.screen_options import SCREEN
     from explorer.cli.commands import VERBS
 
@@ -61,7 +61,7 @@ def verbs() -> str:
         (f"{SCREEN.prog} FOLDER", FOLDER),
     ]
     lines = _verb_table("The screen", screen)
-    for title, group in grouped(VERBS.values()).items():
+    for title, group in group_commands(VERBS.values()).items():
         lines += _verb_table(title, [(f"{SCREEN.prog} {verb.usage}", verb.manual) for verb in group])
     for verb in (SCREEN, *VERBS.values()):
         lines += ["", f"## {verb.prog}", "", f"Options: {', '.join(f'`{flag}`' for flag in verb.options)}."]

@@ -17,7 +17,7 @@ from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 
-from explorer.base.features import offered
+from explorer.base.features import list_offers
 
 ROOT = Path(__file__).parents[1]
 STUB = ROOT / "explorer/session/methods/public_api.py"
@@ -32,14 +32,14 @@ def homes() -> dict[str, str]:
         name = f"explorer.session.methods.{module}"
         functions = (node for node in _tree(name).body if isinstance(node, ast.FunctionDef))
         own |= {f.name: f"{name}.{f.name}" for f in functions if not f.name.startswith("_")}
-    return own | dict(offered("methods"))
+    return own | dict(list_offers("methods"))
 
 
 def stub() -> str:
     """The file's text."""
     imports: dict[str, set[str]] = defaultdict(set)
     methods = [_signature(home, imports, method=True) for home in homes().values()]
-    functions = [_signature(home, imports, method=False) for home in offered("functions").values()]
+    functions = [_signature(home, imports, method=False) for home in list_offers("functions").values()]
     imports["explorer.session.parts.session_parts"].add("SessionParts")
     lines = [f"import {name}" for name in sorted(imports.pop("", ()))]
     lines += [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(imports.items())]

@@ -21,8 +21,8 @@ from onnx import TensorProto, helper
 
 from explorer.base.errors import ExplorerError
 from explorer.cli.main import main
-from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
-from explorer.report.outline_words import as_json, as_text
+from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
+from explorer.report.outline_words import write_json, write_text
 from explorer.session import Session, headers
 from tests.fuzz.limits import attempt, bounded_memory
 from tests.fuzz.targets import TARGETS
@@ -32,9 +32,9 @@ def asked(path: str) -> list[str]:
     """The outline and the analysis of a file; what was refused, in words."""
     refused = []
     try:
-        for line in as_text(headers.outline(path)):
+        for line in write_text(headers.outline(path)):
             assert line.rstrip("\n").isprintable()
-        for _ in as_json(headers.outline(path), {}):
+        for _ in write_json(headers.outline(path), {}):
             pass
     except ExplorerError as error:
         refused.append(str(error))
@@ -295,10 +295,10 @@ def test_a_pickle_that_holds_itself(tmp_path: Path, bounded: Bounded) -> None:
 )
 def test_declared_sizes_that_nothing_has(tmp_path: Path, bounded: Bounded, shape: Any, capfd: Any) -> None:
     def dim(size: Any) -> bytes:
-        return tagged_varint(1, size) if isinstance(size, int) else length_delimited(2, size.encode())
+        return encode_tagged_varint(1, size) if isinstance(size, int) else length_delimited(2, size.encode())
 
     dims = b"".join(length_delimited(1, dim(size)) for size in shape)
-    kind = length_delimited(1, tagged_varint(1, 1) + length_delimited(2, dims))
+    kind = length_delimited(1, encode_tagged_varint(1, 1) + length_delimited(2, dims))
 
     def value(name: bytes) -> bytes:
         return length_delimited(1, name) + length_delimited(2, kind)
@@ -313,7 +313,9 @@ def test_declared_sizes_that_nothing_has(tmp_path: Path, bounded: Bounded, shape
     )
     path = tmp_path / "m.onnx"
     path.write_bytes(
-        tagged_varint(1, 8) + length_delimited(7, graph) + length_delimited(8, tagged_varint(2, 17))
+        encode_tagged_varint(1, 8)
+        + length_delimited(7, graph)
+        + length_delimited(8, encode_tagged_varint(2, 17))
     )
     bounded(path)
     printed(
@@ -477,7 +479,7 @@ def test_a_number_that_never_ends(tmp_path: Path, bounded: Bounded, length: int)
         b"\x08" + b"\x80" * length + b"\x01",
         b"\x08\x08" + b"\xff" * length,
         b"\x08\x08\x3a" + b"\xff" * length + b"\x01",
-        tagged_varint(1, 8) + length_delimited(7, b"\x0a" + b"\x80" * length + b"\x01"),
+        encode_tagged_varint(1, 8) + length_delimited(7, b"\x0a" + b"\x80" * length + b"\x01"),
     ):
         path.write_bytes(content)
         said = bounded(path)

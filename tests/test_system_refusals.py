@@ -136,13 +136,13 @@ def _cache(home: Path) -> object:
 
 
 def _sessions(home: Path) -> object:
-    return saved_sessions.kept_sessions({"XDG_STATE_HOME": str(home / "state")})
+    return saved_sessions.list_kept_sessions({"XDG_STATE_HOME": str(home / "state")})
 
 
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "screen choices": (
         "state/explorer/screen.json",
-        lambda home: screen_choices.stored_choices({"XDG_STATE_HOME": str(home / "state")}),
+        lambda home: screen_choices.load_choices({"XDG_STATE_HOME": str(home / "state")}),
     ),
     "recent models": (
         "state/explorer/recent.msgpack",
@@ -217,7 +217,7 @@ def test_a_folder_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
     os.chmod(folder, 0o777)
     assert screen_choices.keep(ScreenChoices(metric="macs"), environment)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert screen_choices.stored_choices(environment).metric == "macs"
+    assert screen_choices.load_choices(environment).metric == "macs"
 
 
 def test_choices_that_others_could_write_are_none(tmp_path: Path) -> None:
@@ -226,6 +226,6 @@ def test_choices_that_others_could_write_are_none(tmp_path: Path) -> None:
     path = tmp_path / "explorer" / "screen.json"
     path.write_bytes(msgspec.json.encode(ScreenChoices(metric="macs")))
     os.chmod(path, 0o644)
-    assert screen_choices.stored_choices(environment).metric == "macs"
+    assert screen_choices.load_choices(environment).metric == "macs"
     os.chmod(path, 0o666)
-    assert screen_choices.stored_choices(environment) == ScreenChoices()
+    assert screen_choices.load_choices(environment) == ScreenChoices()

@@ -1,7 +1,7 @@
 """Checked records and arguments: a wrong name, type, choice or range gives one clear error.
 
 `Spec` is the base class of every record that a user's Python code creates. It checks its fields against their
-annotations on creation. `checked` does the same for the arguments of a function. Each also converts values
+annotations on creation. `wrap_checked` does the same for the arguments of a function. Each converts values
 with an obvious meaning: a numpy scalar becomes a number, a path object becomes text, and a single value
 becomes a tuple with one element.
 """
@@ -87,23 +87,25 @@ def accepted(value: Any, kind: Any, where: str) -> Any:
     Raises:
         Misuse: The value has another type, is not among the choices, or is out of range.
     """
-    accepted_value = _converted(value, kind)
+    accepted_value = _convert_scalar(value, kind)
     if accepted_value is _WRONG:
-        plain = _plain(value)
-        attempts = (_converted(plain, kind), _converted((plain,), kind))
+        plain = _make_plain(value)
+        attempts = (_convert_scalar(plain, kind), _convert_scalar((plain,), kind))
         accepted_value = next((converted for converted in attempts if converted is not _WRONG), _WRONG)
     fault = "" if accepted_value is _WRONG else _fault(accepted_value, kind)
     if accepted_value is _WRONG or fault:
         text = repr(value)
         value_text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
-        raise Misuse(f"{value_text} cannot be taken", where=where, hint=f"give {allowed(kind)}{fault}")
+        raise Misuse(
+            f"{value_text} cannot be taken", where=where, hint=f"give {describe_allowed(kind)}{fault}"
+        )
     return accepted_value
 
 
 _WRONG = object()
 
 
-def _converted(value: Any, kind: Any) -> Any:
+def _convert_scalar(value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError):
@@ -112,16 +114,16 @@ def _converted(value: Any, kind: Any) -> Any:
         return value
 
 
-def _plain(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
     """Converts a scalar, array, path or string of another library to Python's own types."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Mapping):
-        return {_plain(key): _plain(element) for key, element in value.items()}
+        return {_make_plain(key): _make_plain(element) for key, element in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, range)):
-        return tuple(_plain(element) for element in value)
+        return tuple(_make_plain(element) for element in value)
     convert = getattr(value, "tolist", None)  # numpy's and torch's scalars and arrays
     return convert() if callable(convert) and not isinstance(value, type) else value
 
@@ -140,17 +142,17 @@ def _fault(value: Any, kind: Any) -> str:
         return ", not NaN or infinite"
     if isinstance(value, int) and abs(value) > _LARGEST:
         return f", at most {_LARGEST:,}"
-    return ", without a null byte" if isinstance(value, str) and "\0" in value and _takes_path(kind) else ""
+    return ", without a null byte" if isinstance(value, str) and "\0" in value and _accepts_path(kind) else ""
 
 
-def _takes_path(kind: Any) -> bool:
-    return bool(kind == PathText) or any(map(_takes_path, get_args(kind)))
+def _accepts_path(kind: Any) -> bool:
+    return bool(kind == PathText) or any(map(_accepts_path, get_args(kind)))
 
 
 # -- allowed values, in words
 
 
-def allowed(kind: Any) -> str:
+def describe_allowed(kind: Any) -> str:
     """Describes the values of a type: `'tensor' or 'channel'`, `a whole number of at least 0`."""
     return _words(msgspec.inspect.type_info(kind))
 
@@ -183,7 +185,7 @@ def _words(info: Any) -> str:
             [_NAMES[name], *[words.format(limit) for limit, words in limits if limit is not None]]
         )
     if name in ("LiteralType", "UnionType"):
-        return _listed(_choices(info))
+        return _join_words(_choices(info))
     if name == "TupleType":
         kinds = [_words(inner) for inner in info.item_types]
         is_uniform = len(set(kinds)) == 1
@@ -207,7 +209,7 @@ def _choices(info: Any) -> list[str]:
     )
 
 
-def _listed(words: list[str]) -> str:
+def _join_words(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
@@ -232,7 +234,7 @@ class _Names(dict[str, Any]):
         return self.find(name)
 
 
-def checked(function: _F, find: Find) -> _F:
+def wrap_checked(function: _F, find: Find) -> _F:
     """Wraps a function so that its arguments are checked against their annotations.
 
     An annotation with an unknown name is not checked.
@@ -311,7 +313,7 @@ def _kinds(function: Callable[..., Any], names: tuple[str, ...], find: Find) -> 
         if name not in kinds:
             continue
         try:
-            kind = _of_text(eval(text, {}, namespace) if isinstance(text, str) else text)
+            kind = _drop_paths(eval(text, {}, namespace) if isinstance(text, str) else text)
             msgspec.inspect.type_info(kind)
             msgspec.convert(object(), kind)
         except msgspec.ValidationError:
@@ -322,19 +324,19 @@ def _kinds(function: Callable[..., Any], names: tuple[str, ...], find: Find) -> 
     return kinds
 
 
-def _of_text(kind: Any) -> Any:
+def _drop_paths(kind: Any) -> Any:
     """Removes path types from a union, because paths are accepted as strings."""
     if get_origin(kind) in (Union, UnionType):
-        return reduce(or_, map(_of_text, get_args(kind)))
+        return reduce(or_, map(_drop_paths, get_args(kind)))
     return str if get_origin(kind) is os.PathLike else kind
 
 
 def check_methods(kind: type, find: Find) -> None:
-    """Wraps all public methods of a class with `checked`."""
+    """Wraps all public methods of a class with `wrap_checked`."""
     for name, member in list(vars(kind).items()):
         if (
             callable(member)
             and hasattr(member, "__code__")
             and (not name.startswith("_") or name == "__init__")
         ):
-            setattr(kind, name, checked(member, find))
+            setattr(kind, name, wrap_checked(member, find))

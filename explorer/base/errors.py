@@ -45,7 +45,7 @@ class ExplorerError(Exception):
     """
 
     def __init__(self, what: str, *, where: str = "", hint: str = "", code: ErrorCode = "") -> None:
-        what, where, hint = _cut(what), _cut(where), _cut(hint)
+        what, where, hint = _cut_text(what), _cut_text(where), _cut_text(hint)
         super().__init__(what, where, hint)
         self.what = what
         self.where = where
@@ -65,7 +65,7 @@ _LONGEST = 600
 """Largest number of characters of each part of a message, because a name in a file may have a million."""
 
 
-def _cut(text: str) -> str:
+def _cut_text(text: str) -> str:
     half = _LONGEST // 2
     return text if len(text) <= _LONGEST else f"{text[: half - 3]} ... {text[2 - half :]}"
 
@@ -165,7 +165,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
         `did you mean 'x'?`, or `there is: a, b, c` if no name is close, or '' if there are no names.
     """
     names = sorted(candidates) if isinstance(candidates, set | frozenset) else list(dict.fromkeys(candidates))
-    if close := nearest_alone(name, names):
+    if close := suggest_only_near(name, names):
         return close
     if not names:
         return ""
@@ -174,7 +174,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return f"there is: {', '.join(listed_names)}{rest_text}"
 
 
-def nearest_alone(name: str, candidates: Iterable[str]) -> str:
+def suggest_only_near(name: str, candidates: Iterable[str]) -> str:
     """Like `nearest`, but returns '' if no name is close."""
     import difflib
 

@@ -9,7 +9,7 @@ _NO_ARRAY = ("array is too big", "Maximum allowed dimension", "maximum possible 
 """Parts of numpy's messages for an impossible shape."""
 
 
-def known_failure(error: Exception) -> ExplorerError | None:
+def find_known_failure(error: Exception) -> ExplorerError | None:
     """Builds the error for a failure of the model or the installation, or returns None for other failures.
 
     It recognizes models with numbers that do not fit or that are nested too deeply. Hostile files contain
@@ -29,7 +29,7 @@ def known_failure(error: Exception) -> ExplorerError | None:
     return broken_package(error)
 
 
-def internal(error: BaseException) -> ExplorerError:
+def build_internal(error: BaseException) -> ExplorerError:
     """Builds the error for a bug of the program."""
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "this is a bug: EXPLORER_TRACEBACK=1 shows where; report it with the output of explorer doctor"

@@ -69,7 +69,7 @@ class Feature:
 _homes: dict[str, dict[str, str]] = {}
 
 
-def offered(kind: str) -> Mapping[str, str]:
+def list_offers(kind: str) -> Mapping[str, str]:
     """Lists all offers of a kind in the order of the features, each name with its target's full name."""
     if not _homes:
         for room in import_module(_ROOM).FEATURES:
@@ -86,10 +86,10 @@ def load(kind: str, name: str) -> Any:
     Raises:
         KeyError: No feature offers the name.
     """
-    module, _, attribute = offered(kind)[name].rpartition(".")
+    module, _, attribute = list_offers(kind)[name].rpartition(".")
     return getattr(import_module(module), attribute)
 
 
 def load_all(kind: str) -> Iterator[Any]:
     """Imports and yields the targets of all offers of a kind, in order."""
-    return (load(kind, name) for name in offered(kind))
+    return (load(kind, name) for name in list_offers(kind))

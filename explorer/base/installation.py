@@ -15,9 +15,9 @@ from explorer.base.tested_versions import (
     TESTED,
     error_chain,
     has_wheels,
-    installed_version,
     origins,
     package_of,
+    read_installed_version,
     release,
     version_range,
 )
@@ -129,7 +129,7 @@ def age_fault(row: VersionRange, version: str) -> Fault | None:
     return Fault(message, install_command(row))
 
 
-def outdated(module: str = "") -> Fault | None:
+def find_outdated(module: str = "") -> Fault | None:
     """Finds the first package that is too old.
 
     Args:
@@ -178,7 +178,7 @@ def missing_files(package: Distribution) -> list[str]:
     return missing_paths
 
 
-def imported_place(module: str) -> str | None:
+def find_import_place(module: str) -> str | None:
     """Finds the folder from which a package would be imported, without importing it.
 
     Returns:
@@ -200,7 +200,7 @@ def imported_place(module: str) -> str | None:
 def missing_fault(row: VersionRange) -> Fault:
     """Builds the fault of a package that is not installed."""
     if not has_wheels(row):
-        version = ".".join(installed_version("python").split(".")[:2])
+        version = ".".join(read_installed_version("python").split(".")[:2])
         message = (
             f"this needs {module_name(row)}, whose newest tested release, {row.highest}, has no wheels for"
             f" Python {version}"
@@ -211,7 +211,7 @@ def missing_fault(row: VersionRange) -> Fault:
 
 def file_fault(row: VersionRange, package: Distribution | None) -> Fault | None:
     """Finds a fault of a package's files by their names and sizes, or returns None."""
-    place = imported_place(module_name(row))
+    place = find_import_place(module_name(row))
     if package is None:
         return None if place else missing_fault(row)
     if place is None and module_name(row) in sys.modules:
@@ -235,7 +235,7 @@ def file_fault(row: VersionRange, package: Distribution | None) -> Fault | None:
     return None
 
 
-def own_fault() -> Fault | None:
+def build_own_fault() -> Fault | None:
     """Builds the fault of missing files of the program itself.
 
     Returns None if no file is missing or pip did not install the program.
@@ -255,10 +255,10 @@ def own_fault() -> Fault | None:
         else "a file of the program's own is"
     )
     message = f"{problem} missing ({missing_paths[0]})"
-    return Fault(message, f"pip install --force-reinstall --no-deps {_own_source(package)}")
+    return Fault(message, f"pip install --force-reinstall --no-deps {_find_own_source(package)}")
 
 
-def _own_source(package: Distribution) -> str:
+def _find_own_source(package: Distribution) -> str:
     """Source of the program for pip: its folder if that still exists, otherwise its name."""
     import json
     import shlex
@@ -274,8 +274,8 @@ def _own_source(package: Distribution) -> str:
 def import_fault(error: BaseException) -> Fault | None:
     """Finds the broken, missing or shadowed package behind a failure, or returns None."""
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "explorer":
-        return own_fault()
-    row = _imported(error)
+        return build_own_fault()
+    row = _find_imported(error)
     installed = distributions()
     for candidate in (row,) if row else filter(None, map(version_range, origins(error))):
         package = distribution(candidate, installed)
@@ -294,7 +294,7 @@ def import_fault(error: BaseException) -> Fault | None:
     return Fault(message, repair_command(row, package.version if package else ""))
 
 
-def _imported(error: BaseException) -> VersionRange | None:
+def _find_imported(error: BaseException) -> VersionRange | None:
     """Finds the package whose import failed, or returns None if no import failed."""
     for cause in error_chain(error):
         # a frame at the top level of a module belongs to its import

@@ -26,7 +26,7 @@ _IN_WORDS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 
-def no_temporary_folder(tried: str) -> Misuse:
+def build_temporary_error(tried: str) -> Misuse:
     """Builds the error for a failure to write temporary files.
 
     Args:
@@ -46,13 +46,13 @@ def failed_surroundings(error: BaseException) -> ExplorerError | None:
     cause: BaseException | None = error
     while cause is not None and id(cause) not in visited:
         visited.add(id(cause))
-        if (refusal := _refused(cause)) is not None:
+        if (refusal := _find_refusal(cause)) is not None:
             return refusal
         cause = cause.__cause__ or cause.__context__
     return None
 
 
-def _refused(error: BaseException) -> ExplorerError | None:
+def _find_refusal(error: BaseException) -> ExplorerError | None:
     number = error.errno if isinstance(error, OSError) else None
     if number not in _REFUSED and not isinstance(error, ExplorerError):
         number = next((n for n in _IN_WORDS if os.strerror(n) in str(error)), number)
@@ -62,15 +62,15 @@ def _refused(error: BaseException) -> ExplorerError | None:
     if not isinstance(error, OSError):
         return None
     if _NO_TEMPORARY in str(error):
-        return no_temporary_folder("the folders for temporary files")
-    if isinstance(error, FileNotFoundError) and (removed := removed_folder()) is not None:
+        return build_temporary_error("the folders for temporary files")
+    if isinstance(error, FileNotFoundError) and (removed := find_removed_folder()) is not None:
         return removed
     if number in _FORBIDDEN and isinstance(error.filename, str):
         return Misuse(f"the system refuses it: {error.strerror}", where=error.filename)
     return None
 
 
-def removed_folder() -> Misuse | None:
+def find_removed_folder() -> Misuse | None:
     """Builds the error for a current folder that no longer exists, or returns None if it exists."""
     try:
         os.getcwd()

@@ -20,7 +20,7 @@ __all__ = [
     "VersionRange",
     "error_chain",
     "has_wheels",
-    "installed_version",
+    "read_installed_version",
     "is_tested",
     "release",
     "origins",
@@ -89,7 +89,7 @@ _PACKAGES = {row.module or row.package: row.package for row in TESTED}
 """Package name by import name."""
 
 
-def installed_version(package: str) -> str:
+def read_installed_version(package: str) -> str:
     """Reads the installed version of a package from its metadata; '' if it is not installed."""
     if package == "python":
         return ".".join(map(str, sys.version_info[:3]))
@@ -118,7 +118,7 @@ def range_text(row: VersionRange) -> str:
 
 def has_wheels(row: VersionRange) -> bool:
     """Whether the newest tested release of a package has wheels for the running Python."""
-    return not row.python or release(installed_version("python"))[:2] <= release(row.python)
+    return not row.python or release(read_installed_version("python"))[:2] <= release(row.python)
 
 
 def is_tested(package: str, version: str) -> bool:
@@ -141,7 +141,7 @@ def version_note(package: str) -> str:
 
     Returns '' if the version is inside the tested range or the package is not installed.
     """
-    version = installed_version(package)
+    version = read_installed_version(package)
     if not version or is_tested(package, version):
         return ""
     row = _ROWS[package]

@@ -18,12 +18,12 @@ _IEC = (" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB")
 
 def count_text(value: int | None) -> str:
     """Formats a count with an SI prefix: 515 -> '515', 714188480 -> '714.19 M', None -> '?'."""
-    return "?" if value is None else _scaled(value, 1000, _SI)
+    return "?" if value is None else _scale_value(value, 1000, _SI)
 
 
 def bytes_text(value: int | None) -> str:
     """Formats bytes with an IEC prefix: 26499616 -> '25.27 MiB', None -> '?'."""
-    return "?" if value is None else _scaled(value, 1024, _IEC)
+    return "?" if value is None else _scale_value(value, 1024, _IEC)
 
 
 def number_text(value: float) -> str:
@@ -40,7 +40,7 @@ def _power_of_ten_text(value: int) -> str:
     return f"{'-' if value < 0 else ''}10^{int((value.bit_length() - 1) * 0.3010299957)}"
 
 
-def _scaled(value: int, base: int, units: Sequence[str]) -> str:
+def _scale_value(value: int, base: int, units: Sequence[str]) -> str:
     if value.bit_length() > _LARGEST:
         return _power_of_ten_text(value)
     unit_index, scaled = 0, float(value)
@@ -78,7 +78,7 @@ def percent_text(part: int | float | None, whole: int | float | None) -> str:
     return "-" if not whole else f"{100 * part / whole:.1f} %"
 
 
-def reached_text(share: float | None) -> str:
+def format_reached(share: float | None) -> str:
     """Formats a coverage, rounded down so that 100 % means all; None -> '?'."""
     if share is None:
         return "?"
@@ -89,7 +89,7 @@ def rate_text(value: float, unit: str) -> str:
     """Formats a rate with an SI prefix: (4e12, 'MAC/s') -> '4.00 TMAC/s', (1.3, 'runs/s') -> '1.3 runs/s'."""
     if abs(value) < 999.5:
         return f"{value:.3g} {unit}"
-    scaled = _scaled(round(value), 1000, _SI)
+    scaled = _scale_value(round(value), 1000, _SI)
     return f"{scaled}{'' if ' ' in scaled else ' '}{unit}"
 
 
@@ -122,7 +122,7 @@ def sizes_text(sizes: Iterable[int]) -> str:
     return "x".join(map(str, sizes))
 
 
-def joined_text(values: Iterable[object]) -> str:
+def join_values(values: Iterable[object]) -> str:
     """Formats values as the user types them in one word: '1,8,32'."""
     return ",".join(map(str, values))
 
@@ -152,7 +152,7 @@ def seeds_text(seeds: Sequence[int]) -> str:
         return ""
     plural = "s" * (len(seeds) != 1)
     is_range = len(seeds) > _LISTED and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
-    text = f"{seeds[0]} to {seeds[-1]}" if is_range else short_list(list(map(str, seeds)))
+    text = f"{seeds[0]} to {seeds[-1]}" if is_range else format_short_list(list(map(str, seeds)))
     return f"{len(seeds):,} random input{plural}, seed{plural} {text}"
 
 
@@ -160,7 +160,7 @@ _LISTED = 8
 """Most items of a list in a line; a longer list is shortened, with a count."""
 
 
-def short_list(items: Sequence[str]) -> str:
+def format_short_list(items: Sequence[str]) -> str:
     """Joins items with commas. Of a long list, the first items and the number of the others."""
     if len(items) <= _LISTED:
         return ", ".join(items)

@@ -31,6 +31,6 @@ PASSED: tuple[VerdictKind, ...] = ("equal", "parts", "evidence")
 """Kinds with which a result is kept."""
 
 
-def weakest(kinds: Iterable[VerdictKind]) -> VerdictKind:
+def find_weakest(kinds: Iterable[VerdictKind]) -> VerdictKind:
     """Combines several verdicts: 'different' if one is, otherwise the weakest."""
     return min(kinds, key=WEAKEST_FIRST.index, default="equal")

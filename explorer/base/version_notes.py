@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 from explorer.base.errors import BadModel, ExplorerError
-from explorer.base.failures import internal, known_failure
+from explorer.base.failures import build_internal, find_known_failure
 from explorer.base.tested_versions import (
     error_chain,
-    installed_version,
     origins,
     package_of,
+    read_installed_version,
     version_note,
     version_range,
 )
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["at_hand", "explained", "internal_error", "notes_of", "unmet", "with_note"]
+__all__ = ["list_used_packages", "explain_failure", "build_internal_error", "notes_of", "unmet", "add_notes"]
 
 
 class unmet:  # noqa: N801 - called like a function
@@ -45,7 +45,9 @@ class unmet:  # noqa: N801 - called like a function
         if not isinstance(error, (AttributeError, ImportError, KeyError)):
             return
         row = version_range(self.package)
-        message = f"{self.package} {installed_version(self.package)} cannot be used for this: {self.what}"
+        message = (
+            f"{self.package} {read_installed_version(self.package)} cannot be used for this: {self.what}"
+        )
         hint = f"install {self.package} {row.lowest} to {row.highest}" if row else ""
         raise BadModel(message, hint=hint) from error
 
@@ -57,14 +59,14 @@ def notes_of(error: BaseException) -> list[str]:
     If a library removed an argument, the call fails in the caller's code. So if the error itself names no
     library outside of its range, the libraries that the failing function uses are checked.
     """
-    for packages in (origins(error), at_hand(error)):
+    for packages in (origins(error), list_used_packages(error)):
         notes = [note for package in packages if (note := version_note(package))]
         if notes:
             return notes
     return []
 
 
-def at_hand(error: BaseException) -> list[str]:
+def list_used_packages(error: BaseException) -> list[str]:
     """Lists the packages of the table that the failing function uses."""
     names: list[str] = []
     for cause in error_chain(error):
@@ -86,7 +88,7 @@ def _home(value: object) -> str:
     return name if isinstance(name, str) else ""
 
 
-def with_note(error: ExplorerError, cause: BaseException | None = None) -> ExplorerError:
+def add_notes(error: ExplorerError, cause: BaseException | None = None) -> ExplorerError:
     """Adds notes to an error for each library behind it that is outside of its tested range.
 
     Args:
@@ -106,17 +108,17 @@ def _notes(cause: BaseException | None) -> list[str]:
         return []
 
 
-def explained(error: Exception) -> ExplorerError:
+def explain_failure(error: Exception) -> ExplorerError:
     """Builds the error for any failure, with version notes."""
     if isinstance(error, ExplorerError):
-        return with_note(error)
-    failure = known_failure(error)
-    return internal_error(error) if failure is None else with_note(failure, error)
+        return add_notes(error)
+    failure = find_known_failure(error)
+    return build_internal_error(error) if failure is None else add_notes(failure, error)
 
 
-def internal_error(error: BaseException) -> ExplorerError:
+def build_internal_error(error: BaseException) -> ExplorerError:
     """Builds the error for a bug of the program, with version notes that include Python's."""
-    failure = with_note(internal(error), error)
+    failure = add_notes(build_internal(error), error)
     note = version_note("python")
     if note and not _notes(error):
         failure.hint = f"{failure.hint}; {note}"

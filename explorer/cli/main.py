@@ -47,10 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: that of the command's outcome, 2 for misuse or bad input, 130 for an interruption.
     """
     typed = list(sys.argv[1:] if argv is None else argv)
-    return _in_one_line(lambda: _dispatch(typed, alone=argv is None))
+    return _run_reporting_errors(lambda: _dispatch(typed, alone=argv is None))
 
 
-def _in_one_line(work: Callable[[], int], memory: int | None = None) -> int:
+def _run_reporting_errors(work: Callable[[], int], memory: int | None = None) -> int:
     """Run `work` and return its exit code. An exception becomes one line and an exit code.
 
     Args:
@@ -75,9 +75,9 @@ def _in_one_line(work: Callable[[], int], memory: int | None = None) -> int:
         if not isinstance(error, ExplorerError) and (refused := failed_surroundings(error)) is not None:
             # the statements below may open files, which can fail for the same reason
             return _fail(str(refused), BAD_INPUT)
-        from explorer.base.version_notes import explained  # imported only after a failure
+        from explorer.base.version_notes import explain_failure  # imported only after a failure
 
-        return _fail(str(explained(error)), BAD_INPUT)
+        return _fail(str(explain_failure(error)), BAD_INPUT)
 
 
 def _fail(message: str, code: int) -> int:
@@ -102,10 +102,13 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
         print_pieces([tool(), "\n"])
         return DONE
     if args.help:
-        from explorer.cli.arguments.help import first_help, help_text  # imported on demand: it loads argparse
+        from explorer.cli.arguments.help import (  # imported on demand: it loads argparse
+            build_short_help,
+            help_text,
+        )
 
         first = not command.name and args.models != ["all"]
-        print_pieces([first_help(VERBS) if first else help_text(command, VERBS)])
+        print_pieces([build_short_help(VERBS) if first else help_text(command, VERBS)])
         return DONE
     if not anywhere:
         check_supported()
@@ -123,8 +126,8 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
 
         return screen.run(args)
     if command.instant:
-        return _supervised(lambda: _print(command, run(args, None), args), args)
-    return _supervised(lambda: _print(command, _answer(run, args), args), args, alone=alone)
+        return _run_supervised(lambda: _print(command, run(args, None), args), args)
+    return _run_supervised(lambda: _print(command, _answer(run, args), args), args, alone=alone)
 
 
 def _protect_inputs(command: Command, args: ParsedArgs) -> None:
@@ -161,21 +164,21 @@ def _reserve_standard_streams() -> None:
         raise Misuse("it is closed", where="standard output")
 
 
-def _supervised(work: Callable[[], int], args: ParsedArgs, *, alone: bool = False) -> int:
+def _run_supervised(work: Callable[[], int], args: ParsedArgs, *, alone: bool = False) -> int:
     """Run `work`, in a child process if this process is the program's own or its memory is limited."""
     if not alone and args.memory is None:
         return work()
     from explorer.process import supervisor  # imported on demand: takes 18 ms
 
     where = ", ".join(args.models)
-    return supervisor.run(lambda: _in_one_line(work, args.memory), memory=args.memory, where=where)
+    return supervisor.run(lambda: _run_reporting_errors(work, args.memory), memory=args.memory, where=where)
 
 
 _NEW = 100_000
 """Number of new objects before Python collects garbage. Its default of 700 takes 10 % of a short command."""
 
 
-def _with_outline(error: BadModel, args: ParsedArgs) -> BadModel:
+def _add_outline_hint(error: BadModel, args: ParsedArgs) -> BadModel:
     """Add a hint to the error if `explorer outline` can show the readable part of the model."""
     # the location may name a tensor after the path
     path = next((name for name in args.models if f"{error.where}: ".startswith(f"{name}: ")), "")
@@ -201,7 +204,7 @@ def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], args: ParsedArgs)
         try:
             return run(args, line)
         except BadModel as error:
-            raise _with_outline(error, args) from None
+            raise _add_outline_hint(error, args) from None
         finally:
             gc.set_threshold(*thresholds)
             line.clear()

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest_alone
+from explorer.base.errors import BadModel, ExplorerError, Misuse, suggest_only_near
 from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import ParsedArgs
 from explorer.cli.commands import VERBS
@@ -48,8 +48,8 @@ def _open(source: str, args: ParsedArgs) -> int:
         raise Misuse("there are several models in it", where=second_model, hint="name one of them")
     if os.path.isdir(source):
         models = headers.choices(source)
-        if models is not None and not _at_terminal():
-            print_pieces(outline_words.as_text(models))
+        if models is not None and not _is_at_terminal():
+            print_pieces(outline_words.write_text(models))
             return DONE
         if models is not None:
             if second_model is not None:
@@ -99,12 +99,12 @@ def _resume(args: ParsedArgs) -> int:
     return _show(saved.source, options, remote=args.remote, memory=memory, resumed=(stored_session, saved))
 
 
-def _at_terminal() -> bool:
+def _is_at_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _need_terminal(hint: str) -> None:
-    if not _at_terminal():
+    if not _is_at_terminal():
         raise Misuse("the screen needs a terminal", hint=hint)
 
 
@@ -115,6 +115,6 @@ def _check_source(source: str) -> None:
         source = code
     if os.path.exists(source):
         return
-    if hint := nearest_alone(source, VERBS):
+    if hint := suggest_only_near(source, VERBS):
         raise Misuse("no such verb or model", where=source, hint=hint)
     headers.check(source)

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from explorer.base.checked import Count, Spec, Words
 from explorer.base.options import option
-from explorer.base.units import joined_text
-from explorer.base.verdicts import PASSED, weakest
+from explorer.base.units import join_values
+from explorer.base.verdicts import PASSED, find_weakest
 from explorer.facts import TensorInfo, VerdictKind, Verification
 
 ExporterName = Literal["torchscript", "dynamo"]
@@ -55,7 +55,7 @@ class ConversionOptions(Spec, frozen=True):
             metavar="A,B",
             reader="names",
             joined=True,
-            write=joined_text,
+            write=join_values,
         ),
     ] = ()
     output_names: Annotated[
@@ -65,7 +65,7 @@ class ConversionOptions(Spec, frozen=True):
             metavar="A,B",
             reader="names",
             joined=True,
-            write=joined_text,
+            write=join_values,
         ),
     ] = ()
     dynamic: Annotated[
@@ -184,4 +184,4 @@ class Conversion(Struct, frozen=True):
             bytewise.append("equal" if self.stored.passed else "different")
         if self.unknown:
             bytewise.append("different")
-        return weakest([*ran, *bytewise])
+        return find_weakest([*ran, *bytewise])

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from explorer.base.checked import Count, Spec, Words
 from explorer.base.options import option
-from explorer.base.units import joined_text, memory_word
+from explorer.base.units import join_values, memory_word
 from explorer.facts import Status
 
 Optimizer = Literal["sgd", "momentum", "adam"]
@@ -37,7 +37,7 @@ class TrainingStepSpec(Spec, frozen=True):
             flag="--batch",
             reader="sizes",
             joined=True,
-            write=joined_text,
+            write=join_values,
             label="batch",
             placeholder="as opened; 1,8,32",
         ),

@@ -21,9 +21,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """Largest number of bytes of all files. One file may use a quarter of this limit."""
-MOST_FILES = 2_000
+MAX_FILES = 2_000
 
 _MAGIC = b"explorer cache 1\n"
 _DIGEST = 32
@@ -55,7 +55,7 @@ class CacheFolder:
         most_bytes: Largest number of bytes of all files.
     """
 
-    def __init__(self, path: str, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, path: str, most_bytes: int = MAX_BYTES) -> None:
         self.path = path
         self.most_bytes = most_bytes
 
@@ -111,7 +111,7 @@ class CacheFolder:
         total, count = sum(size for _, size, _ in files), len(files)
         for last_use, file_bytes, path in files:
             is_leftover = path.endswith(".new") and last_use < time.time() - _LEFT
-            if total + size > self.most_bytes or count >= MOST_FILES or is_leftover:
+            if total + size > self.most_bytes or count >= MAX_FILES or is_leftover:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
                 total, count = total - file_bytes, count - 1

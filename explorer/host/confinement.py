@@ -24,7 +24,7 @@ def check(path: str, *, for_writing: bool = False) -> None:
         Misuse: The path is outside the folder.
     """
     if (folder := os.environ.get(VARIABLE)) and not _is_inside(path, folder, for_writing):
-        raise _outside(path)
+        raise _build_outside_error(path)
 
 
 def check_opened(path: str, status: os.stat_result) -> None:
@@ -60,12 +60,12 @@ def check_model(source: str) -> None:
         return
     is_in_folder = _is_inside(source, folder)
     if not is_in_folder and os.sep in source:
-        raise _outside(source)
+        raise _build_outside_error(source)
     if not is_in_folder or not os.path.exists(source):
         raise Misuse("only files of the folder that is served are opened", where=source)
 
 
-def _outside(path: str) -> Misuse:
+def _build_outside_error(path: str) -> Misuse:
     return Misuse("this is outside the folder that is served", where=path, hint="name a file in it")
 
 

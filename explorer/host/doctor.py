@@ -16,7 +16,7 @@ from explorer.base import installation
 from explorer.base.extras import EXTRAS, extra_command
 from explorer.base.installation import Fault, module_name
 from explorer.base.record import record
-from explorer.base.tested_versions import TESTED, installed_version, is_tested, range_text, release
+from explorer.base.tested_versions import TESTED, is_tested, range_text, read_installed_version, release
 from explorer.base.version import __version__
 from explorer.host import input_files
 from explorer.host.imports import ImportTrial
@@ -212,7 +212,7 @@ def checkup(*, extras: bool = False) -> Checkup:
     )
 
 
-def short_path(text: str) -> str:
+def shorten_path(text: str) -> str:
     """Replaces the user's home folder in a text by '~', so that a bug report does not reveal a name."""
     import re
 
@@ -230,7 +230,7 @@ def _add(problem: Problem, problems: list[Problem]) -> None:
 
 
 def _problem(fault: Fault) -> Problem:
-    return Problem(short_path(fault.what), _pip_command(fault.command), short_path(fault.advice))
+    return Problem(shorten_path(fault.what), _pip_command(fault.command), shorten_path(fault.advice))
 
 
 def _pip_command(command: str) -> str:
@@ -243,8 +243,8 @@ def _pip_command(command: str) -> str:
     pip_path = shutil.which("pip")
     if pip_path and os.path.dirname(os.path.realpath(pip_path)) == os.path.realpath(folder):
         return command
-    python = short_path(sys.executable)
-    if installation.imported_place("pip") is None:
+    python = shorten_path(sys.executable)
+    if installation.find_import_place("pip") is None:
         return f"uv pip{command.removeprefix('pip').replace(' install', f' install --python {python}', 1)}"
     return f"{python} -m {command}"
 
@@ -256,7 +256,7 @@ def _try_or_report(compute: Callable[[], T], default: U, subject: str, problems:
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         fault = installation.import_fault(error)
-        problem = Problem(f"{subject}: {short_path(reason)}", "", "") if fault is None else _problem(fault)
+        problem = Problem(f"{subject}: {shorten_path(reason)}", "", "") if fault is None else _problem(fault)
         _add(problem, problems)
         return default
 
@@ -266,15 +266,15 @@ def _try_or_report(compute: Callable[[], T], default: U, subject: str, problems:
 
 def _python(problems: list[Problem]) -> PythonInfo:
     row = TESTED[0]
-    version = installed_version("python")
+    version = read_installed_version("python")
     if release(version) < release(row.lowest):
         message = f"Python {version} runs this; {row.lowest} or newer is needed"
         problems.append(Problem(message, f"python{row.highest} -m venv .venv", ""))
     program = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    fault = installation.own_fault()
+    fault = installation.build_own_fault()
     if fault is not None:
         _add(_problem(fault), problems)
-    return PythonInfo(version, short_path(sys.executable or "?"), range_text(row), short_path(program))
+    return PythonInfo(version, shorten_path(sys.executable or "?"), range_text(row), shorten_path(program))
 
 
 _DEPENDENCIES = {
@@ -344,14 +344,14 @@ def _folders(problems: list[Problem]) -> Iterator[FolderInfo]:
             path = os.environ.get("EXPLORER_CONFIG") or os.path.join(folder, "config.toml")
             folder = os.path.dirname(path) or os.curdir
             _check_config(path, problems)
-        existing_folder = _nearest_existing(folder)
+        existing_folder = _find_nearest_existing(folder)
         writable = (
             folder != "?" and _is_writable(existing_folder) and not (path != folder and os.path.isdir(path))
         )
         if not writable and folder != "?":
-            message = f"nothing can be written to {short_path(folder)}: {loss}"
+            message = f"nothing can be written to {shorten_path(folder)}: {loss}"
             problems.append(Problem(message, _repair_command(kind, existing_folder), ""))
-        path_text = "none: there is no home folder" if folder.startswith(NOWHERE) else short_path(path)
+        path_text = "none: there is no home folder" if folder.startswith(NOWHERE) else shorten_path(path)
         yield FolderInfo(kind, path_text, os.path.exists(path), writable)
     yield _temporary(problems)
 
@@ -365,8 +365,8 @@ def _temporary(problems: list[Problem]) -> FolderInfo:
         path = os.environ.get("TMPDIR", "/tmp")
         message = "there is no folder for temporary files: no model can be tiled or run"
         problems.append(Problem(message, "export TMPDIR=~/tmp && mkdir -p ~/tmp", ""))
-        return FolderInfo("temporary", short_path(path), os.path.exists(path), False)
-    return FolderInfo("temporary", short_path(path), True, True)
+        return FolderInfo("temporary", shorten_path(path), os.path.exists(path), False)
+    return FolderInfo("temporary", shorten_path(path), True, True)
 
 
 def _check_config(path: str, problems: list[Problem]) -> None:
@@ -381,14 +381,14 @@ def _check_config(path: str, problems: list[Problem]) -> None:
         pass
     except OSError as error:
         problems.append(
-            Problem(f"{short_path(path)} cannot be read: {error.strerror}", "", "set EXPLORER_CONFIG")
+            Problem(f"{shorten_path(path)} cannot be read: {error.strerror}", "", "set EXPLORER_CONFIG")
         )
     except ValueError as error:
         reason = " ".join(str(error).split())[:120]
-        problems.append(Problem(f"{short_path(path)} is not TOML: {reason}", "", "correct that line"))
+        problems.append(Problem(f"{shorten_path(path)} is not TOML: {reason}", "", "correct that line"))
 
 
-def _nearest_existing(path: str) -> str:
+def _find_nearest_existing(path: str) -> str:
     """Returns the folder itself, or its nearest parent that exists."""
     path = os.path.abspath(path)
     while not os.path.lexists(path) and os.path.dirname(path) != path:
@@ -405,7 +405,7 @@ def _repair_command(kind: str, existing_folder: str) -> str:
     import shlex
 
     mine = getattr(os, "getuid", lambda: None)()
-    place = short_path(existing_folder)
+    place = shorten_path(existing_folder)
     quoted = place if shlex.quote(place[1:]) == place[1:] else shlex.quote(existing_folder)
     try:
         status = os.stat(existing_folder)

@@ -34,7 +34,7 @@ class FileRead(Struct, frozen=True):
     spans: tuple[tuple[int, int], ...]
 
 
-def full_read(path: str) -> FileRead:
+def record_full_read(path: str) -> FileRead:
     """Records that a file was read in full.
 
     Raises:
@@ -60,7 +60,7 @@ def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def last_change(files: Sequence[FileRead]) -> int:
+def find_last_change(files: Sequence[FileRead]) -> int:
     """Time of the last change of some files in nanoseconds since the epoch, which users cannot set.
 
     Raises:

@@ -10,7 +10,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_MANY = 700
+_SEARCH_THRESHOLD = 700
 """Number of new objects from which they are moved to the oldest generation: as many as would start a search.
 """
 
@@ -45,7 +45,7 @@ def gc_pause() -> Iterator[None]:
         yield
     finally:
         if collects:
-            if gc.get_count()[0] > _MANY and gc.get_freeze_count() <= _OWN:
+            if gc.get_count()[0] > _SEARCH_THRESHOLD and gc.get_freeze_count() <= _OWN:
                 # moves the objects to the permanent generation and from there to the oldest without a search;
                 # objects that the caller has frozen stay frozen
                 gc.freeze()

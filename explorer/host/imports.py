@@ -76,7 +76,7 @@ class ImportTrial:
         reason_by_module: dict[str, str] = {}
         for names, child in self._children:
             reason_by_module |= self._reasons(names, child)
-        return _told_once(
+        return _drop_repeated_faults(
             {name: _fault(name, reason) for name, reason in reason_by_module.items()}, reason_by_module
         )
 
@@ -138,7 +138,7 @@ def _lacked(module: str, reason: str) -> str:
     )
 
 
-def _told_once(faults: dict[str, Fault], reasons: dict[str, str]) -> dict[str, Fault]:
+def _drop_repeated_faults(faults: dict[str, Fault], reasons: dict[str, str]) -> dict[str, Fault]:
     """Removes the faults of packages that fail only because another package does."""
     first = {reason: name for name, reason in reversed(reasons.items())}
     root_faults = {name: fault for name, fault in faults.items() if first[reasons[name]] == name}

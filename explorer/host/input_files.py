@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
     from zipfile import ZipFile
 
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 """Largest number of bytes of a file written by hand, such as a configuration."""
 QUOTED = r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\''
 """Pattern of a TOML string on one line."""
@@ -125,7 +125,7 @@ def text(
     return open(number, encoding=encoding, errors=errors, newline=newline)
 
 
-def content(path: str, *, internal: bool = False, max_bytes: int = MOST_BYTES) -> bytes:
+def content(path: str, *, internal: bool = False, max_bytes: int = MAX_BYTES) -> bytes:
     """Reads a complete file.
 
     Args:
@@ -171,14 +171,14 @@ def archive(path: str) -> AbstractContextManager[ZipFile]:
     from zipfile import ZipFile
 
     @contextmanager
-    def opened() -> Iterator[ZipFile]:
+    def open_zip() -> Iterator[ZipFile]:
         with binary(path) as file, ZipFile(file) as archive:
             yield archive
 
-    return opened()
+    return open_zip()
 
 
-def mapped(path: str, *, private: bool = False) -> mmap.mmap:
+def map_file(path: str, *, private: bool = False) -> mmap.mmap:
     """Maps a file into memory, see `mapping`.
 
     Raises:
@@ -194,7 +194,7 @@ def mapped(path: str, *, private: bool = False) -> mmap.mmap:
         os.close(opened)
 
 
-def no_read_ahead(mapped: mmap.mmap) -> None:
+def prevent_read_ahead(mapped: mmap.mmap) -> None:
     """Prevents the kernel from reading weights around every header, if the system supports it."""
     import mmap
 

@@ -59,7 +59,7 @@ def keep_spare() -> None:
         _spare.extend(bytearray(_SPARE - len(_spare)))
 
 
-def in_force() -> int | None:
+def read_limit() -> int | None:
     """Bytes that this process may use, or None without a limit."""
     if not is_linux():
         return None
@@ -77,7 +77,7 @@ def is_met(error: BaseException) -> bool:
     while cause is not None and depth < 8:
         if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
             return True
-        if says_so(str(cause)):
+        if reports_memory(str(cause)):
             return True
         # 'raise ... from None' marks the cause as irrelevant; deep nesting also raises MemoryError
         cause, depth = (
@@ -87,7 +87,7 @@ def is_met(error: BaseException) -> bool:
     return False
 
 
-def says_so(text: str) -> bool:
+def reports_memory(text: str) -> bool:
     """Whether a text reports a lack of memory."""
     return _SAID.search(text) is not None
 

@@ -83,9 +83,9 @@ def check_version(module: str = "", source: str = "") -> None:
     Raises:
         MissingExtra: The package is older than the lower bound in pyproject.toml.
     """
-    from explorer.base.installation import outdated  # takes 2 ms; reading a header must not wait for it
+    from explorer.base.installation import find_outdated  # takes 2 ms; reading a header must not wait for it
 
-    fault = outdated(module)
+    fault = find_outdated(module)
     if fault is not None:
         raise MissingExtra(fault.what, where=source, hint=fault.hint)
 

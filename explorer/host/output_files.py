@@ -44,7 +44,7 @@ def check_target(
     if os.path.isdir(path):
         raise Misuse("is a directory", where=path, hint="name a file to write")
     data_path = f"{path}.data"
-    if any(_same_file(file, data_path) for file in weights):
+    if any(_is_same_file(file, data_path) for file in weights):
         raise Misuse("the model's weights lie beside it", where=data_path, hint="choose another name")
     if not os.path.lexists(path):
         _check_folder(os.path.dirname(os.path.abspath(path)), new_folder)
@@ -52,9 +52,9 @@ def check_target(
     if os.path.exists(path) and not os.path.isfile(path):
         # replacing a device node or a pipe would remove it for every user
         raise Misuse("is not a regular file", where=path, hint="name a file to write")
-    if any(_same_file(file, path) for model in models for file in _files(model)):
+    if any(_is_same_file(file, path) for model in models for file in _files(model)):
         raise Misuse("this is the model itself", where=path, hint="choose another name for the result")
-    if any(_same_file(file, path) for file in weights):
+    if any(_is_same_file(file, path) for file in weights):
         raise Misuse("the model's weights lie in this file", where=path, hint="choose another name")
     keep_input(path, inputs)
     if not overwrite:
@@ -80,7 +80,7 @@ def keep_input(path: str, inputs: Iterable[str]) -> None:
     """
     folder = os.path.dirname(os.path.abspath(path)) if path.endswith((".npy", ".npz")) else path
     for name in inputs:
-        if os.path.isfile(path) and (_same_file(name, path) or _same_file(name, folder)):
+        if os.path.isfile(path) and (_is_same_file(name, path) or _is_same_file(name, folder)):
             raise Misuse("this file is read for it", where=path, hint="choose another name for the result")
 
 
@@ -94,7 +94,7 @@ def _check_confined(path: str) -> None:
     confinement.check(path, for_writing=True)
 
 
-def _same_file(a: str, b: str) -> bool:
+def _is_same_file(a: str, b: str) -> bool:
     """Whether both paths exist and are the same file."""
     return os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b)
 
@@ -154,7 +154,7 @@ def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False
     staging, is_private = _staging(path), scratch.is_private(path)
     if not is_private:
         tell("writing", staging)
-    lock = _claimed(staging, path)
+    lock = _claim_file(staging, path)
     try:
         clear_left(folder)
         temporary = os.path.join(staging, name)
@@ -167,21 +167,21 @@ def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False
             os.chmod(temporary, mode | (mode & 0o444) >> 2)
         _move_into_place(staging, folder, name, overwrite, is_private)
     except OSError as error:
-        raise _unwritten(path, error) from error
+        raise _build_write_error(path, error) from error
     finally:
         scratch.release(staging, lock)
 
 
-def _claimed(staging: str, path: str) -> int:
+def _claim_file(staging: str, path: str) -> int:
     try:
         return scratch.claim(staging)
     except FileExistsError:
         raise Misuse("another process is writing it", where=path, hint="nothing was written") from None
     except OSError as error:
-        raise _unwritten(path, error) from error
+        raise _build_write_error(path, error) from error
 
 
-def _unwritten(path: str, error: OSError) -> Misuse:
+def _build_write_error(path: str, error: OSError) -> Misuse:
     reason = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
     text = reason.get(error.errno or 0, error.strerror or str(error))
     return Misuse(f"cannot be written: {text}", where=path, hint="nothing was written")
@@ -280,7 +280,7 @@ def tell(*words: object) -> None:
 
 
 @contextlib.contextmanager
-def made_folder(path: str) -> Iterator[None]:
+def make_folder(path: str) -> Iterator[None]:
     """Creates a folder for results if it is missing, and removes it after the block if it is still empty.
 
     Raises:
@@ -294,7 +294,7 @@ def made_folder(path: str) -> Iterator[None]:
                 os.mkdir(path)
             except OSError as error:
                 is_new = False
-                raise _unwritten(path, error) from error
+                raise _build_write_error(path, error) from error
         yield
     finally:
         if is_new:

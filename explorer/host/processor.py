@@ -19,7 +19,7 @@ _SYSCTL = ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize"), (3, "hw.l3cachesize"))
 def name() -> str:
     """Name of the processor, or its architecture if the system reports no name."""
     match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
-    reported_name = match[1].strip() if match else _told_by_macos("machdep.cpu.brand_string")
+    reported_name = match[1].strip() if match else _read_macos("machdep.cpu.brand_string")
     return reported_name or platform.processor() or platform.machine()
 
 
@@ -51,10 +51,10 @@ def caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
         size = re.fullmatch(r"(\d+)([KMG]?)", _text(f"{folder}/size").strip())
         level = _text(f"{folder}/level").strip()
         if size and level.isdecimal() and _text(f"{folder}/type").strip() != "Instruction":
-            sharing_count = _listed(_text(f"{folder}/shared_cpu_list"))
+            sharing_count = _count_listed(_text(f"{folder}/shared_cpu_list"))
             from_files.add((int(level), int(size[1]) * _UNITS[size[2]], sharing_count))
-    from_system = [(level, _configured(key), 0) for level, key in _SYSCONF]
-    from_system += [(level, int(_told_by_macos(key) or 0), 0) for level, key in _SYSCTL]
+    from_system = [(level, _read_configured(key), 0) for level, key in _SYSCONF]
+    from_system += [(level, int(_read_macos(key) or 0), 0) for level, key in _SYSCTL]
     return tuple(sorted(from_files)) or tuple(cache for cache in from_system if cache[1] > 0)
 
 
@@ -93,11 +93,11 @@ def instructions(flags: str | None = None) -> str:
     if flags is None:
         lines = re.search(r"^(?:flags|Features)\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
         names = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
-        flags = lines[1] if lines else " ".join(map(_told_by_macos, names))
+        flags = lines[1] if lines else " ".join(map(_read_macos, names))
         arm_features = {"hw.optional.arm.FEAT_I8MM": "i8mm", "hw.optional.arm.FEAT_DotProd": "asimddp"}
         if not lines and sys.platform == "darwin" and platform.machine() == "arm64":
             flags += " asimd " + " ".join(
-                flag for key, flag in arm_features.items() if _told_by_macos(key) == "1"
+                flag for key, flag in arm_features.items() if _read_macos(key) == "1"
             )
     words = set(flags.lower().replace("avx1.0", "avx").split())
     return next((name for flag, name in _INSTRUCTIONS if flag in words), "")
@@ -108,11 +108,11 @@ def saturates_bytes() -> bool:
     bits.
     """
     flags = re.search(r"^flags\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
-    flag_text = flags[1] if flags else _told_by_macos("machdep.cpu.leaf7_features").lower()
+    flag_text = flags[1] if flags else _read_macos("machdep.cpu.leaf7_features").lower()
     return bool(flag_text) and re.search(r"\b(avx512_?|avx_)vnni\b", flag_text) is None
 
 
-def _told_by_macos(key: str) -> str:
+def _read_macos(key: str) -> str:
     """Reads a value of the macOS kernel; '' if it does not exist or the system is not macOS."""
     if sys.platform != "darwin":
         return ""
@@ -125,14 +125,14 @@ def _told_by_macos(key: str) -> str:
     return process.stdout.strip()
 
 
-def _configured(key: str) -> int:
+def _read_configured(key: str) -> int:
     try:
         return os.sysconf(key)
     except (ValueError, OSError, AttributeError):
         return 0
 
 
-def _listed(text: str) -> int:
+def _count_listed(text: str) -> int:
     """Counts the processors in a list such as '0-3,8'."""
     spans = re.findall(r"(\d+)(?:-(\d+))?", text)
     return sum(int(last or first) - int(first) + 1 for first, last in spans)

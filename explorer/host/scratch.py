@@ -13,7 +13,7 @@ import os
 import re
 import time
 
-from explorer.base.surroundings import no_temporary_folder
+from explorer.base.surroundings import build_temporary_error
 from explorer.host.locks import try_lock
 
 TYPE_CHECKING = False
@@ -61,7 +61,7 @@ def _make() -> tuple[str, int]:
         path = os.path.join(base, f"{_PREFIX}{os.urandom(8).hex()}")
         with contextlib.suppress(OSError):
             return path, claim(path)
-    raise no_temporary_folder(", ".join(dict.fromkeys(_bases())))
+    raise build_temporary_error(", ".join(dict.fromkeys(_bases())))
 
 
 @contextlib.contextmanager
@@ -123,7 +123,7 @@ def claim(path: str) -> int:
         except FileExistsError:
             is_new = False
         try:
-            descriptor = _locked(path, is_new)
+            descriptor = _lock_folder(path, is_new)
         except FileExistsError:
             if time.monotonic() > deadline:
                 raise
@@ -143,7 +143,7 @@ def claim(path: str) -> int:
         return descriptor
 
 
-def _locked(path: str, is_new: bool) -> int | None:
+def _lock_folder(path: str, is_new: bool) -> int | None:
     """Locks a folder and returns the descriptor, or None if the folder no longer exists.
 
     Args:
@@ -221,7 +221,7 @@ def clear(path: str) -> bool:
     try:
         if os.lstat(path).st_uid != os.getuid():
             return False
-        descriptor = _locked(path, is_new=False)
+        descriptor = _lock_folder(path, is_new=False)
     except OSError:
         return False
     if descriptor is None:

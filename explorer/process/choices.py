@@ -13,7 +13,7 @@ from explorer.process.header_reader import HeaderReader
 from explorer.session.headers import list_models
 
 
-def in_folder(folder: str) -> ModelListing:
+def list_folder(folder: str) -> ModelListing:
     """Lists the models of a folder.
 
     Raises:
@@ -36,8 +36,8 @@ def everything(environment: Mapping[str, str], folder: str = ".") -> ModelListin
             listing = ModelListing(folder, (), error.what)
         return replace(
             listing,
-            sessions=tuple(saved_sessions.kept_sessions(environment)),
-            recent=recent_models.listed(environment),
+            sessions=tuple(saved_sessions.list_kept_sessions(environment)),
+            recent=recent_models.list_recent(environment),
             torchvision=reader.torchvision(),
         )
     finally:

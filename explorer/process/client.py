@@ -58,7 +58,7 @@ class TreePreview(Struct, frozen=True):
     plain: bool
 
 
-def running_future() -> Future[Any]:
+def create_running_future() -> Future[Any]:
     """Returns a future that is already running, so that callers who wait for it cannot cancel it."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
@@ -81,7 +81,7 @@ class EngineJob(Struct):
     method: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    future: Future[Any] = field(default_factory=running_future)
+    future: Future[Any] = field(default_factory=create_running_future)
     progress: Progress | None = None
 
 
@@ -163,7 +163,7 @@ class EngineProcess:
         """
         with self._lock:
             while len(self._previews) <= index:
-                self._previews.append(running_future())
+                self._previews.append(create_running_future())
                 if self._closed:
                     self._previews[-1].set_result(None)
             return self._previews[index]
@@ -349,7 +349,7 @@ class EngineProcess:
             lost_jobs = list(self._jobs.values())
             self._jobs.clear()
         reason = f"the engine stopped ({self._describe_end(process, log_start)})"
-        if self._memory is not None and memory_limit.says_so(reason):
+        if self._memory is not None and memory_limit.reports_memory(reason):
             reason = f"this needs more memory than {memory_limit.words(self._memory)}; the engine stopped"
         for job in lost_jobs:
             _fail(job, EngineDied(reason, hint="the next command restarts it"))
@@ -400,7 +400,7 @@ class EngineProcess:
         if code < 0:
             # users cannot send SIGINT to this process: OpenBLAS raises it when memory is short
             limit_lines = (
-                line for line in reversed(log) if code == -signal.SIGINT and memory_limit.says_so(line)
+                line for line in reversed(log) if code == -signal.SIGINT and memory_limit.reports_memory(line)
             )
             with contextlib.suppress(ValueError):
                 return next(limit_lines, f"crashed with {signal.Signals(-code).name}{limit_text}")

@@ -21,7 +21,16 @@ from explorer.base.errors import ExplorerError
 from explorer.base.outline import ReadableRows
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 from explorer.session import headers
-from explorer.session.cache.rows import GROUP, PAGE, UNKNOWN, Structure, chunks, close, messages, narrow
+from explorer.session.cache.rows import (
+    GROUP,
+    PAGE,
+    UNKNOWN,
+    Structure,
+    chunks,
+    close,
+    messages,
+    narrow_numbers,
+)
 
 if TYPE_CHECKING:
     from explorer.base.outline import Outline, OutlineRow
@@ -31,7 +40,7 @@ PENDING = "not analyzed yet"
 _FIRST_ROWS = 8 * PAGE
 """Rows before the tree is first shown. Each later preview has `_GROWTH` times as many rows."""
 _GROWTH = 16
-_MANY_ROWS = 100_000
+_MAX_PREVIEW_ROWS = 100_000
 """Rows after which no further partial preview is sent: the remaining rows come with the final one."""
 
 Send = Callable[[tuple[str, Any]], None]
@@ -82,7 +91,7 @@ def _send_rows(outline: Outline, send_part: Send, on_shown: Callable[[], object]
     for page_message in messages(tree.rows(readable)):
         send_part(("rows", page_message))
         if tree.count >= sent_rows:
-            sent_rows = tree.count * _GROWTH if tree.count < _MANY_ROWS else sys.maxsize
+            sent_rows = tree.count * _GROWTH if tree.count < _MAX_PREVIEW_ROWS else sys.maxsize
             _send_structure(tree.structure(tree.count // PAGE * PAGE), send_part, "more")
             on_shown()
     is_final = tree.has_only_tensors and readable.broken is None
@@ -140,7 +149,7 @@ class _TreeBuilder:
 
     def _operator_rows(self, row: OutlineRow, next_operator: OutlineRow | None) -> Iterator[Layer]:
         from explorer.engine.costs.onnx.scopes import (
-            from_name,  # 10 ms, which a file of tensors need not wait for
+            split_node_name,  # 10 ms, which a file of tensors need not wait for
         )
 
         self._has_operators = True
@@ -150,14 +159,14 @@ class _TreeBuilder:
             yield self._add_row(row.path, self._name_in_group(row.path), row.dtype, note=row.note)
             return
         self._has_scopes = True
-        scopes, name = from_name(row.path, self._scope_cache)
+        scopes, name = split_node_name(row.path, self._scope_cache)
         if scopes:
             inner = scopes[-1]
             is_shared = (
                 len(self._open_groups) >= len(scopes) and self._open_groups[len(scopes) - 1][0] == inner.path
             )
             if next_operator is not None and not is_shared:
-                scopes_of_next = from_name(next_operator.path, self._scope_cache).scopes
+                scopes_of_next = split_node_name(next_operator.path, self._scope_cache).scopes
                 is_shared = (
                     len(scopes_of_next) >= len(scopes) and scopes_of_next[len(scopes) - 1].path == inner.path
                 )
@@ -258,8 +267,8 @@ class _TreeBuilder:
         is_counted = not self._has_scopes  # without modules only the analysis can assign weights to operators
         result.columns = {
             "macs": unknown,
-            "params": narrow(params) if is_counted else unknown,
-            "weight_bytes": narrow(weights) if is_counted else unknown,
+            "params": narrow_numbers(params) if is_counted else unknown,
+            "weight_bytes": narrow_numbers(weights) if is_counted else unknown,
             "activation_bytes": unknown,
         }
         close(result)

@@ -22,7 +22,7 @@ from explorer.facts.models.listing import RecentModel
 from explorer.host import own_files
 from explorer.process.saved_sessions import Opening, home
 
-MOST = 40
+MAX_RECENT = 40
 _FILE = "recent.msgpack"
 _MAX_BYTES = 16 << 20
 _MAX_CHARACTERS = 4096
@@ -57,14 +57,14 @@ def openings(environment: Mapping[str, str]) -> list[RecentOpening]:
                 and not _exists(recent_opening.model.source),
             ),
         )
-        for recent_opening in stored_openings[:MOST]
+        for recent_opening in stored_openings[:MAX_RECENT]
         if recent_opening.model.source
         and "\0" not in recent_opening.model.source
         and not recent_opening.opening.trust
     ]
 
 
-def listed(environment: Mapping[str, str]) -> tuple[RecentModel, ...]:
+def list_recent(environment: Mapping[str, str]) -> tuple[RecentModel, ...]:
     """Recent models without their options, newest first."""
     return tuple(recent_opening.model for recent_opening in openings(environment))
 
@@ -87,7 +87,7 @@ def add(source: str, opening: Opening, model: RecentModel, environment: Mapping[
         opening, **{name: _absolute(getattr(opening, name)) for name in ("weights", "weights_file", "rules")}
     )
     other_openings = [other for other in openings(environment) if other.model.source != full_source]
-    _write([RecentOpening(model, opening), *other_openings][:MOST], environment)
+    _write([RecentOpening(model, opening), *other_openings][:MAX_RECENT], environment)
 
 
 def remember(source: str, options: Mapping[str, Any], info: Info, environment: Mapping[str, str]) -> None:

@@ -28,7 +28,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.base.features import load, offered
+from explorer.base.features import list_offers, load
 from explorer.facts import History, HistoryEntry
 from explorer.facts.cost import Hardware
 from explorer.facts.models.listing import KeptSession
@@ -179,7 +179,7 @@ class SessionStore:
             Whether the state could be written.
         """
         view = replace(saved.view, opened=saved.view.opened[:_MAX_OPEN_ROWS])
-        history = saved.history and _with_relative_paths(saved.history, self.folder)
+        history = saved.history and _make_paths_relative(saved.history, self.folder)
         path = os.path.join(self.folder, _FILE)
         try:
             own_files.write(path, msgspec.msgpack.encode(replace(saved, view=view, history=history)))
@@ -202,9 +202,9 @@ class SessionStore:
         """
         self.save(SavedSession(source, cwd, Opening(**options), history, view or ScreenState(), memory))
 
-    def others_wait(self, source: str, environment: Mapping[str, str], cwd: str) -> bool:
-        """Whether another session of the model waits to be resumed; see `waiting`."""
-        return waiting(source, environment, cwd)
+    def has_other_waiting(self, source: str, environment: Mapping[str, str], cwd: str) -> bool:
+        """Whether another session of the model waits to be resumed; see `is_waiting`."""
+        return is_waiting(source, environment, cwd)
 
     def remove(self) -> None:
         """Removes the session after the user has quit."""
@@ -253,14 +253,14 @@ def find(
         BadModel: The state of the session is broken, or has another version.
     """
     other_sources: list[str] = []
-    for folder in _newest_first(home(environment)):
+    for folder in _list_newest_first(home(environment)):
         lock = _try_lock_folder(folder)
         if lock is None:
             continue
         session_store = SessionStore(folder, lock)
         try:
             saved = _read_state(folder)
-            if model is not None and not _same_model(saved, model, cwd):
+            if model is not None and not _is_same_model(saved, model, cwd):
                 other_sources.append(saved.source)
                 session_store.release()
                 continue
@@ -286,24 +286,24 @@ def find(
     raise Misuse("there is no session to resume", where=model or "--resume", hint=hint)
 
 
-def waiting(source: str, environment: Mapping[str, str], cwd: str) -> bool:
+def is_waiting(source: str, environment: Mapping[str, str], cwd: str) -> bool:
     """Whether a session of this model waits to be resumed."""
-    for folder in _newest_first(home(environment)):
+    for folder in _list_newest_first(home(environment)):
         if not _is_waiting(folder):
             continue
         with contextlib.suppress(BadModel):
-            if _same_model(_read_state(folder), source, cwd):
+            if _is_same_model(_read_state(folder), source, cwd):
                 return True
     return False
 
 
-def kept_sessions(environment: Mapping[str, str]) -> list[KeptSession]:
+def list_kept_sessions(environment: Mapping[str, str]) -> list[KeptSession]:
     """Lists the sessions that wait to be resumed, newest first; a broken session has a note."""
     sessions: list[KeptSession] = []
-    for folder in _newest_first(home(environment))[:_MAX_LISTED]:
+    for folder in _list_newest_first(home(environment))[:_MAX_LISTED]:
         if not _is_waiting(folder):
             continue
-        changed = int(_last_change(folder))
+        changed = int(_read_last_change(folder))
         try:
             saved = _read_state(folder)
         except BadModel as error:
@@ -316,13 +316,13 @@ def kept_sessions(environment: Mapping[str, str]) -> list[KeptSession]:
 
 
 def take_over(folder: str, environment: Mapping[str, str]) -> tuple[SessionStore, SavedSession]:
-    """Locks and returns one of `kept_sessions`.
+    """Locks and returns one of `list_kept_sessions`.
 
     Raises:
         Misuse: Another process has taken the session, or it needs trust.
         BadModel: The state of the session is broken.
     """
-    lock = _try_lock_folder(folder) if folder in _newest_first(home(environment)) else None
+    lock = _try_lock_folder(folder) if folder in _list_newest_first(home(environment)) else None
     if lock is None:
         raise Misuse("this session does not wait any more", hint="it was resumed, or closed")
     session_store = SessionStore(folder, lock)
@@ -340,9 +340,9 @@ def take_over(folder: str, environment: Mapping[str, str]) -> tuple[SessionStore
 
 def clear_old(environment: Mapping[str, str]) -> None:
     """Removes the sessions that were not resumed for a week."""
-    for folder in _newest_first(home(environment), with_state=False):
+    for folder in _list_newest_first(home(environment), with_state=False):
         with contextlib.suppress(OSError):
-            if time.time() - _last_change(folder) < _SECONDS_KEPT:
+            if time.time() - _read_last_change(folder) < _SECONDS_KEPT:
                 continue
             lock = _try_lock_folder(folder)
             if lock is not None:
@@ -358,7 +358,7 @@ def clear_left(environment: Mapping[str, str]) -> None:
 # private functions
 
 
-def _newest_first(base: str, *, with_state: bool = True) -> list[str]:
+def _list_newest_first(base: str, *, with_state: bool = True) -> list[str]:
     """Folders of sessions, newest first; symbolic links are ignored."""
     try:
         folders = [entry.path for entry in os.scandir(base) if entry.is_dir(follow_symlinks=False)]
@@ -366,10 +366,10 @@ def _newest_first(base: str, *, with_state: bool = True) -> list[str]:
         return []
     if with_state:
         folders = [folder for folder in folders if os.path.lexists(os.path.join(folder, _FILE))]
-    return sorted(folders, key=_last_change, reverse=True)
+    return sorted(folders, key=_read_last_change, reverse=True)
 
 
-def _last_change(folder: str) -> float:
+def _read_last_change(folder: str) -> float:
     """Time at which a session was last written, or at which its folder changed if it has no state."""
     for path in (os.path.join(folder, _FILE), folder):
         with contextlib.suppress(OSError):
@@ -429,7 +429,7 @@ def _read_state(folder: str) -> SavedSession:
         if version in _OLD_VERSIONS:
             _convert_old_states(document)
         saved = msgspec.convert(document, SavedSession)
-        saved = replace(saved, history=saved.history and _with_records(saved.history))
+        saved = replace(saved, history=saved.history and _restore_records(saved.history))
     except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise broken(f"'s state is broken ({reason})") from None
@@ -449,7 +449,7 @@ def _read_state(folder: str) -> SavedSession:
             raise broken("'s state has no history")
         if not history.is_tree:
             raise broken("'s history has a state that was made of none")
-        history = _with_absolute_paths(history, folder)
+        history = _make_paths_absolute(history, folder)
     return replace(saved, history=history)
 
 
@@ -488,37 +488,37 @@ The first match counts.
 """
 
 
-def _with_records(history: History) -> History:
+def _restore_records(history: History) -> History:
     """Returns the history with records of the types that its changes define.
 
     Raises:
         ValidationError: A record is broken, or has a change that this program does not support.
     """
 
-    def with_typed_record(entry: HistoryEntry) -> HistoryEntry:
+    def restore_record(entry: HistoryEntry) -> HistoryEntry:
         if not entry.change:
             return replace(entry, record=None)
-        if entry.change not in offered("records"):
+        if entry.change not in list_offers("records"):
             raise msgspec.ValidationError(f"it has a change that is not known: {entry.change[:40]!r}")
         return replace(entry, record=msgspec.convert(entry.record, load("records", entry.change)))
 
-    return replace(history, entries=tuple(map(with_typed_record, history.entries)))
+    return replace(history, entries=tuple(map(restore_record, history.entries)))
 
 
-def _with_relative_paths(history: History, folder: str) -> History:
+def _make_paths_relative(history: History, folder: str) -> History:
     """Returns the history with bare file names for models in the session's folder.
 
     Other paths stay absolute.
     """
 
-    def with_relative_path(entry: HistoryEntry) -> HistoryEntry:
+    def make_relative(entry: HistoryEntry) -> HistoryEntry:
         is_in_folder = entry.path is not None and os.path.dirname(entry.path) == folder
         return replace(entry, path=os.path.basename(entry.path or "")) if is_in_folder else entry
 
-    return replace(history, entries=tuple(map(with_relative_path, history.entries)))
+    return replace(history, entries=tuple(map(make_relative, history.entries)))
 
 
-def _with_absolute_paths(history: History, folder: str) -> History:
+def _make_paths_absolute(history: History, folder: str) -> History:
     """Returns the history with full paths.
 
     Drops states whose model is missing, and the states made from them.
@@ -557,7 +557,7 @@ def _remove_partial_files(folder: str) -> None:
                 os.remove(entry.path)
 
 
-def _same_model(saved: SavedSession, model: str, cwd: str) -> bool:
+def _is_same_model(saved: SavedSession, model: str, cwd: str) -> bool:
     """Whether a session is about the user's `model`: the same name, or any path to the same file."""
     if saved.source == model:
         return True

@@ -71,7 +71,7 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
                 return ScreenChoices(self.columns, *order, self.divider)
         return ScreenChoices(self.columns, divider=self.divider)
 
-    def with_orders_of(self, previous: ScreenChoices) -> ScreenChoices:
+    def keep_orders(self, previous: ScreenChoices) -> ScreenChoices:
         """Returns these choices with the orders of other models from earlier choices."""
         orders = [order for order in previous._orders() if order.model not in ("", self.model)]
         return replace(
@@ -92,7 +92,7 @@ def has_choices(environment: Mapping[str, str]) -> bool:
     return os.path.lexists(os.path.join(state_folder(environment), _FILE))
 
 
-def stored_choices(environment: Mapping[str, str]) -> ScreenChoices:
+def load_choices(environment: Mapping[str, str]) -> ScreenChoices:
     """Stored choices, or the defaults if there is no readable file."""
     try:
         content = own_files.read(os.path.join(state_folder(environment), _FILE), _MAX_BYTES)
@@ -108,7 +108,7 @@ def keep(choices: ScreenChoices, environment: Mapping[str, str]) -> bool:
         Whether the file could be written.
     """
     path = os.path.join(state_folder(environment), _FILE)
-    choices = choices.with_orders_of(stored_choices(environment))
+    choices = choices.keep_orders(load_choices(environment))
     while len(content := msgspec.json.encode(choices)) > _MAX_BYTES and choices.others:
         choices = replace(choices, others=choices.others[:-1])
     try:

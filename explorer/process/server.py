@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 import explorer.session
 from explorer.base.errors import ExplorerError
-from explorer.base.failures import known_failure
-from explorer.base.version_notes import with_note
+from explorer.base.failures import find_known_failure
+from explorer.base.version_notes import add_notes
 from explorer.host import memory_limit, scratch
 from explorer.session.cache.rows import RowPages
 
@@ -56,7 +56,7 @@ def _split_tables(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
     return (replace(result, **dict.fromkeys(tables, ())) if tables else result), tables
 
 
-def _throttled_progress(job_id: int, answers: Connection) -> Callable[[Progress], None]:
+def _throttle_progress(job_id: int, answers: Connection) -> Callable[[Progress], None]:
     """Returns a progress callback that sends each new phase at once and other progress at intervals.
 
     Each message wakes the receiving thread, so messages are limited.
@@ -131,7 +131,7 @@ def _serve(requests: Connection, answers: Connection, header_pipe: int) -> None:
     while True:
         _, job_id, method, args, kwargs = inbox.get()
 
-        on_progress = _throttled_progress(job_id, answers)
+        on_progress = _throttle_progress(job_id, answers)
         failure: ExplorerError | None = None
         is_out_of_memory = False
         try:
@@ -142,7 +142,7 @@ def _serve(requests: Connection, answers: Connection, header_pipe: int) -> None:
             failure = (
                 memory_limit.out_of_memory(memory, where=error.where)
                 if is_out_of_memory
-                else with_note(error)
+                else add_notes(error)
             )
         except Exception as bug:
             is_out_of_memory = memory_limit.is_met(bug)
@@ -234,12 +234,12 @@ def _open_session(setup: Mapping[str, Any], history: History | None) -> Session:
 
 def _describe_bug(bug: Exception, method: str) -> ExplorerError:
     """Error with one line about an unexpected exception. The traceback goes to the log."""
-    if (error := known_failure(bug)) is None:
+    if (error := find_known_failure(bug)) is None:
         import traceback
 
         traceback.print_exc()
         error = ExplorerError(f"{type(bug).__name__}: {bug}".splitlines()[0], where=method)
-    return with_note(error, bug)
+    return add_notes(error, bug)
 
 
 def main() -> None:

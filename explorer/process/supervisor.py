@@ -17,7 +17,7 @@ import sys
 import time
 
 from explorer.base.errors import Cancelled, ExplorerError, Misuse
-from explorer.base.surroundings import removed_folder
+from explorer.base.surroundings import find_removed_folder
 from explorer.host import memory_limit, output_files, scratch
 from explorer.host.child import end_with
 
@@ -246,13 +246,13 @@ class _ChildWatcher:
             self.code = os.waitstatus_to_exitcode(status)
             return False
         self._read_messages()
-        is_moving = len(self._written_results()) < len(self.expected_results)
+        is_moving = len(self._list_written_results()) < len(self.expected_results)
         if not self.expected_results or time.monotonic() >= self.deadline + (_MOVING if is_moving else 0.0):
             return True
         os.kill(self.child, signal.SIGCONT)
         return False
 
-    def _written_results(self) -> list[str]:
+    def _list_written_results(self) -> list[str]:
         """Paths of the results that have their final names."""
         paths = []
         for path, numbers in self.expected_results.items():
@@ -304,7 +304,7 @@ class _ChildWatcher:
         for folder in self.new_folders:
             with contextlib.suppress(OSError):  # fails if the folder contains a result
                 os.rmdir(folder)
-        written_paths = self._written_results()
+        written_paths = self._list_written_results()
         verb = "is written and complete" if len(written_paths) == 1 else "are written and complete"
         outcome = f"{', '.join(written_paths)} {verb}" if written_paths else "nothing was written"
         if self.signal == signal.SIGINT:
@@ -312,7 +312,7 @@ class _ChildWatcher:
         if self.signal:
             raise SystemExit(128 + self.signal)
         # torch's libraries exit if the current folder was removed
-        raise removed_folder() or ExplorerError(self._describe_end(), where=self.where, hint=outcome)
+        raise find_removed_folder() or ExplorerError(self._describe_end(), where=self.where, hint=outcome)
 
     def _describe_end(self) -> str:
         """Reason why the child ended."""

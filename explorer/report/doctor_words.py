@@ -16,7 +16,7 @@ _SIGNS = {"newer": ">", "missing": "!", "old": "!", "broken": "!"}
 _LABEL = 11
 
 
-def as_text(fact: Checkup) -> Iterator[str]:
+def write_text(fact: Checkup) -> Iterator[str]:
     """Yield lines that fit the terminal."""
     room = width()
     return (part for line in _text_lines(fact) for part in fitted(line.rstrip("\n"), room))
@@ -65,20 +65,20 @@ def _text_lines(fact: Checkup) -> Iterator[str]:
             yield f"  {printable(entry.command or entry.advice)}\n"
 
 
-def as_json(fact: Checkup, head: dict[str, Any]) -> Iterator[str]:
+def write_json(fact: Checkup, head: dict[str, Any]) -> Iterator[str]:
     """Yield the document of `explorer doctor`."""
     import json
 
-    yield json.dumps({**head, **_plain(fact)}, indent=2)
+    yield json.dumps({**head, **_convert_record(fact)}, indent=2)
     yield "\n"
 
 
-def _plain(fact: Any) -> Any:
+def _convert_record(fact: Any) -> Any:
     """Convert a record to a dictionary, including nested records."""
     if isinstance(fact, tuple | list):
-        return [_plain(member) for member in fact]
+        return [_convert_record(member) for member in fact]
     if hasattr(type(fact), "__slots__") and hasattr(type(fact), "__annotations__"):
-        return {name: _plain(getattr(fact, name)) for name in type(fact).__annotations__}
+        return {name: _convert_record(getattr(fact, name)) for name in type(fact).__annotations__}
     return fact
 
 

@@ -33,7 +33,7 @@ from explorer.report.json_records import (
     envelope,
     layer_record,
     model_record,
-    picked_fields,
+    pick_fields,
     range_record,
     record_of,
     statistics_record,
@@ -117,7 +117,7 @@ def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
     """
     position_keys = ("id", "parent", "path", "name", "depth", "group")
     rows = [
-        {**picked_fields(row, position_keys), **dict(zip(fact.columns, to_json(values), strict=True))}
+        {**pick_fields(row, position_keys), **dict(zip(fact.columns, to_json(values), strict=True))}
         for row, values in zip(fact.layers, fact.values, strict=True)
     ]
     return {
@@ -134,7 +134,7 @@ def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
 def overlay(fact: Overlay) -> Document:
     """Return the sources of external figures and the number of matched rows. The figures are columns."""
     names = ("sources", "columns", "rows", "matched", "layers", "unmatched", "ambiguous", "notes")
-    return picked_fields(fact, names)
+    return pick_fields(fact, names)
 
 
 def _placement(fact: Placement) -> Document:
@@ -155,13 +155,13 @@ def memory(about: Info, fact: Memory, tool: str, sha256: str | None = None) -> D
     """Return the document of `explorer memory`: that of `info`, the figures, all steps and all tensors."""
     figures = ("sum_bytes", "peak_bytes", "peak_step", "arena_bytes", "weight_bytes", "status", "reason")
     tensors = [
-        {**tensor_record(life.tensor), **picked_fields(life, ("bytes", "born", "dies", "offset"))}
+        {**tensor_record(life.tensor), **pick_fields(life, ("bytes", "born", "dies", "offset"))}
         for life in fact.lifetimes
     ]
     steps = [{"step": index, **record_of(step)} for index, step in enumerate(fact.steps)]
     return {
         **info(about, tool, sha256),
-        "memory": picked_fields(fact, figures),
+        "memory": pick_fields(fact, figures),
         "steps": steps,
         "tensors": tensors,
     }
@@ -201,10 +201,10 @@ def sweep(fact: Sweep, tool: str, figures: FigureTable | None = None) -> Documen
     return {
         **envelope(tool),
         "machine": record_of(fact.hardware),
-        **picked_fields(fact, ("made", "kept", "proved", "workers", "seconds", "notes")),
+        **pick_fields(fact, ("made", "kept", "proved", "workers", "seconds", "notes")),
         "output": fact.output or None,
         "rows": rows,
-        **_compared(figures),
+        **_build_compared(figures),
     }
 
 
@@ -213,13 +213,13 @@ def format_sweep(fact: FormatSweep, tool: str) -> Document:
     return {
         **envelope(tool),
         "machine": record_of(Hardware()),
-        **picked_fields(fact, ("made", "kept")),
+        **pick_fields(fact, ("made", "kept")),
         "proved": 0,
-        **picked_fields(fact, ("workers", "seconds", "notes")),
+        **pick_fields(fact, ("workers", "seconds", "notes")),
         "output": fact.output or None,
         "rows": [],
         "choices": [record_of(row) for row in fact.rows],
-        **picked_fields(fact, ("mixed",)),
+        **pick_fields(fact, ("mixed",)),
     }
 
 
@@ -235,7 +235,7 @@ def sizes(about: Info, fact: SizeCurves, tool: str, sha256: str | None = None) -
     document = record_of(fact)
     document.pop("curves")
     document["over"] = {name: document.pop(name) for name in ("name", "low", "high", "at", "others")}
-    document["curves"] = [picked_fields(curve, ("name", "form")) for curve in fact.curves]
+    document["curves"] = [pick_fields(curve, ("name", "form")) for curve in fact.curves]
     document["sizes"] = [
         {"size": size, **{curve.name: curve.values[index] for curve in fact.curves}}
         for index, size in enumerate(fact.sizes)
@@ -286,7 +286,7 @@ def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) ->
     return {
         **info(about, tool, sha256),
         "tensors": [stats_record(stats) for stats in fact.tensors],
-        **picked_fields(fact, ("tied", "duplicates", "notes")),
+        **pick_fields(fact, ("tied", "duplicates", "notes")),
         "statistics": [statistics_record(row) for row in fact.statistics],
     }
 
@@ -299,7 +299,7 @@ def activations(about: Info, fact: Activations, tool: str, sha256: str | None = 
         "tensors": [stats_record(stats) for stats in fact.tensors],
         "skipped": [{"layer": layer, "reason": reason} for layer, reason in fact.skipped],
         "output": fact.output or None,
-        **picked_fields(fact, ("seconds", "notes")),
+        **pick_fields(fact, ("seconds", "notes")),
         "statistics": [statistics_record(row) for row in fact.statistics],
     }
 
@@ -316,7 +316,7 @@ def compare(fact: Comparison, tool: str) -> Document:
                 **totals_record(model.totals),
                 **{name: value for name, value in compared.items() if name not in _OF_TOTALS},
             }
-            for model, compared in zip(fact.models, _compared_records(fact.figures), strict=True)
+            for model, compared in zip(fact.models, _list_compared_records(fact.figures), strict=True)
         ],
         "operators": [{"op": op, "counts": list(counts)} for op, counts in fact.operators],
         "differences": [record_of(difference) for difference in fact.differences],
@@ -328,7 +328,7 @@ _OF_TOTALS = {"name", *(name for name in TABLE_FIGURES if name in Totals.__struc
 """Names of compared figures that the totals of a model contain already."""
 
 
-def _compared_records(fact: FigureTable) -> list[Document]:
+def _list_compared_records(fact: FigureTable) -> list[Document]:
     """Return one record per compared model or state: all figures, and the names of the best ones."""
     rows = {row.name: row for row in fact.rows}
     documents: list[Document] = []
@@ -344,9 +344,9 @@ def _compared_records(fact: FigureTable) -> list[Document]:
     return documents
 
 
-def _compared(fact: FigureTable | None) -> Document:
+def _build_compared(fact: FigureTable | None) -> Document:
     """Return the part of a document that `--beside` adds."""
-    return {} if fact is None else {"figures": record_of(fact), "compared": _compared_records(fact)}
+    return {} if fact is None else {"figures": record_of(fact), "compared": _list_compared_records(fact)}
 
 
 def torchinfo(
@@ -396,17 +396,17 @@ def tile(
         "plan": plan(fact.plan),
         "output": fact.output or None,
         "verification": None if fact.verification is None else record_of(fact.verification),
-        **picked_fields(fact, ("command", "seconds")),
+        **pick_fields(fact, ("command", "seconds")),
         **({} if first is None else {"quantization": record_of(first)}),
     }
 
 
 def plan(fact: Plan) -> Document:
     """Return a tiling plan, as nested in the document of `explorer tile`."""
-    return {**record_of(fact), "sites": [picked_fields(site, _SITE) for site in fact.sites]}
+    return {**record_of(fact), "sites": [pick_fields(site, _SITE) for site in fact.sites]}
 
 
-def of_fact(about: Info, fact: Struct, tool: str, sha256: str | None = None) -> Document:
+def build_document(about: Info, fact: Struct, tool: str, sha256: str | None = None) -> Document:
     """Return the default document of a command: that of `info`, and the fields of its fact."""
     return {**info(about, tool, sha256), **to_json(fact)}
 
@@ -417,7 +417,7 @@ def fx_graph(about: Info, fact: FxGraph, tool: str, sha256: str | None = None) -
     for node in fact.nodes:
         record = record_of(node)
         nodes.append({**record, **record["values"]})  # both forms are documented, and scripts use both
-    return {**of_fact(about, fact, tool, sha256), "nodes": nodes}
+    return {**build_document(about, fact, tool, sha256), "nodes": nodes}
 
 
 def history(
@@ -426,7 +426,7 @@ def history(
     """Return the document of `explorer history`: the states of a session, and the current one."""
     states = [
         {
-            **picked_fields(entry, ("name", "label", "command")),
+            **pick_fields(entry, ("name", "label", "command")),
             "saved": entry.saved or None,
             "products": None if entry.record is None else entry.record.products,
             "passed": None if entry.verification is None else entry.verification.passed,
@@ -440,7 +440,7 @@ def history(
         "current": fact.current,
         "states": states,
         "output": output,
-        **_compared(figures),
+        **_build_compared(figures),
     }
 
 
@@ -452,11 +452,11 @@ def conversion(fact: Conversion, tool: str) -> Document:
         "from": fact.source_format,
         "to": fact.format,
         "output": fact.output or None,
-        **picked_fields(fact, ("file_bytes", "how", "opset")),
+        **pick_fields(fact, ("file_bytes", "how", "opset")),
         "inputs": [tensor_record(t) for t in fact.inputs],
         "outputs": [tensor_record(t) for t in fact.outputs],
         "verification": None if fact.verification is None else record_of(fact.verification),
-        **picked_fields(fact, ("stored", "notes", "unknown", "command", "seconds")),
+        **pick_fields(fact, ("stored", "notes", "unknown", "command", "seconds")),
     }
 
 
@@ -475,7 +475,7 @@ def diff(fact: Diff, tool: str) -> Document:
     """Return the document of `explorer diff`: changes by operator and by node, and both models' totals."""
     return {
         **envelope(tool),
-        **picked_fields(fact, ("before", "after", "equal", "summary")),
+        **pick_fields(fact, ("before", "after", "equal", "summary")),
         "nodes": [_node(row) for row in fact.nodes],
         "totals": {"before": totals_record(fact.totals_before), "after": totals_record(fact.totals_after)},
     }
@@ -484,7 +484,7 @@ def diff(fact: Diff, tool: str) -> Document:
 def _node(row: NodeDiff) -> Document:
     names = ("status", "before", "after", "what", "op_before", "op_after", "match", "confidence")
     children = [{"op": op, "count": count} for op, count in row.children]
-    return {**picked_fields(row, names), "children": children}
+    return {**pick_fields(row, names), "children": children}
 
 
 def tree_diff(fact: TreeDiff, tool: str) -> Document:
@@ -494,7 +494,7 @@ def tree_diff(fact: TreeDiff, tool: str) -> Document:
     """
     return {
         **envelope(tool),
-        **picked_fields(fact, ("before", "after", "equal")),
+        **pick_fields(fact, ("before", "after", "equal")),
         "summary": [],
         "nodes": [_node(row) for row in fact.graph],
         "totals": {"before": totals_record(fact.totals_before), "after": totals_record(fact.totals_after)},
@@ -507,6 +507,6 @@ def tree_diff(fact: TreeDiff, tool: str) -> Document:
 
 def _pair(row: RowPair) -> Document:
     return {
-        **picked_fields(row, ("depth", "status", "what", "inside", "before", "after")),
+        **pick_fields(row, ("depth", "status", "what", "inside", "before", "after")),
         "delta": {figure: row.delta(figure) for figure in FIGURES},
     }

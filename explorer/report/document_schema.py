@@ -40,8 +40,8 @@ def json_schema(verb: str, *, closed: bool = False) -> Schema:
     return {
         "$schema": DIALECT,
         "title": f"explorer {verb} --json",
-        **_checked(body, closed),
-        "$defs": {name: _checked(part, closed) for name, part in definitions.items()},
+        **_add_checks(body, closed),
+        "$defs": {name: _add_checks(part, closed) for name, part in definitions.items()},
     }
 
 
@@ -57,7 +57,7 @@ def components(verbs: Iterable[str]) -> tuple[dict[str, dict[str, Schema]], dict
     for (verb, form), reference in zip(names.values(), references, strict=True):
         document = definitions.pop(reference["$ref"].rpartition("/")[2])
         source = SOURCES.get(f"{verb} {form}".strip())
-        meanings = described(source.__doc__ or "")[1] if source is not None else {}
+        meanings = split_docstring(source.__doc__ or "")[1] if source is not None else {}
         _describe(document, ABOUT | meanings)
         document["title"] = f"explorer {verb} {form}".strip()
         schemas[verb][form] = document
@@ -66,7 +66,7 @@ def components(verbs: Iterable[str]) -> tuple[dict[str, dict[str, Schema]], dict
 
 def _describe(part: Schema, meanings: Mapping[str, str]) -> None:
     """Add a description to each key of a record: that of `meanings`, or that of the record's docstring."""
-    summary, attributes = described(part.pop("description", ""))
+    summary, attributes = split_docstring(part.pop("description", ""))
     if summary:
         part["description"] = summary
     properties = part.get("properties", {})
@@ -84,15 +84,15 @@ def _hide(definitions: dict[str, Schema], kind: type = msgspec.Struct) -> None:
         _hide(definitions, subclass)
 
 
-def _checked(part: Any, closed: bool) -> Any:
+def _add_checks(part: Any, closed: bool) -> Any:
     """Return a schema with its required keys, and with the words for numbers that are not finite."""
     if isinstance(part, list):
-        return [_checked(inner, closed) for inner in part]
+        return [_add_checks(inner, closed) for inner in part]
     if not isinstance(part, dict):
         return part
     if part.get("type") == "number":
         return {"anyOf": [part, _NOT_FINITE]}
-    inside = {key: _checked(value, closed) for key, value in part.items() if key != "default"}
+    inside = {key: _add_checks(value, closed) for key, value in part.items() if key != "default"}
     if part.get("type") != "object" or not isinstance(part.get("properties"), dict):
         return inside
     required = [key for key in part["properties"] if key not in OPTIONAL]
@@ -100,7 +100,7 @@ def _checked(part: Any, closed: bool) -> Any:
     return {**inside, "required": required, **({"additionalProperties": False} if forbids_others else {})}
 
 
-def described(docstring: str) -> tuple[str, dict[str, str]]:
+def split_docstring(docstring: str) -> tuple[str, dict[str, str]]:
     """Split a docstring into its description and the meanings of its attributes, in words of JSON."""
     text = inspect.cleandoc(docstring)
     for python, name in (("None", "null"), ("True", "true"), ("False", "false")):

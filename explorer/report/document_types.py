@@ -12,7 +12,7 @@ from typing import Any, Literal, get_type_hints
 from msgspec import defstruct
 
 from explorer import facts
-from explorer.base.features import load, offered
+from explorer.base.features import list_offers, load
 from explorer.base.verdicts import VerdictKind
 from explorer.facts import (
     blame,
@@ -62,7 +62,7 @@ def record(about: type | str, keys: Fields, name: str = "") -> type:
     return defstruct(name or getattr(about, "__name__", ""), list(keys.items()), namespace={"__doc__": doc})
 
 
-def many(kind: type) -> Any:
+def build_list_type(kind: type) -> Any:
     """Return the type of a list of records."""
     return GenericAlias(list, (kind,))
 
@@ -111,7 +111,7 @@ Children = record(
     {"op": str, "count": int},
     "Children",
 )
-NodeDiff = record(facts.NodeDiff, {**fields(facts.NodeDiff), "children": many(Children)})
+NodeDiff = record(facts.NodeDiff, {**fields(facts.NodeDiff), "children": build_list_type(Children)})
 RowPair = record(
     comparison.RowPair,
     {**fields(comparison.RowPair, leave=("end",)), "delta": dict[str, int | None]},
@@ -123,7 +123,7 @@ Value = record(
 Range = record(
     "Values of an attribute over all nodes of one operator type: the most frequent first, at most 16 of"
     " `distinct`. The range of lists is elementwise.",
-    {"min": Any, "max": Any, "distinct": int, "values": many(Value)},
+    {"min": Any, "max": Any, "distinct": int, "values": build_list_type(Value)},
     "Range",
 )
 OpStat = record(facts.OpStat, {**fields(facts.OpStat), "attributes": GenericAlias(dict, (str, Range))})
@@ -134,7 +134,11 @@ Lifetime = record(memory.Lifetime, {**TENSOR, **fields(memory.Lifetime, leave=("
 Quantile = record("A quantile.", {"q": float, "value": float | None}, "Quantile")
 TensorStatistics = record(
     values.TensorStats,
-    {**TENSOR, **fields(values.TensorStats, leave=("tensor", "chosen")), "quantiles": many(Quantile)},
+    {
+        **TENSOR,
+        **fields(values.TensorStats, leave=("tensor", "chosen")),
+        "quantiles": build_list_type(Quantile),
+    },
     "TensorStatistics",
 )
 StatisticsRow = record(
@@ -150,7 +154,10 @@ SiteCost = record(
 )
 SitePlan = record(facts.SitePlan, fields(facts.SitePlan, leave=("rows",)))
 SkippedSite = record(facts.SkippedSite, fields(facts.SkippedSite))
-Plan = record(facts.Plan, {**fields(facts.Plan), "sites": many(SitePlan), "skipped": many(SkippedSite)})
+Plan = record(
+    facts.Plan,
+    {**fields(facts.Plan), "sites": build_list_type(SitePlan), "skipped": build_list_type(SkippedSite)},
+)
 SweepRow = record(
     sweep.SweepRow,
     {
@@ -213,7 +220,7 @@ ModelTotals = record(
     facts.Totals, {"source": str, "format": str, **BESIDE, **fields(facts.Totals)}, "ModelTotals"
 )
 Compared = record(comparison.FigureTable, {"name": str, **BESIDE}, "Compared")
-COMPARED: Fields = {"figures": comparison.FigureTable, "compared": many(Compared)}
+COMPARED: Fields = {"figures": comparison.FigureTable, "compared": build_list_type(Compared)}
 Torchinfo = record("Table that torchinfo prints.", {"version": str, "text": str}, "Torchinfo")
 OutlineModel = record(
     "File or folder of the outline.", {"source": str, "format": str, "file_bytes": int | None}, "OutlineModel"
@@ -262,7 +269,7 @@ Overlay = record(overlay.Overlay, fields(overlay.Overlay, leave=("figures",)))
 Placement = record(placement.Placement, fields(placement.Placement, leave=("providers",)))
 
 
-def at_site(fact: type) -> type:
+def build_site_type(fact: type) -> type:
     """Return the record of one site in a list over all sites."""
     return record(fact, {"site": str, **fields(fact)}, f"Site{fact.__name__}")
 
@@ -277,7 +284,9 @@ CONVERSION: Fields = {
 }
 
 ANSWERS: dict[str, type] = {
-    verb: command.answer for verb in offered("verbs") if (command := load("verbs", verb)).answer is not None
+    verb: command.answer
+    for verb in list_offers("verbs")
+    if (command := load("verbs", verb)).answer is not None
 }
 """Facts that verbs of features print whole, as their commands declare them (`Command.answer`)."""
 
@@ -285,7 +294,7 @@ DOCUMENTS: dict[str, Fields] = {
     "info": INFO,
     "layers": {
         **INFO,
-        "layers": many(Layer),
+        "layers": build_list_type(Layer),
         "torchinfo": Torchinfo,
         "columns": list[str],
         "table": list[dict[str, Any]],
@@ -295,9 +304,14 @@ DOCUMENTS: dict[str, Fields] = {
         "placement": Placement,
         "differences": list[comparison.TorchinfoDifference],
     },
-    "ops": {**INFO, "ops": many(OpStat)},
+    "ops": {**INFO, "ops": build_list_type(OpStat)},
     "nodes": {**INFO, **fields(nodes.NodeTable)},
-    "memory": {**INFO, "memory": Memory, "steps": many(MemoryStep), "tensors": many(Lifetime)},
+    "memory": {
+        **INFO,
+        "memory": Memory,
+        "steps": build_list_type(MemoryStep),
+        "tensors": build_list_type(Lifetime),
+    },
     "roofline": {
         **INFO,
         "machine": roofline.Machine,
@@ -308,7 +322,7 @@ DOCUMENTS: dict[str, Fields] = {
         **INFO,
         **fields(curves.SizeCurves, leave=("name", "low", "high", "at", "others", "sizes", "curves")),
         "over": SizeRange,
-        "curves": many(SizeForm),
+        "curves": build_list_type(SizeForm),
         "sizes": list[dict[str, Any]],
     },
     "decode": {**INFO, "decode": DecodeFigures, "layers": list[decode.DecodeRow]},
@@ -316,26 +330,26 @@ DOCUMENTS: dict[str, Fields] = {
     "training": {**INFO, "training": Training, "layers": list[training.LayerTraining]},
     "weights": {
         **INFO,
-        "tensors": many(TensorStatistics),
+        "tensors": build_list_type(TensorStatistics),
         **dict.fromkeys(("tied", "duplicates"), list[list[str]]),
         "notes": list[str],
-        "statistics": many(StatisticsRow),
+        "statistics": build_list_type(StatisticsRow),
     },
     "activations": {
         **INFO,
         "inputs": list[str],
-        "tensors": many(TensorStatistics),
-        "skipped": many(Skipped),
+        "tensors": build_list_type(TensorStatistics),
+        "skipped": build_list_type(Skipped),
         "output": str | None,
         "seconds": float,
         "notes": list[str],
-        "statistics": many(StatisticsRow),
+        "statistics": build_list_type(StatisticsRow),
     },
     "compare": {
         **HEAD,
         "agree": bool,
-        "models": many(ModelTotals),
-        "operators": many(OperatorCounts),
+        "models": build_list_type(ModelTotals),
+        "operators": build_list_type(OperatorCounts),
         "differences": list[comparison.Difference],
         "figures": comparison.FigureTable,
     },
@@ -348,10 +362,10 @@ DOCUMENTS: dict[str, Fields] = {
         **INFO,
         "machine": cost.Hardware,
         "cost": PlanCost,
-        "sites": many(SiteCost),
-        "orders": many(at_site(cost.OrderCost)),
-        "systolic": many(at_site(cost.Systolic)),
-        "formulas": many(at_site(cost.Formula)),
+        "sites": build_list_type(SiteCost),
+        "orders": build_list_type(build_site_type(cost.OrderCost)),
+        "systolic": build_list_type(build_site_type(cost.Systolic)),
+        "formulas": build_list_type(build_site_type(cost.Formula)),
     },
     "tile": {
         **HEAD,
@@ -368,7 +382,7 @@ DOCUMENTS: dict[str, Fields] = {
         "machine": cost.Hardware,
         **fields(sweep.Sweep, leave=("rows", "hardware", "layers", "output")),
         "output": str | None,
-        "rows": many(SweepRow),
+        "rows": build_list_type(SweepRow),
         "choices": list[quantize.FormatRow],
         "mixed": list[quantize.MixedPrecision],
         **COMPARED,
@@ -378,7 +392,7 @@ DOCUMENTS: dict[str, Fields] = {
         **HEAD,
         "source": str,
         "current": int,
-        "states": many(HistoryEntry),
+        "states": build_list_type(HistoryEntry),
         "output": str | None,
         **COMPARED,
     },
@@ -390,29 +404,34 @@ DOCUMENTS: dict[str, Fields] = {
         "python": PYTHON_INFO,
         "machine": MACHINE_INFO,
         "terminal": TERMINAL_INFO,
-        "folders": many(FOLDER_INFO),
-        "packages": many(PACKAGE_INFO),
-        "extras": many(EXTRA_INFO),
-        "problems": many(PROBLEM),
+        "folders": build_list_type(FOLDER_INFO),
+        "packages": build_list_type(PACKAGE_INFO),
+        "extras": build_list_type(EXTRA_INFO),
+        "problems": build_list_type(PROBLEM),
     },
     "list": {**HEAD, **fields(listing.ModelListing)},
     "machines": {**HEAD, **fields(roofline.Machines)},
     "convert": CONVERSION,
     "rebatch": CONVERSION,
     "verify": {**HEAD, **fields(facts.Verification)},
-    "blame": {**HEAD, **fields(blame.Blame), "unpaired": many(Unpaired)},
+    "blame": {**HEAD, **fields(blame.Blame), "unpaired": build_list_type(Unpaired)},
     "diff": {
         **HEAD,
         **fields(facts.Diff, leave=("nodes", "totals_before", "totals_after")),
-        "nodes": many(NodeDiff),
+        "nodes": build_list_type(NodeDiff),
         "totals": BothTotals,
         "tree_of": comparison.TreeForm,
         "values_compared": bool,
         "tree_counts": dict[str, int],
-        "tree": many(RowPair),
+        "tree": build_list_type(RowPair),
     },
-    "outline": {**HEAD, "model": OutlineModel | None, "facts": many(OutlineFact), "rows": many(Row)},
-    "formats": {**HEAD, "formats": many(Format)},
+    "outline": {
+        **HEAD,
+        "model": OutlineModel | None,
+        "facts": build_list_type(OutlineFact),
+        "rows": build_list_type(Row),
+    },
+    "formats": {**HEAD, "formats": build_list_type(Format)},
     "quantize": {**INFO, **fields(quantize.Quantization)},
     "profile": {**INFO, **fields(profile.Profile)},
     **{verb: {**HEAD, **fields(fact)} for verb, fact in ANSWERS.items()},
@@ -437,7 +456,7 @@ FORMS: dict[str, dict[str, Fields]] = {
     "plan": {"with `--steps`": {**INFO, **fields(cost.TileSteps)}},
     "settings": {"with `--formats`": {**INFO, **fields(settings.QuantizeSettings)}},
     "serving": {
-        "of several models": {**HEAD, "models": many(ServedModel)},
+        "of several models": {**HEAD, "models": build_list_type(ServedModel)},
         "with `--sweep`": {**HEAD, **fields(serving_sweep.ServingSweep)},
     },
     "sweep": {

@@ -97,7 +97,7 @@ class FlameFigure(Struct, frozen=True):
 _UNITS = {"count": count_text, "bytes": bytes_text}
 
 
-def counted_figure(name: str, structure: Structure, totals: Totals) -> FlameFigure:
+def create_counted_figure(name: str, structure: Structure, totals: Totals) -> FlameFigure:
     """Create one of the figures in `COUNTED`."""
     column = COLUMNS[name]
     total = column.of(whole_model(totals), NOTHING)
@@ -105,7 +105,7 @@ def counted_figure(name: str, structure: Structure, totals: Totals) -> FlameFigu
     return FlameFigure(name, column.head, column.unit, weights)
 
 
-def measured_figure(structure: Structure, seconds: Sequence[float], profile: Profile) -> FlameFigure:
+def create_measured_figure(structure: Structure, seconds: Sequence[float], profile: Profile) -> FlameFigure:
     """Create the figure of measured time, from the column of the tree and the profile."""
     values_without_row = {entry.name: entry.seconds for entry in profile.other}
     values_without_row["runtime overhead"] = max(0.0, profile.overhead_seconds)
@@ -158,7 +158,7 @@ def icicle(
     else:
         span = range(top[0], top[1]) if rows == 1 else _siblings(end, *top)
         box = IcicleBox(
-            *top, rows, 0, 0, cells, _positive(values[top[0]]) if rows == 1 else _sum_rows(values, span)
+            *top, rows, 0, 0, cells, _clamp_at_zero(values[top[0]]) if rows == 1 else _sum_rows(values, span)
         )
     level, boxes = [box], [box]
     for _ in range(1, levels):
@@ -169,12 +169,12 @@ def icicle(
     return boxes
 
 
-def _positive(value: float) -> float:
+def _clamp_at_zero(value: float) -> float:
     return value if value > 0 else 0
 
 
 def _sum_rows(values: Sequence[float], rows: Sequence[int]) -> float:
-    return sum(_positive(values[row]) for row in rows)
+    return sum(_clamp_at_zero(values[row]) for row in rows)
 
 
 def _siblings(end: Sequence[int], first: int, stop: int) -> Sequence[int]:

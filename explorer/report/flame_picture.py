@@ -15,10 +15,10 @@ from explorer.facts.profile.profile import Profile
 from explorer.report.flame_layout import (
     FlameFigure,
     IcicleBox,
-    counted_figure,
+    create_counted_figure,
+    create_measured_figure,
     icicle,
     label_of,
-    measured_figure,
 )
 from explorer.report.timeline import title
 from explorer.session.cache.rows import structure_of
@@ -65,8 +65,8 @@ def flame_of(
     structure = structure_of(layers)
     if measured is not None:
         profile, seconds = measured
-        return Flame(measured_figure(structure, seconds, profile), layers, top, profile)
-    return Flame(counted_figure(by, structure, info.totals), layers, top)
+        return Flame(create_measured_figure(structure, seconds, profile), layers, top, profile)
+    return Flame(create_counted_figure(by, structure, info.totals), layers, top)
 
 
 def flame(axes: Axes, about: Info, fact: Flame) -> None:

@@ -32,7 +32,7 @@ def cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def as_text(formats: KnownFormats) -> Iterator[str]:
+def write_text(formats: KnownFormats) -> Iterator[str]:
     """Yield a paragraph per format. A table of these sentences would be too wide for a terminal."""
     room = width()
     for format, converts in formats:
@@ -47,7 +47,7 @@ def as_text(formats: KnownFormats) -> Iterator[str]:
     yield from fitted(_RECOGNITION, room)
 
 
-def as_json(formats: KnownFormats, head: dict[str, Any]) -> dict[str, Any]:
+def write_json(formats: KnownFormats, head: dict[str, Any]) -> dict[str, Any]:
     """Return the document of `explorer formats`; `head` contains the keys that start every document."""
     return {
         **head,

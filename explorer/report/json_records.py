@@ -30,7 +30,7 @@ def envelope(tool: str) -> Document:
     return {"schema_version": SCHEMA_VERSION, "tool": tool}
 
 
-def picked_fields(fact: Any, names: Sequence[str]) -> Document:
+def pick_fields(fact: Any, names: Sequence[str]) -> Document:
     """Return some fields of a fact, in the order of `names`."""
     return {name: to_json(getattr(fact, name)) for name in names}
 

@@ -133,7 +133,7 @@ def _basic_blocks(
             ]
             yield Table(_FIELD, rows)
         elif isinstance(block, Table):
-            yield from (Paragraph(words, "warning") for words in some_of(block, CAP))
+            yield from (Paragraph(words, "warning") for words in note_omitted_rows(block, CAP))
             yield block
         elif not isinstance(block, Chart):
             yield block
@@ -147,7 +147,7 @@ _FIELD = (
 )
 
 
-def some_of(table: Table, max_rows: int) -> list[str]:
+def note_omitted_rows(table: Table, max_rows: int) -> list[str]:
     """Return a note that not all rows of a table are shown, or [] if they are."""
     if not table.what or len(table.rows) <= max_rows:
         return []
@@ -250,7 +250,9 @@ class TableLines:
         if width is not None:
             full = self._widths
             self._shown, self._widths = _fit(table, self._shown, full, min_widths, width, narrowest)
-            self._kept = {i: self._distinguishing_part(i) for i in self._shown if self._widths[i] < full[i]}
+            self._kept = {
+                i: self._find_distinguishing_part(i) for i in self._shown if self._widths[i] < full[i]
+            }
 
     def __iter__(self) -> Iterator[list[Piece]]:
         if head := self.head():
@@ -317,15 +319,14 @@ class TableLines:
         line: list[Piece] = [(" " * indent, "")] if indent else []
         for place, i in enumerate(self._shown):
             line += [(" " * _GAP, "")] * bool(place)
-            line += self._padded_cell(row[i] if i < len(row) else "", i)
+            line += self._pad_cell(row[i] if i < len(row) else "", i)
         return strip_end(line)
 
     def plain(self) -> Iterator[str]:
         """Yield the lines without roles. Texts of cells are cached, because many rows have equal cells."""
         table, rows = self._table, self._rows
         texts = [
-            (i, lru_cache(_MEMO)(lambda cell, i=i: pieces_text(self._padded_cell(cell, i))))
-            for i in self._shown
+            (i, lru_cache(_MEMO)(lambda cell, i=i: pieces_text(self._pad_cell(cell, i)))) for i in self._shown
         ]
         lead, gap, missing = " " * table.indent, " " * _GAP, ("",) * len(table.columns)
 
@@ -355,7 +356,7 @@ class TableLines:
     def _pieces(self, cell: Cell, i: int) -> list[Piece]:
         return cell_pieces(cell, self._table.columns[i].role, ascii_only=self._ascii, exact=self._exact)
 
-    def _padded_cell(self, cell: Cell, i: int) -> list[Piece]:
+    def _pad_cell(self, cell: Cell, i: int) -> list[Piece]:
         """Return a cell padded to the width of its column."""
         if i in self._kept and isinstance(cell, str):
             cell = self._table.columns[i].brief.get(cell, cell)
@@ -389,7 +390,7 @@ class TableLines:
         ]
         return indices, full_widths, [(width or 0) * columns[i].whole for i, width in enumerate(widest)]
 
-    def _distinguishing_part(self, i: int) -> Kept:
+    def _find_distinguishing_part(self, i: int) -> Kept:
         """Return the part of the texts in a column to keep, so that most of the shortened texts differ."""
         samples = [self._pieces(row[i], i) for row in islice(self._rows, CAP) if i < len(row)]
 
@@ -415,15 +416,15 @@ def _fit(
 ) -> tuple[list[int], list[int]]:
     """Leave out and shorten columns until the table fits into `width` cells."""
 
-    def least(i: int) -> int:
+    def count_needed(i: int) -> int:
         column = table.columns[i]
         return min(widths[i], max(narrowest, column.least)) if column.shrink else widths[i]
 
-    def needed() -> int:
-        return table.indent + sum(map(least, columns)) + _GAP * max(0, len(columns) - 1)
+    def sum_needed() -> int:
+        return table.indent + sum(map(count_needed, columns)) + _GAP * max(0, len(columns) - 1)
 
     for i in sorted((i for i in columns if table.columns[i].drop), key=lambda i: -table.columns[i].drop):
-        if needed() <= width:
+        if sum_needed() <= width:
             break
         columns = [j for j in columns if j != i]
     widths = list(widths)

@@ -27,7 +27,7 @@ _WIDEST = (9, 72, 28, 28, 11)
 """Maximum width of each column, so that a single long name does not shift all rows."""
 
 
-def as_text(outline: Outline, *, top: int | None = None, exact: bool = False) -> Iterator[str]:
+def write_text(outline: Outline, *, top: int | None = None, exact: bool = False) -> Iterator[str]:
     """Yield lines: the file, its facts, one row per item, and the totals.
 
     Args:
@@ -152,7 +152,7 @@ def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int
                 line = layout % cells
                 if not cells[last]:
                     line = line.rstrip()
-                yield line if room is None else cut(line, room)
+                yield line if room is None else cut_line(line, room)
 
 
 def fitted(line: str, room: int | None) -> Iterator[str]:
@@ -166,7 +166,7 @@ def fitted(line: str, room: int | None) -> Iterator[str]:
         yield f"{part}\n"
 
 
-def cut(line: str, room: int | None) -> str:
+def cut_line(line: str, room: int | None) -> str:
     """Cut a line to the width of a terminal."""
     return line if room is None or len(line) <= room else line[: room - 1] + "…"
 
@@ -179,7 +179,7 @@ def width() -> int | None:
         return None
 
 
-def as_json(outline: Outline, head: dict[str, Any], top: int | None = None) -> Iterator[str]:
+def write_json(outline: Outline, head: dict[str, Any], top: int | None = None) -> Iterator[str]:
     """Yield the document of `explorer outline`, row by row.
 
     Args:

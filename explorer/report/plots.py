@@ -173,7 +173,7 @@ def _memory(axes: Axes, about: Info, fact: Memory) -> None:
         is_left = fact.peak_step < len(live) / 2
         axes.plot([fact.peak_step], [fact.peak_bytes], "o", color=_RED, markersize=5)
         axes.annotate(
-            f"peak {bytes_text(fact.peak_bytes)}, {short(peak_step.path) or 'inputs'}",
+            f"peak {bytes_text(fact.peak_bytes)}, {shorten_name(peak_step.path) or 'inputs'}",
             (fact.peak_step, fact.peak_bytes),
             xytext=(6 if is_left else -6, 14),
             textcoords="offset points",
@@ -202,7 +202,7 @@ def _marks(fact: Roofline) -> list[_Mark]:
         points.sort(key=lambda p: -p.share)
         suffix = f" and {len(points) - 1} more" if len(points) > 1 else ""
         share = sum(p.share for p in points)
-        label = f"{short(points[0].path)}{suffix}, {100 * share:.0f} %"
+        label = f"{shorten_name(points[0].path)}{suffix}, {100 * share:.0f} %"
         marks.append(_Mark(points[0].intensity or 0, share, limit, label))
     return sorted(marks, key=lambda mark: -mark.share)
 
@@ -288,7 +288,7 @@ def _operators(axes: Axes, about: Info, stats: Sequence[OpStat]) -> None:
     """Draw operator counts as bars, each with its MACs."""
     drawn_stats = sorted(stats, key=lambda stat: stat.count)[-_BARS:]
     bars = axes.barh(
-        [short(stat.op) for stat in drawn_stats], [stat.count for stat in drawn_stats], color=_BLUE
+        [shorten_name(stat.op) for stat in drawn_stats], [stat.count for stat in drawn_stats], color=_BLUE
     )
     labels = [
         f"{stat.count:,}" + (f"   {count_text(stat.macs)} MACs" if stat.macs != 0 else "")
@@ -328,7 +328,7 @@ def _blame(axes: Axes, about: None, fact: Blame) -> None:
     if fact.first is not None and (size := probes[fact.first].introduced or probes[fact.first].relative):
         is_left = fact.first < len(probes) / 2
         axes.annotate(
-            f"first: {short(probes[fact.first].layer)}",
+            f"first: {shorten_name(probes[fact.first].layer)}",
             (fact.first, size),
             xytext=(6 if is_left else -6, 10),
             textcoords="offset points",
@@ -372,7 +372,7 @@ def _scatter(axes: Axes, about: Info | None, fact: Scatter) -> None:
     for axis, plot_axis in ((fact.across, axes.xaxis), (fact.upwards, axes.yaxis)):
         if axis.logarithmic:
             (axes.set_xscale if plot_axis is axes.xaxis else axes.set_yscale)("log")
-            _few_ticks(plot_axis, [dot.at[plot_axis is axes.yaxis] for dot in fact.dots])
+            _set_few_ticks(plot_axis, [dot.at[plot_axis is axes.yaxis] for dot in fact.dots])
         plot_axis.set_major_formatter(partial(_format_tick, axis))
     axes.set_title(fact.title)
     axes.set_xlabel(fact.across.name)
@@ -385,7 +385,7 @@ def _format_tick(axis: Axis, value: float, position: int | None) -> str:
     return axis.text(value)
 
 
-def _few_ticks(plot_axis: Any, values: Sequence[float]) -> None:
+def _set_few_ticks(plot_axis: Any, values: Sequence[float]) -> None:
     """Set a few ticks on a logarithmic axis of any length."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
@@ -418,7 +418,7 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
             axes.annotate(phase, (begins, 1), xycoords=("data", "axes fraction"), color=_GRAY, va="top")
     peak_moment = first.moments[first.peak]
     axes.plot([first.peak], [first.peak_bytes], "o", color=_RED, markersize=5)
-    where = short(peak_moment.path) or peak_moment.phase
+    where = shorten_name(peak_moment.path) or peak_moment.phase
     title = f"Training step, batch {first.batch}, {fact.optimizer}"
     axes.set_title(
         f"{title}{f' of {_name(about)}' if about else ''}: peak {bytes_text(first.peak_bytes)}, {where}"
@@ -521,7 +521,7 @@ def _draw_reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[
         )
 
 
-def short(name: str) -> str:
+def shorten_name(name: str) -> str:
     """Shorten a name for an axis by cutting its start."""
     name = printable(name)
     return name if len(name) <= _LETTERS else f"…{name[1 - _LETTERS :]}"

@@ -9,7 +9,7 @@ from explorer.report.blocks import Role, Scatter, Span
 
 HEIGHT = 16
 """Default height of a scatter plot in lines."""
-_LEAST = 24, 6
+_MIN_SIZE = 24, 6
 """Minimum width and height in cells; a smaller plot consists only of its title."""
 
 
@@ -22,7 +22,7 @@ def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tupl
         height: Height in lines, including axes, title and legend.
     """
     title = Span(f" {block.upwards.name}", "strong"), Span(f" over {block.across.name}", "quiet")
-    if not block.dots or width < _LEAST[0] or height < _LEAST[1]:
+    if not block.dots or width < _MIN_SIZE[0] or height < _MIN_SIZE[1]:
         return [title]
     axes = block.across, block.upwards
     places = [

@@ -70,10 +70,10 @@ def __getattr__(name: str) -> Any:
 
             attribute = load("functions", name)
         if not isinstance(attribute, type):
-            from explorer.base.checked import checked
+            from explorer.base.checked import wrap_checked
             from explorer.session.session import argument_type
 
-            attribute = checked(attribute, argument_type)
+            attribute = wrap_checked(attribute, argument_type)
         globals()[name] = attribute
         return attribute
     raise AttributeError(f"module 'explorer.session' has no attribute '{name}'")

@@ -14,7 +14,7 @@ from explorer.session.session import Session
 
 
 @contextlib.contextmanager
-def opened(
+def open_sessions(
     sources: Sequence[str | os.PathLike[str]],
     options: Mapping[str, Any],
     on_progress: OnProgress = None,
@@ -41,13 +41,13 @@ def opened(
 
 
 @contextlib.contextmanager
-def opened_pair(
+def open_pair(
     a: str | os.PathLike[str], b: str | os.PathLike[str], options: Mapping[str, Any]
 ) -> Iterator[list[Session]]:
     """Opens two sessions with the same options. If a dimension has several sizes, both use the first."""
     dims: Dims = options.get("dims") or {}
     options = {**options, "dims": {n: s if isinstance(s, int) else s[0] for n, s in dims.items()}}
-    with opened((a, b), options) as sessions:
+    with open_sessions((a, b), options) as sessions:
         yield sessions
 
 

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-from explorer.base.checked import Natural, PathText, check_methods, checked
+from explorer.base.checked import Natural, PathText, check_methods, wrap_checked
 from explorer.base.errors import BadModel, Misuse
-from explorer.base.features import load, offered
+from explorer.base.features import list_offers, load
 from explorer.host import input_files
 from explorer.session import headers, methods
 from explorer.session.parts.models import InputShapes, Models
@@ -200,7 +200,7 @@ class _Method:
         self._name = name
 
     def __get__(self, session: Session | None, owner: type[Session]) -> Any:
-        method = checked(load("methods", self._name), argument_type)
+        method = wrap_checked(load("methods", self._name), argument_type)
         setattr(Session, self._name, method)
         return method if session is None else method.__get__(session, owner)
 
@@ -237,7 +237,7 @@ def argument_type(name: str) -> Any:
 
 
 check_methods(Session, argument_type)
-for _name in offered("methods"):
+for _name in list_offers("methods"):
     setattr(Session, _name, _Method(_name))
 
 

@@ -299,10 +299,10 @@ COLUMNS: Mapping[str, LayerColumn] = {column.name: column for column in _TABLE}
 
 def available_columns(figures: ColumnFigures) -> Mapping[str, LayerColumn]:
     """Lists the available columns, with those of figures from outside the program."""
-    return {**COLUMNS, **(outside_columns(figures.overlay) if figures.overlay is not None else {})}
+    return {**COLUMNS, **(build_overlay_columns(figures.overlay) if figures.overlay is not None else {})}
 
 
-def outside_columns(overlay: Overlay) -> Mapping[str, LayerColumn]:
+def build_overlay_columns(overlay: Overlay) -> Mapping[str, LayerColumn]:
     """Builds the columns for figures from outside the program, by name."""
     return {
         outside_column.name: LayerColumn(
@@ -310,7 +310,7 @@ def outside_columns(overlay: Overlay) -> Mapping[str, LayerColumn]:
                 outside_column.name,
                 outside_column.head,
                 outside_column.unit,
-                partial(_outside_figure, outside_column.name),
+                partial(_read_overlay_figure, outside_column.name),
             ),
             f"from {', '.join(overlay.sources)}; a group has the {outside_column.over} of those in it",
             stored=True,
@@ -322,12 +322,12 @@ def outside_columns(overlay: Overlay) -> Mapping[str, LayerColumn]:
     }
 
 
-def _outside_figure(name: str, layer: Layer, column_figures: ColumnFigures) -> float | None:
+def _read_overlay_figure(name: str, layer: Layer, column_figures: ColumnFigures) -> float | None:
     figures = column_figures.overlay.figures if column_figures.overlay is not None else {}
     return figures.get(name, {}).get(layer.id)
 
 
-def chosen_columns(
+def find_columns(
     names: Iterable[str],
     figures: ColumnFigures = NOTHING,
     where: str = "--columns",

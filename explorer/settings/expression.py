@@ -169,7 +169,7 @@ class _Parser:
             start = self._at
             test = self._factor(depth)
             tests_by_words.setdefault(tuple([word.text for word in self._words[start : self._at]]), test)
-            if not self._accept("AND") and self._next_sign() in ("OR", ")", "end"):
+            if not self._accept("AND") and self._peek_sign() in ("OR", ")", "end"):
                 break
         tests = list(tests_by_words.values())
         return tests[0] if len(tests) == 1 else lambda row, place: all(test(row, place) for test in tests)
@@ -178,7 +178,7 @@ class _Parser:
         turned = False
         while self._accept("NOT"):
             turned = not turned
-        sign = self._next_sign()
+        sign = self._peek_sign()
         if sign in ("AND", "OR", ")", "end"):
             self._raise_missing_term(sign)
         word = self._words[self._at]
@@ -204,7 +204,7 @@ class _Parser:
             f'the word itself stands in quotes: "{word.text.lower()}"',
         )
 
-    def _next_sign(self) -> str:
+    def _peek_sign(self) -> str:
         """Next operator or parenthesis, '' for a term, or 'end' after the last word."""
         if self._at == len(self._words):
             return "end"
@@ -212,6 +212,6 @@ class _Parser:
         return word.text if word.sign else ""
 
     def _accept(self, sign: str) -> bool:
-        is_next = self._next_sign() == sign
+        is_next = self._peek_sign() == sign
         self._at += is_next
         return is_next

@@ -174,7 +174,7 @@ def matcher(text: str, figures: ColumnFigures = NOTHING) -> Callable[[Layer], bo
     test = parse(words, terms.term)
     groups: list[tuple[int, str]] = []  # enclosing groups of the row: id and place
 
-    def wanted(layer: Layer) -> bool:
+    def is_wanted(layer: Layer) -> bool:
         while groups and groups[-1][0] != layer.parent:
             groups.pop()
         place = f"{groups[-1][1]}.{layer.name}" if groups and groups[-1][1] else layer.name
@@ -182,7 +182,7 @@ def matcher(text: str, figures: ColumnFigures = NOTHING) -> Callable[[Layer], bo
             groups.append((layer.id, place))
         return test(layer, place)
 
-    return wanted
+    return is_wanted
 
 
 def layers_found(layers: Iterable[Layer], text: str) -> list[Layer]:

@@ -25,8 +25,8 @@ from explorer.settings.machines import (
     MEASURED,
     complete,
     config_path,
+    describe_measured,
     hardware,
-    measured_machine,
     parse_setting,
 )
 from explorer.settings.rates import Unit, parse_rate
@@ -109,7 +109,7 @@ def machine_of(settings: Mapping[str, str], name: str = "", origin: str = "") ->
     return machine
 
 
-def changed(start: Hardware | None, typed: Mapping[str, str]) -> Hardware:
+def build_machine(start: Hardware | None, typed: Mapping[str, str]) -> Hardware:
     """Builds a machine from the settings of `start`, if given. Typed settings replace them."""
     settings = settings_text(start) if start is not None else {}
     dropped = {key for setting in typed for key in _IMPLIED.get(setting, ())}
@@ -141,7 +141,7 @@ def save_machine(
     """
     path = check_name(name, config, overwrite=overwrite)
     settings = settings_text(complete(machine))
-    content = _with_machine(_read_text(path), path, name, settings, overwrite, measured)
+    content = _insert_machine(_read_text(path), path, name, settings, overwrite, measured)
     folder = os.path.dirname(os.path.abspath(path))
     try:
         if config is None:
@@ -167,7 +167,7 @@ def check_name(name: str, config: str | None = None, *, overwrite: bool = False)
     if not _NAME.fullmatch(name) or name.endswith(".toml"):
         raise Misuse(f"'{name}' is no name of a machine", where="--save", hint="such as npu or npu-2")
     path = config or config_path()
-    _with_machine(_read_text(path), path, name, {}, overwrite)
+    _insert_machine(_read_text(path), path, name, {}, overwrite)
     folder = os.path.dirname(os.path.abspath(path))
     output_files.check_target(path, overwrite=True, models=(), weights=(), new_folder=folder)
     return path
@@ -186,15 +186,15 @@ def save_measured(
     of_float = next(level for level in measured.peaks if level.dtype == "float32")
     cache_sizes = [level.bytes for level in measured.caches if level.processors == 1]
     machine = Hardware(
-        peak_macs=_rounded(of_float.macs_per_second),
-        bandwidth=_rounded(measured.bandwidth.bytes_per_second),
+        peak_macs=_round_rate(of_float.macs_per_second),
+        bandwidth=_round_rate(measured.bandwidth.bytes_per_second),
         buffer=max(cache_sizes, default=None),
     )
     saved = save_machine(name, machine, config, overwrite=overwrite, measured=measured)
-    return Machines(saved.origin, (measured_machine(saved, measured),))
+    return Machines(saved.origin, (describe_measured(saved, measured),))
 
 
-def _rounded(rate: float) -> float:
+def _round_rate(rate: float) -> float:
     """Rounds a rate to four digits, because its measurement is not more precise."""
     return float(f"{rate:.4g}")
 
@@ -209,7 +209,7 @@ def add_machine(
     Raises:
         Misuse: See `save_machine`. Also raised if the machine `start` does not exist.
     """
-    machine = changed(None if start is None else hardware(start), typed)
+    machine = build_machine(None if start is None else hardware(start), typed)
     saved = save_machine(name, machine, overwrite=overwrite)
     return Machines(saved.origin, (NamedMachine(saved.name, "", "", saved, saved.origin),))
 
@@ -223,7 +223,7 @@ def _read_text(path: str) -> str:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 
 
-def _with_machine(
+def _insert_machine(
     text: str,
     path: str,
     name: str,
@@ -246,17 +246,17 @@ def _with_machine(
     for key, value in settings.items():
         table.add(key, value == "yes" if key == "double_buffered" else value)
     if measured is not None:
-        table.add(MEASURED, _as_table(measured))
+        table.add(MEASURED, _write_table(measured))
     machines[name] = table
     return tomlkit.dumps(document)
 
 
-def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_none(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Drops fields that are None, because TOML has no null."""
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _as_table(measured: MeasuredMachine) -> Any:
+def _write_table(measured: MeasuredMachine) -> Any:
     """Writes the measurements as a TOML table with one line per kernel."""
     import tomlkit  # imported late: only writing needs it
 
@@ -264,7 +264,7 @@ def _as_table(measured: MeasuredMachine) -> Any:
     for key, value in msgspec.to_builtins(measured).items():
         if isinstance(value, (list, tuple)):
             items = tomlkit.array().multiline(any(isinstance(member, dict) for member in value))
-            items.extend([_without_none(member) if isinstance(member, dict) else member for member in value])
+            items.extend([_drop_none(member) if isinstance(member, dict) else member for member in value])
             table.add(key, items)
         elif isinstance(value, dict):
             inline = tomlkit.inline_table()

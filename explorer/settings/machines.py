@@ -34,7 +34,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest, nearest_alone
+from explorer.base.errors import Misuse, nearest, suggest_only_near
 from explorer.base.units import many_text
 from explorer.facts.cost import Hardware
 from explorer.facts.profile.machine import MeasuredMachine
@@ -126,7 +126,7 @@ def parse_setting(key: str, value: Any, where: str = "") -> Any:
     return _SETTINGS[key](value, where or key)
 
 
-def with_buffer(machine: Hardware | None, text: str, where: str) -> Hardware:
+def replace_buffer(machine: Hardware | None, text: str, where: str) -> Hardware:
     """Replaces the buffer of a machine. Without a machine, only the buffer is known.
 
     Raises:
@@ -201,7 +201,7 @@ def presets() -> Mapping[str, Hardware]:
     }
 
 
-def known_hardware(config: str | None = None) -> dict[str, Hardware]:
+def load_hardware(config: str | None = None) -> dict[str, Hardware]:
     """All machines that `--machine` accepts: the user's own, then the presets.
 
     The user's own take precedence.
@@ -213,22 +213,22 @@ def known_hardware(config: str | None = None) -> dict[str, Hardware]:
     }
 
 
-def listed(config: str | None = None) -> Machines:
+def list_machines(config: str | None = None) -> Machines:
     """Lists every named machine with its source."""
     rows = {row.name: row for row in PRESETS}
     measured_by_name = measurements(config)
     machines = []
-    for name, hardware_of in known_hardware(config).items():
+    for name, hardware_of in load_hardware(config).items():
         row = rows[name] if presets().get(name) == hardware_of else None
         if name in measured_by_name:
-            machines.append(measured_machine(hardware_of, measured_by_name[name]))
+            machines.append(describe_measured(hardware_of, measured_by_name[name]))
             continue
         about, dtype, source = (row.about, row.dtype, row.source) if row else ("", "", hardware_of.origin)
         machines.append(NamedMachine(name, about, dtype, hardware_of, source))
     return Machines(config or config_path(), tuple(machines))
 
 
-def measured_machine(machine: Hardware, measurement: MeasuredMachine) -> NamedMachine:
+def describe_measured(machine: Hardware, measurement: MeasuredMachine) -> NamedMachine:
     """Describes a measured machine of the config file."""
     loaded = " while it was loaded" if measurement.loaded else ""
     threads = many_text(measurement.threads, "thread")
@@ -258,10 +258,10 @@ def measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
     return measured_by_name
 
 
-def measured_of(machine: Machine | None) -> MeasuredMachine | None:
+def find_measured(machine: Machine | None) -> MeasuredMachine | None:
     """Measurements of a machine of the config file, or None if its rates were changed since."""
     measurement = None if machine is None else measurements().get(machine.name)
-    if measurement is None or machine is None or as_hardware(machine).origin != config_path():
+    if measurement is None or machine is None or find_hardware(machine).origin != config_path():
         return None
     return measurement
 
@@ -281,10 +281,10 @@ def check_here(name: str | None, config: str | None = None) -> None:
         )
 
 
-def as_hardware(machine: Machine) -> Hardware:
+def find_hardware(machine: Machine) -> Hardware:
     """Finds the complete description of a roofline machine."""
     try:
-        named_hardware = known_hardware().get(machine.name)
+        named_hardware = load_hardware().get(machine.name)
     except Misuse:
         named_hardware = None
     if named_hardware is not None and (named_hardware.peak_macs, named_hardware.bandwidth) == (
@@ -382,7 +382,7 @@ def hardware(named: str, config: str | None = None, where: str = "--machine") ->
         path, name = named, ""
     if not path.endswith(".toml") and os.sep not in path:
         check_here(named, config)
-        return _find_named(named, known_hardware(config), config or config_path(), where)
+        return _find_named(named, load_hardware(config), config or config_path(), where)
     try:
         content = _read_toml(path)
     except FileNotFoundError:
@@ -432,7 +432,7 @@ def _find_named(
     }
     if name == HERE and len(own_machines) < len(machines):
         raise Misuse("this machine is not measured", where=where, hint="explorer machines --measure does it")
-    hint = nearest_alone(name, machines)
+    hint = suggest_only_near(name, machines)
     if not hint:
         suggestion = nearest(name, own_machines) or f"write one into {path}: [machine.NAME] {settings}"
         hint = (
@@ -469,7 +469,7 @@ def find(
         path = config or config_path()
         check_here(name, config)
         named_machine = _roofline_machine(
-            _find_named(name, known_hardware(path), path, "--machine", "peak_macs, bandwidth")
+            _find_named(name, load_hardware(path), path, "--machine", "peak_macs, bandwidth")
         )
     peak, width = rates["peak_macs"], rates["bandwidth"]
     if named_machine is not None:

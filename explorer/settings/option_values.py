@@ -89,7 +89,7 @@ def rule_values(rule: type[Struct]) -> tuple[str, ...]:
     return tuple(option.name for option in options(rule) if option.default is None)
 
 
-def with_typed(spec: S, typed: Mapping[str, Any]) -> S:
+def apply_typed(spec: S, typed: Mapping[str, Any]) -> S:
     """Applies typed values to a specification. A typed value holds for every site and overrides all rules.
 
     Args:

@@ -33,8 +33,8 @@ from explorer.settings.overlay_sources import scale_sim, traces
 Outside = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, Any]
 """Type of the argument for figures from outside the program: overlay files, or figures by layer name."""
 
-MOST_COLUMNS = 64
-MOST_LETTERS = 200
+MAX_COLUMNS = 64
+MAX_LETTERS = 200
 """Largest number of characters in a header."""
 _NAMES = ("layer", "path", "name", "node", "node_name", "module", "op_name")
 """Headers of the column with layer names. In a file without such a header, it is the first column."""
@@ -117,7 +117,7 @@ def _content(path: str) -> bytes:
         OSError: The file cannot be read or is too large.
     """
     packed = path.lower().endswith((".json", ".json.gz"))
-    content = input_files.content(path, max_bytes=_MAX_TRACE_BYTES if packed else input_files.MOST_BYTES)
+    content = input_files.content(path, max_bytes=_MAX_TRACE_BYTES if packed else input_files.MAX_BYTES)
     if not content.startswith(_GZIP_MAGIC):
         return content
     unpack = zlib.decompressobj(wbits=31)
@@ -156,7 +156,7 @@ def _read_csv(text: str, path: str) -> tuple[list[str], list[Row]]:
             if not heads:
                 heads = [cell.strip() for cell in cells]
                 if scale_sim.is_report(heads):
-                    heads = [heads[0], *map(scale_sim.with_unit, heads[1:])]
+                    heads = [heads[0], *map(scale_sim.convert_header, heads[1:])]
                 key = heads.index(_name_head(heads))
                 if len(set(heads)) < len(heads):
                     twice = next(head for head in heads if heads.count(head) > 1)
@@ -181,7 +181,7 @@ def _name_head(heads: Sequence[str]) -> str:
 
 def _json(text: str, path: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_unique_keys)
+        return json.loads(text, object_pairs_hook=_check_unique_keys)
     except json.JSONDecodeError as error:
         raise Misuse(f"this is not JSON: {error.msg}", where=f"{path}:{error.lineno}") from None
     except RecursionError:
@@ -190,7 +190,7 @@ def _json(text: str, path: str) -> Any:
         raise Misuse(f"this is no overlay: {error}", where=path) from None
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
@@ -246,9 +246,9 @@ def _record_rows(records: Sequence[Mapping[str, Any]], path: str) -> list[Row]:
 
 def _figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFigures:
     """Selects the columns that hold numbers and reads the numbers."""
-    if len(heads) > MOST_COLUMNS:
-        raise Misuse(f"the overlay has {len(heads):,} columns; {MOST_COLUMNS} are read", where=path)
-    if long := next((head for head in heads if len(head) > MOST_LETTERS), ""):
+    if len(heads) > MAX_COLUMNS:
+        raise Misuse(f"the overlay has {len(heads):,} columns; {MAX_COLUMNS} are read", where=path)
+    if long := next((head for head in heads if len(head) > MAX_LETTERS), ""):
         raise Misuse(f"'{_brief(long)}' is no head: it has {len(long):,} letters", where=path)
     columns: list[OverlayColumn] = []
     numbers: list[list[float | None]] = []
@@ -269,7 +269,7 @@ def _figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFig
                 column, factor = _build_column(head, percent, [column.name for column in columns])
                 columns.append(column)
                 numbers.append(
-                    [None if number is None else _scaled(number, factor) for number in column_numbers]
+                    [None if number is None else _scale_figure(number, factor) for number in column_numbers]
                 )
     if not columns:
         note = notes[0] if notes else "no column holds numbers"
@@ -306,7 +306,7 @@ def _number(cell: Any) -> float | None:
     return _finite(float(text.rstrip("%").replace(",", "")))
 
 
-def _scaled(number: float, factor: float) -> float:
+def _scale_figure(number: float, factor: float) -> float:
     """Converts a figure to another unit and drops the rounding error."""
     return number if factor == 1 else float(f"{number * factor:.15g}")
 
@@ -334,7 +334,7 @@ def _build_column(head: str, percent: bool, used_names: Iterable[str]) -> tuple[
         name = f"overlay_{name}"
     elif not name[0].isalpha():
         name = f"c_{name}"
-    unique_name = unique(name, used_names)
+    unique_name = make_unique(name, used_names)
     title_text = f"{printable(title).strip() or name}{unique_name.removeprefix(name)}"
     title_text = f"{title_text} ({printable(unit_text)})" if unit_text and unit == "number" else title_text
     # the sum of shares has no meaning
@@ -342,7 +342,7 @@ def _build_column(head: str, percent: bool, used_names: Iterable[str]) -> tuple[
     return OverlayColumn(unique_name, _brief(title_text), unit, group_rule), factor
 
 
-def unique(name: str, used_names: Iterable[str]) -> str:
+def make_unique(name: str, used_names: Iterable[str]) -> str:
     """Makes a name that is not in `used_names`: 'latency', 'latency_2'."""
     taken_names, candidate, count = set(used_names), name, 1
     while candidate in taken_names:

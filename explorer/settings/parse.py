@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from explorer.base.errors import Misuse, nearest_alone
+from explorer.base.errors import Misuse, suggest_only_near
 from explorer.host.system import is_linux
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,6})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
 _CONDITION = re.compile(r"([MKN])\s*(>=|<=|!=|==|=|>|<)\s*(\d[\d_]{0,17})", re.ASCII)
 _CONDITIONS_HINT = "write conditions such as M>=64 N<=1000; sizes are M, K and N"
-_LEAST_MEMORY = 64 << 20
+_MIN_MEMORY = 64 << 20
 _TILE_HINT = "write one size (64) or three (64x64x64: M x K x N)"
 _SHAPE_HINT = "write x:1,3,224,224 or x:[1,3,224,224] or x:f32:1x3x224x224"
 
@@ -119,7 +119,7 @@ def parse_choices(text: str, choices: Sequence[str], where: str) -> tuple[str, .
     return tuple(dict.fromkeys(parse_choice(word.strip(), choices, where) for word in text.split(",")))
 
 
-def same_but_for_case(text: str, choices: Iterable[str]) -> str:
+def find_ignoring_case(text: str, choices: Iterable[str]) -> str:
     """Returns the only choice that differs from a word at most in upper and lower case, or ''."""
     matches = [choice for choice in choices if choice.lower() == text.lower()]
     return matches[0] if len(matches) == 1 else ""
@@ -133,9 +133,9 @@ def parse_choice(text: str, choices: Sequence[str], where: str) -> str:
     """
     if text in choices:
         return text
-    if choice := same_but_for_case(text, choices):
+    if choice := find_ignoring_case(text, choices):
         return choice
-    hint = nearest_alone(text, choices) or f"one of {', '.join(choices)}"
+    hint = suggest_only_near(text, choices) or f"one of {', '.join(choices)}"
     raise Misuse(f"'{text}' is not known", where=where, hint=hint)
 
 
@@ -405,7 +405,7 @@ def parse_memory(text: str, where: str = "--memory") -> int:
     )  # a larger number overflows in the system call, and limits nothing
     if size < 0:
         raise Misuse(f"'{text}' is not a size", where=where, hint="write 8G or 512M")
-    if size < _LEAST_MEMORY:
+    if size < _MIN_MEMORY:
         raise Misuse(
             f"'{text}' is less than the program itself needs", where=where, hint="write 512M or more"
         )

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.base.options import group_of, option_of
 from explorer.facts.quantize import PARTS, QuantizeRule, QuantizeSpec
-from explorer.settings.option_values import COMMAND_LINE, read_option, rule_values, with_typed
+from explorer.settings.option_values import COMMAND_LINE, apply_typed, read_option, rule_values
 from explorer.settings.tables import content, read_spec, spec_toml
 
 BY_HAND = "chosen by hand"
@@ -55,7 +55,7 @@ def spec_of(path: str | None, typed: Mapping[str, Any], formats: str | None = No
         typed = {**typed, **parse_formats(formats, blocks=blocks, complete=not in_file)}
     if "percentile" in typed:
         typed = {"calibrator": "percentile", **typed}
-    return with_typed(spec, typed)
+    return apply_typed(spec, typed)
 
 
 def is_fast(words: Sequence[str]) -> bool:
@@ -103,7 +103,7 @@ def parse_formats(
     return {**dict.fromkeys(PARTS, "float32"), **formats} if complete else formats
 
 
-def of_text(text: str, where: str) -> QuantizeSpec:
+def parse_spec(text: str, where: str) -> QuantizeSpec:
     """Builds a specification from number formats, as `parse_formats` reads them.
 
     Raises:
@@ -113,7 +113,7 @@ def of_text(text: str, where: str) -> QuantizeSpec:
     return replace(QuantizeSpec(), **formats, origins=tuple((part, where) for part in formats))
 
 
-def for_layer(
+def add_layer_choice(
     spec: QuantizeSpec,
     layer: str,
     *,
@@ -141,7 +141,7 @@ def for_layer(
     return replace(spec, rules=(*([rule] if sets_format else []), *other_rules))
 
 
-def checked(name: str, value: Any, where: str) -> Any:
+def read_field(name: str, value: Any, where: str) -> Any:
     """Reads the value of a field of `QuantizeSpec` from a text.
 
     Raises:
@@ -164,7 +164,7 @@ def read_text(toml: bytes | str, path: str) -> QuantizeSpec:
     return spec
 
 
-def as_toml(spec: QuantizeSpec) -> str:
+def write_toml(spec: QuantizeSpec) -> str:
     """Writes a specification as a file: the values that differ from the defaults, and the rules."""
     if spec.calibrator != "percentile":
         spec = replace(spec, percentile=QuantizeSpec().percentile)

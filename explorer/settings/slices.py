@@ -85,11 +85,11 @@ def edges(selection: Selection, inner: int, outer: int) -> Selection:
     """
     last = len(selection.indices) - 2
 
-    def cut(axis: tuple[int, ...] | range, limit: int) -> tuple[int, ...] | range:
+    def cut_axis(axis: tuple[int, ...] | range, limit: int) -> tuple[int, ...] | range:
         if len(axis) <= limit:
             return axis
         half = limit // 2
         return (*axis[: limit - half], *axis[len(axis) - half :])
 
-    cuts = (cut(axis, inner if index >= last else outer) for index, axis in enumerate(selection.indices))
+    cuts = (cut_axis(axis, inner if index >= last else outer) for index, axis in enumerate(selection.indices))
     return Selection(tuple(cuts), selection.dropped)

@@ -53,7 +53,7 @@ class SettingsFile:
         self._lines = _lines(text)
         for key in self.content:
             if key not in (*TABLES, *_MACHINE_KEYS):
-                where = self._where((key,), self.path)
+                where = self._find_place((key,), self.path)
                 raise Misuse(f"there is no table '{key}'", where=where, hint=nearest(key, TABLES))
 
     def values(self, table: Key, entries: Mapping[str, Any], readers: Readers) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class SettingsFile:
         """
         values = {}
         for key, value in entries.items():
-            where = self._where((*table, key), self.path)
+            where = self._find_place((*table, key), self.path)
             if key not in readers:
                 raise Misuse(f"there is no setting '{key}'", where=where, hint=nearest(key, readers))
             values[key] = readers[key](value, where)
@@ -78,7 +78,7 @@ class SettingsFile:
         """
         entries = self.content.get(name, {})
         if not isinstance(entries, dict):
-            where = self._where((name,), self.path)
+            where = self._find_place((name,), self.path)
             raise Misuse(f"'{name}' is no table", where=where, hint=f"write [{name}]")
         return entries
 
@@ -97,21 +97,23 @@ class SettingsFile:
             Misuse: The value is not a list of tables, or a table is invalid.
         """
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-            name, where = ".".join(key), self._where(key, self.path)
+            name, where = ".".join(key), self._find_place(key, self.path)
             raise Misuse(f"'{name}' is no list of tables", where=where, hint=f"write [[{name}]]")
         for index, table in enumerate(tables):
             rule = self.values((*key, index), table, readers)
             if not rule.keys() & set(asks):
                 *names, last = [name for name in readers if name in asks and name != "on"]
                 hint = f"add {', '.join((*names, last))}" + ", or on = false" * ("on" in readers)
-                raise Misuse("it asks for nothing", where=self._where((*key, index), self.path), hint=hint)
+                raise Misuse(
+                    "it asks for nothing", where=self._find_place((*key, index), self.path), hint=hint
+                )
             yield {**rule, "origin": self.origin((*key, index))}
 
     def origin(self, key: Key) -> str:
         """Place of an entry with the base name of the file: 'npu.toml:12'."""
-        return self._where(key, self._name)
+        return self._find_place(key, self._name)
 
-    def _where(self, key: Key, name: str) -> str:
+    def _find_place(self, key: Key, name: str) -> str:
         """Place of an entry, or of the nearest enclosing entry with a known line."""
         for end in range(len(key), 0, -1):
             if key[:end] in self._lines:
@@ -143,7 +145,7 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
         parsed = tomllib.loads(statement)
         if statement.lstrip().startswith("["):
             plain = next(_paths(parsed))
-            table = _with_indices(plain, counts, statement.lstrip().startswith("[["))
+            table = _add_indices(plain, counts, statement.lstrip().startswith("[["))
             lines.setdefault(table, line)
             lines.setdefault(plain, line)
             continue
@@ -185,7 +187,7 @@ def _paths(parsed: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
             yield (key,)
 
 
-def _with_indices(
+def _add_indices(
     path: tuple[str, ...], counts: dict[tuple[str | int, ...], int], listed: bool
 ) -> tuple[str | int, ...]:
     """Adds the indices of enclosing lists to the path of a table."""
@@ -199,7 +201,7 @@ def _with_indices(
     return key
 
 
-def written(tables: Mapping[str, Any], heading: Sequence[str] = ()) -> str:
+def write_tables(tables: Mapping[str, Any], heading: Sequence[str] = ()) -> str:
     """Writes a file with tables and lists of tables. Empty ones are omitted.
 
     Args:
@@ -213,11 +215,11 @@ def written(tables: Mapping[str, Any], heading: Sequence[str] = ()) -> str:
         document.add(tomlkit.comment(printable(line)))
     for name, entries in tables.items():
         if entries:
-            document.add(name, _as_tables(entries))
+            document.add(name, _convert_to_tables(entries))
     return tomlkit.dumps(document)
 
 
-def _as_tables(value: Any) -> Any:
+def _convert_to_tables(value: Any) -> Any:
     import tomlkit
 
     if isinstance(value, dict):
@@ -225,12 +227,12 @@ def _as_tables(value: Any) -> Any:
         table = tomlkit.table()
         for key, entry in value.items():
             if entry != []:
-                table.add(key, _as_tables(entry))
+                table.add(key, _convert_to_tables(entry))
         return table
     if isinstance(value, list):
         listed = tomlkit.aot()
         for entry in value:
-            listed.append(_as_tables(entry))
+            listed.append(_convert_to_tables(entry))
         return listed
     return list(value) if isinstance(value, tuple) else value
 
@@ -279,7 +281,7 @@ def spec_toml(spec: Any, *, table: str, rules: tuple[str, ...], heading: Sequenc
         toml_values(rule) for rule in spec.rules if set(toml_values(rule)) & set(rule_values(type(rule)))
     ]
     if len(rules) > 1:
-        return written(
+        return write_tables(
             {table: {**general, rules[-1]: rule_tables}} if general or rule_tables else {}, heading
         )
-    return written({table: general, rules[0]: rule_tables}, heading)
+    return write_tables({table: general, rules[0]: rule_tables}, heading)

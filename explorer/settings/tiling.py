@@ -28,7 +28,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.facts import Plan, TileRule, TileSpec
-from explorer.settings.option_values import with_typed
+from explorer.settings.option_values import apply_typed
 from explorer.settings.tables import content, read_spec, spec_toml
 
 
@@ -45,7 +45,7 @@ def spec_of(path: str | None, typed: Mapping[str, Any]) -> TileSpec:
     Raises:
         Misuse: The file cannot be read or is invalid. The message names file and line.
     """
-    return with_typed(TileSpec() if path is None else read(path), typed)
+    return apply_typed(TileSpec() if path is None else read(path), typed)
 
 
 def read(path: str) -> TileSpec:
@@ -62,7 +62,7 @@ def read_text(data: bytes | str, path: str) -> TileSpec:
     return read_spec(data, path, TileSpec, TileRule, table="tile", rules=("site",))
 
 
-def as_toml(spec: TileSpec, heading: Sequence[str] = ()) -> str:
+def write_toml(spec: TileSpec, heading: Sequence[str] = ()) -> str:
     """Writes a specification as a file: the values that differ from the defaults, and the rules.
 
     Args:
@@ -72,7 +72,7 @@ def as_toml(spec: TileSpec, heading: Sequence[str] = ()) -> str:
     return spec_toml(spec, table="tile", rules=("site",), heading=heading)
 
 
-def chosen_by_hand(plans: Sequence[Plan], every: Sequence[str]) -> TileSpec:
+def write_rules(plans: Sequence[Plan], every: Sequence[str]) -> TileSpec:
     """Writes the tilings of a session as rules by site name.
 
     Args:

@@ -87,7 +87,7 @@ class ReportingApp(App[R]):
         self._clipboard = text
 
 
-def asking_node() -> Any:
+def find_asking_node() -> Any:
     """Return the node of the running worker, or the node that handles the current message.
 
     Assumes: `textual._context.active_message_pump` is the node that handles the current message.

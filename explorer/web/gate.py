@@ -11,17 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 HEAD_SECONDS = 10.0
 """Maximum time for receiving the head of a request."""
-MOST_HEAD = 16 << 10
+MAX_HEAD = 16 << 10
 """Maximum bytes of the head of a request."""
 ANSWER_SECONDS = 60.0
 """Maximum time for answering a request and sending the answer, except for a web socket."""
 
 _RESERVED = 32
 """Files that the server has open, with a reserve for the program of a visitor."""
-_LEAST = 4
+_MIN_CONNECTIONS = 4
 
 _METHOD = b"GET "
 _END = b"\r\n\r\n"
@@ -41,11 +41,11 @@ def _max_connections() -> int:
     try:
         import resource
     except ImportError:  # Windows
-        return MOST_CONNECTIONS
+        return MAX_CONNECTIONS
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files == resource.RLIM_INFINITY:
-        return MOST_CONNECTIONS
-    return min(MOST_CONNECTIONS, max(_LEAST, (files - _RESERVED) // 2))
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, max(_MIN_CONNECTIONS, (files - _RESERVED) // 2))
 
 
 class Gate:
@@ -69,7 +69,7 @@ class Gate:
         """
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            lambda: GatedConnection(self, self._serve), host, port, backlog=MOST_CONNECTIONS
+            lambda: GatedConnection(self, self._serve), host, port, backlog=MAX_CONNECTIONS
         )
         return int(self._listener.sockets[0].getsockname()[1])
 
@@ -161,9 +161,9 @@ class GatedConnection(asyncio.Protocol):
         if not self._head.startswith(_METHOD[: len(self._head)]):
             self._refuse(405)
         elif _END not in self._head:
-            if len(self._head) > MOST_HEAD:
+            if len(self._head) > MAX_HEAD:
                 self._refuse(431)
-        elif self._head.index(_END) > MOST_HEAD:
+        elif self._head.index(_END) > MAX_HEAD:
             self._refuse(431)
         else:
             self._pass()

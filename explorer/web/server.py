@@ -37,9 +37,9 @@ from explorer.web.visitor import BrowserPage, VisitorSession
 
 _KEPT = 3600.0
 """Seconds that a session waits for its page to return."""
-_MOST = 16
+_MAX_SESSIONS = 16
 """Maximum number of sessions; each one has an engine process."""
-_MOST_VISITORS = 256
+_MAX_VISITORS = 256
 """Maximum number of known cookies."""
 _MAX_SOCKETS = 2
 """Maximum number of web sockets per visitor: the page that shows the session, and its replacement."""
@@ -248,7 +248,7 @@ class ScreenServer(Server):
     def _forget(self) -> None:
         """Forget the oldest visitors without a session, because each use of the link creates one."""
         idle = [key for key, visitor in self._visitors.items() if not visitor.running and not visitor.watched]
-        for key in idle[: max(len(self._visitors) + 1 - _MOST_VISITORS, 0)]:
+        for key in idle[: max(len(self._visitors) + 1 - _MAX_VISITORS, 0)]:
             del self._visitors[key]
 
     async def handle_index(self, request: web.Request) -> web.Response:
@@ -297,10 +297,10 @@ class ScreenServer(Server):
     async def _has_room(self) -> bool:
         """Whether another session may start. If necessary, a session without a page is ended."""
         running = [visitor for visitor in self._visitors.values() if visitor.running]
-        if len(running) >= _MOST and (unwatched := next((v for v in running if not v.watched), None)):
+        if len(running) >= _MAX_SESSIONS and (unwatched := next((v for v in running if not v.watched), None)):
             await unwatched.stop()
             return True
-        return len(running) < _MOST
+        return len(running) < _MAX_SESSIONS
 
     async def on_shutdown(self, app: web.Application) -> None:
         """End all sessions."""

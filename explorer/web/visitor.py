@@ -24,7 +24,7 @@ from explorer.web.driver import REPAINT, PageDriver
 
 _GRACE = 5.0
 """Seconds that a program has to end after it was asked to."""
-_MOST_CELLS = 1000
+_MAX_CELLS = 1000
 """Maximum columns and rows of a page."""
 _TERMINAL = "".join(
     f"\x1b[?{mode}" for mode in ("1049h", "1000h", "1003h", "1015h", "1006h", "25l", "2004h")
@@ -218,7 +218,7 @@ class VisitorSession(AppService):
 
 
 def _cells(width: int, height: int) -> tuple[int, int]:
-    return min(max(int(width), 1), _MOST_CELLS), min(max(int(height), 1), _MOST_CELLS)
+    return min(max(int(width), 1), _MAX_CELLS), min(max(int(height), 1), _MAX_CELLS)
 
 
 async def _read_tail(stderr: asyncio.StreamReader, size: int = 4096) -> bytes:

@@ -160,7 +160,7 @@ def test_a_package_without_wheels_for_this_python_names_another_python(
     monkeypatch: pytest.MonkeyPatch, package: str, python: str, lacks: str
 ) -> None:
     for module in (tested_versions, installation):
-        monkeypatch.setattr(module, "installed_version", lambda package: python)
+        monkeypatch.setattr(module, "read_installed_version", lambda package: python)
     row = version_range(package)
     assert row is not None
     fault = installation.missing_fault(row)

@@ -64,7 +64,7 @@ def test_a_range_holds_the_patches_of_its_newest_release(package: str, version: 
 
 def test_the_note_names_the_range_and_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"transformers": "5.31", "gguf": "0.20", "torch": "2.14.1"}
-    monkeypatch.setattr(tested_versions, "installed_version", lambda package: versions.get(package, ""))
+    monkeypatch.setattr(tested_versions, "read_installed_version", lambda package: versions.get(package, ""))
     assert version_note("transformers") == "tested with transformers 5.0 to 5.24; 5.31 is installed"
     assert version_note("gguf") == "tested with gguf 0.19; 0.20 is installed"
     assert version_note("torch") == ""

@@ -10,7 +10,7 @@ import pytest
 
 from explorer.base import tested_versions
 from explorer.base.errors import BadModel, ExplorerError
-from explorer.base.version_notes import explained, internal_error, unmet, with_note
+from explorer.base.version_notes import add_notes, build_internal_error, explain_failure, unmet
 from explorer.cli.main import main
 
 NOTE = "tested with numpy 2.0 to 2.5; 2.99 is installed"
@@ -18,9 +18,11 @@ NOTE = "tested with numpy 2.0 to 2.5; 2.99 is installed"
 
 @pytest.fixture
 def new_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = tested_versions.installed_version
+    known = tested_versions.read_installed_version
     monkeypatch.setattr(
-        tested_versions, "installed_version", lambda package: "2.99" if package == "numpy" else known(package)
+        tested_versions,
+        "read_installed_version",
+        lambda package: "2.99" if package == "numpy" else known(package),
     )
 
 
@@ -45,16 +47,16 @@ def call(function: types.FunctionType) -> None:
 @pytest.mark.parametrize("make", [failure, renamed])
 def test_a_bug_and_a_clear_error_name_the_library_that_is_too_new(make: types.FunctionType) -> None:
     error = make()
-    assert str(internal_error(error)).count(NOTE) == 1
-    assert explained(error).hint.endswith(NOTE)
+    assert str(build_internal_error(error)).count(NOTE) == 1
+    assert explain_failure(error).hint.endswith(NOTE)
     with pytest.raises(BadModel) as bad:
         raise BadModel("it cannot be read", hint="save it again") from error
-    assert str(explained(explained(bad.value))) == f"it cannot be read; save it again; {NOTE}"
+    assert str(explain_failure(explain_failure(bad.value))) == f"it cannot be read; save it again; {NOTE}"
 
 
 def test_inside_the_range_and_without_a_cause_nothing_is_added() -> None:
-    assert "tested with" not in str(explained(failure()))
-    assert with_note(BadModel("no such file")).hint == ""
+    assert "tested with" not in str(explain_failure(failure()))
+    assert add_notes(BadModel("no such file")).hint == ""
 
 
 @pytest.mark.usefixtures("new_numpy")
@@ -77,20 +79,20 @@ def test_the_command_line_says_so_in_its_one_line(
 
 def test_python_itself_is_named_where_no_library_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        tested_versions, "installed_version", lambda package: "3.15.0" if package == "python" else ""
+        tested_versions, "read_installed_version", lambda package: "3.15.0" if package == "python" else ""
     )
     note = tested_versions.version_note("python")
     assert note.startswith("tested with Python 3.11 to 3.")
-    assert note in str(internal_error(ValueError("x")))
-    assert "Python" not in str(explained(BadModel("of a file")))
+    assert note in str(build_internal_error(ValueError("x")))
+    assert "Python" not in str(explain_failure(BadModel("of a file")))
 
 
 def test_a_note_that_cannot_be_made_keeps_no_failure_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(package: str) -> str:
         raise OSError(f"no metadata of {package}")
 
-    monkeypatch.setattr(tested_versions, "installed_version", broken)
-    assert str(with_note(BadModel("it cannot be read"), failure())) == "it cannot be read"
+    monkeypatch.setattr(tested_versions, "read_installed_version", broken)
+    assert str(add_notes(BadModel("it cannot be read"), failure())) == "it cannot be read"
 
 
 def test_what_is_no_longer_there_is_one_clear_error() -> None:

@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40, help="runs of each form (default 40)")
     parser.add_argument("--write", action="store_true", help="put the rows into the table")
     given = parser.parse_args()
-    here = instructions(), fast_forms.short_version(onnxruntime.__version__)
+    here = instructions(), fast_forms.shorten_version(onnxruntime.__version__)
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         for operator in NETWORKS:

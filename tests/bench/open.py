@@ -144,7 +144,7 @@ def large_onnx(folder: Path) -> Path:
     """Three products with a weight of 1 GiB each."""
     from onnx import TensorProto, helper
 
-    from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
+    from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
 
     path, side = folder / "three_gib.onnx", 1 << 14
     made = [helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"]) for i in range(3)]
@@ -152,7 +152,7 @@ def large_onnx(folder: Path) -> Path:
     model = helper.make_model(helper.make_graph(made, "g", ports[:1], ports[1:]), ir_version=8)
     rest = model.graph.SerializeToString()
     model.ClearField("graph")
-    dims = tagged_varint(1, side) * 2 + tagged_varint(2, 1)
+    dims = encode_tagged_varint(1, side) * 2 + encode_tagged_varint(2, 1)
     heads = [dims + length_delimited(8, f"w{i}".encode()) + b"\x4a" + varint(4 * side**2) for i in range(3)]
     fields = [b"\x2a" + varint(len(head) + 4 * side**2) + head for head in heads]
     size = len(rest) + sum(len(field) + 4 * side**2 for field in fields)

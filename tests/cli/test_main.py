@@ -22,7 +22,7 @@ from explorer.base.errors import BadModel, Cancelled, Misuse
 from explorer.base.verdicts import VERDICTS
 from explorer.cli import main
 from explorer.cli.arguments import parser as words
-from explorer.cli.arguments.command import grouped
+from explorer.cli.arguments.command import group_commands
 from explorer.cli.arguments.screen_options import SCREEN
 from explorer.cli.commands import VERBS
 from explorer.cli.output.progress import ProgressLine
@@ -227,7 +227,7 @@ def test_the_first_help_groups_all_verbs_and_fits_the_terminal(
     lines = out.splitlines()
     assert len(lines) <= (10 if columns == 120 else 16)
     assert max(map(len, lines)) <= max(columns, 80), "two lines of usage take 80"
-    for title, group in grouped(VERBS.values()).items():
+    for title, group in group_commands(VERBS.values()).items():
         assert title in out
         assert all(f" {verb.name}" in out for verb in group)
     assert "explorer --help all" in out
@@ -744,7 +744,7 @@ def test_rows_that_are_made_while_they_are_printed_read_the_same(
     words = ["layers", "sample_models/mobilenet_small.onnx", *how]
     assert main.main(words) == 0
     printed = capsys.readouterr().out
-    monkeypatch.setattr("explorer.engine.costs.layer_rows.MANY", 0)
+    monkeypatch.setattr("explorer.engine.costs.layer_rows.LAZY_ROWS", 0)
     assert main.main(words) == 0
     assert capsys.readouterr().out == printed
     assert printed.count("\n") > 50

@@ -28,7 +28,7 @@ KINDS = (
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_features_offer_is_there(kind: str) -> None:
-    offered = features.offered(kind)
+    offered = features.list_offers(kind)
     assert offered
     for name in offered:
         assert features.load(kind, name) is not None

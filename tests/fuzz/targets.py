@@ -232,12 +232,12 @@ def _onnx_seeds() -> Iterator[bytes]:
 
 def _shown(path: str) -> None:
     """The outline, as it is printed: whatever a name holds, a line of it is safe for a terminal."""
-    from explorer.report.outline_words import as_json, as_text
+    from explorer.report.outline_words import write_json, write_text
     from explorer.session import headers as glance
 
-    for line in as_text(glance.outline(path)):
+    for line in write_text(glance.outline(path)):
         assert line.rstrip("\n").isprintable(), f"not printable: {line!r}"
-    for part in as_json(glance.outline(path), {}):
+    for part in write_json(glance.outline(path), {}):
         assert part.isascii(), f"not ASCII: {part!r}"
 
 
@@ -821,7 +821,7 @@ def _resume() -> Callable[[str], None]:
             kept, _ = saved_sessions.find(None, environment)
             kept.release()
         finally:
-            saved_sessions.waiting("m.onnx", environment, "")
+            saved_sessions.is_waiting("m.onnx", environment, "")
 
     return run
 

@@ -90,7 +90,7 @@ def test_what_was_used_least_recently_goes_first(tmp_path: Path) -> None:
 
 
 def test_files_are_bounded_in_number_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_folder, "MOST_FILES", 10)
+    monkeypatch.setattr(cache_folder, "MAX_FILES", 10)
     folder = CacheFolder(str(tmp_path))
     for at in range(30):
         folder.write(f"{at:02}", b"")

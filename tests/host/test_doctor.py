@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from explorer.base.tested_versions import TESTED, installed_version, version_range
+from explorer.base.tested_versions import TESTED, read_installed_version, version_range
 from tests import documents
 from tests.base.test_installation import ROOT, package
 from tests.systems import explored
@@ -48,7 +48,7 @@ def test_a_whole_installation_is_told_on_one_screen(tmp_path: Path) -> None:
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 100
     for row in TESTED[1:]:
-        version = installed_version(row.package)
+        version = read_installed_version(row.package)
         assert f" {row.package} " in out
         assert version in out
     assert str(tmp_path) not in out, "the user's home is called ~"

@@ -91,10 +91,10 @@ def test_a_session_on_show_is_nobody_elses(env: Env) -> None:
     kept.save(tiled(kept))
     with pytest.raises(Misuse, match="no session to resume"):
         saved_sessions.find(None, env)
-    assert not saved_sessions.waiting("net.onnx", env, "/somewhere")
+    assert not saved_sessions.is_waiting("net.onnx", env, "/somewhere")
     kept.release()
-    assert saved_sessions.waiting("net.onnx", env, "/somewhere")
-    assert not saved_sessions.waiting("other.onnx", env, "/somewhere")
+    assert saved_sessions.is_waiting("net.onnx", env, "/somewhere")
+    assert not saved_sessions.is_waiting("other.onnx", env, "/somewhere")
     saved_sessions.find(None, env)[0].release()
 
 
@@ -109,13 +109,13 @@ def test_who_looks_at_what_waits_hides_nothing_from_another_who_looks(
     def meanwhile(lock: int) -> bool:
         taken = try_lock(lock)
         if not others:
-            others.append(pool.submit(lambda: len(saved_sessions.kept_sessions(env))))
+            others.append(pool.submit(lambda: len(saved_sessions.list_kept_sessions(env))))
             time.sleep(0.004)
         return taken
 
     with ThreadPoolExecutor() as pool:
         monkeypatch.setattr(saved_sessions, "try_lock", meanwhile)
-        assert len(saved_sessions.kept_sessions(env)) == 1
+        assert len(saved_sessions.list_kept_sessions(env)) == 1
         assert others[0].result() == 1
 
 

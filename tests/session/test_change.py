@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from explorer import Cancelled, EditStep, Misuse, PartSpec, QuantizeSpec, Session, TileSpec
-from explorer.base.features import offered
+from explorer.base.features import list_offers
 from explorer.facts.change import ProofRequest
 from explorer.facts.quantize import QuantizeRequest
 from explorer.facts.split.edit import EditSpec
@@ -45,7 +45,7 @@ def files(folder: Path) -> list[str]:
 
 
 def test_every_change_is_tried_here() -> None:
-    assert set(OPTIONS) == set(offered("changes"))
+    assert set(OPTIONS) == set(list_offers("changes"))
 
 
 def test_what_is_made_is_the_current_state_with_its_record_and_what_made_it(

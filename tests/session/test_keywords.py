@@ -15,7 +15,7 @@ from explorer.cli.main import main
 from explorer.engine.evaluate.train import TrainingOptions
 from explorer.features.sweep import sweep as sweeps
 from explorer.features.sweep.sweep_methods import sweep
-from explorer.features.training.train import trained
+from explorer.features.training.train import train_module
 from explorer.session.parts import keywords
 
 
@@ -36,7 +36,8 @@ OPENING = parameters(Session.__init__) - {"self", "source"}
         (keywords.SweepKeywords, OPENING | parameters(sweep) - {"session", "spec"} | {"first_seed"}),
         (
             keywords.TrainingKeywords,
-            parameters(trained) - {"models", "data"} | {*TrainingOptions.__struct_fields__} - {"save_to"},
+            parameters(train_module) - {"models", "data"}
+            | {*TrainingOptions.__struct_fields__} - {"save_to"},
         ),
         (
             keywords.TrainingSweepKeywords,

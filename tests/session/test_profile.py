@@ -248,7 +248,7 @@ def test_runs_of_large_graphs_are_kept_until_each_layer_has_an_interval_if_there
     most: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timed_graph, "_EVENTS", 1)
-    monkeypatch.setattr(timed_graph, "_MOST_EVENTS", most)
+    monkeypatch.setattr(timed_graph, "_MAX_EVENTS", most)
     found = _profile(SAMPLES / "lenet.onnx", ProfileSpec(steps=7))
     assert {one.seconds.count for one in found.layers if one.seconds} == {count}
 
@@ -429,10 +429,10 @@ def test_every_kernel_is_in_one_difference() -> None:
 def test_a_difference_is_more_than_noise_where_intervals_do_not_meet(
     before: list[float] | None, after: list[float], said: bool | None
 ) -> None:
-    from explorer.engine.profile.statistics import spread
+    from explorer.engine.profile.statistics import compute_spread
     from explorer.facts.profile.comparison import significance
 
-    assert significance(None if before is None else spread(before), spread(after)) is said
+    assert significance(None if before is None else compute_spread(before), compute_spread(after)) is said
 
 
 @pytest.mark.parametrize(("few", "many"), [(1, 19), (2, 7), (2, 8), (3, 5), (5, 7)])

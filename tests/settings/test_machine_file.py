@@ -13,7 +13,7 @@ from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.facts.cost import Hardware
 from explorer.settings import machines
-from explorer.settings.machine_file import SETTINGS, changed, machine_of, save_machine, settings_text
+from explorer.settings.machine_file import SETTINGS, build_machine, machine_of, save_machine, settings_text
 
 
 def alike(a: Hardware, b: Hardware) -> bool:
@@ -67,7 +67,7 @@ def test_one_machine_more_leaves_the_rest_of_the_file_alone(tmp_path: Path) -> N
     save_machine("npu", machine_of({"peak_macs": "4T", "bandwidth": "100GB/s"}), str(path))
     before = "# mine\n[tile]\nsize = 3  # as it was\n\n" + path.read_text()
     path.write_text(before)
-    array = changed(machines.presets()["array-64"], {"buffer": "512 KiB"})
+    array = build_machine(machines.presets()["array-64"], {"buffer": "512 KiB"})
     saved = save_machine("a.b+c", array, str(path))
     assert path.read_text().startswith(before.rstrip())
     assert saved == machines.hardware("a.b+c", config=str(path))

@@ -310,7 +310,7 @@ def test_presets_are_known_by_name_and_say_their_type_and_source(
 ) -> None:
     config = tmp_path / "config.toml"
     monkeypatch.setenv("EXPLORER_CONFIG", str(config))
-    named = {one.name: one for one in machines.listed().machines}
+    named = {one.name: one for one in machines.list_machines().machines}
     # half of the FLOPS that the datasheets have, without sparsity
     assert machines.find("a100") == Machine("a100", 156e12, 2.039e12, "preset, dense bfloat16")
     assert machines.hardware("h100").peak_macs == pytest.approx(494.7e12)
@@ -319,7 +319,7 @@ def test_presets_are_known_by_name_and_say_their_type_and_source(
     assert all(one.hardware.peak_macs and one.hardware.bandwidth for one in named.values())
     config.write_text('[machine.a100]\npeak_macs = "1T"\nbandwidth = "1 GB/s"\n[machine.mine]\nclock = 1\n')
     assert machines.find("a100").peak_macs == 1e12, "what a user calls so is his"
-    first = machines.listed().machines[:2]
+    first = machines.list_machines().machines[:2]
     assert [(one.name, one.source) for one in first] == [("a100", str(config)), ("mine", str(config))]
     with pytest.raises(Misuse, match=r"did you mean 'h100'"):
         machines.find("h10")

@@ -15,7 +15,7 @@ from explorer.cli import main
 from explorer.engine.tiling.rules import choose
 from explorer.facts import TileRule
 from explorer.manual import page
-from explorer.settings.tiling import as_toml, chosen_by_hand, escape_glob, read, read_text, spec_of
+from explorer.settings.tiling import escape_glob, read, read_text, spec_of, write_rules, write_toml
 
 Sample = Callable[[str], Path]
 
@@ -171,7 +171,7 @@ specs = st.builds(
 
 @given(specs)
 def test_what_is_written_is_read_back_whatever_names_hold(spec: TileSpec) -> None:
-    found = read_text(as_toml(spec, ["a heading\x00", "of two lines\n"]), "f")
+    found = read_text(write_toml(spec, ["a heading\x00", "of two lines\n"]), "f")
     said = [TileRule(r.site, r.op, r.shape, r.tile, r.edges, r.form, r.on) for r in found.rules]
     assert tuple(said) == spec.rules
     for name in ("tile", "sites", "edges", "form", "grouped"):
@@ -233,7 +233,7 @@ def test_a_choice_that_was_made_twice_is_the_later_one_and_one_of_everything_swi
 ) -> None:
     with Session(sample("mlp_128")) as session:
         plans = [session.plan(TileSpec((size,) * 3)) for size in (8, 16)]
-    spec = chosen_by_hand(plans, [site.name for site in plans[0].sites])
+    spec = write_rules(plans, [site.name for site in plans[0].sites])
     assert [(rule.tile, rule.on, rule.edges, rule.form) for rule in spec.rules] == [
         ((16,) * 3, None, None, None)
     ]

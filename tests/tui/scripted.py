@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError, Misuse
 from explorer.engine.costs.overlay import overlay
 from explorer.engine.costs.selection import filter_rows
-from explorer.engine.costs.training.memory import by_outputs
+from explorer.engine.costs.training.memory import estimate_by_outputs
 from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
 from explorer.engine.graph_view import view
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.tiling.cost import plan_cost
-from explorer.engine.tiling.cost.formulas import with_formulas
+from explorer.engine.tiling.cost.formulas import add_formulas
 from explorer.engine.tiling.cost.steps import tile_steps
 from explorer.facts import (
     Analysis,
@@ -66,7 +66,7 @@ from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Traini
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.features.mapping import mapper
 from explorer.features.tiling.records import TilingRecord
-from explorer.process.client import running_future
+from explorer.process.client import create_running_future
 from explorer.session.parts import history as states
 from explorer.session.parts.figures import TableFigures
 from explorer.settings.columns import COLUMNS
@@ -568,7 +568,7 @@ def _stats(tensor: TensorInfo, layer: str) -> TensorStats:
 @dataclass
 class _Job:
     method: str
-    future: Future[Any] = field(default_factory=running_future)
+    future: Future[Any] = field(default_factory=create_running_future)
     progress: Progress | None = None
 
 
@@ -772,7 +772,7 @@ class ScriptedEngine:
         card: int | None,
     ) -> Training:
         step = training(self.model, batches[0], optimizer)
-        found = by_outputs(step)
+        found = estimate_by_outputs(step)
         memory = TrainingMemory(optimizer, card, 218 if card else None, checkpoint, checkpoint, (found,))
         return replace(step, memory=memory)
 
@@ -794,7 +794,7 @@ class ScriptedEngine:
         self, spec: TileSpec, hardware: Hardware | None = None, *, formulas: bool | None = None
     ) -> PlanCost:
         cost = plan_cost(plan(spec), hardware)
-        return with_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
+        return add_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
 
     def _mapping_cost(self, mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
         return mapper.mapping_cost(None, mapping, machine)

@@ -205,14 +205,14 @@ async def test_recent_models_are_there_and_a_missing_one_says_so(folder: Path, t
 
 
 def test_recent_models_are_a_bounded_number_and_what_ran_with_trust_is_none_of_them(tmp_path: Path) -> None:
-    for number in range(recent_models.MOST + 5):
+    for number in range(recent_models.MAX_RECENT + 5):
         recent_models.add(f"model_{number}", Opening(), RecentModel("", 0), os.environ)
     recent_models.add("code", Opening(trust=True), RecentModel("", 0), os.environ)
-    found = recent_models.listed(os.environ)
-    assert len(found) == recent_models.MOST
-    assert found[0].source == f"model_{recent_models.MOST + 4}"
+    found = recent_models.list_recent(os.environ)
+    assert len(found) == recent_models.MAX_RECENT
+    assert found[0].source == f"model_{recent_models.MAX_RECENT + 4}"
     (tmp_path / "state" / "explorer" / "recent.msgpack").write_bytes(b"\xff\x00nonsense")
-    assert recent_models.listed(os.environ) == ()
+    assert recent_models.list_recent(os.environ) == ()
 
 
 @pytest.mark.slow

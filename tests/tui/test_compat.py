@@ -68,7 +68,7 @@ async def test_a_program_without_its_names_tells_a_failure_in_a_line(
         assert app.failure is None
         assert not app.is_leaving
         assert app.driver is not None
-        assert compat.asking_node() is None or app.is_running
+        assert compat.find_asking_node() is None or app.is_running
     monkeypatch.delattr(app, "_exception")
     monkeypatch.delattr(app, "_exit")
     monkeypatch.delattr(app, "_driver")

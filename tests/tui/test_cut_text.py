@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from explorer.facts import TensorInfo
 from explorer.tui.text.lines import Line, line_text
 from explorer.tui.tree.widget import LayerTree
-from explorer.tui.widgets.cut_text import whole_text
+from explorer.tui.widgets.cut_text import find_full_text
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineView
 from tests.tui.hands import screen
@@ -18,15 +18,15 @@ from tests.tui.scripted import ScriptedEngine, alexnet
 def test_a_shortened_text_is_found_whole_among_others() -> None:
     line = [("  encoder/…query/MatMul  ", ""), ("1.2 M", "number"), ("   Mat… float32", "kind")]
     wide = [[("encoder/layer.3/key/MatMul   MatMul", "")], [("encoder/layer.3/query/MatMul   MatMul", "")]]
-    assert whole_text(line, 4, wide) == "encoder/layer.3/query/MatMul"
-    assert whole_text(line, 26, wide) == ""
-    assert whole_text(line, 34, wide) == "MatMul"
-    assert whole_text([("decoder/…", "")], 2, wide) == ""
+    assert find_full_text(line, 4, wide) == "encoder/layer.3/query/MatMul"
+    assert find_full_text(line, 26, wide) == ""
+    assert find_full_text(line, 34, wide) == "MatMul"
+    assert find_full_text([("decoder/…", "")], 2, wide) == ""
 
 
 def test_what_is_still_cut_with_room_for_everything_is_not_the_whole() -> None:
     wide = [[("BatchNormalization", "")], [("1   BatchNormal… 1x16x32x32", "")]]
-    assert whole_text([("1   BatchN… 1x16x32x32", "")], 6, wide) == "BatchNormalization"
+    assert find_full_text([("1   BatchN… 1x16x32x32", "")], 6, wide) == "BatchNormalization"
 
 
 @pytest.mark.asyncio

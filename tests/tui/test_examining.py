@@ -406,7 +406,7 @@ async def test_a_layer_without_weights_says_so_and_none_is_read() -> None:
 
 
 async def test_a_group_shows_its_children_capped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("explorer.features.values.values_action.MOST", 3)
+    monkeypatch.setattr("explorer.features.values.values_action.MAX_READ", 3)
     async with screen(size=(120, 40)) as hands:
         await hands.press("n")
         ((args, _),) = asked(hands, "weights")

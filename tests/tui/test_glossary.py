@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from explorer.facts import TileSpec
-from explorer.features.tiling.tile_words import how_tiled
+from explorer.features.tiling.tile_words import build_tiling_fields
 from explorer.manual import page
 from explorer.report.blocks import Field, Fields, Heading
 from explorer.report.glossary import GLOSSARY, terms_in
@@ -50,7 +50,7 @@ def test_the_page_has_more_than_a_few_labels() -> None:
 
 
 def test_what_a_tiling_and_a_proof_are_called_has_terms_too() -> None:
-    fields: list[Field] = [*how_tiled(plan(TileSpec()).sites[0])]
+    fields: list[Field] = [*build_tiling_fields(plan(TileSpec()).sites[0])]
     assert all(str(field.label).casefold() in LABELS for field in fields)
     said = [str(field.remark) + str(field.figure) for field in key_facts(proof()).rows]
     assert any(term.word == "bit-equal" for term in terms_in(said))

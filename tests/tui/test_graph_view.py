@@ -18,7 +18,7 @@ from explorer.engine.graph_view.rows import TreeRows
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.graph.drawing import GraphDrawing
 from explorer.facts.graph.module_code import ModuleCode
-from explorer.features.graph.graph_page import GraphCanvas, View, neighbour, overlaid
+from explorer.features.graph.graph_page import GraphCanvas, View, draw_overview, neighbour
 from explorer.features.graph.graph_screen import GRAPH_KEYS, GraphView
 from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.text.lines import ROLES, line_text, line_width
@@ -273,7 +273,7 @@ def test_the_map_never_takes_more_than_its_pane_nor_hides_the_chosen_box(size: t
     for at, box in enumerate(drawing.boxes):
         left, top = max(0, box.x - 3), max(0, box.y - 3)
         lines = canvas.lines(at, left, top, *size)
-        mapped = overlaid(lines, drawing, at, View(left, top, *size))
+        mapped = draw_overview(lines, drawing, at, View(left, top, *size))
         assert {line_width(line) for line in mapped} == {size[0]}
         assert any(piece == "◆" or "◆" in piece for line in mapped for piece, _ in line)
         inside = [

@@ -57,7 +57,7 @@ async def test_a_link_to_what_the_filter_hides_takes_the_filter_back() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("slash", *"gemm", "enter")
         await hands.press("down", "down", "enter")
-        hands.main.panes.to_layer(1)
+        hands.main.panes.move_to_layer(1)
         await hands.rest()
         assert hands.at() == "features.0"
         assert not hands.main.store.query

@@ -14,7 +14,7 @@ from explorer.process.client import EngineProcess
 from explorer.tui.dialogs.states.figures_screen import FigureScreen
 from explorer.tui.models.chooser import ChooserScreen
 from explorer.tui.models.open_list import OpenListScreen
-from explorer.tui.models.open_models import MOST, ModelChoice, OpenModel, OpenModels
+from explorer.tui.models.open_models import MAX_OPEN, ModelChoice, OpenModel, OpenModels
 from explorer.tui.program import ExplorerApp
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.line_view import LineList
@@ -168,9 +168,9 @@ async def test_the_same_file_is_opened_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_more_than_a_few_models_are_refused() -> None:
     models = OpenModels(lambda choice: OpenModel(choice.source, ScriptedEngine()))
-    for number in range(MOST):
+    for number in range(MAX_OPEN):
         models.begin(ModelChoice(f"model {number}"))
-    with pytest.raises(Misuse, match=f"{MOST} models are open; close one first"):
+    with pytest.raises(Misuse, match=f"{MAX_OPEN} models are open; close one first"):
         models.begin(ModelChoice("one more"))
 
 

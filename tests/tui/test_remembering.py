@@ -196,11 +196,11 @@ def test_a_newcomer_reads_the_first_keys_until_the_screen_was_used(
 def test_a_file_of_choices_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, junk: bytes) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     chosen = ScreenChoices(("params",), "params", by_cost=True, divider=70)
-    assert screen_choices.stored_choices(environment) == ScreenChoices()
+    assert screen_choices.load_choices(environment) == ScreenChoices()
     assert screen_choices.keep(chosen, environment)
-    assert screen_choices.stored_choices(environment) == chosen
+    assert screen_choices.load_choices(environment) == chosen
     (tmp_path / "explorer" / "screen.json").write_bytes(junk)
-    assert screen_choices.stored_choices(environment) == ScreenChoices()
+    assert screen_choices.load_choices(environment) == ScreenChoices()
 
 
 async def test_columns_that_this_program_has_not_are_left_out() -> None:
@@ -239,7 +239,7 @@ def test_orders_of_many_models_with_long_names_fill_no_disk(tmp_path: Path) -> N
         chosen = ScreenChoices(metric="params", by_cost=True, model=f"{at:04}" + "m" * 4000)
         assert screen_choices.keep(chosen, environment)
     assert (tmp_path / "explorer" / "screen.json").stat().st_size < 1 << 16
-    kept = screen_choices.stored_choices(environment)
+    kept = screen_choices.load_choices(environment)
     assert kept.for_model("0099" + "m" * 4000).by_cost
     assert kept.for_model("0090" + "m" * 4000).by_cost
     assert not kept.for_model("0001" + "m" * 4000).by_cost

@@ -85,7 +85,7 @@ async def test_a_visitor_comes_in_beside_two_hundred_requests_that_never_end(ser
         # on a machine that others keep busy a program takes longer to start, attacked or not
         assert await opened(served) < max(MOST_SECONDS, 2 * alone)
         ends = psutil.Process(served.process.pid).net_connections()
-        assert sum(end.status == "ESTABLISHED" for end in ends) <= gate.MOST_CONNECTIONS
+        assert sum(end.status == "ESTABLISHED" for end in ends) <= gate.MAX_CONNECTIONS
         # those who came first went first
         lines[0].settimeout(1)
         with contextlib.suppress(ConnectionError):
@@ -222,7 +222,7 @@ async def test_a_head_that_comes_too_slowly_ends_the_connection(monkeypatch: pyt
 
 
 async def test_web_sockets_are_never_closed_to_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(gate, "MAX_CONNECTIONS", 3)
     door = gate.Gate(Echo)
     port = await door.listen("127.0.0.1", 0)
     try:

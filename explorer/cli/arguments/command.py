@@ -157,7 +157,7 @@ class Command:
         return {word: option for option in self.options.values() for word in option.spellings}
 
 
-def grouped(verbs: Iterable[Command]) -> dict[str, list[Command]]:
+def group_commands(verbs: Iterable[Command]) -> dict[str, list[Command]]:
     """Return the commands of each group by its title. Commands keep their order within a group."""
     groups: dict[str, list[Command]] = {title: [] for title in GROUPS.values()}
     for verb in verbs:

@@ -68,10 +68,10 @@ def record_of(args: ParsedArgs, record: type[S], /, **fields: Any) -> S:
         record: Record type; see `explorer.base.options.options`.
         **fields: Values of fields that are no options, or that override options.
     """
-    return record(**{**typed_values(args, record), **fields})
+    return record(**{**read_typed_values(args, record), **fields})
 
 
-def typed_values(
+def read_typed_values(
     args: ParsedArgs, record: type[Struct], *, without: tuple[str, ...] = (), group: str = ""
 ) -> dict[str, Any]:
     """Return the typed values of a record's options, by field name.

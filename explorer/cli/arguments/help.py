@@ -9,14 +9,15 @@ from collections.abc import Mapping
 
 from explorer.base.exit_codes import OF_EVERY_VERB
 from explorer.base.verdicts import VERDICTS
-from explorer.cli.arguments.command import SECOND_NAME, Command, grouped
+from explorer.cli.arguments.command import SECOND_NAME, Command, group_commands
 from explorer.report.outline_words import fitted, width
 
 
-def first_help(verbs: Mapping[str, Command]) -> str:
+def build_short_help(verbs: Mapping[str, Command]) -> str:
     """The help of the program, short: how to call it, the verbs by group, where to read more."""
     groups = {
-        title: " ".join(verb.name for verb in group) for title, group in grouped(verbs.values()).items()
+        title: " ".join(verb.name for verb in group)
+        for title, group in group_commands(verbs.values()).items()
     }
     titles = max(map(len, groups))
     columns = max(60, shutil.get_terminal_size().columns)
@@ -85,7 +86,7 @@ def _verb_tables(verbs: Mapping[str, Command]) -> list[str]:
         + "\n".join(
             f"  {verb.name:<{names}}  {' '.join(verb.models):<{models}}  {verb.summary}" for verb in group
         )
-        for title, group in grouped(verbs.values()).items()
+        for title, group in group_commands(verbs.values()).items()
     ]
 
 

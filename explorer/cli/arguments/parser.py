@@ -7,7 +7,7 @@ mistyped word with a page of usage. This parser answers with one line and a sugg
 
 from __future__ import annotations
 
-from explorer.base.errors import Misuse, nearest, nearest_alone
+from explorer.base.errors import Misuse, nearest, suggest_only_near
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPTIONS
 from explorer.cli.arguments.screen_options import SCREEN, WITH_RESUME
@@ -132,7 +132,7 @@ def _build_option_error(word: str, command: Command, verbs: Mapping[str, Command
 
 def _suggest_option(flag: str, command: Command) -> str:
     """Return the command's option with the most similar spelling, or else the way to list its options."""
-    return nearest_alone(flag, command.spellings()) or f"{command.prog} --help lists them"
+    return suggest_only_near(flag, command.spellings()) or f"{command.prog} --help lists them"
 
 
 def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Command]) -> None:
@@ -169,7 +169,7 @@ def _is_mistyped_verb(word: str, verbs: Mapping[str, Command]) -> bool:
     """Whether a word is similar to a verb and is not an existing path."""
     import os
 
-    return not os.path.lexists(word) and bool(nearest_alone(word, verbs))
+    return not os.path.lexists(word) and bool(suggest_only_near(word, verbs))
 
 
 def _check_options(command: Command, args: ParsedArgs) -> None:

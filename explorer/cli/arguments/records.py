@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import Misuse
-from explorer.cli.arguments.declared import typed_values
+from explorer.cli.arguments.declared import read_typed_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def tile_spec(args: ParsedArgs, typed: Mapping[str, Any] | None = None) -> TileS
     from explorer.settings import tiling
 
     if typed is None:
-        typed = typed_values(args, explorer.TileSpec, without=("config",))
+        typed = read_typed_values(args, explorer.TileSpec, without=("config",))
     return tiling.spec_of(args.config, typed)
 
 
@@ -42,7 +42,7 @@ def quantize_spec(args: ParsedArgs) -> QuantizeSpec:
     # in `explorer settings`, --form is the form of the tiles
     form = ("form",) if "formats" in vars(args) else ()
     without = ("config", "weight", "input", "bias", "symmetric", *form)
-    typed = typed_values(args, explorer.QuantizeSpec, without=without)
+    typed = read_typed_values(args, explorer.QuantizeSpec, without=without)
     if args.symmetric and args.asymmetric:
         raise Misuse("it cannot be both", where="--symmetric --asymmetric")
     if args.symmetric or args.asymmetric:
@@ -54,13 +54,13 @@ def quantize_spec(args: ParsedArgs) -> QuantizeSpec:
     return spec
 
 
-def first_quantized(args: ParsedArgs) -> QuantizeSpec | None:
+def read_quantize(args: ParsedArgs) -> QuantizeSpec | None:
     """Return the number formats of `--quantize`, or None without the option."""
     if args.quantize is None:
         if args.calibrate is not None:
             raise Misuse("there is nothing to choose ranges for", where="--calibrate", hint="--quantize int8")
         return None
-    spec: QuantizeSpec = _quantize().of_text(args.quantize, "--quantize")
+    spec: QuantizeSpec = _quantize().parse_spec(args.quantize, "--quantize")
     return spec
 
 
@@ -73,7 +73,7 @@ def tiles(args: ParsedArgs) -> tuple[tuple[int, int, int], ...]:
 
 def tolerance(args: ParsedArgs) -> Tolerance | None:
     """Return the allowed differences of outputs, or None without the options."""
-    limits = typed_values(args, explorer.Tolerance)
+    limits = read_typed_values(args, explorer.Tolerance)
     return explorer.Tolerance(**limits) if limits else None
 
 
@@ -83,12 +83,12 @@ def roofline_machine(args: ParsedArgs) -> Machine:
     return machine
 
 
-def named_machine(args: ParsedArgs) -> Machine | None:
+def read_machine(args: ParsedArgs) -> Machine | None:
     """Return the machine given by rates or by name, or None without these options."""
     return roofline_machine(args) if args.machine or args.peak_macs or args.bandwidth else None
 
 
-def each_machine(args: ParsedArgs) -> tuple[Machine, ...]:
+def read_machines(args: ParsedArgs) -> tuple[Machine, ...]:
     """Return the machines of a comma-separated list of names, or () without the option."""
     names = () if args.machine is None else args.machine.split(",")
     return tuple([_machines().find(name.strip(), None, None) for name in names])
@@ -105,7 +105,7 @@ def hardware(args: ParsedArgs) -> Hardware | None:
     """Return the machine given by name, with `--buffer` applied, or None without either option."""
     machine: Hardware | None = None if args.machine is None else _machines().hardware(args.machine)
     buffer = getattr(args, "buffer", None)
-    return machine if buffer is None else _machines().with_buffer(machine, buffer, "--buffer")
+    return machine if buffer is None else _machines().replace_buffer(machine, buffer, "--buffer")
 
 
 def _machines() -> Any:

@@ -27,12 +27,12 @@ _ALSO = {"machine": "machines"}
 """Alternative spellings of verbs."""
 
 
-def _of_features() -> Mapping[str, str]:
+def _list_feature_commands() -> Mapping[str, str]:
     """Return the import path of each command that a feature adds."""
     # imported on demand: commands that only read a header need no features
-    from explorer.base.features import offered
+    from explorer.base.features import list_offers
 
-    return offered("verbs")
+    return list_offers("verbs")
 
 
 class _Verbs:
@@ -51,7 +51,7 @@ class _Verbs:
     def _home(self, name: str) -> str | None:
         """Return the import path of a command, or None. Features are searched last."""
         name = _ALSO.get(name, name)
-        return self._own.get(name) or _of_features().get(name)
+        return self._own.get(name) or _list_feature_commands().get(name)
 
     def __getitem__(self, name: str) -> Command:
         home = self._home(name)
@@ -66,11 +66,11 @@ class _Verbs:
 
     def __iter__(self) -> Iterator[str]:
         position = {name: place for place, name in enumerate(_ORDER.split())}
-        names = {**self._own, **_of_features()}
+        names = {**self._own, **_list_feature_commands()}
         return iter(sorted(names, key=lambda name: (position.get(name, len(position)), name)))
 
     def __len__(self) -> int:
-        return len(self._own) + len(_of_features())
+        return len(self._own) + len(_list_feature_commands())
 
     def keys(self) -> Iterator[str]:
         """Iterate over the names."""

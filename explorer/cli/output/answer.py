@@ -63,7 +63,7 @@ def plots() -> Any:
     return pictures
 
 
-def converted(fact: Conversion) -> Answer:
+def build_conversion_answer(fact: Conversion) -> Answer:
     """Return the answer of a command that writes a model in another form, with its proof."""
     return Answer(
         lambda: document().conversion(fact, tool()),
@@ -79,7 +79,7 @@ def head() -> dict[str, Any]:
     return {"schema_version": SCHEMA_VERSION, "tool": tool()}
 
 
-def plain(fact: Any) -> dict[str, Any]:
+def build_plain_document(fact: Any) -> dict[str, Any]:
     """Return the JSON document of a fact with unchanged fields."""
     return {**head(), **explorer.to_json(fact)}
 

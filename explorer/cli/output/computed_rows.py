@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from explorer.cli.arguments.command import ParsedArgs
 
 
-def without_figures(rows: Sequence[ModelRow], bad: Mapping[str, str]) -> str:
+def warn_missing_figures(rows: Sequence[ModelRow], bad: Mapping[str, str]) -> str:
     """Return a warning about models and rows without figures, with reasons, or '' if all have figures."""
     clauses = [line if line.startswith(f"{name}:") else f"{name}: {line}" for name, line in bad.items()]
     single = sum(bool(row.error) and row.model not in bad for row in rows)

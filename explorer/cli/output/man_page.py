@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from explorer.cli.arguments.command import MODEL_HELP, SECOND_NAME, Command, grouped
+from explorer.cli.arguments.command import MODEL_HELP, SECOND_NAME, Command, group_commands
 from explorer.cli.arguments.help import exit_codes
 from explorer.cli.arguments.options import Option
 from explorer.cli.arguments.screen_options import SCREEN
@@ -15,25 +15,25 @@ from explorer.cli.output.answer import tool
 def man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
     """Yield the lines of the page."""
     summary = " ".join(SCREEN.summary.rstrip(".").split())
-    yield f'.TH EXPLORER 1 "" "{_plain(tool())}" "User Commands"\n'
+    yield f'.TH EXPLORER 1 "" "{_escape_roff(tool())}" "User Commands"\n'
     yield f".SH NAME\nexplorer, explorer\\-nn \\- {_text(summary[0].lower() + summary[1:])}\n"
     yield ".SH SYNOPSIS\n.B explorer\n.I MODEL\n[options]\n.br\n.B explorer\n.I VERB MODEL...\n[options]\n"
     yield f".SH DESCRIPTION\n{_text('Without a verb the screen opens.')}\n"
     yield f"{_text(SECOND_NAME)}\n"
     yield f"A model is {_text(' '.join(MODEL_HELP.split()))}.\n"
     yield ".SH VERBS\n"
-    for title, group in grouped(verbs.values()).items():
+    for title, group in group_commands(verbs.values()).items():
         yield f".SS {_text(title)}\n"
         for command in group:
-            yield f".TP\n.B explorer {_plain(command.usage)}\n{_text(command.manual)}.\n"
+            yield f".TP\n.B explorer {_escape_roff(command.usage)}\n{_text(command.manual)}.\n"
     yield ".SH OPTIONS\n"
     takers: dict[Option, list[str]] = {}
     for command in (SCREEN, *verbs.values()):
         for option in command.options.values():
             takers.setdefault(option, []).append(command.name or "the screen")
     for option, names in takers.items():
-        words = ", ".join(f"\\fB{_plain(word)}\\fR" for word in (option.short, option.flag) if word)
-        value = f" \\fI{_plain(option.metavar)}\\fR" if option.metavar else ""
+        words = ", ".join(f"\\fB{_escape_roff(word)}\\fR" for word in (option.short, option.flag) if word)
+        value = f" \\fI{_escape_roff(option.metavar)}\\fR" if option.metavar else ""
         missing = [name for name in verbs if name not in names]
         users = ", ".join(names) if len(missing) > len(names) else f"all but {', '.join(missing)}"
         yield f".TP\n{words}{value}\n{_text(option.manual)}.\n(For {_text(users if missing else 'all')}.)\n"
@@ -46,12 +46,12 @@ def man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
     yield ".fi\n"
 
 
-def _plain(text: str) -> str:
+def _escape_roff(text: str) -> str:
     """Escape a text for roff."""
     return text.replace("\\", "\\e").replace("-", "\\-")
 
 
 def _text(text: str) -> str:
     """Convert Markdown to roff, and escape a leading dot or quote, which roff would read as a request."""
-    text = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", _plain(text).replace("\n", " "))
+    text = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", _escape_roff(text).replace("\n", " "))
     return f"\\&{text}" if text.startswith((".", "'")) else text

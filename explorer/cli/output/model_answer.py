@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 
-def about(
+def open_and_answer(
     args: ParsedArgs,
     progress: ProgressLine,
     ask: Callable[[Session, Info], tuple[Any, ...]],
@@ -56,7 +56,7 @@ def about(
         facts = ask(session, info)
         digest = session.sha256() if args.json else None
     return Answer(
-        lambda: (name if callable(name) else getattr(document(), name, document().of_fact))(
+        lambda: (name if callable(name) else getattr(document(), name, document().build_document))(
             *facts, tool(), digest
         ),
         lambda: (
@@ -79,7 +79,7 @@ def change_of(session: Session, progress: ProgressLine) -> tuple[Diff | None, st
 
 
 @contextmanager
-def proving(args: ParsedArgs, does: str) -> Iterator[None]:
+def suggest_no_verify(args: ParsedArgs, does: str) -> Iterator[None]:
     """Within this context, suggest `--no-verify` if the runtime cannot run the result.
 
     Args:
@@ -106,7 +106,7 @@ def open_or_stored(session: Session, progress: ProgressLine) -> Info:
         return session.stored()
 
 
-def fixed_sizes(info: Info, args: ParsedArgs) -> str:
+def describe_fixed_sizes(info: Info, args: ParsedArgs) -> str:
     """Describe the sizes that an exported program leaves open and its graph has fixed, or return ''.
 
     Sizes that the user bound are left out.
@@ -141,5 +141,6 @@ def output_file(
         with atomic_write(output, overwrite=args.force) as temporary:
             write(info, fact, temporary)
     return Answer(
-        lambda: document().output_file(info, output, tool()), lambda: present("figures").written(output)
+        lambda: document().output_file(info, output, tool()),
+        lambda: present("figures").report_written(output),
     )

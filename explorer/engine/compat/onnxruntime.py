@@ -103,7 +103,7 @@ def blocked_values(node: str) -> tuple[str, ...]:
     return (match[1], match[1].removesuffix(_BATCH_NORM_SUFFIX)) if match else ()
 
 
-def without_precision(value: str) -> str:
+def strip_precision(value: str) -> str:
     """Returns the name of a value in the original graph, from its name after a change of precision.
 
     Assumes: the prefix `InsertedPrecisionFreeCast_` marks values that an inserted Cast produces.
@@ -135,7 +135,7 @@ def is_piece(node: str) -> bool:
     return node.startswith(_SPLIT_PREFIXES)
 
 
-def timed_kernel(event: str) -> str | None:
+def find_timed_node(event: str) -> str | None:
     """Returns the name of the node that a profile event times, or None for another event.
 
     Assumes: the event's name is the node's name followed by `_kernel_time`.

@@ -20,7 +20,7 @@ def names_in(kind: Any, accessor: str) -> tuple[str, ...]:
     return code.co_names if code is not None else ()
 
 
-def over_table(kind: Any, table: Any) -> Any:
+def create_accessors(kind: Any, table: Any) -> Any:
     """Creates the accessors of a class of tables, which read `table`.
 
     Assumes: accessors read their table from `_tab`, through `Offset`, `Get` and `Vector`.

@@ -137,7 +137,7 @@ def is_higher_order(target: Any) -> bool:
     return isinstance(target, kind)
 
 
-def dense_kernel(operator: Any) -> Any:
+def find_dense_kernel(operator: Any) -> Any:
     """Returns the function that computes a higher-order operator on tensors with values, or None.
 
     Assumes: `py_kernels` of the operator contains it under `CompositeExplicitAutograd`.
@@ -218,7 +218,7 @@ def module_dicts(module: nn.Module) -> dict[str, dict[str, Any]]:
         return {name: vars(module)[name] for name in MODULE_DICTS}
 
 
-def with_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor | None]) -> Any:
+def copy_with_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor | None]) -> Any:
     """Returns a shallow copy of a layer with other tensors as its parameters.
 
     Assumes: a copy with another `_parameters` computes with its tensors, whether they are parameters or not.
@@ -281,7 +281,7 @@ def is_packed(module: nn.Module) -> bool:
 _PACKED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.sparse.quantized")
 
 
-def packed_handle(module: nn.Module) -> dict[str, Any]:
+def read_packed_handle(module: nn.Module) -> dict[str, Any]:
     """Returns the packed weights of a compiled quantized layer, by attribute name.
 
     Assumes: each quantized layer of torch keeps its handle as `_packed_params`. In a compiled layer, no list
@@ -362,7 +362,7 @@ class DispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyp
 
 
 @contextmanager
-def without_modes() -> Iterator[None]:
+def hide_from_modes() -> Iterator[None]:
     """Hides the calls inside the block from all function and dispatch modes.
 
     Assumes: `torch.utils._python_dispatch._disable_current_modes` removes all modes for the duration of a
@@ -376,7 +376,7 @@ def without_modes() -> Iterator[None]:
         yield
 
 
-def without_dispatch() -> AbstractContextManager[None]:
+def hide_from_dispatch() -> AbstractContextManager[None]:
     """Hides the operators inside the block from every `__torch_dispatch__`.
 
     Assumes: `torch._C._DisableTorchDispatch` does that.
@@ -384,7 +384,7 @@ def without_dispatch() -> AbstractContextManager[None]:
     Otherwise: all modes are removed, which is slower.
     """
     disabled: Callable[[], AbstractContextManager[None]]
-    disabled = getattr(torch._C, "_DisableTorchDispatch", without_modes)
+    disabled = getattr(torch._C, "_DisableTorchDispatch", hide_from_modes)
     return disabled()
 
 
@@ -462,7 +462,7 @@ _elsewhere: list[Callable[[nn.Module], None]] = []
 _plain_call: Callable[..., Any] = nn.Module.__call__
 
 
-def _watched_call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+def _run_watched_call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     run = _WATCHING.run
     if run is None:
         for report in tuple(_elsewhere):
@@ -492,7 +492,7 @@ def listening(run: Run, elsewhere: Callable[[nn.Module], None] = lambda module: 
     with _CALLS:
         if not _watchers:
             _plain_call = nn.Module.__call__
-            nn.Module.__call__ = _watched_call  # type: ignore[method-assign]
+            nn.Module.__call__ = _run_watched_call  # type: ignore[method-assign]
         _watchers += 1
         _elsewhere.append(elsewhere)
     _WATCHING.run = run
@@ -520,7 +520,7 @@ class _Attending(threading.local):
 _ATTENDING = _Attending()
 
 
-def _watched_attention(*args: Any, **kwargs: Any) -> Any:
+def _run_watched_attention(*args: Any, **kwargs: Any) -> Any:
     return (_ATTENDING.function or _ATTENTION)(*args, **kwargs)
 
 
@@ -537,7 +537,7 @@ def attention_by(function: Callable[..., Any]) -> Iterator[None]:
     functions = vars(nn.functional)
     with _CALLS:
         if not _attention_watchers:
-            functions["scaled_dot_product_attention"] = _watched_attention
+            functions["scaled_dot_product_attention"] = _run_watched_attention
         _attention_watchers += 1
     _ATTENDING.function = function
     try:
@@ -602,7 +602,7 @@ def uncompiled() -> Iterator[None]:
                 _is_eager = False
 
 
-def mapped_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """Returns `value` with each tensor in its tuples, lists and dicts replaced by the result of `change`.
 
     Assumes: the named tuples that torch's functions return are created from a list of their parts.
@@ -612,13 +612,13 @@ def mapped_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, tuple | list):
-        return _like(value, [mapped_tensors(part, change) for part in value])
+        return _build_like(value, [map_tensors(part, change) for part in value])
     if isinstance(value, dict):
-        return {name: mapped_tensors(part, change) for name, part in value.items()}
+        return {name: map_tensors(part, change) for name, part in value.items()}
     return value
 
 
-def _like(value: Any, parts: list[Any]) -> Any:
+def _build_like(value: Any, parts: list[Any]) -> Any:
     """Creates a container of the class of `value` with other parts."""
     return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
@@ -657,23 +657,23 @@ class RecordedCalls:
         def keep(tensor: torch.Tensor) -> None:
             tensors[len(tensors)] = tensor
 
-        mapped_tensors((args, dict(kwargs)), keep)
+        map_tensors((args, dict(kwargs)), keep)
         for operator, positional, named, places in self.calls:
-            outputs = operator(*_filled(positional, tensors), **_filled(named, tensors))
+            outputs = operator(*_fill_tensors(positional, tensors), **_fill_tensors(named, tensors))
             outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
             for place, tensor in zip(places, outputs, strict=True):
                 if place is not None:
                     tensors[place.number] = tensor
-        return _filled(self.result, tensors)
+        return _fill_tensors(self.result, tensors)
 
 
-def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
+def _fill_tensors(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
     if isinstance(value, _TensorRef):
         return tensors[value.number]
     if isinstance(value, tuple | list):
-        return _like(value, [_filled(part, tensors) for part in value])
+        return _build_like(value, [_fill_tensors(part, tensors) for part in value])
     if isinstance(value, dict):
-        return {name: _filled(part, tensors) for name, part in value.items()}
+        return {name: _fill_tensors(part, tensors) for name, part in value.items()}
     return value
 
 
@@ -723,18 +723,18 @@ class _OnCpu(torch.Tensor):
             wrapped.append(tensor)
             return tensor.without_values
 
-        positional, named = mapped_tensors((args, kwargs or {}), inner)
+        positional, named = map_tensors((args, kwargs or {}), inner)
         if "device" in named:
             named["device"] = torch.device("meta")
         result = func(*positional, **named)
         calls = wrapped[0].calls
-        wrapped_result = mapped_tensors(result, lambda tensor: _OnCpu.wrap(tensor, wrapped[0]))
+        wrapped_result = map_tensors(result, lambda tensor: _OnCpu.wrap(tensor, wrapped[0]))
         parts = wrapped_result if isinstance(wrapped_result, tuple | list) else (wrapped_result,)
 
         def place(tensor: Any) -> Any:
             return tensor.place if isinstance(tensor, _OnCpu) else tensor
 
-        recorded_args, recorded_kwargs = mapped_tensors((args, kwargs or {}), place)
+        recorded_args, recorded_kwargs = map_tensors((args, kwargs or {}), place)
         if "device" in recorded_kwargs:
             recorded_kwargs["device"] = named["device"]
         calls.calls.append(
@@ -800,13 +800,11 @@ def calls_on_cpu(
         return _OnCpu.wrap(tensor.detach(), _Root, tensor.requires_grad)
 
     try:
-        with without_modes():
-            result = function(
-                *mapped_tensors(tuple(args), stand_in), **mapped_tensors(dict(kwargs), stand_in)
-            )
+        with hide_from_modes():
+            result = function(*map_tensors(tuple(args), stand_in), **map_tensors(dict(kwargs), stand_in))
     except Exception:
         return None
-    root.result = mapped_tensors(result, lambda tensor: tensor.place)  # type: ignore[attr-defined]
+    root.result = map_tensors(result, lambda tensor: tensor.place)  # type: ignore[attr-defined]
     needed_places: set[int] = set()
     _add_places(root.result, needed_places)
     needed_calls = []
@@ -848,7 +846,7 @@ def step_number() -> int | None:
     return None if ask is None else int(ask())
 
 
-def running_step() -> tuple[Any, int] | None:
+def find_running_step() -> tuple[Any, int] | None:
     """Returns the autograd node that runs backward, or None for no node, and its number; None if unknown.
 
     Assumes: `torch._C._current_autograd_node` returns the node, and its `_sequence_nr` the number.
@@ -893,7 +891,7 @@ def export_cause(error: BaseException) -> BaseException:
 
 
 @contextlib.contextmanager
-def no_merging_by_value() -> Iterator[None]:
+def prevent_merging() -> Iterator[None]:
     """Keeps the tracing exporter from merging initializers with equal values.
 
     It then merges only initializers that share memory, as it does by default for models in training mode.

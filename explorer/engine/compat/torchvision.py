@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from explorer.base.tested_versions import installed_version
+from explorer.base.tested_versions import read_installed_version
 
 Note = Callable[[str], None]
 Wrap = Callable[[Any, Note], Any]
@@ -56,7 +56,7 @@ def _remembering_images(original: Any, note: Note) -> Any:
     def forward(self: Any, features: Any, proposals: Any, image_shapes: Any, targets: Any = None) -> Any:
         for missing in _missing:
             note(
-                f"torchvision {installed_version('torchvision')} has no {missing}:"
+                f"torchvision {read_installed_version('torchvision')} has no {missing}:"
                 " every box taken to have a side of 1"
             )
         previous, _STATE.image = _STATE.image, tuple(max(sizes) for sizes in zip(*image_shapes, strict=True))
@@ -93,7 +93,7 @@ def _suppression_at_once(original: Any, note: Note) -> Any:
     return getattr(boxes, "_batched_nms_coordinate_trick", original)
 
 
-def _no_autocast_on_shapes(original: Any, note: Note) -> Any:
+def _disable_autocast_on_shapes(original: Any, note: Note) -> Any:
     """Replaces `torch.is_autocast_enabled`, which raises for the meta device: returns False there."""
 
     @functools.wraps(original)
@@ -120,7 +120,7 @@ def _autocast_of_shapes(original: Any, note: Note) -> Any:
 
 
 STAND_INS: tuple[tuple[str, str, Wrap], ...] = (
-    ("torch", "is_autocast_enabled", _no_autocast_on_shapes),
+    ("torch", "is_autocast_enabled", _disable_autocast_on_shapes),
     ("torch", "autocast.__init__", _autocast_of_shapes),
     ("torchvision.models.detection.roi_heads", "paste_mask_in_image", _mask_of_whole_image),
     ("torchvision.models.detection.roi_heads", "RoIHeads.forward", _remembering_images),
@@ -156,7 +156,7 @@ def _note_assumption(text: str) -> None:
         _STATE.note(text)
 
 
-def _for_this_thread(original: Any, replacement: Any) -> Any:
+def _wrap_for_thread(original: Any, replacement: Any) -> Any:
     """Returns a function that calls the replacement in threads that run on shapes, else the original."""
 
     @functools.wraps(original)
@@ -167,7 +167,7 @@ def _for_this_thread(original: Any, replacement: Any) -> Any:
 
 
 @contextmanager
-def replaced(note: Note) -> Iterator[None]:
+def install_replacements(note: Note) -> Iterator[None]:
     """Installs the replacements of `STAND_INS` inside the block, if torchvision is imported.
 
     Several threads may use it at the same time: the first installs them, and the last restores the originals.
@@ -219,5 +219,5 @@ def _install() -> None:
         if original is None:
             _missing.append(attribute)
             continue
-        setattr(holder, name, _for_this_thread(original, wrap(original, _note_assumption)))
+        setattr(holder, name, _wrap_for_thread(original, wrap(original, _note_assumption)))
         _undo.append(functools.partial(setattr, holder, name, original))

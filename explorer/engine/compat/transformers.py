@@ -46,7 +46,7 @@ def forward_arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
                 arguments.setdefault(name, parameter)
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
             break
-        if _takes_tokens(arguments) and cache_argument(arguments):
+        if _has_token_argument(arguments) and cache_argument(arguments):
             break
     return arguments
 
@@ -56,7 +56,7 @@ def _forwards(model: nn.Module) -> Iterator[Callable[..., Any]]:
     yield model.forward
     yield from _enclosed(getattr(model.forward, "__func__", model.forward), set())
     for part in model.modules():
-        if part is not model and _takes_tokens(inspect.signature(part.forward).parameters):
+        if part is not model and _has_token_argument(inspect.signature(part.forward).parameters):
             yield part.forward
 
 
@@ -73,7 +73,7 @@ def _enclosed(function: Any, visited: set[int]) -> Iterator[FunctionType]:
             yield from _enclosed(inner, visited)
 
 
-def _takes_tokens(arguments: Mapping[str, Any]) -> bool:
+def _has_token_argument(arguments: Mapping[str, Any]) -> bool:
     return "input_ids" in arguments or "decoder_input_ids" in arguments
 
 
@@ -115,7 +115,7 @@ def position_of_step(argument: str, argument_names: Collection[str]) -> dict[str
     return {"cache_position": torch.empty(1, dtype=torch.int64, device="meta")}
 
 
-def returned_cache(result: Any, argument: str) -> Any:
+def find_returned_cache(result: Any, argument: str) -> Any:
     """Returns the cache in the result of a forward, or None.
 
     Assumes: it has the argument's name or another name of caches. In a tuple, or under another name, it is
@@ -123,7 +123,7 @@ def returned_cache(result: Any, argument: str) -> Any:
     Seen: 5.0 to 5.24, which return an object with the argument's name.
     Otherwise: None, and the caller says that the forward returns no cache.
     """
-    fields = returned_fields(result)
+    fields = list_returned_fields(result)
     for name in (argument, *_CACHE_NAMES):
         if fields.get(name) is not None:
             return fields[name]
@@ -134,7 +134,7 @@ def returned_cache(result: Any, argument: str) -> Any:
     return parts[0] if len(parts) == 1 and not named else None
 
 
-def returned_fields(result: Any) -> dict[str, Any]:
+def list_returned_fields(result: Any) -> dict[str, Any]:
     """Returns the parts of a forward's result by name; parts of a tuple by their index.
 
     Assumes: a result is a mapping, a tuple or an object whose attributes are its parts.
@@ -219,7 +219,7 @@ def is_configured(kind: Any) -> bool:
     return hasattr(kind, "_from_config") or getattr(kind, "config_class", None) is not None
 
 
-def configured(kind: Any, settings: Any, dtype: torch.dtype | None) -> nn.Module:
+def build_configured(kind: Any, settings: Any, dtype: torch.dtype | None) -> nn.Module:
     """Builds a module without values from its class and its configuration.
 
     Assumes: `_from_config` of the class builds it with the given element type.
@@ -233,7 +233,7 @@ def configured(kind: Any, settings: Any, dtype: torch.dtype | None) -> nn.Module
     return module if dtype is None else module.to(dtype)
 
 
-def wide_parts(module: Any, dtype: torch.dtype | None) -> list[str]:
+def list_wide_parts(module: Any, dtype: torch.dtype | None) -> list[str]:
     """Returns patterns of the parameter names that stay in float32 when a model is loaded in a narrower type.
 
     Assumes: `_keep_in_fp32_modules_strict` names those of all narrower types, `_keep_in_fp32_modules` those

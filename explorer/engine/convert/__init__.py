@@ -118,8 +118,8 @@ def find(
             f"a model of the format {format} cannot be converted", where=source, hint=f"these can: {kinds}"
         )
     can = [c for c in readers if not c.module or module is not False]
-    converter = _by_ending(can, target)
-    if converter is None and module is False and _by_ending(readers, target) is not None:
+    converter = _find_by_ending(can, target)
+    if converter is None and module is False and _find_by_ending(readers, target) is not None:
         _refuse_module(format, source)
     if converter is None:
         listed = ", ".join(f"{c.about} ({', '.join(c.endings)})" for c in can)
@@ -157,7 +157,7 @@ def check_name(path: str, *formats: str, also: str = "") -> None:
     raise Misuse(message, where=path, hint=f"it can be {'; '.join(filter(None, (*possible, also)))}")
 
 
-def _by_ending(converters: Sequence[Converter], target: str) -> Converter | None:
+def _find_by_ending(converters: Sequence[Converter], target: str) -> Converter | None:
     """Finds the converter with the longest matching file ending: .pt2 is not read as .pt."""
     name = os.path.basename(target).lower()
     matches = [(len(ending), c) for c in converters for ending in c.endings if name.endswith(ending)]

@@ -24,7 +24,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.verdict import Grounds, verdict_of
 from explorer.engine.runtime.random_inputs import RandomInput, draw
-from explorer.engine.runtime.torch_arrays import NUMPY_TYPES, as_array, as_tensor
+from explorer.engine.runtime.torch_arrays import NUMPY_TYPES, convert_to_array, convert_to_tensor
 from explorer.facts import OutputEvidence, Verification
 from explorer.host import input_files, processor
 from explorer.host.optional_packages import error_line
@@ -116,7 +116,7 @@ def prove(
         old, references, text = _run_source(loaded, original, exact, case.inputs, feeds, step)
         new = run.run_each(make_result_runner(case.inputs), (), feeds, step)
         named = tuple(names) if len(names) == len(old.draws[0]) else tuple(_numbered_names(old.draws[0]))
-        old, new = replace(old, names=named), replace(new, names=_matching_names(named, new.draws[0]))
+        old, new = replace(old, names=named), replace(new, names=_match_names(named, new.draws[0]))
         true_by_name = [dict(zip(named, values, strict=True)) for values in references]
         noise = run.Noise(failure or text, depth)
         compared = run.compare(old, new, true_by_name, noise)
@@ -213,12 +213,12 @@ def _numbered_names(results: Sequence[Any]) -> list[str]:
     return ["output"] if len(results) == 1 else [f"output.{index}" for index in range(len(results))]
 
 
-def _matching_names(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, ...]:
+def _match_names(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, ...]:
     """Output names of the source if the result has as many outputs, else numbered names."""
     return names if len(names) == len(results) else tuple(f"result.{index}" for index in range(len(results)))
 
 
-def one_draw(loaded: LoadedModule, bound_inputs: BoundInputs, seed: int) -> dict[str, Array]:
+def draw_inputs(loaded: LoadedModule, bound_inputs: BoundInputs, seed: int) -> dict[str, Array]:
     """Draws one set of random inputs of a module, by input name, as `prove` does."""
     return _keep_user_integers(bound_inputs, draw(_input_plans(loaded, bound_inputs, {}), seed))
 
@@ -230,7 +230,7 @@ def _input_plans(
 
     Integers without a plan stay below the row count of the smallest embedding.
     """
-    height = 0 if len(plans) == len(bound_inputs.inputs) else _smallest_table(loaded)
+    height = 0 if len(plans) == len(bound_inputs.inputs) else _find_smallest_table(loaded)
     input_plans = []
     for info in bound_inputs.inputs:
         shape = tuple(size for size in info.shape or () if isinstance(size, int))
@@ -252,7 +252,7 @@ def _plan_input(name: str, dtype: str, shape: tuple[int, ...], height: int) -> R
     return RandomInput(name, dtype, shape, low, high, why)
 
 
-def _smallest_table(loaded: LoadedModule) -> int:
+def _find_smallest_table(loaded: LoadedModule) -> int:
     """Row count of the smallest embedding, or 0 if the model has none. Every index below it is valid."""
     from torch import nn
 
@@ -269,7 +269,7 @@ def _keep_user_integers(bound_inputs: BoundInputs, drawn: dict[str, Array]) -> d
         return drawn
     for info, tensor in zip(bound_inputs.inputs, bound_inputs.example.tensors(), strict=True):
         if tuple(tensor.shape) == info.shape and not tensor.is_floating_point() and not tensor.is_complex():
-            drawn[info.name] = as_array(tensor)
+            drawn[info.name] = convert_to_array(tensor)
     return drawn
 
 
@@ -306,7 +306,7 @@ def module_call(module: Any, bound_inputs: BoundInputs, source: str) -> Callable
 
     def call(feeds: Feeds) -> list[Array]:
         args, kwargs = bound_inputs.call(
-            [as_tensor(feeds[info.name]).to(device) for info in bound_inputs.inputs]
+            [convert_to_tensor(feeds[info.name]).to(device) for info in bound_inputs.inputs]
         )
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -314,7 +314,7 @@ def module_call(module: Any, bound_inputs: BoundInputs, source: str) -> Callable
                 result = module(*args, **kwargs)
         except Exception as error:
             raise _FailedRun(f"({error_line(error)})", source) from error
-        return [as_array(tensor) for _, tensor in tensors(result)]
+        return [convert_to_array(tensor) for _, tensor in tensors(result)]
 
     return call
 
@@ -367,7 +367,7 @@ def _run_source(
     if exact is None:
         return old, [], "none"
     step()
-    wide = [{name: _as_float64(value) for name, value in feed.items()} for feed in feeds]
+    wide = [{name: _convert_to_float64(value) for name, value in feed.items()} for feed in feeds]
     try:
         with loaded.quiet():
             call = module_call(exact, bound_inputs, loaded.source)
@@ -389,7 +389,7 @@ def _float64_copy(model: nn.Module) -> tuple[nn.Module | None, str]:
         return None, f"none: the module has no copy in float64 ({error_line(error)})"
 
 
-def _as_float64(value: Array) -> Array:
+def _convert_to_float64(value: Array) -> Array:
     floats = value.dtype.kind == "f" or value.dtype.name == "bfloat16"
     return value.astype(np.float64) if floats else value
 

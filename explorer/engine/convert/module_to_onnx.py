@@ -97,7 +97,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             *loaded.notes,
             *bound_inputs.notes,
             *axes.notes(open_axes),
-            *_dropped_inputs(model, names),
+            *_describe_dropped_inputs(model, names),
             *_branch_notes(model, condition_values),
             *fold_notes,
         ),
@@ -148,7 +148,7 @@ def _check_names(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[
             owners[name] = kind
 
 
-def _dropped_inputs(model: Model, names: Sequence[str]) -> tuple[str, ...]:
+def _describe_dropped_inputs(model: Model, names: Sequence[str]) -> tuple[str, ...]:
     """Returns a note about inputs that the exporter dropped because no operator uses them."""
     feed_names = {value.name for value in model.graph.feeds}
     lost = [printable(name) for name in names if name not in feed_names]

@@ -33,8 +33,8 @@ from explorer.engine.quantize.torch.modules import Run, layer_runs, quantize_cop
 from explorer.engine.quantize.torch.on_shapes import layers_on_shapes, merge_expert_rows, shape_grid
 from explorer.engine.quantize.torch.torchao import weight_storage
 from explorer.engine.runtime.samples import Feeds, Samples, read_samples
-from explorer.engine.runtime.torch_arrays import as_array, as_tensor
-from explorer.engine.tiling.torch.replace import copied
+from explorer.engine.runtime.torch_arrays import convert_to_array, convert_to_tensor
+from explorer.engine.tiling.torch.replace import copy_module
 from explorer.facts import Analysis, Layer, TensorInfo
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.host import output_files
@@ -91,7 +91,7 @@ class ModuleChoice(Struct, frozen=True):
         grids, bits = Grids({}), spec.accumulator
         choices = exclude_nonfinite(self.choices, grids)
         quantization = answer(
-            choices, grids.of_operand, self.rows, weight_bytes, weights=False, accumulator_bits=bits
+            choices, grids.find_operand_grid, self.rows, weight_bytes, weights=False, accumulator_bits=bits
         )
         return _module_figures(quantization, spec, choices, grids)
 
@@ -155,7 +155,9 @@ def requantize(
     quantized = sharing_values(choice.module)
     with silence():
         grids = Grids({use: ranges[use.value] for use in uses})
-        quantize_copy(quantized, choice.layers, exclude_nonfinite(choice.choices, grids), grids.of_operand)
+        quantize_copy(
+            quantized, choice.layers, exclude_nonfinite(choice.choices, grids), grids.find_operand_grid
+        )
     return opened.copy_with(twin_of(opened.loaded, quantized))
 
 
@@ -202,20 +204,22 @@ def to_quantized(
         calibrated = ranges(original, choice.layers, choice.choices, spec, samples, run, step)
         grids = Grids(calibrated)
         parts = choice.layers, exclude_nonfinite(choice.choices, grids)
-        quantized = sharing_values(original) if module is None else copied(module, share=False)
-        quantize_copy(quantized, *parts, grids.of_operand, torchao=spec.form == "torchao")
+        quantized = sharing_values(original) if module is None else copy_module(module, share=False)
+        quantize_copy(quantized, *parts, grids.find_operand_grid, torchao=spec.form == "torchao")
         twin = twin_of(loaded, quantized)
         measurements: dict[str, Any] = {"weights": measured or bool(spec.accumulator)}
         if measured:
             step = partial(report, job.on_progress, job.cancel, "comparing")
-            errors = run_errors(original, twin.materialise(), *parts, grids.of_operand, samples, run, step)
+            errors = run_errors(
+                original, twin.materialise(), *parts, grids.find_operand_grid, samples, run, step
+            )
             measurements |= zip(("layers", "outputs"), errors, strict=True)
     if output is not None:
         with output_files.atomic_write(output, overwrite=overwrite) as temporary:
             write_twin(twin, opened.format, replace(job, path=temporary, target=output))
     weight_bytes, bits = analysis.info.totals.weight_bytes, spec.accumulator
     fact = answer(
-        parts[1], grids.of_operand, choice.rows, weight_bytes, accumulator_bits=bits, **measurements
+        parts[1], grids.find_operand_grid, choice.rows, weight_bytes, accumulator_bits=bits, **measurements
     )
     calibration = samples.text if measured or range_uses(choice.choices) else ""
     fact = _module_figures(fact, spec, parts[1], grids)
@@ -232,16 +236,19 @@ def _module_figures(
     if spec.form != "torchao":
         return fact
 
-    def stored_type(choice: LayerChoice) -> str:
+    def choose_stored_type(choice: LayerChoice) -> str:
         weights = (
             choice.layer.operands_of("weight") if not choice.reason and choice.weight is not None else ()
         )
         return next(
-            (weight_storage(choice, weight, grids.of_operand(choice, weight)) for weight in weights), ""
+            (weight_storage(choice, weight, grids.find_operand_grid(choice, weight)) for weight in weights),
+            "",
         )
 
     pairs = zip(fact.layers, choices, strict=True)
-    return replace(fact, layers=tuple(replace(layer, held=stored_type(choice)) for layer, choice in pairs))
+    return replace(
+        fact, layers=tuple(replace(layer, held=choose_stored_type(choice)) for layer, choice in pairs)
+    )
 
 
 def _module(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
@@ -309,18 +316,20 @@ def _samples(loaded: LoadedModule, bound_inputs: BoundInputs, request: QuantizeR
     return Samples(
         f"random inputs, {seeds_text}",
         len(seeds),
-        lambda: (comparison.one_draw(loaded, bound_inputs, seed) for seed in seeds),
+        lambda: (comparison.draw_inputs(loaded, bound_inputs, seed) for seed in seeds),
     )
 
 
 def _run(bound_inputs: BoundInputs, source: str, module: nn.Module, feeds: Feeds) -> list[Any]:
     """Runs a module on a sample."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    args, kwargs = bound_inputs.call([as_tensor(feeds[info.name]).to(device) for info in bound_inputs.inputs])
+    args, kwargs = bound_inputs.call(
+        [convert_to_tensor(feeds[info.name]).to(device) for info in bound_inputs.inputs]
+    )
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return [as_array(tensor) for _, tensor in tensors(module(*args, **kwargs))]
+            return [convert_to_array(tensor) for _, tensor in tensors(module(*args, **kwargs))]
     except ExplorerError:
         raise
     except Exception as error:

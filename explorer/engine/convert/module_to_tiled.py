@@ -136,7 +136,7 @@ def _prove(
     open_axes = axes.resolve(loaded, bound_inputs, job.options.dynamic, names)
     tiled = twin.materialise()
     step = job.step_counter("comparing layers", len(plan.sites))
-    feeds = comparison.one_draw(loaded, bound_inputs, job.seed)
+    feeds = comparison.draw_inputs(loaded, bound_inputs, job.seed)
 
     def run(model: Any) -> None:
         comparison.module_call(model, bound_inputs, loaded.source)(feeds)

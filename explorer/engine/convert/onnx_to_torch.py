@@ -18,9 +18,9 @@ from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.onnx_to_torch_interpreter.evidence import is_quantized, prove
 from explorer.engine.convert.onnx_to_torch_interpreter.module import OnnxModule, load_onnx
 from explorer.engine.graph.model import Model, Value
-from explorer.engine.runtime.plain_form import plain
+from explorer.engine.runtime.plain_form import build_plain_form
 from explorer.engine.runtime.random_inputs import RandomInput, draw, plan_inputs
-from explorer.engine.runtime.torch_arrays import as_tensor
+from explorer.engine.runtime.torch_arrays import convert_to_tensor
 from explorer.facts import TensorInfo, Verification
 from explorer.host.optional_packages import error_line, require, silence
 
@@ -66,7 +66,7 @@ def program(job: ConversionJob) -> ConversionResult:
         sizes = {name: MIN_OPEN_SIZE + index for index, name in enumerate(symbols)}
         input_plans = plan_inputs(model, {**sizes, **job.dims}, job.input_shapes)
         exported, failure = _export(module, input_plans, _specification(model, symbols), job.seed)
-        if exported is not None and set(_still_open(model, exported, symbols)) != set(symbols):
+        if exported is not None and set(_list_open_dimensions(model, exported, symbols)) != set(symbols):
             exported = None
         if exported is not None:
             notes = (f"exported with {', '.join(f'{n}={s}' for n, s in sizes.items())}",)
@@ -100,12 +100,12 @@ _TRACED = "a trace holds what ran with these inputs: turns of loops and decision
 def _load(job: ConversionJob) -> tuple[Model, OnnxModule]:
     require("torch", job.source)
     job.tell("loading the weights")
-    model = plain(job.opened.graph(os.path.dirname(job.path)))
+    model = build_plain_form(job.opened.graph(os.path.dirname(job.path)))
     return model, load_onnx(model)
 
 
 def _draw_tensors(input_plans: Sequence[RandomInput], seed: int) -> tuple[torch.Tensor, ...]:
-    return tuple(as_tensor(value) for value in draw(tuple(input_plans), seed).values())
+    return tuple(convert_to_tensor(value) for value in draw(tuple(input_plans), seed).values())
 
 
 def _symbols(model: Model, job: ConversionJob) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def _specification(model: Model, symbols: Sequence[str]) -> Any:
     return {"inputs": tuple(open_)}
 
 
-def _still_open(model: Model, exported: Any, symbols: Sequence[str]) -> list[str]:
+def _list_open_dimensions(model: Model, exported: Any, symbols: Sequence[str]) -> list[str]:
     """Lists the dimensions that torch did not turn into constants."""
     kinds = {s.arg.name for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"}
     tensors = [n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder" and n.name in kinds]

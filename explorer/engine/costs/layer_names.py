@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from explorer.base.errors import nearest, nearest_alone
+from explorer.base.errors import nearest, suggest_only_near
 from explorer.facts import Layer
 
 MATMULS = {
@@ -95,9 +95,9 @@ class LayerNames:
         """A hint that lists layers with similar names, or '' if there are none."""
         return nearest(name[:_COMPARED], self._near())
 
-    def similar_names_only(self, name: str) -> str:
+    def suggest_similar(self, name: str) -> str:
         """Like `near`, but '' instead of a general hint if no layer has a similar name."""
-        return nearest_alone(name[:_COMPARED], self._near())
+        return suggest_only_near(name[:_COMPARED], self._near())
 
     def _near(self) -> Iterable[str]:
         return islice((*self.paths, *self._names), _NEAR)

@@ -20,7 +20,7 @@ from msgspec.structs import force_setattr
 from explorer.engine.costs.layer_tree import CostFigures, GroupFacts, Leaf, Scope
 from explorer.facts import Layer, Status
 
-MANY = 20_000
+LAZY_ROWS = 20_000
 """Number of rows above which rows are built when they are accessed."""
 
 SHARERS = 16
@@ -40,7 +40,7 @@ def end_of(layers: Sequence[Layer], row: int) -> int:
     return end
 
 
-def identical_runs(
+def find_identical_runs(
     families: Iterable[Sequence[int]], kinds: Sequence[int], is_group: Callable[[int], bool]
 ) -> Iterator[Sequence[int]]:
     """Runs of consecutive sibling groups with the same structure.
@@ -110,12 +110,12 @@ def build(
         Rows with parents before children, siblings in order of first appearance, and consecutive ids. The
         figures of a group are sums of the known figures. If a leaf below has status 'unknown', so has the
         group, and `reason` counts such leaves. Each group counts a parameter once per identity. With more
-        than `MANY` rows, the result is a `LeafRows`, which behaves like a tuple.
+        than `LAZY_ROWS` rows, the result is a `LeafRows`, which behaves like a tuple.
     """
     rows = LeafRows(leaves, groups or {}, mark, trained)
     if rows_of is not None:
         rows_of.extend(rows.leaf_row_ids())
-    return cast("tuple[Layer, ...]", rows) if len(rows) > MANY else tuple(rows)
+    return cast("tuple[Layer, ...]", rows) if len(rows) > LAZY_ROWS else tuple(rows)
 
 
 class _Group(Struct):
@@ -260,7 +260,7 @@ class LeafRows(LayerRows):
                 continue
             self._item.append(entry)
             leaf = self._leaves[entry]
-            path = _unique(leaf.path, used_paths)
+            path = _make_unique(leaf.path, used_paths)
             if path != leaf.path:
                 self._renamed[row_id] = path
             for identity, _, _ in leaf.stored:
@@ -345,7 +345,7 @@ class LeafRows(LayerRows):
                 children[parent] = [row_id]
         children.get(-1, []).reverse()
         items = self._item
-        for run in identical_runs(children.values(), kinds, lambda row_id: items[row_id] < 0):
+        for run in find_identical_runs(children.values(), kinds, lambda row_id: items[row_id] < 0):
             for row_id in run:
                 _set_fields(self._groups[-1 - items[row_id]], repeat=len(run) if row_id == run[0] else 0)
 
@@ -418,7 +418,7 @@ def _set_fields(row: Layer, **fields: Any) -> None:
         force_setattr(row, name, value)
 
 
-def _unique(path: str, used_paths: Counter[str]) -> str:
+def _make_unique(path: str, used_paths: Counter[str]) -> str:
     """`path`, with '#2', '#3', ... appended if it is used already."""
     if path not in used_paths:
         used_paths[path] = 1

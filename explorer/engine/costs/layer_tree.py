@@ -138,7 +138,7 @@ class GroupFacts(Struct, frozen=True):
     apart: bool = False
 
 
-def summed(values: Iterable[Number | None]) -> Number | None:
+def sum_known(values: Iterable[Number | None]) -> Number | None:
     """Sum of the known values, or None if some value is unknown and the known ones add up to 0."""
     result: Any = 0
     missing = False
@@ -240,7 +240,7 @@ def totals(
     stored_parameters.update({entry[0]: entry for entry in parameters or ()})
     figure_rows = [(_SUMMED(figures), len(counts)) for figures, counts in uses_by_figures.values()]
     macs, elementwise, activations, read, bytes_written, weights = (
-        summed([None if row[index] is None else row[index] * times for row, times in figure_rows])
+        sum_known([None if row[index] is None else row[index] * times for row, times in figure_rows])
         for index in range(6)
     )
     nodes = sum(sum(counts) for _, counts in uses_by_figures.values())

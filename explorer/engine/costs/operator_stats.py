@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from explorer.engine.costs.layer_tree import summed
+from explorer.engine.costs.layer_tree import sum_known
 from explorer.facts import Analysis, Layer, OpStat, Range, Shape
 
 VALUES = 16
@@ -77,9 +77,9 @@ def operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
         OpStat(
             op=kind,
             count=sum(layer.calls for layer in layers),
-            macs=summed(layer.macs for layer in layers),
+            macs=sum_known(layer.macs for layer in layers),
             params=sum(layer.params - layer.repeated_params for layer in layers),
-            elementwise_ops=summed(layer.elementwise_ops for layer in layers),
+            elementwise_ops=sum_known(layer.elementwise_ops for layer in layers),
             attributes=_ranges(layers),
         )
         for kind, layers in kinds.items()
@@ -119,7 +119,7 @@ def _attributes(layer: Layer) -> dict[str, Any]:
             attributes.setdefault(name, (value,) * (len(kernel) * (2 if name == "pads" else 1)))
     shape = layer.inputs[0].shape if layer.inputs else None
     if "kernel_size" in attributes:
-        attributes = _with_onnx_names(attributes, len(shape) - 2 if shape else 1)
+        attributes = _convert_to_onnx_names(attributes, len(shape) - 2 if shape else 1)
     if "kernel_shape" in attributes and shape is not None and len(shape) in _AXES:
         last = attributes.get("channels_last", layer.kind.startswith("Nhwc"))
         attributes.update(_input_sizes((shape[-1], *shape[1:-1]) if last else shape[1:]))
@@ -154,7 +154,7 @@ def _tflite_attributes(layer: Layer, attributes: Mapping[str, Any], weight: Shap
     return window
 
 
-def _with_onnx_names(attributes: Mapping[str, Any], rank: int) -> dict[str, Any]:
+def _convert_to_onnx_names(attributes: Mapping[str, Any], rank: int) -> dict[str, Any]:
     """Attributes of a torch window in ONNX's names; `rank` is the number of axes that a scalar applies to."""
     window: dict[str, Any] = {}
     for name, value in attributes.items():

@@ -21,10 +21,10 @@ from explorer.base.units import many_text, printable
 from explorer.engine.costs.layer_names import MATMULS, LayerNames
 from explorer.facts import Layer
 from explorer.facts.external.overlay import OutsideFigure, Over, Overlay, OverlayColumn
-from explorer.settings.overlay import OutsideFigures, unique
+from explorer.settings.overlay import OutsideFigures, make_unique
 
-MOST_GLOBS = 256
-MOST_LETTERS = 1_000
+MAX_GLOBS = 256
+MAX_LETTERS = 1_000
 """Maximum length of a glob; longer ones are looked up as names."""
 _MAX_NEIGHBOR_SEARCHES = 8
 """Maximum number of unmatched names for which the error message searches a similar name."""
@@ -57,7 +57,7 @@ def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay
     notes: list[str] = []
     rows = matched = 0
     matched_rows: set[int] = set()
-    for file in [_with_paths(file, layers) if file.numbered else file for file in files]:
+    for file in [_replace_numbers_by_paths(file, layers) if file.numbered else file for file in files]:
         match = _match(names, file)
         unmatched.update(dict.fromkeys(match.unmatched))
         ambiguous.update(dict.fromkeys(match.ambiguous))
@@ -65,7 +65,7 @@ def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay
         rows += len(file.rows)
         matched += match.matched
         for index, column in enumerate(file.columns):
-            name = unique(column.name, figures)
+            name = make_unique(column.name, figures)
             columns.append(replace(column, name=name, head=column.head + name.removeprefix(column.name)))
             column_parts = match.figures[index]
             matched_rows |= column_parts.keys()
@@ -192,19 +192,19 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
             _add(match.figures, rows[0], cells, file.columns)
         elif rows:
             match.ambiguous.append(name)
-        elif len(name) <= MOST_LETTERS and any(letter in name for letter in "*?"):
+        elif len(name) <= MAX_LETTERS and any(letter in name for letter in "*?"):
             globs.append((name, cells))
         else:
             match.unmatched.append(name)
     if file.rows and not globs and not match.matched and not match.ambiguous:
         names_with_neighbors = (
-            name for name in match.unmatched[:_MAX_NEIGHBOR_SEARCHES] if names.similar_names_only(name)
+            name for name in match.unmatched[:_MAX_NEIGHBOR_SEARCHES] if names.suggest_similar(name)
         )
         first = next(names_with_neighbors, match.unmatched[0])
         problem = f"no layer is called {_names_text(first, len(match.unmatched))}"
         raise Misuse(problem, where=file.source, hint=names.near(first))
-    if len(globs) > MOST_GLOBS:
-        raise Misuse(f"{len(globs):,} globs; {MOST_GLOBS} are looked for", where=file.source)
+    if len(globs) > MAX_GLOBS:
+        raise Misuse(f"{len(globs):,} globs; {MAX_GLOBS} are looked for", where=file.source)
     exact: set[int] = set().union(*match.figures)
     globbed: set[int] = set()
     fitting_several: set[int] = set()
@@ -229,7 +229,7 @@ def _names_text(name: str, count: int) -> str:
     return f"'{printable(name)[:60]}'{more_text}"
 
 
-def _with_paths(file: OutsideFigures, layers: Sequence[Layer]) -> OutsideFigures:
+def _replace_numbers_by_paths(file: OutsideFigures, layers: Sequence[Layer]) -> OutsideFigures:
     """Replaces the numbers in a report by the paths of the layers with MACs, in order.
 
     Raises:

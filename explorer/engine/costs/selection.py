@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.costs.layer_tree import summed
+from explorer.engine.costs.layer_tree import sum_known
 from explorer.facts import Info, Layer, whole_model
 from explorer.settings.columns import ColumnFigures, LayerColumn
 
@@ -108,7 +108,7 @@ class _Sums:
             parent = -1 if row.parent is None else index_by_id[row.parent]
             base = [getattr(row, name) for name in _FIELDS]
             extra = [
-                summed(part) for part in zip(own_values[index], *all_children.pop(index, []), strict=True)
+                sum_known(part) for part in zip(own_values[index], *all_children.pop(index, []), strict=True)
             ]
             values = [*base, *extra]
             if not row.group:
@@ -118,7 +118,7 @@ class _Sums:
                 self.kept_counts[index] or (self.kept[index] and not matches[index])
             ):
                 self._is_partial[index] = True
-                values = [summed(part) for part in zip(*kept_children.get(index, []), strict=True)]
+                values = [sum_known(part) for part in zip(*kept_children.get(index, []), strict=True)]
             if row.group and not self.kept_counts[index]:
                 self._layer_counts[index] = 1 if row.tiled else self._layer_counts[index]
                 self._summed_counts[index] = (
@@ -128,7 +128,7 @@ class _Sums:
             self.values[index] = values
             all_children.setdefault(parent, []).append(extra)
             if self.kept[index]:
-                kept_children.setdefault(parent, []).append(self._as_part(row, parent, values))
+                kept_children.setdefault(parent, []).append(self._select_part_values(row, parent, values))
             if parent >= 0:
                 self.kept[parent] |= self.kept[index]
                 self.kept_counts[parent] += self.kept_counts[index]
@@ -137,9 +137,9 @@ class _Sums:
                 self._layer_counts[parent] += self._layer_counts[index]
                 self._has_shared[parent] |= self._has_shared[index] and self.kept[index]
         width = len(_FIELDS) + len(self._names)
-        self.top = [summed(part) for part in zip(*kept_children.get(-1, [[0] * width]), strict=True)]
+        self.top = [sum_known(part) for part in zip(*kept_children.get(-1, [[0] * width]), strict=True)]
 
-    def _as_part(self, row: Layer, parent: int, values: Values) -> Values:
+    def _select_part_values(self, row: Layer, parent: int, values: Values) -> Values:
         """The values that a row adds to its parent. An uncounted row adds only its stored parameters."""
         if row.counted or (parent >= 0 and not self._rows[parent].counted):
             return values
@@ -206,7 +206,7 @@ def fold_constants(rows: Sequence[Layer], constants: Sequence[int]) -> list[Laye
 
 def _constants(rows: Sequence[Layer], leaves: int, id: int) -> Layer:
     """The merged row of some constants."""
-    sums = {name: summed([getattr(row, name) for row in rows]) for name in _FIELDS}
+    sums = {name: sum_known([getattr(row, name) for row in rows]) for name in _FIELDS}
     return Layer(
         id,
         rows[0].parent,
@@ -242,14 +242,14 @@ def arrange_rows(
     visible = [row for row in rows if depth is None or row.depth < depth]
     if flat:
         groups = {row.parent for row in visible}
-        return _sorted([row for row in visible if row.id not in groups], sort, turned, columns)
+        return _sort_rows([row for row in visible if row.id not in groups], sort, turned, columns)
     if sort is None:
         return visible
     children: dict[int | None, list[Layer]] = {}
     for visible_row in visible:
         children.setdefault(visible_row.parent, []).append(visible_row)
     ordered: list[Layer] = []
-    stack = [iter(_sorted(children.pop(None, []), sort, turned, columns))]
+    stack = [iter(_sort_rows(children.pop(None, []), sort, turned, columns))]
     while stack:
         row = next(stack[-1], None)
         if row is None:
@@ -257,11 +257,13 @@ def arrange_rows(
             continue
         ordered.append(row)
         if row.id in children:
-            stack.append(iter(_sorted(children.pop(row.id), sort, turned, columns)))
+            stack.append(iter(_sort_rows(children.pop(row.id), sort, turned, columns)))
     return ordered
 
 
-def _sorted(rows: list[Layer], sort: LayerColumn | None, turned: bool, columns: ColumnFigures) -> list[Layer]:
+def _sort_rows(
+    rows: list[Layer], sort: LayerColumn | None, turned: bool, columns: ColumnFigures
+) -> list[Layer]:
     if sort is None:
         return rows
     comparable: list[tuple[Any, Layer]] = []

@@ -147,19 +147,21 @@ def connections(
         return Connections(layer, unknown=unknown)
     end = end_of(layers, row_id)
     inputs = [*_entering(flow, row_id, end)]
-    outputs: list[tuple[FlowingValue, Sequence[int]]] = [*_leaving(flow, row_id, end, layer.group)]
+    outputs: list[tuple[FlowingValue, Sequence[int]]] = [
+        *_find_leaving_values(flow, row_id, end, layer.group)
+    ]
     fixed = flow.constants or frozenset()
 
     def constant(value: FlowingValue) -> bool:
         return value.source == "stored" or value.maker in fixed
 
-    def for_sizes(output: tuple[FlowingValue, Sequence[int]]) -> bool:
+    def has_sizes_only(output: tuple[FlowingValue, Sequence[int]]) -> bool:
         value, readers = output
         return bool(readers) and not value.is_output and all(reader in fixed for reader in readers)
 
     inputs.sort(key=constant)
     outputs = [(value, sorted(readers, key=fixed.__contains__)) for value, readers in outputs]
-    outputs.sort(key=for_sizes)
+    outputs.sort(key=has_sizes_only)
 
     def ref(row: int) -> LayerRef:
         row_layer = layers[row]
@@ -173,7 +175,11 @@ def connections(
         ),
         tuple(
             OutputConnection(
-                v.info(), tuple(map(ref, readers[:SHOWN])), len(readers), v.is_output, for_sizes((v, readers))
+                v.info(),
+                tuple(map(ref, readers[:SHOWN])),
+                len(readers),
+                v.is_output,
+                has_sizes_only((v, readers)),
             )
             for v, readers in outputs[:SHOWN]
         ),
@@ -215,7 +221,7 @@ def _entering(flow: ValueFlow, start: int, end: int) -> Iterator[FlowingValue]:
                 yield value
 
 
-def _leaving(
+def _find_leaving_values(
     flow: ValueFlow, start: int, end: int, group: bool
 ) -> Iterator[tuple[FlowingValue, Sequence[int]]]:
     """Tensors that rows from `start` to before `end` produce, with their readers outside this range.

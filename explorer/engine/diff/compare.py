@@ -33,7 +33,13 @@ from explorer.engine.diff.pairing import (
     pair_nodes,
 )
 from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS
-from explorer.engine.diff.sites import SitePair, collect_site_nodes, collect_ties, nested_sites, pair_sites
+from explorer.engine.diff.sites import (
+    SitePair,
+    collect_site_nodes,
+    collect_ties,
+    find_nested_sites,
+    pair_sites,
+)
 from explorer.engine.fold.activations import DOMAIN as FUSED_DOMAIN
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.graph.tile_metadata import DOMAIN
@@ -108,9 +114,9 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
     """Lists the differences in display order, and counts nodes, inputs and outputs in `tally`."""
     before, after = open_calls_like(before, after), open_calls_like(after, before)
     pairing = pair_nodes(before, after, tell, cancel)
-    site_paths = nested_sites(before) | nested_sites(after)
+    site_paths = find_nested_sites(before) | find_nested_sites(after)
     before, after = pairing.before.model, pairing.after.model  # without the folded nodes
-    rows = [*_opset_rows(before, after, _silent_domains(pairing, bool(site_paths)))]
+    rows = [*_opset_rows(before, after, _find_silent_domains(pairing, bool(site_paths)))]
     for row, op in _input_rows(pairing):
         tally.count(row, op)
         rows += [row] if row else []
@@ -120,7 +126,9 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
         (_SHARED_CONSTANT_TEXT, pairing.shared()),
     )
     for phrase, sides in replaced_nodes:
-        rows += [_replaced_row(pairing, side, sides[side], phrase, tally) for side in (0, 1) if sides[side]]
+        rows += [
+            _build_replaced_row(pairing, side, sides[side], phrase, tally) for side in (0, 1) if sides[side]
+        ]
     replaced_indices = [{i for _, sides in replaced_nodes for i in sides[side]} for side in (0, 1)]
     excluded_nodes = (
         pairing.excluded_nodes[0] | replaced_indices[0],
@@ -147,10 +155,10 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
 def graph_row_changes(pairing: NodePairing) -> list[NodeDiff]:
     """Lists the differences of opsets, graph inputs and graph outputs, without those of nodes."""
     before, after = pairing.before.model, pairing.after.model
-    has_nested_sites = bool(nested_sites(before) or nested_sites(after))
+    has_nested_sites = bool(find_nested_sites(before) or find_nested_sites(after))
     ends = (*_input_rows(pairing), *_output_rows(pairing))
     return [
-        *_opset_rows(before, after, _silent_domains(pairing, has_nested_sites)),
+        *_opset_rows(before, after, _find_silent_domains(pairing, has_nested_sites)),
         *(row for row, _ in ends if row is not None),
     ]
 
@@ -175,7 +183,7 @@ def _fold_rows(pairing: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
             yield from folds.rows(side == 1)
 
 
-def _replaced_row(
+def _build_replaced_row(
     pairing: NodePairing, side_index: int, opposite_by_node: Mapping[int, int], phrase: str, tally: _Tally
 ) -> NodeDiff:
     """Summarizes in one row the nodes that the opposite graph replaces by other nodes.
@@ -253,7 +261,7 @@ def _expand_bodies(
     opened_rows: list[NodeDiff] = []
     for row in rows:
         bodies = _bodies_of(row, view(models[0], path))
-        rows_by_body = [_tiled_rows(models, (*path, body), site_paths, forms, tell) for body in bodies]
+        rows_by_body = [_build_tiled_rows(models, (*path, body), site_paths, forms, tell) for body in bodies]
         if bodies and all(rows_by_body):
             opened_rows += [inner for some in rows_by_body for inner in some or ()]
         else:
@@ -276,7 +284,7 @@ def _bodies_of(row: NodeDiff, graph_model: Model | None) -> list[str]:
     return [f"{row.before}.{name}" for name in row.contents]
 
 
-def _tiled_rows(
+def _build_tiled_rows(
     models: tuple[Model, Model],
     path: tuple[str, ...],
     site_paths: set[tuple[str, ...]],
@@ -295,7 +303,9 @@ def _tiled_rows(
     inputs, outputs = (list(zip(a, b, strict=True)) for a, b in zip(*value_names, strict=True))
     first, second = DefUse(views[0]), DefUse(views[1])
     sites = pair_sites(first, second, forms)
-    shared_outer_values = [(name, name) for name in sorted(_outer_values(first) & _outer_values(second))]
+    shared_outer_values = [
+        (name, name) for name in sorted(_find_outer_values(first) & _find_outer_values(second))
+    ]
     input_pairs = [*inputs, *shared_outer_values, *collect_ties(sites)]
     excluded_nodes = collect_site_nodes(sites)
     # in a body, weights may be Constant nodes; those of a tiled site are not matched
@@ -322,18 +332,18 @@ def _tiled_rows(
     prefix = "/".join(path)
     body_rows = [row for row in rows if prefix in (row.before or "") + (row.after or "")]
     return [
-        replace(row, before=_prefixed(prefix, row.before), after=_prefixed(prefix, row.after))
+        replace(row, before=_add_prefix(prefix, row.before), after=_add_prefix(prefix, row.after))
         for row in body_rows
     ] or None
 
 
-def _outer_values(side: DefUse) -> set[str]:
+def _find_outer_values(side: DefUse) -> set[str]:
     """Returns the names of the values that a body reads from outer graphs."""
     inputs = {value.name for value in side.inputs}
     return {n for n in side.users if n not in side.producer and n not in side.stored and n not in inputs}
 
 
-def _prefixed(prefix: str, name: str | None) -> str | None:
+def _add_prefix(prefix: str, name: str | None) -> str | None:
     return name if name is None or name.startswith(prefix) else f"{prefix}/{name}"
 
 
@@ -380,7 +390,7 @@ def _node_rows(
                 row = replace(row, op_before=original_op)
                 placed.append(((a, 0, 0), row))
         elif a not in excluded_nodes[0]:
-            row = _one_sided(node.op, node.label, fold_texts.get(a, ""), removed=True)
+            row = _build_one_sided_row(node.op, node.label, fold_texts.get(a, ""), removed=True)
             tally.count(row, node.op)
             placed.append(((a, 0, 0), row))
     unfolded = find_helper_nodes(after, matching.after, excluded_nodes[1], True) if sites else {}
@@ -394,7 +404,7 @@ def _node_rows(
         elif b in excluded_nodes[1]:
             last_partner = max(last_partner, partner_of_site.get(b, last_partner))
         else:
-            row = _one_sided(node.op, node.label, unfolded.get(b, ""), removed=False)
+            row = _build_one_sided_row(node.op, node.label, unfolded.get(b, ""), removed=False)
             tally.count(row, node.op)
             placed.append(((last_partner, 1, b), row))
     placed.sort(key=lambda entry: entry[0])
@@ -411,7 +421,7 @@ def _value_rows(
             value = a or b
             assert value is not None
             text = f"{value.dtype or '?'} {shape_text(value.shape)}"
-            yield _one_sided(op, value.name, text, removed=b is None), op
+            yield _build_one_sided_row(op, value.name, text, removed=b is None), op
             continue
         changes = []
         if a.name != b.name:
@@ -431,7 +441,7 @@ def _value_rows(
         yield NodeDiff("changed", a.name, b.name, "; ".join(changes), op, op, match, confidence), op
 
 
-def _one_sided(op: str, name: str, text: str, *, removed: bool) -> NodeDiff:
+def _build_one_sided_row(op: str, name: str, text: str, *, removed: bool) -> NodeDiff:
     """Returns the row of a part that only one graph has."""
     if removed:
         return NodeDiff("removed", name, None, text, op, None)
@@ -450,7 +460,7 @@ def _find_moves(pairs: Sequence[ValuePair], after: Sequence[Value]) -> dict[str,
 
 def _source_changes(a: str, b: str, describer: Describer) -> list[str]:
     """Describes in a list of at most one text how the source of a graph output changed."""
-    if describer.same_value(a, b):
+    if describer.is_same_value(a, b):
         return []
     before, after = describer.before, describer.after
     if a in before.stored and b in after.stored:
@@ -469,7 +479,7 @@ def _source_changes(a: str, b: str, describer: Describer) -> list[str]:
     ]
 
 
-def _silent_domains(pairing: NodePairing, has_nested_sites: bool) -> frozenset[str]:
+def _find_silent_domains(pairing: NodePairing, has_nested_sites: bool) -> frozenset[str]:
     """Returns the domains to ignore because other rows cover them: tiling, quantizers, fused activations.
 
     `has_nested_sites` tells whether bodies contain tiled sites.
@@ -491,7 +501,7 @@ def _opset_rows(before: Model, after: Model, silent: Collection[str]) -> Iterato
         name = domain or "ai.onnx"
         text = f"opset {version_before or 'none'} -> {version_after or 'none'}"
         if version_before is None or version_after is None:
-            yield _one_sided(_OPSET, name, text, removed=version_after is None)
+            yield _build_one_sided_row(_OPSET, name, text, removed=version_after is None)
         else:
             yield NodeDiff("changed", name, name, text, _OPSET, _OPSET, "name")
 
@@ -509,16 +519,16 @@ def _function_rows(
     has_nested_sites: bool,
 ) -> Iterator[NodeDiff]:
     """Yields rows of added, removed and changed functions, except functions that only tiled sites use."""
-    silent = _only_in_sites(before, excluded_nodes[0], has_nested_sites) | _only_in_sites(
-        after, excluded_nodes[1], has_nested_sites
-    )
+    silent = _find_site_only_functions(
+        before, excluded_nodes[0], has_nested_sites
+    ) | _find_site_only_functions(after, excluded_nodes[1], has_nested_sites)
     for key in dict.fromkeys((*before.functions, *after.functions)):
         _, name, _ = key
         if key not in after.functions or key not in before.functions:
             removed = key in before.functions
             if key not in silent:
                 text = _nodes_text(before if removed else after, key)
-                yield _one_sided(_FUNCTION, name, text, removed=removed)
+                yield _build_one_sided_row(_FUNCTION, name, text, removed=removed)
         elif describer.function_differs(key):
             text = f"body: {_nodes_text(before, key)} -> {_nodes_text(after, key)}"
             yield NodeDiff("changed", name, name, text, _FUNCTION, _FUNCTION, "name")
@@ -528,7 +538,7 @@ def _nodes_text(model: Model, key: tuple[str, str, str]) -> str:
     return many_text(len(model.functions[key].nodes), "node")
 
 
-def _only_in_sites(
+def _find_site_only_functions(
     model: Model, excluded_nodes: set[int], has_nested_sites: bool
 ) -> set[tuple[str, str, str]]:
     """Returns the keys of tile functions and quantizers that only the excluded nodes call.

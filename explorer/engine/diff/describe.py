@@ -11,10 +11,10 @@ from msgspec import Struct, field
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text, shape_text
 from explorer.engine.diff.def_use import DefUse
-from explorer.engine.diff.folded_weights import folded_change
+from explorer.engine.diff.folded_weights import describe_folded_change
 from explorer.engine.diff.forms import Forms, body_tensors, tensors
 from explorer.engine.diff.match import Matching
-from explorer.engine.diff.rounding import ABSORBED, BLOCKED, RoundedNode, RoundedSide, rounded_text
+from explorer.engine.diff.rounding import ABSORBED, BLOCKED, RoundedNode, RoundedSide, describe_rounding
 from explorer.engine.fold.activations import FUSED
 from explorer.engine.fold.tensors import Array
 from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Model, Node, Tensor, subgraphs
@@ -59,7 +59,7 @@ class Describer(Struct):
             tiled sites.
         rounded: The quantized graph with its roundings, or None if not exactly one graph is quantized.
         folded: Magnitudes of the weights that the diff folded, by (is second graph, weight name). See
-            `folded_weights.folded_change`.
+            `folded_weights.describe_folded_change`.
         targets: Original operator of each node into which the diff folded other nodes, by node index, for
             the first and the second graph. Such a node has the output names of the folded nodes.
     """
@@ -91,7 +91,7 @@ class Describer(Struct):
             return None
         match, confidence = self.evidence(a, b, not operator_changes, not weights, agreement)
         if quantized is not None:
-            return self._quantized_row(a, b, quantized, changes, match, confidence)
+            return self._build_quantized_row(a, b, quantized, changes, match, confidence)
         return NodeDiff(
             status="changed" if changes else "renamed",
             before=first.label,
@@ -114,9 +114,9 @@ class Describer(Struct):
         """Returns the difference of two weights if the diff folded one of them, or None for other weights."""
         first, second = self.before.stored[va], self.after.stored[vb]
         if (False, va) in self.folded:
-            return NamedDifference(va, folded_change(va, first, second, self.folded[False, va]))
+            return NamedDifference(va, describe_folded_change(va, first, second, self.folded[False, va]))
         if (True, vb) in self.folded:
-            return NamedDifference(vb, folded_change(vb, second, first, self.folded[True, vb]))
+            return NamedDifference(vb, describe_folded_change(vb, second, first, self.folded[True, vb]))
         return None
 
     def quantized(self, a: int, b: int) -> RoundedNode | None:
@@ -125,7 +125,7 @@ class Describer(Struct):
             return None
         return self.rounded.nodes.get(b if self.rounded.side is self.after else a)
 
-    def _quantized_row(
+    def _build_quantized_row(
         self, a: int, b: int, rounded_node: RoundedNode, changes: list[str], match: str, confidence: float
     ) -> NodeDiff:
         """Returns the row of a layer that is quantized in one graph, with its rounding nodes as children."""
@@ -141,7 +141,7 @@ class Describer(Struct):
             for slot, name in enumerate(input_names)
             if name in plain_side.stored
         }
-        formats = rounded_text(node, rounded_node, rounded_side, weights)
+        formats = describe_rounding(node, rounded_node, rounded_side, weights)
         text = f"{node.op} -> {formats}" if is_after_quantized else f"{formats} -> {node.op}"
         op_counts = Counter(rounded_side.nodes[i].op for i in sorted(rounded_node.nodes))
         return NodeDiff(
@@ -175,7 +175,7 @@ class Describer(Struct):
 
     def attributes(self, first: Node, second: Node) -> list[NamedDifference]:
         """Lists the differences in attributes, with both values if they are short."""
-        if _same_record(first, second):
+        if _has_same_record(first, second):
             return []
         differences: list[NamedDifference] = []
         attributes_before, attributes_after = first.attributes, second.attributes
@@ -194,7 +194,7 @@ class Describer(Struct):
             if (
                 value_before is not None
                 and value_after is not None
-                and self.same_attribute(value_before, value_after)
+                and self.has_same_attribute(value_before, value_after)
             ):
                 continue
             texts = _attribute_text(value_before, is_set_before), _attribute_text(value_after, is_set_after)
@@ -204,7 +204,7 @@ class Describer(Struct):
                 differences.append(NamedDifference(name, f"attribute {name}: content differs", True))
         return differences
 
-    def same_attribute(self, before: Any, after: Any) -> bool:
+    def has_same_attribute(self, before: Any, after: Any) -> bool:
         """Whether two attribute values are equal; tensors are compared byte by byte."""
         forms = self.forms
         if forms.attribute(self.before.model, before) != forms.attribute(self.after.model, after):
@@ -264,7 +264,7 @@ class Describer(Struct):
             if not va and not vb:
                 continue
             compared += 1
-            if self.same_value(va, vb) or self.has_absorbed_activation(va, vb):
+            if self.is_same_value(va, vb) or self.has_absorbed_activation(va, vb):
                 agreement_count += 1
             else:
                 prefix = "another " * (va == vb)  # same name, other producer
@@ -276,7 +276,7 @@ class Describer(Struct):
             agreement_count += sum(self.matching.before[i] in readers_after for i, _ in users)
         return weights, links, agreement_count / compared if compared else 1.0, renames
 
-    def same_value(self, va: str, vb: str) -> bool:
+    def is_same_value(self, va: str, vb: str) -> bool:
         """Whether two values are paired graph inputs, or come from matched nodes or equal Constants."""
         if (va, vb) in self.equal_values:
             return True
@@ -306,7 +306,7 @@ class Describer(Struct):
             partner = partners[user]
             input_names = opposite.input_names[partner] if partner is not None else ()
             pair = side.nodes[a].outputs[0], input_names[slot] if slot < len(input_names) else ""
-            if not self.same_value(*(pair[::-1] if is_second else pair)):
+            if not self.is_same_value(*(pair[::-1] if is_second else pair)):
                 return None
             equal_constant = opposite.producer[pair[1]][0]
         return equal_constant
@@ -324,7 +324,7 @@ class Describer(Struct):
             if node.op not in ABSORBED:
                 return False
             va = node.inputs[0]
-            if self.same_value(va, vb):
+            if self.is_same_value(va, vb):
                 return True
         return False
 
@@ -415,7 +415,7 @@ def _operator_name(node: Node, counterpart: Node) -> str:
     return f"{node.domain or 'ai.onnx'}::{node.op}" + (f":{node.overload}" if node.overload else "")
 
 
-def _same_record(first: Node, second: Node) -> bool:
+def _has_same_record(first: Node, second: Node) -> bool:
     """Whether two nodes have the same encoded bytes, so that their attributes need no decoding."""
     a, b = first.record, second.record
     if not isinstance(a, FileSpan) or not isinstance(b, FileSpan) or a.size != b.size:

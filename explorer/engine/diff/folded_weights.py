@@ -14,7 +14,9 @@ BatchNormalization rounds in a square root, a division, two products and a sum. 
 a different order of these operations."""
 
 
-def folded_change(name: str, expected: Tensor, actual_tensor: Tensor, magnitude: Array | None) -> str:
+def describe_folded_change(
+    name: str, expected: Tensor, actual_tensor: Tensor, magnitude: Array | None
+) -> str:
     """Describes how a weight differs from the expected weight beyond rounding; '' if it does not.
 
     Args:

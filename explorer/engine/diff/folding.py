@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.describe import Describer
-from explorer.engine.diff.folded_weights import folded_change
+from explorer.engine.diff.folded_weights import describe_folded_change
 from explorer.engine.fold.activations import ACTIVATIONS, FUSED
 from explorer.engine.fold.fold import FoldedAway, describe_folding, fold_away
 from explorer.engine.fold.tensors import Array
@@ -195,7 +195,9 @@ def _differs_from_expected(
     opposite_tensors = (describer.before if is_second else describer.after).stored
     return any(
         theirs not in opposite_tensors
-        or folded_change(name, folds.side.stored[name], opposite_tensors[theirs], folds.folding.sizes[name])
+        or describe_folded_change(
+            name, folds.side.stored[name], opposite_tensors[theirs], folds.folding.sizes[name]
+        )
         for name, theirs in _weights(folds, describer, pair, is_second)
     )
 
@@ -217,7 +219,7 @@ def collect_magnitudes(
 ) -> Mapping[tuple[bool, str], Array | None]:
     """Returns the magnitude of each folded weight, by (is second graph, weight name).
 
-    The magnitude is the sum of the absolute terms of each element; see `folded_change`.
+    The magnitude is the sum of the absolute terms of each element; see `describe_folded_change`.
     """
     return {
         (side == 1, name): size

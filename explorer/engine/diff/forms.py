@@ -91,10 +91,10 @@ class Forms:
         key = id(before), id(after)
         if key not in self._equal:
             self._kept += (before, after)
-            self._equal[key] = self._same_bytes(before, after)
+            self._equal[key] = self._has_same_bytes(before, after)
         return self._equal[key]
 
-    def _same_bytes(self, before: Tensor, after: Tensor) -> bool:
+    def _has_same_bytes(self, before: Tensor, after: Tensor) -> bool:
         a, b = _payload(before), _payload(after)
         if a is None or b is None:
             return a is b
@@ -105,7 +105,7 @@ class Forms:
         if a.size <= _MAX_SAMPLED_WHOLE:
             return True  # the sample is the entire payload
         if isinstance(a, FileSpan) and isinstance(b, FileSpan):
-            return self._same_spans(a, b)
+            return self._has_same_spans(a, b)
         chunks_a, chunks_b = _chunks(a), _chunks(b)
         for chunk_a, chunk_b in zip(chunks_a, chunks_b, strict=True):
             stop_if(self.cancel)
@@ -113,7 +113,7 @@ class Forms:
                 return False
         return True
 
-    def _same_spans(self, a: FileSpan, b: FileSpan) -> bool:
+    def _has_same_spans(self, a: FileSpan, b: FileSpan) -> bool:
         bytes_a, bytes_b = a.source.map, b.source.map
         for start in range(0, a.size, _CHUNK):
             stop_if(self.cancel)

@@ -64,7 +64,7 @@ class TreePlaces(Struct, frozen=True, eq=False):
     parent: Sequence[int]
     end: Sequence[int]
 
-    def enclosing_group(self, rows: Sequence[int], all_rows: Sequence[int]) -> int | None:
+    def find_enclosing_group(self, rows: Sequence[int], all_rows: Sequence[int]) -> int | None:
         """Finds the group that contains all of `rows` and no other row of `all_rows`.
 
         Args:
@@ -109,7 +109,7 @@ def graph_links(
             paired_rows.append(
                 site_rows[0]
                 if len(nodes) == len(site_rows) == 1
-                else places[side].enclosing_group(site_rows, all_rows[side])
+                else places[side].find_enclosing_group(site_rows, all_rows[side])
             )
         if links.add_pair(paired_rows[0], paired_rows[1], pair.row.status, pair.row.what):
             links.sites.add(paired_rows[0])

@@ -154,8 +154,8 @@ class _Matcher:
             check_numbered: Whether a name that an exporter numbered counts only if the neighbors agree.
         """
         before, after = self.sides
-        names_before = _unique(before.nodes, self.unmatched(0), name_of)
-        names_after = _unique(after.nodes, self.unmatched(1), name_of)
+        names_before = _index_unique_names(before.nodes, self.unmatched(0), name_of)
+        names_after = _index_unique_names(after.nodes, self.unmatched(1), name_of)
         for name, a in names_before.items():
             b = names_after.get(name)
             if b is None:
@@ -437,7 +437,7 @@ class _Matcher:
                 self.matching.add(members[0], members_after[0])
 
 
-def _unique(
+def _index_unique_names(
     nodes: Sequence[Node], candidates: Iterable[int], name_of: Callable[[Node], str]
 ) -> dict[str, int]:
     """Returns the index of the node for each name that exactly one node of `candidates` has."""

@@ -141,15 +141,15 @@ def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodeP
             models[side] if side_folds is None else side_folds.model
             for side, side_folds in enumerate(foldings)
         ]
-        folded_pairing = _with_folds(_pair(reduced[0], reduced[1], tell, cancel), foldings, models)
-        rejected = [_unmatched_folds(folded_pairing, side) for side in (0, 1)]
+        folded_pairing = _add_folds(_pair(reduced[0], reduced[1], tell, cancel), foldings, models)
+        rejected = [_find_unmatched_folds(folded_pairing, side) for side in (0, 1)]
         if not any(rejected):
             return folded_pairing
         candidates = [places - excluded for places, excluded in zip(candidates, rejected, strict=True)]
     return pairing
 
 
-def _with_folds(
+def _add_folds(
     pairing: NodePairing, foldings: Sequence[FoldedAway | None], models: tuple[Model, Model]
 ) -> NodePairing:
     """Adds the foldings of both graphs to the pairing of the folded graphs."""
@@ -164,7 +164,7 @@ def _with_folds(
     return replace(pairing, folds=(first, second))
 
 
-def _unmatched_folds(pairing: NodePairing, side: int) -> set[int]:
+def _find_unmatched_folds(pairing: NodePairing, side: int) -> set[int]:
     """Returns the indices of nodes that were folded in one graph but not by the tool of the other graph."""
     folds = pairing.folds[side]
     if folds is None:

@@ -23,7 +23,7 @@ from explorer.engine.graph.output_channels import channels_per_scale
 from explorer.engine.graph.tile_metadata import DOMAIN as TILES
 from explorer.engine.values.agreement import Agreement
 from explorer.engine.values.numbers import Numbers
-from explorer.engine.values.slices.packed_weights import opened_weights
+from explorer.engine.values.slices.packed_weights import build_unpackers
 
 QUANTIZERS = frozenset({"qonnx.custom_op.general", MX_DOMAIN})
 """Domains of functions that round a value to a number format."""
@@ -130,7 +130,7 @@ def fold_rounding(first: DefUse, second: DefUse) -> RoundedSide | None:
         side.input_names[i] = tuple(
             input_names[index] for index in _INPUT_POSITIONS[side.nodes[i].op] if index < len(input_names)
         )
-    side.nodes = [_to_float_node(node) for node in side.nodes]
+    side.nodes = [_convert_to_float_node(node) for node in side.nodes]
     for i, input_names in enumerate(side.input_names):
         for slot, name in enumerate(input_names):
             rounding = rounded.get(name)
@@ -202,7 +202,7 @@ def _find_integer_layers(side: DefUse) -> dict[int, RoundedNode]:
     return layers
 
 
-def _to_float_node(node: Node) -> Node:
+def _convert_to_float_node(node: Node) -> Node:
     """Converts a QOperator layer to its float operator; returns other nodes unchanged."""
     if node.op not in _INTEGER:
         return node
@@ -449,7 +449,9 @@ def _covers_integer_range(node: Node, side: DefUse, limits: tuple[float, float])
     return bool((low <= first).all() and (high >= first + 2 * half - 1).all())
 
 
-def rounded_text(node: Node, rounded_node: RoundedNode, side: DefUse, original: Mapping[int, Tensor]) -> str:
+def describe_rounding(
+    node: Node, rounded_node: RoundedNode, side: DefUse, original: Mapping[int, Tensor]
+) -> str:
     """Formats, granularity of scales and signal-to-noise ratio of a layer: 'int8, per channel, 38.2 dB'.
 
     Args:
@@ -561,7 +563,7 @@ def _compare_packed(
     The attribute transB of `node`, the float layer, tells whether the original is stored as (N, K).
     """
     name = packed.inputs[1]
-    unpack = opened_weights([packed], side.stored).get(name)
+    unpack = build_unpackers([packed], side.stored).get(name)
     if original is None or unpack is None:
         return
     codes = side.stored[name]

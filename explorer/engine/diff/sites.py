@@ -204,7 +204,7 @@ def _side_text(side: DefUse, site: str, members: Sequence[int]) -> tuple[str, st
     products = (
         sum(op_counts[op] for op in operators)
         if is_exact and operators
-        else _planned_products(side.model, site)
+        else _count_planned_products(side.model, site)
     )
     product_ops = (side.nodes[i].op for i in members if MNK_KEY in side.nodes[i].metadata)
     op = operators[0] if operators else next(product_ops, first.op)
@@ -215,7 +215,7 @@ def _side_text(side: DefUse, site: str, members: Sequence[int]) -> tuple[str, st
     return f"{products:,} product{'' if products == 1 else 's'}{loops}", op, op_counts
 
 
-def _planned_products(model: Model, site: str) -> int | None:
+def _count_planned_products(model: Model, site: str) -> int | None:
     """Returns the number of products of a site or of an operator's parts, or None if it is unknown.
 
     The number comes from the tiling plans in the model's metadata.
@@ -231,7 +231,7 @@ def _planned_products(model: Model, site: str) -> int | None:
     return sum(counts) if counts else None
 
 
-def nested_sites(model: Model) -> set[tuple[str, ...]]:
+def find_nested_sites(model: Model) -> set[tuple[str, ...]]:
     """Returns the paths of tiled sites in subgraphs and functions, and of all bodies that contain them.
 
     The paths come from the tiling plans in the model's metadata.

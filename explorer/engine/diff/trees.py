@@ -209,7 +209,7 @@ class _Merge:
         names = {after.sides[row].name: row for row in open_after}
         for row in open_before:
             counterpart = names.get(before.sides[row].name)
-            if counterpart is not None and self._may_pair(row, counterpart):
+            if counterpart is not None and self._can_pair(row, counterpart):
                 self.join(row, counterpart)
         unpaired_before = [row for row in open_before if row not in self.partner and self._is_silent(row, 0)]
         unpaired_after = [
@@ -233,7 +233,7 @@ class _Merge:
         """Whether a row is a layer (not a group) that the diff does not cover."""
         return row not in self.links.covered[side] and not (self.after if side else self.before).group[row]
 
-    def _may_pair(self, a: int, b: int) -> bool:
+    def _can_pair(self, a: int, b: int) -> bool:
         """Whether an equal name is sufficient to pair two rows. It is not for layers that the diff covers."""
         if self.before.group[a] or self.after.group[b]:
             return True

@@ -9,13 +9,13 @@ from typing import Any
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.edit.names import Aliases, FoundNode, find_node
 from explorer.engine.edit.schemas import signature
-from explorer.engine.edit.scopes import replace_body, with_nodes
+from explorer.engine.edit.scopes import replace_body, replace_nodes
 from explorer.engine.graph.model import Model, Node, dtype_code
 from explorer.facts.split.edit import EditStep
 
 FLAG = "--set"
 
-_MOST = (1 << 63) - 1
+_MAX_INTEGER = (1 << 63) - 1
 _LARGEST_FLOAT = 3.4028234663852886e38
 
 
@@ -42,12 +42,12 @@ def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model
         attributes = {**node.attributes, name: new_value}
     body = target.scope.body
     nodes = [*body.nodes]
-    nodes[target.index] = node.with_attributes(attributes)
+    nodes[target.index] = node.replace_attributes(attributes)
     old_text = "not given" if old_value is None else _text(old_value)
     description = (
         f"{name} of {target.text}: {old_text} -> {'not given' if new_value is None else _text(new_value)}"
     )
-    return replace_body(model, target.scope, with_nodes(body, nodes)), description
+    return replace_body(model, target.scope, replace_nodes(body, nodes)), description
 
 
 def _declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str, bool]:
@@ -83,7 +83,7 @@ def _kind_of(value: Any) -> str:
 
 def _int(text: str) -> int:
     value = int(text)
-    if not -_MOST - 1 <= value <= _MOST:
+    if not -_MAX_INTEGER - 1 <= value <= _MAX_INTEGER:
         raise ValueError
     return value
 

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.edit.names import Aliases, FoundNode, find_node
-from explorer.engine.edit.rename import renamed
-from explorer.engine.edit.scopes import Body, GraphScope, replace_body, results, with_nodes
-from explorer.engine.graph.interpreter import reads
+from explorer.engine.edit.rename import rename_values
+from explorer.engine.edit.scopes import Body, GraphScope, replace_body, replace_nodes, results
+from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Graph, Model, Node
 from explorer.engine.shapes import Inference, InputShapes
 from explorer.engine.shapes.subgraphs import places as views
@@ -55,9 +55,9 @@ def delete(
     scope, node = target.scope, target.node
     body = scope.body
     remaining = [*body.nodes[: target.index], *body.nodes[target.index + 1 :]]
-    read_names = {name for node in remaining for name in reads(node)} | set(results(body))
+    read_names = {name for node in remaining for name in list_reads(node)} | set(results(body))
     used_outputs = [name for name in node.outputs if name and name in read_names]
-    edited = _without_unused(body, remaining, node)
+    edited = _drop_unused(body, remaining, node)
     if not used_outputs:
         return replace_body(model, scope, edited), f"{node.op} {target.text}: nothing read it"
     replacement = _replacement_input(model, target, used_outputs, sizes, input_shapes)
@@ -85,11 +85,11 @@ def _replacement_input(
     inputs = [name for name in dict.fromkeys(node.inputs) if name]
     if node.op in _PASSING and not node.domain and used_outputs[0] == node.outputs[0] and inputs:
         return inputs[0]
-    types = _visible_types(model, target.scope, sizes, input_shapes)
+    types = _collect_visible_types(model, target.scope, sizes, input_shapes)
     output_type = types.get(used_outputs[0])
     candidates = [name for name in inputs if _is_same_type(types.get(name), output_type)]
     if len(candidates) > 1:
-        live = _live_values(target.scope.body)
+        live = _find_live_values(target.scope.body)
         candidates = [name for name in candidates if name in live] or candidates
     if len(candidates) == 1:
         return candidates[0]
@@ -117,7 +117,7 @@ def type_text(info: TensorInfo | None) -> str:
     return f"{info.dtype} {'x'.join('?' if d is None else str(d) for d in info.shape) or 'scalar'}"
 
 
-def _visible_types(
+def _collect_visible_types(
     model: Model, scope: GraphScope, sizes: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> Mapping[str, TensorInfo]:
     """Types of the values visible in a scope, valid for every run of the scope."""
@@ -130,11 +130,11 @@ def _visible_types(
     return {}
 
 
-def _live_values(body: Body) -> set[str]:
+def _find_live_values(body: Body) -> set[str]:
     """The values of a body that depend on its inputs."""
     live = {value.name for value in body.feeds} if isinstance(body, Graph) else set(body.inputs)
     for node in body.nodes:
-        if not live.isdisjoint(reads(node)):
+        if not live.isdisjoint(list_reads(node)):
             live.update(name for name in node.outputs if name)
     return live
 
@@ -145,7 +145,7 @@ def _rewire(body: Body, target: FoundNode, output: str, replacement: str) -> Bod
     If `output` is an output of the body, it keeps its name, and `replacement` is renamed instead.
     """
     if output not in results(body):
-        return renamed(body, {output: replacement}, FLAG)
+        return rename_values(body, {output: replacement}, FLAG)
     if replacement in results(body) or all(replacement not in node.outputs for node in body.nodes):
         raise Misuse(
             f"{target.node.op} {target.text} cannot be deleted: it makes the output '{output}' of"
@@ -154,17 +154,17 @@ def _rewire(body: Body, target: FoundNode, output: str, replacement: str) -> Bod
         )
     if isinstance(body, Graph):
         body = replace(body, values=tuple([value for value in body.values if value.name != replacement]))
-    return renamed(body, {replacement: output}, FLAG)
+    return rename_values(body, {replacement: output}, FLAG)
 
 
-def _without_unused(body: Body, nodes: Sequence[Node], deleted: Node) -> Body:
+def _drop_unused(body: Body, nodes: Sequence[Node], deleted: Node) -> Body:
     """A body with these nodes, without the stored tensors that only the deleted node read."""
-    edited = with_nodes(body, nodes)
+    edited = replace_nodes(body, nodes)
     if not isinstance(edited, Graph):
         return edited
-    read_names = {name for node in nodes for name in reads(node)} | set(results(edited))
+    read_names = {name for node in nodes for name in list_reads(node)} | set(results(edited))
     read_names |= {value.name for value in edited.inputs}
-    unused = {name for name in reads(deleted) if name in edited.initializers and name not in read_names}
+    unused = {name for name in list_reads(deleted) if name in edited.initializers and name not in read_names}
     initializers = {name: tensor for name, tensor in edited.initializers.items() if name not in unused}
     removed = unused | set(deleted.outputs)
     values = tuple([value for value in edited.values if value.name not in removed])

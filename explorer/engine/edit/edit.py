@@ -71,7 +71,7 @@ def edit(
         edited, description = set_attribute(model, step, aliases)
     else:
         edited, description = replace_operator(model, step, aliases)
-    return _with_true_types(model, _check_names(edited), description)
+    return _correct_types(model, _check_names(edited), description)
 
 
 def _check_names(model: Model) -> Model:
@@ -82,9 +82,9 @@ def _check_names(model: Model) -> Model:
         raise Misuse(f"that makes no model: {error.what}", where=model.path) from None
 
 
-def _with_true_types(original_model: Model, edited_model: Model, description: str) -> EditedModel:
+def _correct_types(original_model: Model, edited_model: Model, description: str) -> EditedModel:
     """The edited model with corrected declarations."""
-    bare = _without_declarations(edited_model)
+    bare = _drop_declarations(edited_model)
     inference, original = Inference(bare), infer(original_model)
     shapes = inference.main
     if broken := [node for node in shapes.impossible if node not in original.impossible]:
@@ -124,7 +124,7 @@ def _correct_bodies(model: Model, bare: Model, inference: Inference) -> Model:
     return model
 
 
-def _without_declarations(model: Model) -> Model:
+def _drop_declarations(model: Model) -> Model:
     """The model without the declared types of its results, so that they are inferred."""
     outputs = tuple([Value(value.name, None, None, value.record) for value in model.graph.outputs])
     return replace(model, graph=replace(model.graph, values=(), outputs=outputs))

@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.edit.scopes import GraphScope, defined_values, scopes
+from explorer.engine.edit.scopes import GraphScope, collect_defined_values, scopes
 from explorer.engine.graph.model import Model, Node
 
 Aliases = Callable[[], Mapping[str, str]]
@@ -55,14 +55,14 @@ class FoundValue(Struct, frozen=True):
 _Found = TypeVar("_Found", FoundNode, FoundValue)
 
 
-def own_nodes(model: Model, name: str) -> list[FoundNode]:
+def find_own_nodes(model: Model, name: str) -> list[FoundNode]:
     """The nodes whose own name matches."""
     return _matches(model, name, lambda scope, text: _nodes(scope, lambda node: node.name == text))
 
 
 def nodes_named(model: Model, name: str) -> list[FoundNode]:
     """The nodes that match a name: by their own name, else by a value that they produce."""
-    return own_nodes(model, name) or _matches(
+    return find_own_nodes(model, name) or _matches(
         model, name, lambda scope, text: _nodes(scope, lambda node: text in node.outputs)
     )
 
@@ -72,7 +72,7 @@ def values_named(model: Model, name: str) -> list[FoundValue]:
     return _matches(
         model,
         name,
-        lambda scope, text: [FoundValue(scope, text)] if text in defined_values(scope.body) else [],
+        lambda scope, text: [FoundValue(scope, text)] if text in collect_defined_values(scope.body) else [],
     )
 
 
@@ -93,10 +93,10 @@ def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode
     if not matches:
         labels = [node.label for scope in scopes(model) for node in scope.body.nodes]
         raise NoSuchNode(f"no node is called '{name}'", where=flag, hint=nearest(name, labels))
-    return single_match(matches, name, flag)
+    return take_single_match(matches, name, flag)
 
 
-def single_match(matches: Sequence[_Found], name: str, flag: str) -> _Found:
+def take_single_match(matches: Sequence[_Found], name: str, flag: str) -> _Found:
     """The only match.
 
     Raises:

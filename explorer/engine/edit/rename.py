@@ -19,14 +19,30 @@ from explorer.engine.edit.names import (
     FoundValue,
     NoSuchNode,
     find_node,
-    own_nodes,
-    single_match,
+    find_own_nodes,
+    take_single_match,
     values_named,
 )
-from explorer.engine.edit.scopes import Body, GraphScope, defined_values, replace_body, scopes, with_nodes
+from explorer.engine.edit.scopes import (
+    Body,
+    GraphScope,
+    collect_defined_values,
+    replace_body,
+    replace_nodes,
+    scopes,
+)
 from explorer.engine.formats.onnx.protobuf_wire import fields, length_delimited
 from explorer.engine.graph.interpreter import free_names
-from explorer.engine.graph.model import FileSpan, Function, Graph, Inline, Model, Node, subgraphs, with_bodies
+from explorer.engine.graph.model import (
+    FileSpan,
+    Function,
+    Graph,
+    Inline,
+    Model,
+    Node,
+    replace_bodies,
+    subgraphs,
+)
 from explorer.facts.split.edit import EditStep
 
 FLAG = "--rename"
@@ -63,11 +79,11 @@ def rename_weights(model: Model, step: EditStep) -> tuple[Model, str]:
         raise Misuse("the model stores no tensors", where=flag)
     names = {weight: pattern % number for number, weight in enumerate(weights)}
     taken = set(names.values()).intersection(
-        name for scope in scopes(model) for name in defined_values(scope.body) if name not in names
+        name for scope in scopes(model) for name in collect_defined_values(scope.body) if name not in names
     )
     if taken:
         raise Misuse(f"a value is called '{min(taken)}' already", where=flag, hint="write another pattern")
-    graph = renamed(model.graph, names, flag)
+    graph = rename_values(model.graph, names, flag)
     first = names[weights[0]]
     return replace(
         model, graph=graph
@@ -75,29 +91,29 @@ def rename_weights(model: Model, step: EditStep) -> tuple[Model, str]:
 
 
 def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:
-    nodes, values = own_nodes(model, name), values_named(model, name)
+    nodes, values = find_own_nodes(model, name), values_named(model, name)
     if nodes and values:
         raise Misuse(
             f"'{name}' is a node and a value", where=FLAG, hint=f"write 'node:{name}' or 'value:{name}'"
         )
     if values:
-        return single_match(values, values[0].made, FLAG)
+        return take_single_match(values, values[0].made, FLAG)
     if nodes:
-        return single_match(nodes, name, FLAG)
+        return take_single_match(nodes, name, FLAG)
     if name.startswith("value:"):
         value_name = name.removeprefix("value:")
         if values := values_named(model, value_name):
-            return single_match(values, values[0].made, FLAG)
-        raise Misuse(f"no value is called '{value_name}'", where=FLAG, hint=_nearest_names(model, value_name))
+            return take_single_match(values, values[0].made, FLAG)
+        raise Misuse(f"no value is called '{value_name}'", where=FLAG, hint=_suggest_names(model, value_name))
     try:
         return find_node(model, name.removeprefix("node:"), FLAG, aliases)
     except NoSuchNode as error:
         message = f"no node or value is called '{name}'"
-        raise Misuse(message, where=FLAG, hint=error.hint or _nearest_names(model, name)) from None
+        raise Misuse(message, where=FLAG, hint=error.hint or _suggest_names(model, name)) from None
 
 
-def _nearest_names(model: Model, name: str) -> str:
-    return nearest(name, {value for scope in scopes(model) for value in defined_values(scope.body)})
+def _suggest_names(model: Model, name: str) -> str:
+    return nearest(name, {value for scope in scopes(model) for value in collect_defined_values(scope.body)})
 
 
 def _rename_node(model: Model, target: FoundNode, to: str) -> tuple[Model, str]:
@@ -107,9 +123,9 @@ def _rename_node(model: Model, target: FoundNode, to: str) -> tuple[Model, str]:
     if any(node.name == to for node in body.nodes):
         raise Misuse(f"a node is called '{to}' already", where=FLAG, hint="give another name")
     nodes = [*body.nodes]
-    nodes[target.index] = node.with_values(node.inputs, node.outputs, to)
+    nodes[target.index] = node.replace_values(node.inputs, node.outputs, to)
     description = f"node {target.text} is '{to}'"
-    return replace_body(model, target.scope, with_nodes(body, nodes)), description
+    return replace_body(model, target.scope, replace_nodes(body, nodes)), description
 
 
 def _rename_value(model: Model, target: FoundValue, to: str) -> tuple[Model, str]:
@@ -118,14 +134,14 @@ def _rename_value(model: Model, target: FoundValue, to: str) -> tuple[Model, str
         raise Misuse(f"the value '{name}' is called that already", where=FLAG)
     _check_free(model, scope, to)
     kind = _kind(scope.body, name)
-    body = renamed(scope.body, {name: to}, FLAG)
+    body = rename_values(scope.body, {name: to}, FLAG)
     return replace_body(model, scope, body), f"{kind} '{name}'{scope.text} is '{to}'"
 
 
 def _check_free(model: Model, scope: GraphScope, to: str) -> None:
     """Rejects a name that is used in the same graph or function; a body could confuse the values."""
     for other_scope in scopes(model):
-        if other_scope.root == scope.root and to in defined_values(other_scope.body):
+        if other_scope.root == scope.root and to in collect_defined_values(other_scope.body):
             raise Misuse(
                 f"a value is called '{to}' already{other_scope.text}", where=FLAG, hint="give another name"
             )
@@ -144,7 +160,7 @@ def _kind(body: Body, name: str) -> str:
     return next((kind for kind, names in names_by_kind if name in names), "value")
 
 
-def renamed(body: Body, names: Mapping[str, str], flag: str) -> Body:
+def rename_values(body: Body, names: Mapping[str, str], flag: str) -> Body:
     """Renames values wherever a body reads, produces or declares them.
 
     Args:
@@ -158,7 +174,7 @@ def renamed(body: Body, names: Mapping[str, str], flag: str) -> Body:
     """
     nodes = [_rename_in_node(node, names, flag) for node in body.nodes]
     if isinstance(body, Function):
-        inputs, outputs = (_renamed_names(group, names) for group in (body.inputs, body.outputs))
+        inputs, outputs = (_rename_names(group, names) for group in (body.inputs, body.outputs))
         return replace(body, nodes=tuple(nodes), inputs=inputs, outputs=outputs, record=None)
     _check_extra(body, names, flag)
     initializers = {
@@ -171,26 +187,26 @@ def renamed(body: Body, names: Mapping[str, str], flag: str) -> Body:
     return replace(body, nodes=tuple(nodes), initializers=initializers, **groups)
 
 
-def _renamed_names(group: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
+def _rename_names(group: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
     return tuple([names.get(name, name) for name in group])
 
 
 def _rename_in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
     changed: dict[str, Body] = {}
     for name, inner in subgraphs(node):
-        defined_names = defined_values(inner)
+        defined_names = collect_defined_values(inner)
         outer_names = set(free_names(inner))
         free = {old: new for old, new in names.items() if old in outer_names}
         if not defined_names.isdisjoint(free.values()):
             raise Misuse(f"'{node.label}' has a value of that name inside", where=flag)
         if free:
-            changed[name] = renamed(inner, free, flag)
-    inputs, outputs = _renamed_names(node.inputs, names), _renamed_names(node.outputs, names)
+            changed[name] = rename_values(inner, free, flag)
+    inputs, outputs = _rename_names(node.inputs, names), _rename_names(node.outputs, names)
     if changed:
-        node = with_bodies(node, changed)
+        node = replace_bodies(node, changed)
     if (inputs, outputs) == (node.inputs, node.outputs):
         return node
-    return node.with_values(inputs, outputs)
+    return node.replace_values(inputs, outputs)
 
 
 def _encode_name(named: Any, names: Mapping[str, str], number: int) -> Any:
@@ -198,11 +214,11 @@ def _encode_name(named: Any, names: Mapping[str, str], number: int) -> Any:
     to = names.get(named.name)
     if to is None:
         return named
-    record = None if named.record is None else Inline(with_field(named.record, number, to))
+    record = None if named.record is None else Inline(set_field(named.record, number, to))
     return replace(named, name=to, record=record)
 
 
-def with_field(record: FileSpan | Inline, number: int, text: str) -> bytes:
+def set_field(record: FileSpan | Inline, number: int, text: str) -> bytes:
     """An encoded message with a new text in field `number`."""
     encoded = bytes(record.view())
     fields_left = [

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.edit.names import Aliases, FoundNode, NoSuchNode, find_node, nodes_named
-from explorer.engine.edit.schemas import Signature, required_signature, with_domain
-from explorer.engine.edit.scopes import GraphScope, replace_body, scopes, with_nodes
+from explorer.engine.edit.schemas import Signature, add_domain, find_required_signature
+from explorer.engine.edit.scopes import GraphScope, replace_body, replace_nodes, scopes
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import places as views
@@ -35,7 +35,7 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
     domain, _, op = step.to.rpartition("::")
     domain = "" if domain == "ai.onnx" else domain
     if (domain, op) == (targets[0].node.domain, targets[0].node.op):
-        raise Misuse(f"'{step.name}' is {_with_article(op)} already", where=FLAG)
+        raise Misuse(f"'{step.name}' is {_add_article(op)} already", where=FLAG)
     model = _import_domain(model, {target.scope.root for target in targets}, domain, op)
     lost_attributes: dict[str, None] = {}
     types = {view.path: view.shapes for view in views(model, Inference(model))}
@@ -45,14 +45,14 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
     ):
         indices = [target.index for target in targets if target.scope.path == scope.path]
         current_scope = next(candidate for candidate in scopes(model) if candidate.path == scope.path)
-        operator = required_signature(model, domain, op, current_scope.opsets, FLAG)
+        operator = find_required_signature(model, domain, op, current_scope.opsets, FLAG)
         nodes = [*current_scope.body.nodes]
         for index in indices:
             nodes[index], dropped = _replace_node(
                 nodes[index], current_scope, domain, op, operator, types.get(scope.path, {})
             )
             lost_attributes |= dict.fromkeys(dropped)
-        model = replace_body(model, current_scope, with_nodes(current_scope.body, nodes))
+        model = replace_body(model, current_scope, replace_nodes(current_scope.body, nodes))
     name = targets[0].text if len(targets) == 1 else f"{len(targets):,} nodes"
     description = f"{targets[0].node.op} -> {step.to}: {name}"
     return model, description + (f"; without {', '.join(lost_attributes)}" if lost_attributes else "")
@@ -64,9 +64,9 @@ def _import_domain(model: Model, roots: Iterable[tuple[str, str, str] | None], d
         return model
     functions = dict(model.functions)
     for root in roots:
-        if root is not None and (opsets := with_domain(functions[root].opsets, domain, op)):
+        if root is not None and (opsets := add_domain(functions[root].opsets, domain, op)):
             functions[root] = replace(functions[root], opsets=opsets, record=None)
-    return replace(model, opsets=with_domain(model.opsets, domain, op), functions=functions)
+    return replace(model, opsets=add_domain(model.opsets, domain, op), functions=functions)
 
 
 def _find_nodes(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
@@ -150,5 +150,5 @@ def _type_list(allowed: Iterable[str]) -> str:
     return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 
 
-def _with_article(op: str) -> str:
+def _add_article(op: str) -> str:
     return f"{'an' if op[:1] in 'AEIOU' else 'a'} {op}"

@@ -63,7 +63,9 @@ def signature(
     )
 
 
-def required_signature(model: Model, domain: str, op: str, opsets: Mapping[str, int], flag: str) -> Signature:
+def find_required_signature(
+    model: Model, domain: str, op: str, opsets: Mapping[str, int], flag: str
+) -> Signature:
     """Like `signature`, for an operator that must exist.
 
     Raises:
@@ -80,7 +82,7 @@ def required_signature(model: Model, domain: str, op: str, opsets: Mapping[str, 
     return operator
 
 
-def with_domain(opsets: Mapping[str, int], domain: str, op: str) -> Mapping[str, int]:
+def add_domain(opsets: Mapping[str, int], domain: str, op: str) -> Mapping[str, int]:
     """The opsets, with the runtime's domain of the operator added if they lack it."""
     versions = _versions().get((domain, op), {})
     return opsets if domain in opsets or not versions else {**opsets, domain: max(versions)}

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.formats.onnx.tensors import sparse_initializers
-from explorer.engine.graph.model import Function, Graph, Model, Node, subgraphs, with_bodies
+from explorer.engine.formats.onnx.tensors import read_sparse_initializers
+from explorer.engine.graph.model import Function, Graph, Model, Node, replace_bodies, subgraphs
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.shapes.subgraphs import body_name, call_name
 
@@ -48,21 +48,21 @@ class GraphScope(Struct, frozen=True):
 
 def scopes(model: Model) -> Iterator[GraphScope]:
     """All scopes, outer before inner, without the functions that tiling added."""
-    yield from _nested_scopes(GraphScope((), None, (), model.graph, model.opsets))
+    yield from _list_nested_scopes(GraphScope((), None, (), model.graph, model.opsets))
     for key, function in model.functions.items():
         if function.domain != DOMAIN:
             path = (call_name(model, function),)
-            yield from _nested_scopes(
+            yield from _list_nested_scopes(
                 GraphScope(path, key, (), function, {**model.opsets, **function.opsets})
             )
 
 
-def _nested_scopes(scope: GraphScope) -> Iterator[GraphScope]:
+def _list_nested_scopes(scope: GraphScope) -> Iterator[GraphScope]:
     yield scope
     for index, node in enumerate(scope.body.nodes):
         for name, body in subgraphs(node):
             path = (*scope.path, body_name(node, name))
-            yield from _nested_scopes(
+            yield from _list_nested_scopes(
                 replace(scope, path=path, node_path=(*scope.node_path, (index, name)), body=body)
             )
 
@@ -86,11 +86,11 @@ def _replace_inner(outer: Body, node_path: Sequence[tuple[int, str]], body: Body
     (index, name), *remaining = node_path
     node = outer.nodes[index]
     inner = dict(subgraphs(node))[name]
-    changed = with_bodies(node, {name: _replace_inner(inner, remaining, body)})
+    changed = replace_bodies(node, {name: _replace_inner(inner, remaining, body)})
     return replace(outer, nodes=(*outer.nodes[:index], changed, *outer.nodes[index + 1 :]))
 
 
-def with_nodes(body: Body, nodes: Sequence[Node]) -> Body:
+def replace_nodes(body: Body, nodes: Sequence[Node]) -> Body:
     """A body with these nodes instead."""
     return replace(body, nodes=tuple(nodes))
 
@@ -99,7 +99,7 @@ def sources(body: Body) -> set[str]:
     """The values that exist before the first node of a body runs."""
     if isinstance(body, Function):
         return set(body.inputs)
-    sparse = sparse_initializers(body) if body.extra else ()
+    sparse = read_sparse_initializers(body) if body.extra else ()
     return {value.name for value in body.inputs} | set(body.initializers) | set(sparse)
 
 
@@ -108,6 +108,6 @@ def results(body: Body) -> list[str]:
     return list(body.outputs) if isinstance(body, Function) else [value.name for value in body.outputs]
 
 
-def defined_values(body: Body) -> set[str]:
+def collect_defined_values(body: Body) -> set[str]:
     """All values that a body produces or receives, without those of inner bodies."""
     return sources(body) | {name for node in body.nodes for name in node.outputs if name}

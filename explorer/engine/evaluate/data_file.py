@@ -202,7 +202,7 @@ def read_to_hold(path: str, *, labels: str = "", inputs: Sequence[str] = ()) -> 
     """
     file = read(path, labels=labels, inputs=[name for name in inputs if "=" not in name])
     sizes = (file.count * math.prod(part.shape) * part.dtype.itemsize for part in file.parts.values())
-    size, limit = sum(sizes), memory_limit.in_force() or memory_limit.machine()
+    size, limit = sum(sizes), memory_limit.read_limit() or memory_limit.machine()
     if limit is not None and size > limit:
         message = f"its samples take {bytes_text(size)} in memory, of {bytes_text(limit)} that there are"
         raise Misuse(message, where=path, hint="train on a part of them")

@@ -17,10 +17,10 @@ from msgspec import Struct, field
 from explorer.base.errors import Misuse
 from explorer.base.units import shape_text
 from explorer.engine.runtime.input_files import Array
-from explorer.engine.values.agreement import places, unordered
+from explorer.engine.values.agreement import find_unordered, places
 from explorer.facts.evaluate.evaluation import ClassScore, Confusion, Task
 
-_MOST = 100
+_MAX_CONFUSIONS = 100
 """Maximum number of confusions that are listed."""
 _ONE = 1e-3
 """Tolerance of a sum of probabilities around 1, also for half precision."""
@@ -31,11 +31,11 @@ def task_of(labels: Array, output: Array) -> Task:
     if not bool((labels == np.floor(labels)).all()) or math.prod(output.shape[1:]) == 1:
         return "regression"
     if math.prod(labels.shape[1:]) == math.prod(output.shape[1:]):
-        return "classification" if _one_hot(labels) else "regression"
+        return "classification" if _is_one_hot(labels) else "regression"
     return "classification"
 
 
-def _one_hot(labels: Array) -> bool:
+def _is_one_hot(labels: Array) -> bool:
     if labels.ndim < 2 or labels.shape[-1] < 2:
         return False
     return bool(((labels == 0) | (labels == 1)).all() and (labels.sum(axis=-1) == 1).all())
@@ -91,7 +91,7 @@ class ClassMetrics(Struct):
         Raises:
             Misuse: A label is not a class, or the shapes do not match.
         """
-        if labels.shape == output.shape and _one_hot(labels):
+        if labels.shape == output.shape and _is_one_hot(labels):
             labels = labels.argmax(axis=-1)
         elif labels.shape == (len(output), 1) and output.ndim == 2:
             labels = labels[:, 0]
@@ -119,7 +119,7 @@ class ClassMetrics(Struct):
         self.undefined += int(np.count_nonzero(is_undefined))
         self.seen.update(truth.tolist())
         self.correct.update(truth[rank == 0].tolist())
-        is_missed = (rank != 0) & ~unordered(scores)
+        is_missed = (rank != 0) & ~find_unordered(scores)
         self.pairs.update(
             zip(truth[is_missed].tolist(), scores[is_missed].argmax(axis=1).tolist(), strict=True)
         )
@@ -154,7 +154,9 @@ class ClassMetrics(Struct):
 
 def _frequent(pairs: Counter[tuple[int, int]]) -> list[tuple[tuple[int, int], int]]:
     """The most frequent pairs; equal counts are ordered by label, so that the batch order has no effect."""
-    return sorted(pairs.items(), key=lambda pair_and_count: (-pair_and_count[1], pair_and_count[0]))[:_MOST]
+    return sorted(pairs.items(), key=lambda pair_and_count: (-pair_and_count[1], pair_and_count[0]))[
+        :_MAX_CONFUSIONS
+    ]
 
 
 class NumberMetrics(Struct):

@@ -36,7 +36,7 @@ def fuse(work: FoldingGraph) -> None:
         producer = None if maker_index is None else work.nodes[maker_index]
         if maker_index is None or producer is None or producer.domain or producer.op not in FUSED:
             continue
-        if len(work.readers_of(node.inputs[0])) > 1 or work.why_visible(node.inputs[0]):
+        if len(work.readers_of(node.inputs[0])) > 1 or work.explain_visible(node.inputs[0]):
             continue
         parameters = _parameters(work, node)
         if parameters is None:

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from explorer.engine.fold.rewriting import FoldingGraph
-from explorer.engine.fold.tensors import FLOATS, Array, rounded, scaled, slabs, stay_finite
+from explorer.engine.fold.tensors import FLOATS, Array, build_rounded, multiply_tensor, slabs, stay_finite
 from explorer.engine.graph.model import Node, Tensor
 
 _OPERATORS = ("Conv", "ConvTranspose", "Gemm")
@@ -77,7 +77,7 @@ def _inference_affine(work: FoldingGraph, node: Node) -> Affine:
         raise NotFoldable("it normalizes each element: spatial = 0")
     parameters: list[Array] = []
     for name, role in zip(node.inputs[1:5], ("scale", "bias", "mean", "variance"), strict=True):
-        parameters.append(_stored_parameter(work, name, f"its {role}").array().astype(np.float64))
+        parameters.append(_find_stored_parameter(work, name, f"its {role}").array().astype(np.float64))
     gamma, beta, mean, variance = parameters
     epsilon = float(np.float32(get_attribute("epsilon", 1e-5)))  # an attribute is stored in float32
     with np.errstate(all="ignore"):
@@ -108,7 +108,7 @@ def _fold_into_producer(work: FoldingGraph, index: int, node: Node, affine: Affi
 
 
 def _check_single_reader(work: FoldingGraph, producer: Node, output: str) -> None:
-    if reason := work.why_visible(output):
+    if reason := work.explain_visible(output):
         raise NotFoldable(f"what {producer.op} '{producer.label}' makes {reason}")
     if len(work.readers_of(output)) > 1:
         raise NotFoldable(f"{producer.op} '{producer.label}' before it has other readers")
@@ -128,7 +128,9 @@ def _fold_into_rows(
     )
     weight = _weight(work, product)
     bias_values: Array = (
-        _stored_parameter(work, bias, "what is added").array().astype(np.float64) if bias else np.zeros(())
+        _find_stored_parameter(work, bias, "what is added").array().astype(np.float64)
+        if bias
+        else np.zeros(())
     )
     if (
         len(weight.shape) != 2
@@ -144,8 +146,8 @@ def _fold_into_rows(
     )
     _check_finite(work, product, new)
     work.remove(index, (product_index,), () if product is producer else (maker_index,))
-    weight_name = work.keep(scaled(weight, new.factors), product_index, product.inputs[1])
-    bias_tensor = rounded("", new.bias, weight.dtype)
+    weight_name = work.keep(multiply_tensor(weight, new.factors), product_index, product.inputs[1])
+    bias_tensor = build_rounded("", new.bias, weight.dtype)
     bias_name = f"{product.inputs[1].removesuffix('.weight')}.bias"
     if product is producer:
         inputs = [
@@ -158,11 +160,12 @@ def _fold_into_rows(
         )
         return
     work.replace_node(
-        product_index, product.with_values([product.inputs[0], weight_name], product.outputs, product.label)
+        product_index,
+        product.replace_values([product.inputs[0], weight_name], product.outputs, product.label),
     )
     new_bias_name = work.keep(bias_tensor, maker_index, bias, bias_name, new.size)
     inputs = [new_bias_name if name == bias else name for name in producer.inputs]
-    work.replace_node(maker_index, producer.with_values(inputs, node.outputs[:1], producer.label))
+    work.replace_node(maker_index, producer.replace_values(inputs, node.outputs[:1], producer.label))
 
 
 def _biased_product(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
@@ -182,7 +185,7 @@ def _fold_into_readers(work: FoldingGraph, index: int, node: Node, affine: Affin
     output = node.outputs[0]
     reader_indices = work.readers_of(output)
     readers = [reader for place in reader_indices if (reader := work.nodes[place]) is not None]
-    if reason := work.why_visible(output):
+    if reason := work.explain_visible(output):
         raise NotFoldable(f"what it makes {reason}")
     if not readers:
         raise NotFoldable("no layer reads it")
@@ -202,7 +205,7 @@ def _fold_into_readers(work: FoldingGraph, index: int, node: Node, affine: Affin
 def _weight(work: FoldingGraph, node: Node) -> Tensor:
     if work.uses_call_attribute(node):
         raise NotFoldable(f"the function's caller gives an attribute of {node.op} '{node.label}'")
-    tensor = _stored_parameter(work, node.inputs[1], f"the weight of {node.op}")
+    tensor = _find_stored_parameter(work, node.inputs[1], f"the weight of {node.op}")
     if len(tensor.shape) < 2 or not tensor.elements:
         raise NotFoldable(f"the weight of {node.op} is empty")
     return tensor
@@ -211,15 +214,15 @@ def _weight(work: FoldingGraph, node: Node) -> Tensor:
 def _bias(work: FoldingGraph, node: Node) -> Array:
     """The bias of a product in float64; zero if it has none."""
     name = node.inputs[2] if len(node.inputs) > 2 else ""
-    tensor = _stored_parameter(work, name, f"the bias of {node.op}") if name else None
+    tensor = _find_stored_parameter(work, name, f"the bias of {node.op}") if name else None
     return np.zeros(()) if tensor is None else tensor.array().astype(np.float64)
 
 
-def _stored_parameter(work: FoldingGraph, name: str, role: str) -> Tensor:
+def _find_stored_parameter(work: FoldingGraph, name: str, role: str) -> Tensor:
     """A stored parameter that no caller can replace, of a type that float64 rounds to in one step."""
     tensor = work.constant(name)
     if tensor is None:
-        raise NotFoldable(work.why_not_constant(name, role))
+        raise NotFoldable(work.explain_not_constant(name, role))
     if tensor.dtype not in FLOATS:
         raise NotFoldable(f"{role} is {tensor.dtype}")
     if tensor.payload is None:
@@ -230,7 +233,7 @@ def _stored_parameter(work: FoldingGraph, name: str, role: str) -> Tensor:
 def _check_finite(work: FoldingGraph, node: Node, new: NewParameters) -> None:
     """Rejects new parameters that overflow in the weight's dtype."""
     weight = _weight(work, node)
-    bias = rounded("", new.bias, weight.dtype).array()
+    bias = build_rounded("", new.bias, weight.dtype).array()
     if not stay_finite(weight, new.factors) or not np.isfinite(bias).all():
         raise NotFoldable(f"a weight of {node.op} '{node.label}' would be no number in {weight.dtype}")
 
@@ -242,11 +245,11 @@ def _replace_product(work: FoldingGraph, index: int, new: NewParameters, source:
     weight = _weight(work, node)
     old = node.inputs[2] if len(node.inputs) > 2 else ""
     bias_name = old or f"{node.inputs[1].removesuffix('.weight')}.bias"
-    bias = work.keep(rounded("", new.bias, weight.dtype), index, old, bias_name, new.size)
-    inputs = [source, work.keep(scaled(weight, new.factors), index, node.inputs[1]), bias]
-    node = node.with_values(inputs, [output], node.label)
+    bias = work.keep(build_rounded("", new.bias, weight.dtype), index, old, bias_name, new.size)
+    inputs = [source, work.keep(multiply_tensor(weight, new.factors), index, node.inputs[1]), bias]
+    node = node.replace_values(inputs, [output], node.label)
     if node.op == "Gemm" and "beta" in node.attributes:
-        node = node.with_attributes({k: v for k, v in node.attributes.items() if k != "beta"})
+        node = node.replace_attributes({k: v for k, v in node.attributes.items() if k != "beta"})
     work.replace_node(index, node)
 
 
@@ -270,7 +273,7 @@ def _conv_with_norm_after(node: Node, weight: Tensor, bias: Array, affine: Affin
     return _parameters_with_norm_after(_column(affine.scale, 0, len(weight.shape)), bias, affine)
 
 
-def _transposed_with_norm_after(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
+def _fold_norm_after_transposed(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
     groups, (rows, columns) = int(node.attributes.get("group", 1)), weight.shape[:2]
     _check_channels(affine, groups * columns)
     # row i of the weight belongs to one group and one of that group's output channels
@@ -331,7 +334,7 @@ def _gemm_with_norm_before(node: Node, weight: Tensor, bias: Array, affine: Affi
 
 _FOLD_NORM_AFTER = {
     "Conv": _conv_with_norm_after,
-    "ConvTranspose": _transposed_with_norm_after,
+    "ConvTranspose": _fold_norm_after_transposed,
     "Gemm": _gemm_with_norm_after,
 }
 _FOLD_NORM_BEFORE = {"Conv": _conv_with_norm_before, "Gemm": _gemm_with_norm_before}

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Function, Graph, Model, Node, Value, subgraphs, with_bodies
-from explorer.engine.graph.repeated_nodes import free_name, gathered, node_sequence, value_names
-from explorer.engine.shapes.bodies import substituted
+from explorer.engine.graph.model import Function, Graph, Model, Node, Value, replace_bodies, subgraphs
+from explorer.engine.graph.repeated_nodes import combine_nodes, free_name, node_sequence, value_names
+from explorer.engine.shapes.bodies import substitute_attributes
 
-MOST = 100_000
+MAX_NODES = 100_000
 """Maximum number of nodes after inlining; a file of a few hundred bytes can describe billions."""
 
 Key = tuple[str, str, str]
@@ -35,16 +35,16 @@ def inline_calls(model: Model, domains: Collection[str]) -> Model:
     """
     functions = {key: function for key, function in model.functions.items() if key[0] not in domains}
     calls = [node for node in node_sequence(model.graph.nodes) if node.key in functions]
-    opsets, used_names = _merged_opsets(model, functions), set(value_names(model.graph))
+    opsets, used_names = _merge_opsets(model, functions), set(value_names(model.graph))
     sizes: dict[Key, int] = {}
     if (
         not calls
         or opsets is None
-        or sum(_expanded_size(functions, node.key, sizes) for node in calls) > MOST
+        or sum(_count_expanded_nodes(functions, node.key, sizes) for node in calls) > MAX_NODES
     ):
         return model
     bodies = [body for function in functions.values() for body in _bodies(function.nodes)]
-    if any(name in used_names for body in bodies for name in _own_names(body)):
+    if any(name in used_names for body in bodies for name in _list_own_names(body)):
         return model  # names inside the body would clash
     expansion = _InlinedNodes(functions, used_names)
     for node in node_sequence(model.graph.nodes):
@@ -55,11 +55,11 @@ def inline_calls(model: Model, domains: Collection[str]) -> Model:
     functions_left = {
         key: function for key, function in model.functions.items() if has_calls_left or key not in functions
     }
-    graph = replace(model.graph, nodes=gathered(expansion.nodes))
+    graph = replace(model.graph, nodes=combine_nodes(expansion.nodes))
     return replace(model, graph=graph, opsets=opsets, functions=functions_left)
 
 
-def _merged_opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[str, int] | None:
+def _merge_opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[str, int] | None:
     """The opset versions of the model and its functions; None if two of them conflict."""
     opsets = dict(model.opsets)
     for function in functions.values():
@@ -69,13 +69,13 @@ def _merged_opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[s
     return opsets
 
 
-def _expanded_size(functions: Mapping[Key, Function], key: Key, sizes: dict[Key, int]) -> int:
-    """The number of nodes that a call expands to; more than `MOST` for a recursive function."""
+def _count_expanded_nodes(functions: Mapping[Key, Function], key: Key, sizes: dict[Key, int]) -> int:
+    """The number of nodes that a call expands to; more than `MAX_NODES` for a recursive function."""
     if key not in sizes:
-        sizes[key] = MOST + 1
+        sizes[key] = MAX_NODES + 1
         inner = (node.key for node in functions[key].nodes)
         sizes[key] = sum(
-            _expanded_size(functions, callee, sizes) if callee in functions else 1 for callee in inner
+            _count_expanded_nodes(functions, callee, sizes) if callee in functions else 1 for callee in inner
         )
     return sizes[key]
 
@@ -102,16 +102,16 @@ class _InlinedNodes:
         }
         values = {**function.defaults, **node.attributes}
         for inner in node_sequence(function.nodes):
-            called_node = substituted(inner, values)
+            called_node = substitute_attributes(inner, values)
             for output in called_node.outputs:
                 if output and output not in names:
                     names[output] = free_name(f"{node.label}/{output}", self.taken)
             name = f"{node.label}/{called_node.label}"
             inputs = [names.get(value, "") for value in called_node.inputs]
-            new = called_node.with_values(
+            new = called_node.replace_values(
                 inputs, [names.get(value, "") for value in called_node.outputs], name
             )
-            self.add(with_bodies(new, {key: _rename_outer(body, names) for key, body in subgraphs(new)}))
+            self.add(replace_bodies(new, {key: _rename_outer(body, names) for key, body in subgraphs(new)}))
         for value in passed_through:  # an input that is also an output
             if outer := outer_names.get(value):
                 self.nodes.append(Node("Identity", (names[value],), (outer,), name=f"{node.label}/{value}"))
@@ -119,20 +119,20 @@ class _InlinedNodes:
 
 def _rename_outer(body: Graph, names: Mapping[str, str]) -> Graph:
     """A body with new names for the values that it reads from enclosing graphs."""
-    own_names = {*_own_names(body)}
+    own_names = {*_list_own_names(body)}
     outer = {name: outer_name for name, outer_name in names.items() if name not in own_names}
     nodes = []
     for node in node_sequence(body.nodes):
-        new = node.with_values([outer.get(value, value) for value in node.inputs], node.outputs)
-        nodes.append(with_bodies(new, {key: _rename_outer(inner, outer) for key, inner in subgraphs(new)}))
+        new = node.replace_values([outer.get(value, value) for value in node.inputs], node.outputs)
+        nodes.append(replace_bodies(new, {key: _rename_outer(inner, outer) for key, inner in subgraphs(new)}))
     outputs = (
         Value(outer[value.name], value.dtype, value.shape) if value.name in outer else value
         for value in body.outputs
     )
-    return replace(body, nodes=gathered(nodes), outputs=tuple(outputs))
+    return replace(body, nodes=combine_nodes(nodes), outputs=tuple(outputs))
 
 
-def _own_names(body: Graph) -> Iterator[str]:
+def _list_own_names(body: Graph) -> Iterator[str]:
     """Names of the values that a body defines."""
     yield from (value.name for value in body.inputs)
     yield from body.initializers

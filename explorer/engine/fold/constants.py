@@ -90,21 +90,22 @@ def _reason_to_stay(work: FoldingGraph, node: Node) -> str:
     if node.op in _ROUNDS:
         return "it makes numbers of stored codes"
     output_names = {value.name for value in work.model.graph.outputs}
-    if reason := next((work.why_visible(name) for name in node.outputs if name in output_names), ""):
+    if reason := next((work.explain_visible(name) for name in node.outputs if name in output_names), ""):
         return f"what it makes {reason}"
     types = work.types
-    sizes = [_stored_bytes(types.get(name)) for name in node.outputs if name]
+    sizes = [_count_stored_bytes(types.get(name)) for name in node.outputs if name]
     if None in sizes:
         return "how large its result is, is not known"
     size = sum(size or 0 for size in sizes)
     tensors = ((work.constant(name), name) for name in node.inputs if name)
     input_bytes = sum(
-        _stored_bytes(types.get(name)) or 0 if tensor is None else tensor.nbytes for tensor, name in tensors
+        _count_stored_bytes(types.get(name)) or 0 if tensor is None else tensor.nbytes
+        for tensor, name in tensors
     )
     return f"its result has {bytes_text(size)}" if size > max(_SMALL, input_bytes) else ""
 
 
-def _stored_bytes(info: TensorInfo | None) -> int | None:
+def _count_stored_bytes(info: TensorInfo | None) -> int | None:
     """Bytes of a value as a stored tensor; None if unknown."""
     if info is None or info.dtype in (None, "string") or info.shape is None:
         return None

@@ -154,14 +154,14 @@ def describe_folding(kind: str, folded: Sequence[FoldedNode]) -> str:
 
 
 def _weight_bytes(model: Model) -> int:
-    return sum(tensor.nbytes for graph in _all_graphs(model) for tensor in graph.initializers.values())
+    return sum(tensor.nbytes for graph in _list_all_graphs(model) for tensor in graph.initializers.values())
 
 
 def _node_count(model: Model) -> int:
-    return sum(len(graph.nodes) for graph in _all_graphs(model))
+    return sum(len(graph.nodes) for graph in _list_all_graphs(model))
 
 
-def _all_graphs(model: Model) -> Iterator[Graph]:
+def _list_all_graphs(model: Model) -> Iterator[Graph]:
     """The main graph, the functions as graphs, and all bodies in them."""
     yield from graphs(model.graph)
     for function in model.functions.values():

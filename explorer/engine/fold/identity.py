@@ -24,21 +24,21 @@ def _reason_to_keep(work: FoldingGraph, node: Node) -> str:
     if opset < _SIMPLE and not node.attributes.get("is_test", 0):
         return "it trains: is_test is not set"
     mask = node.outputs[1] if len(node.outputs) > 1 else ""
-    if mask and (work.readers_of(mask) or work.why_visible(mask)):
+    if mask and (work.readers_of(mask) or work.explain_visible(mask)):
         return f"its mask '{mask}' is read"
     mode = node.inputs[2] if len(node.inputs) > 2 else ""
     if not mode:
         return ""
     training = work.constant(mode)
     if training is None:
-        return work.why_not_constant(mode, "training_mode")
+        return work.explain_not_constant(mode, "training_mode")
     return "it trains: training_mode = 1" if training.array().any() else ""
 
 
 def _bypass(work: FoldingGraph, index: int, node: Node) -> str:
     """Removes a node by connecting its input to its readers; returns the reason if that fails, else ''."""
     source, output = node.inputs[0], node.outputs[0]
-    reason = work.why_visible(output)
+    reason = work.explain_visible(output)
     if not reason:
         work.remove(index)
         work.redirect(output, source)

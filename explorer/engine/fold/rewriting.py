@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from explorer.engine import shapes
 from explorer.engine.fold.tensors import Array
 from explorer.engine.graph.constant_nodes import constant_of
-from explorer.engine.graph.interpreter import free_names, reads
-from explorer.engine.graph.model import AttributeRef, Graph, Model, Node, Tensor, subgraphs, with_bodies
+from explorer.engine.graph.interpreter import free_names, list_reads
+from explorer.engine.graph.model import AttributeRef, Graph, Model, Node, Tensor, replace_bodies, subgraphs
 from explorer.engine.graph.repeated_nodes import free_name, value_names
 from explorer.engine.shapes.subgraphs import body_name
 from explorer.facts import TensorInfo
@@ -110,7 +110,7 @@ class FoldingGraph:
                 if inner.folded:
                     changed[name] = inner.build_model().graph
             if node is not None and changed:
-                self.replace_node(index, with_bodies(node, changed))
+                self.replace_node(index, replace_bodies(node, changed))
 
     def uses_call_attribute(self, node: Node) -> bool:
         """Whether an attribute of a node refers to an attribute of the enclosing function's call."""
@@ -129,10 +129,10 @@ class FoldingGraph:
         tensor = None if node is None else constant_of(node)
         return None if tensor is None else replace(tensor, name=name, record=None)  # an attribute has no name
 
-    def why_not_constant(self, name: str, role: str) -> str:
+    def explain_not_constant(self, name: str, role: str) -> str:
         """The reason why a value is not constant."""
         if owner := self._owner(name):
-            return owner.why_not_constant(name, role)
+            return owner.explain_not_constant(name, role)
         if name in self.model.defaults:
             return f"{role} '{name}' is an input with a default: a caller may give another"
         maker_at = self.producers.get(name)
@@ -153,7 +153,7 @@ class FoldingGraph:
         """Indices of the nodes that read a value."""
         return sorted(self.readers.get(name, ()))
 
-    def why_visible(self, name: str) -> str:
+    def explain_visible(self, name: str) -> str:
         """The reason why a value is visible outside the graph's nodes, or ''."""
         if name in self._output_names:
             return f"is an output of the {self._kind}"
@@ -195,7 +195,7 @@ class FoldingGraph:
             node = self.nodes[index]
             assert node is not None
             inputs = [new_name if input_name == name else input_name for input_name in node.inputs]
-            self.replace_node(index, node.with_values(inputs, node.outputs))
+            self.replace_node(index, node.replace_values(inputs, node.outputs))
 
     def rename(self, name: str, new_name: str) -> None:
         """Renames a value that a node produces, and all uses of it."""
@@ -203,7 +203,7 @@ class FoldingGraph:
         node = self.nodes[index]
         assert node is not None
         outputs = [new_name if output_name == name else output_name for output_name in node.outputs]
-        self.replace_node(index, node.with_values(node.inputs, outputs, node.label))
+        self.replace_node(index, node.replace_values(node.inputs, outputs, node.label))
         self.redirect(name, new_name)
 
     def is_renamable(self, name: str) -> bool:
@@ -227,7 +227,7 @@ class FoldingGraph:
     def _store_for(self, tensor: Tensor, reader: int, old: str, base: str) -> str:
         node = self.nodes[reader]
         is_only_reader = self.readers_of(old) == [reader] and node is not None and node.inputs.count(old) == 1
-        if old in self.stored and is_only_reader and not self.why_visible(old):
+        if old in self.stored and is_only_reader and not self.explain_visible(old):
             self.stored[old] = replace(tensor, name=old)
             return old
         return self.store(tensor, f"{old}_folded" if old else base)
@@ -235,7 +235,9 @@ class FoldingGraph:
     def build_model(self) -> Model:
         """The rewritten model, without nodes and tensors that only removed nodes used."""
         graph = self.model.graph
-        used = {name for node in self.nodes if node is not None for name in reads(node)} | self._output_names
+        used = {
+            name for node in self.nodes if node is not None for name in list_reads(node)
+        } | self._output_names
         self.nodes = [None if self._is_unused_constant(node, used) else node for node in self.nodes]
         nodes = tuple([node for node in self.nodes if node is not None])
         initializers = {
@@ -261,7 +263,7 @@ class FoldingGraph:
         node = self.nodes[index]
         assert node is not None
         self.nodes[index] = None
-        for name in reads(node):
+        for name in list_reads(node):
             self._unread.add(name)
             self.readers[name][index] -= 1
             if not self.readers[name][index]:
@@ -273,7 +275,7 @@ class FoldingGraph:
 
     def _register_reads(self, index: int, node: Node) -> None:
         direct = Counter(name for name in node.inputs if name)
-        all_reads = Counter(reads(node))
+        all_reads = Counter(list_reads(node))
         for name, count in all_reads.items():
             self.readers.setdefault(name, Counter())[index] += count
         self.captured.update((all_reads - direct).keys())

@@ -21,7 +21,7 @@ _SLAB = 1 << 18
 """Number of elements in one slab."""
 
 
-def scaled(tensor: Tensor, factors: Factors) -> Tensor:
+def multiply_tensor(tensor: Tensor, factors: Factors) -> Tensor:
     """A weight times factors in the weight's type, computed when it is read or written."""
 
     def pieces() -> Iterator[memoryview]:
@@ -31,7 +31,7 @@ def scaled(tensor: Tensor, factors: Factors) -> Tensor:
     return Tensor(tensor.name, tensor.dtype, tensor.shape, ComputedPayload(tensor.nbytes, pieces))
 
 
-def rounded(name: str, values: Array, dtype: str) -> Tensor:
+def build_rounded(name: str, values: Array, dtype: str) -> Tensor:
     """A small tensor of float64 values, rounded to a type."""
     with np.errstate(all="ignore"):
         narrow = values.astype(dtype)

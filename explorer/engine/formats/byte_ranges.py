@@ -139,7 +139,7 @@ def pieces(views: Mapping[str, TensorView], bounded: set[str] | None = None) -> 
         distinct = [views[names[0]] for names in places.values()]
         if not any(view.repeats for view in distinct) and not _touch(distinct):
             continue
-        pieces_by_view = _cut(storage, distinct)
+        pieces_by_view = _cut_pieces(storage, distinct)
         if bounded is not None and (
             not any(pieces_by_view) or any(_is_in_many_runs(view) for view in distinct)
         ):
@@ -166,7 +166,7 @@ def _touch(views: Iterable[TensorView]) -> bool:
     return False
 
 
-def _cut(storage: Hashable, views: Sequence[TensorView]) -> list[tuple[Piece, ...]]:
+def _cut_pieces(storage: Hashable, views: Sequence[TensorView]) -> list[tuple[Piece, ...]]:
     """The pieces of each tensor of one storage; all are empty if there are more than `MEMBERS`."""
     changes: list[tuple[int, int]] = []
     for number, view in enumerate(views):

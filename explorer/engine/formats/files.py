@@ -21,7 +21,7 @@ def is_inside(path: str, folder: str) -> bool:
     return path.startswith(folder.rstrip(os.sep) + os.sep) or os.path.dirname(path) == blobs_of(folder)
 
 
-def named_inside(location: str, folder: str, model: str = "") -> str:
+def resolve_inside(location: str, folder: str, model: str = "") -> str:
     """Resolves the name of another file that a model contains.
 
     The file must be in the folder of the model, in the folder of the file that the model links to, or in the
@@ -84,7 +84,7 @@ def open_regular(path: str) -> tuple[int, int]:
         raise BadModel(f"cannot be read: {error.strerror or error}", where=path) from None
 
 
-def mapped(path: str) -> mmap.mmap:
+def map_file(path: str) -> mmap.mmap:
     """Maps a file into memory. The kernel reads only the pages that are used.
 
     Raises:
@@ -101,5 +101,5 @@ def mapped(path: str) -> mmap.mmap:
     finally:
         os.close(descriptor)
     # read-ahead would load the weights next to each header
-    input_files.no_read_ahead(mapping)
+    input_files.prevent_read_ahead(mapping)
     return mapping

@@ -104,7 +104,7 @@ class SourceProbe:
         return self._inner
 
 
-def named(entry: str) -> Callable[..., Any]:
+def import_on_call(entry: str) -> Callable[..., Any]:
     """Creates a function that imports and calls `name` of the engine's `module`; `entry` is 'module:name'."""
     module, _, name = entry.partition(":")
     return lambda *args: getattr(import_module(f"explorer.engine.{module}"), name)(*args)
@@ -117,7 +117,9 @@ def graph_file(format: str, read: str) -> Callable[[str, Any], Any]:
         format: Name of the format.
         read: 'module:name' of the function that reads a path into a `graph.model.Model`.
     """
-    return lambda source, options: named("models.onnx:open_graph")(source, options, format, named(read))
+    return lambda source, options: import_on_call("models.onnx:open_graph")(
+        source, options, format, import_on_call(read)
+    )
 
 
 @record
@@ -131,7 +133,7 @@ class Format:
         recognise: Function that tells by content whether a source has this format. It is called for every
             source: files, folders, and names that do not exist. It must be fast and import nothing heavy.
         open: Function that opens a path with `OpenOptions` (`models.opened_model`). It returns an
-            `OpenedModel`, or the `TensorIndex` of a file with only tensors. `named` defers heavy imports.
+            `OpenedModel`, or the `TensorIndex` of a file with only tensors. `import_on_call` defers imports.
         tensors: Function that reads only the tensors of a path, if `open` does more.
         outline: Function that reads only the header, and runs and analyzes nothing; None if the format has
             no file.

@@ -83,11 +83,11 @@ class ModulePart:
 
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Formats the first settings of a module in one line: 'in_channels=3, kernel_size=(7, 7)'."""
-    parts = [f"{key}={_short(value)}" for key, value in list(settings.items())[:SETTINGS]]
+    parts = [f"{key}={_shorten(value)}" for key, value in list(settings.items())[:SETTINGS]]
     return ", ".join(parts) + (" ..." if len(settings) > SETTINGS else "")
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = str(tuple(value) if isinstance(value, list) else value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 

@@ -55,7 +55,7 @@ class CountNote(str):
         return note
 
 
-def plain_note(note: str) -> str:
+def strip_count_note(note: str) -> str:
     """The note without the explanation of a `CountNote`."""
     return note.plain if isinstance(note, CountNote) else note
 
@@ -186,7 +186,7 @@ class TreeRow:
     stored: StoredTensor | None
 
 
-def outlined(
+def build_outline(
     contents: TensorIndex, truncation: BadModel | None = None, weights: int | None = None
 ) -> Outline:
     """Creates the outline of a tensor index, with modules and tensors in the order of the tree.
@@ -269,7 +269,7 @@ def bound_note(tensors: Iterable[StoredTensor]) -> tuple[str, ...]:
     return () if name is None else (MANY_RUNS.format(name=printable(name)),)
 
 
-def distinct(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
+def drop_duplicates(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
     """The tensors, with one tensor for all names of the same stored tensor."""
     shared = {tensor.identity: tensor for tensor in tensors if tensor.identity is not None}
     return [*shared.values(), *[tensor for tensor in tensors if tensor.identity is None]]
@@ -283,7 +283,7 @@ def _types(tensors: Sequence[StoredTensor]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items(), key=lambda x: -x[1]))
 
 
-def unused_bytes(tensors: Iterable[StoredTensor], start: int, size: int) -> int:
+def count_unused_bytes(tensors: Iterable[StoredTensor], start: int, size: int) -> int:
     """Counts the bytes of a file that belong to no tensor.
 
     Args:
@@ -307,7 +307,7 @@ def unused_bytes(tensors: Iterable[StoredTensor], start: int, size: int) -> int:
     return unused + size - end
 
 
-def named_few(names: Sequence[str], max_names: int = 4) -> str:
+def format_names(names: Sequence[str], max_names: int = 4) -> str:
     """Formats the first names and the number of further names: 'a, b, c and 12 more'."""
     text = ", ".join(names[:max_names])
     return text if len(names) <= max_names else f"{text} and {len(names) - max_names:,} more"
@@ -329,7 +329,7 @@ def part_of(name: str) -> tuple[str, int, int] | None:
     return stem, int(number), int(count)
 
 
-def shortened(text: str) -> str:
+def shorten_text(text: str) -> str:
     """Formats a text from a file as one line. A long text is cut off, and its length is appended."""
     one_line = " ".join(text[: 4 * _LINE].split())
     if len(text) <= _LINE or (len(one_line) <= _LINE and len(text) <= 4 * _LINE):
@@ -360,7 +360,7 @@ def rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
                 inner = group.children[key] = _Group(path, part, group.depth + 1)
             group = inner
         group.children[parts[-1]] = tensor
-    stack = [iter(_in_order(root.children))]
+    stack = [iter(_sort_children(root.children))]
     while stack:
         entry = next(stack[-1], None)
         if entry is None:
@@ -369,7 +369,7 @@ def rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
         key_or_name, child = entry
         if isinstance(child, _Group):
             yield TreeRow(child.path, child.name, child.depth - 1, None)
-            stack.append(iter(_in_order(child.children)))
+            stack.append(iter(_sort_children(child.children)))
         else:
             yield TreeRow(child.name, str(key_or_name), len(stack) - 1, child)
 
@@ -405,7 +405,7 @@ def _split(name: str) -> tuple[str, list[str]]:
     return separator, parts
 
 
-def _in_order(
+def _sort_children(
     children: Mapping[str | tuple[str, str], _Group | StoredTensor],
 ) -> Sequence[tuple[str | tuple[str, str], _Group | StoredTensor]]:
     """The children, with numbered names sorted by number at the position of the first one."""

@@ -89,7 +89,7 @@ _OPERATORS: Mapping[str, Mapping[int, str]] = {
     },
 }
 
-LEAST: Mapping[tuple[str, str], int] = {
+MIN_INPUTS: Mapping[tuple[str, str], int] = {
     (domain, op): least
     for domain, table in _OPERATORS.items()
     for least, operators in table.items()

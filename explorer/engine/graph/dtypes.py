@@ -66,7 +66,7 @@ def numpy_type(name: str) -> np.dtype[Any]:
         return kind
 
 
-def unpacked(data: memoryview, bits: int, dtype: str) -> np.ndarray[Any, Any]:
+def unpack_numbers(data: memoryview, bits: int, dtype: str) -> np.ndarray[Any, Any]:
     """Unpacks numbers of 2, 4 or 6 bits (the first in the lowest bits) to one number per byte."""
     import numpy as np
 

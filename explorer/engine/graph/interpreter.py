@@ -105,12 +105,12 @@ class Interpreter:
             bindings: Attributes of the function call, if the nodes are the function's body.
             keep: Names of the values to keep; if given, every other value is dropped after its last use.
         """
-        last_uses = _last_uses(nodes, frozenset(keep)) if keep is not None else {}
+        last_uses = _find_last_uses(nodes, frozenset(keep)) if keep is not None else {}
         for index, node in enumerate(nodes):
             args = [scope[name] if name else None for name in node.inputs]
             attributes = node.attributes
             if bindings is not None:
-                attributes = _with_call_attributes(attributes, bindings)
+                attributes = _resolve_references(attributes, bindings)
             results = self._node(node, attributes, args, scope)
             for name, value in zip(node.outputs, results, strict=False):
                 if name:
@@ -179,11 +179,11 @@ class Interpreter:
         count = int(attributes["num_scan_inputs"])
         states = len(args) - count
         state, sequences = list(args[:states]), args[states:]
-        axes = _padded(attributes.get("scan_input_axes"), count)
-        reverse = _padded(attributes.get("scan_input_directions"), count)
+        axes = _pad_list(attributes.get("scan_input_axes"), count)
+        reverse = _pad_list(attributes.get("scan_input_directions"), count)
         outputs = len(body.outputs) - states
-        out_axes = _padded(attributes.get("scan_output_axes"), outputs)
-        out_reverse = _padded(attributes.get("scan_output_directions"), outputs)
+        out_axes = _pad_list(attributes.get("scan_output_axes"), outputs)
+        out_reverse = _pad_list(attributes.get("scan_output_directions"), outputs)
         trips = int(sequences[0].shape[axes[0]])
         collected: list[list[Any]] = [[] for _ in range(outputs)]
         for trip in range(trips):
@@ -215,11 +215,11 @@ def _alias(function: Function, functions: Mapping[tuple[str, str, str], Function
     return node if passes_values and is_operator and not node.attributes else None
 
 
-def _padded(values: Sequence[int] | None, count: int) -> Sequence[int]:
+def _pad_list(values: Sequence[int] | None, count: int) -> Sequence[int]:
     return values if values else (0,) * count
 
 
-def _with_call_attributes(attributes: Mapping[str, Any], bindings: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve_references(attributes: Mapping[str, Any], bindings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Attributes of a node in a function body, with references replaced by the call's attributes."""
     if not attributes or not any(isinstance(v, AttributeRef) for v in attributes.values()):
         return attributes
@@ -227,7 +227,7 @@ def _with_call_attributes(attributes: Mapping[str, Any], bindings: Mapping[str, 
     return {k: v for k, v in filled.items() if v is not None}
 
 
-def reads(node: Node) -> Iterator[str]:
+def list_reads(node: Node) -> Iterator[str]:
     """Every value that a node needs, including those that its bodies read from the enclosing graph."""
     yield from (name for name in node.inputs if name)
     for _, body in subgraphs(node):
@@ -238,7 +238,7 @@ def free_names(graph: Graph) -> Iterator[str]:
     """The values that a body reads from the enclosing graph."""
     defined = {v.name for v in graph.inputs} | set(graph.initializers)
     for node in node_sequence(graph.nodes):
-        for name in reads(node):
+        for name in list_reads(node):
             if name not in defined:
                 yield name
         defined.update(node.outputs)
@@ -306,15 +306,15 @@ class Wiring:
                 positions.add(position)
                 inputs = self._reads.get(position)
                 if inputs is None:
-                    inputs = self._reads[position] = tuple(reads(self.nodes[position]))
+                    inputs = self._reads[position] = tuple(list_reads(self.nodes[position]))
                 pending += inputs
         return positions, names
 
 
-def _last_uses(nodes: Sequence[Node], keep: frozenset[str]) -> dict[int, list[str]]:
+def _find_last_uses(nodes: Sequence[Node], keep: frozenset[str]) -> dict[int, list[str]]:
     last_uses: dict[str, int] = {}
     for index, node in enumerate(nodes):
-        for name in (*reads(node), *node.outputs):
+        for name in (*list_reads(node), *node.outputs):
             last_uses[name] = index
     drops: dict[int, list[str]] = {}
     for name, index in last_uses.items():

@@ -28,6 +28,6 @@ BLOCKED = "channels in whole blocks"
 _WIDEST_BLOCK = 16
 
 
-def in_blocks(channels: Dim) -> Dim:
+def pad_to_blocks(channels: Dim) -> Dim:
     """Number of channels padded to full blocks of unknown width; None if it depends on the width."""
     return channels if isinstance(channels, int) and channels % _WIDEST_BLOCK == 0 else None

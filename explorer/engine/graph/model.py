@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
-from explorer.engine.graph.dtypes import ELEMENT_TYPES, numpy_type, unpacked
+from explorer.engine.graph.dtypes import ELEMENT_TYPES, numpy_type, unpack_numbers
 from explorer.facts import Dim
 from explorer.host import input_files
 
@@ -83,7 +83,7 @@ class Source:
             self.map: mmap.mmap | bytes = b""
             if self.size:
                 self.map = input_files.mapping(descriptor, self.size)
-                input_files.no_read_ahead(self.map)
+                input_files.prevent_read_ahead(self.map)
         finally:
             os.close(descriptor)
 
@@ -248,7 +248,7 @@ class Tensor(Struct, frozen=True):
         if self.payload.size != self.nbytes:
             raise BadModel(f"tensor '{self.name}' of {self.nbytes:,} bytes comes with {self.payload.size:,}")
         if bits < 8:
-            flat = unpacked(self.payload.view(), bits, self.dtype)[: self.elements].reshape(self.shape)
+            flat = unpack_numbers(self.payload.view(), bits, self.dtype)[: self.elements].reshape(self.shape)
             return flat.view(np.int8) if flat.dtype == np.uint8 else flat
         return np.frombuffer(self.payload.view(), numpy_type(self.dtype)).reshape(self.shape)
 
@@ -337,11 +337,11 @@ class Node:
         """The name for display and matching: the node's own name, or that of its first output."""
         return self.name or next((o for o in self.outputs if o), "") or self.op
 
-    def with_attributes(self, attributes: Mapping[str, Any]) -> Node:
+    def replace_attributes(self, attributes: Mapping[str, Any]) -> Node:
         """The same node with other attributes."""
         return self._with(attributes=attributes)
 
-    def with_values(self, inputs: Sequence[str], outputs: Sequence[str], name: str | None = None) -> Node:
+    def replace_values(self, inputs: Sequence[str], outputs: Sequence[str], name: str | None = None) -> Node:
         """The same node with other inputs and outputs, and with another name if given."""
         return self._with(inputs=inputs, outputs=outputs, **({} if name is None else {"name": name}))
 
@@ -436,7 +436,7 @@ class Model(Struct, frozen=True):
         return frozenset(v.name for v in self.graph.inputs if v.name in self.graph.initializers)
 
 
-def renamed(model: Model, path: str) -> Model | None:
+def rename_file(model: Model, path: str) -> Model | None:
     """The model after its file was renamed to `path`, still mapped; None if the model has external files.
 
     The old model object must not be used afterwards, because sessions look for its weights under the new
@@ -469,14 +469,14 @@ def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
     return tuple(bodies)
 
 
-def with_bodies(node: Node, changed: Mapping[str, Any]) -> Node:
+def replace_bodies(node: Node, changed: Mapping[str, Any]) -> Node:
     """A node with other bodies; `changed` maps the names from `subgraphs` to new bodies."""
     attributes: dict[str, Any] = {}
     for name, value in node.attributes.items():
         if isinstance(value, tuple):
             value = tuple(changed.get(f"{name}[{index}]", element) for index, element in enumerate(value))
         attributes[name] = changed.get(name, value)
-    return node.with_attributes(attributes)
+    return node.replace_attributes(attributes)
 
 
 def graphs(graph: Graph) -> Iterator[Graph]:

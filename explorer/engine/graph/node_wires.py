@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Node
 
 
@@ -23,7 +23,7 @@ class NodeWires:
 
     def __init__(self, nodes: Sequence[Node], constants: Collection[str]) -> None:
         self.maker = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
-        self.reads = [tuple(dict.fromkeys(reads(node))) for node in nodes]
+        self.reads = [tuple(dict.fromkeys(list_reads(node))) for node in nodes]
         self.constant: list[bool] = []
         for names in self.reads:
             is_constant = (self.constant[self.maker[n]] if n in self.maker else n in constants for n in names)

@@ -21,7 +21,7 @@ NOT_SHARED = "it draws random numbers, which no two runs share"
 
 def draws(model: Model, nodes: Iterable[Node]) -> bool:
     """Whether any node draws random numbers, including nodes in bodies and functions."""
-    return any(_draws(model, node) for node in all_nodes(model, nodes))
+    return any(_draws(model, node) for node in list_all_nodes(model, nodes))
 
 
 def random_outputs(model: Model) -> frozenset[str]:
@@ -34,7 +34,7 @@ def random_outputs(model: Model) -> frozenset[str]:
     )
 
 
-def all_nodes(model: Model, nodes: Iterable[Node]) -> Iterator[Node]:
+def list_all_nodes(model: Model, nodes: Iterable[Node]) -> Iterator[Node]:
     """The nodes, those of their bodies, and those of the functions that they call (each function once)."""
     pending, functions_visited = list(nodes), set()
     while pending:

@@ -72,7 +72,7 @@ class Nodes(Sequence[Node]):
         self.held = tuple(nodes)
         self._all: tuple[Node, ...] | None = None
 
-    def _singly(self) -> tuple[Node, ...]:
+    def _build_single(self) -> tuple[Node, ...]:
         if self._all is None:
             groups = (node.singly() if isinstance(node, NodeRun) else (node,) for node in self.held)
             self._all = tuple(node for nodes in groups for node in nodes)
@@ -85,16 +85,16 @@ class Nodes(Sequence[Node]):
     def __getitem__(self, index: slice) -> tuple[Node, ...]: ...
 
     def __getitem__(self, index: int | slice) -> Node | tuple[Node, ...]:
-        return self._singly()[index]
+        return self._build_single()[index]
 
     def __len__(self) -> int:
-        return len(self._singly())
+        return len(self._build_single())
 
     def __iter__(self) -> Iterator[Node]:
-        return iter(self._singly())
+        return iter(self._build_single())
 
 
-def gathered(nodes: Iterable[Node]) -> Sequence[Node]:
+def combine_nodes(nodes: Iterable[Node]) -> Sequence[Node]:
     """Combines nodes and runs into the node sequence of a graph."""
     sequence = tuple(nodes)
     return Nodes(sequence) if any(isinstance(node, NodeRun) for node in sequence) else sequence
@@ -162,7 +162,7 @@ class Tensors(Mapping[str, Tensor]):
         self.bundles = bundles
         self._all: dict[str, Tensor] | None = None
 
-    def _singly(self) -> dict[str, Tensor]:
+    def _build_single(self) -> dict[str, Tensor]:
         if self._all is None:
             self._all = dict(self.single)
             for bundle in self.bundles:
@@ -170,10 +170,10 @@ class Tensors(Mapping[str, Tensor]):
         return self._all
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._singly()[name]
+        return self._build_single()[name]
 
     def __len__(self) -> int:
-        return len(self._singly())
+        return len(self._build_single())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._singly())
+        return iter(self._build_single())

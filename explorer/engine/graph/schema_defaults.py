@@ -27,13 +27,13 @@ class Since(Struct, frozen=True):
     after: Any
 
 
-def _single(value: float) -> float:
+def _round_to_float32(value: float) -> float:
     """A number rounded to float32, the type of stored attributes."""
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
 _AXIS = {"axis": Since(1, 13, -1)}
-_NORM = {"epsilon": _single(1e-5)}
+_NORM = {"epsilon": _round_to_float32(1e-5)}
 _POOL = {"auto_pad": "NOTSET", "ceil_mode": 0}
 _CONV = {"auto_pad": "NOTSET", "group": 1}
 _REDUCE = {"keepdims": 1, "noop_with_empty_axes": 0}
@@ -46,7 +46,7 @@ _STANDARD: Mapping[str, Mapping[str, Any]] = {
     "ArgMax": {"axis": 0, "keepdims": 1, "select_last_index": 0},
     "ArgMin": {"axis": 0, "keepdims": 1, "select_last_index": 0},
     "AveragePool": {**_POOL, "count_include_pad": 0},
-    "BatchNormalization": {**_NORM, "momentum": _single(0.9), "training_mode": 0},
+    "BatchNormalization": {**_NORM, "momentum": _round_to_float32(0.9), "training_mode": 0},
     "BlackmanWindow": _WINDOW,
     "Cast": {"saturate": 1},
     "CastLike": {"saturate": 1},
@@ -74,14 +74,14 @@ _STANDARD: Mapping[str, Mapping[str, Any]] = {
     "GroupNormalization": {**_NORM, "stash_type": 1},
     "HammingWindow": _WINDOW,
     "HannWindow": _WINDOW,
-    "HardSigmoid": {"alpha": _single(0.2), "beta": 0.5},
+    "HardSigmoid": {"alpha": _round_to_float32(0.2), "beta": 0.5},
     "Hardmax": _AXIS,
     "InstanceNormalization": _NORM,
     "IsInf": {"detect_negative": 1, "detect_positive": 1},
-    "LRN": {"alpha": _single(1e-4), "beta": 0.75, "bias": 1.0},
+    "LRN": {"alpha": _round_to_float32(1e-4), "beta": 0.75, "bias": 1.0},
     "LSTM": {**_RECURRENT, "input_forget": 0},
     "LayerNormalization": {**_NORM, "axis": -1, "stash_type": 1},
-    "LeakyRelu": {"alpha": _single(0.01)},
+    "LeakyRelu": {"alpha": _round_to_float32(0.01)},
     "LogSoftmax": _AXIS,
     "LpNormalization": {"axis": -1, "p": 2},
     "LpPool": {**_POOL, "p": 2},
@@ -149,10 +149,10 @@ _MICROSOFT: Mapping[str, Mapping[str, Any]] = {
     "QLinearAveragePool": {**_POOL, "channels_last": 0, "count_include_pad": 0},
     "QLinearConv": {**_CONV, "channels_last": 0},
     "QLinearGlobalAveragePool": {"channels_last": 0},
-    "QLinearLeakyRelu": {"alpha": _single(0.01)},
+    "QLinearLeakyRelu": {"alpha": _round_to_float32(0.01)},
     "QLinearSoftmax": {"axis": -1},
-    "QuickGelu": {"alpha": _single(1.702)},
-    "SkipLayerNormalization": {"epsilon": _single(1e-12)},
+    "QuickGelu": {"alpha": _round_to_float32(1.702)},
+    "SkipLayerNormalization": {"epsilon": _round_to_float32(1e-12)},
     "Trilu": {"upper": 1},
 }
 

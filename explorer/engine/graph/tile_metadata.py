@@ -32,7 +32,7 @@ Earlier plans use the same key with a number appended, counted from the first pl
 _NUMBERED = re.compile(rf"{re.escape(PLAN_KEY)}\.([1-9]\d{{0,5}})", re.ASCII)
 
 
-def with_plan(metadata: Mapping[str, str], plan: Plan) -> dict[str, str]:
+def add_plan(metadata: Mapping[str, str], plan: Plan) -> dict[str, str]:
     """The metadata of a model with a new last plan."""
     updated = {**metadata, PLAN_KEY: json.dumps(to_json(plan), separators=(",", ":"))}
     if PLAN_KEY in metadata:
@@ -44,7 +44,7 @@ def _numbers(metadata: Mapping[str, str]) -> list[int]:
     return sorted(int(match[1]) for match in map(_NUMBERED.fullmatch, metadata) if match)
 
 
-def earlier_plans(model: Model) -> list[str]:
+def read_earlier_plans(model: Model) -> list[str]:
     """The texts of the plans before the last one, later plans first."""
     return [model.metadata[f"{PLAN_KEY}.{number}"] for number in reversed(_numbers(model.metadata))]
 
@@ -52,7 +52,7 @@ def earlier_plans(model: Model) -> list[str]:
 def plans(model: Model) -> list[dict[str, Any]]:
     """The readable plans as JSON objects, the last one first. They are unverified claims of the file."""
     records = []
-    for text in (model.metadata.get(PLAN_KEY, "null"), *earlier_plans(model)):
+    for text in (model.metadata.get(PLAN_KEY, "null"), *read_earlier_plans(model)):
         try:
             record = json.loads(text)
         except (ValueError, RecursionError):

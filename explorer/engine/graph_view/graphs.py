@@ -13,7 +13,7 @@ from explorer.engine.graph_view import view
 from explorer.engine.graph_view.items import Span
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.models.opened_model import OpenedModel
-from explorer.engine.models.torch.described_program import described_nodes
+from explorer.engine.models.torch.described_program import read_node_figures
 from explorer.engine.progress import Cancel
 from explorer.facts import Layer
 from explorer.facts.external.overlay import Overlay
@@ -51,7 +51,7 @@ class ModelGraphs:
                 )
         if steps is not None and row is None:
             raise Misuse("steps are counted from a layer", where="--steps", hint="add --layer LAYER")
-        tree = self._tree(examined, source).with_overlay(outside)
+        tree = self._tree(examined, source).replace_overlay(outside)
         spans = [
             (row_or_span, tree.ends[row_or_span]) if isinstance(row_or_span, int) else row_or_span
             for row_or_span in unfold
@@ -113,7 +113,7 @@ def _program_figures(model: Any, source: str, figure: str) -> NodeFigures:
             raise Misuse(
                 "the nodes of a program are told at the sizes that it was exported with", where=source
             )
-        nodes = described_nodes(source)
+        nodes = read_node_figures(source)
     elif model.format == "torchscript":
         raise Misuse(
             "Model Explorer shows exported programs, and no TorchScript",

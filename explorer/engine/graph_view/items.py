@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from explorer.engine.graph_view.rows import TreeRows
 
-ENOUGH = 64
+MAX_AUTOMATIC_BOXES = 64
 """Number of boxes from which on no level is opened unless the user asks for it."""
 MAX_BOXES = 300
 HOPS = 2
@@ -31,13 +31,11 @@ class BoxDraft(Struct):
     Attributes:
         rows: Rows that the box shows.
         run: Whether the rows are equal groups.
-        summed: Whether the rows are products and the sum that reads them.
         call: Number of the call of a layer that the box shows, or 0 for all calls.
     """
 
     rows: Sequence[int]
     run: bool = False
-    summed: bool = False
     call: int = 0
 
     @property
@@ -118,40 +116,12 @@ def sibling_items(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> 
     yield from _run_draft(run)
 
 
-def sibling_drafts(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> list[BoxDraft]:
-    """Returns the boxes of sibling rows. If there are many, products and their sum share a box."""
-    drafts = [*sibling_items(tree, rows, opened)]
-    return drafts if len(drafts) <= ENOUGH else _summed_drafts(tree, drafts)
-
-
-def _summed_drafts(tree: TreeRows, drafts: list[BoxDraft]) -> list[BoxDraft]:
-    """Combines products with the sum that reads them: one output column of a tiled layer is one box."""
-    summed: list[BoxDraft] = []
-    products: list[int] = []
-    for draft in drafts:
-        row = draft.rows[0]
-        if len(draft.rows) == 1 and tree.layers[row].macs:
-            products.append(row)
-            continue
-        makers = {value.maker for value in tree.flow.read.get(row, ())}
-        is_sum = len(draft.rows) == 1 and len(products) > 1 and makers.issuperset(products)
-        summed += (
-            [BoxDraft((*products, row), summed=True)]
-            if is_sum
-            else [*(BoxDraft((at,)) for at in products), draft]
-        )
-        products = []
-    summed += [BoxDraft((at,)) for at in products]
-    # a box of all rows would hide what it shows
-    return summed if len(summed) > 1 else drafts
-
-
 def _run_draft(rows: list[int]) -> Iterator[BoxDraft]:
     if rows:
         yield BoxDraft(tuple(rows), run=len(rows) > 1)
 
 
-def grouped_items(drafts: Sequence[BoxDraft], most: int) -> list[BoxDraft]:
+def group_items(drafts: Sequence[BoxDraft], most: int) -> list[BoxDraft]:
     """Combines neighboring drafts until there are at most `most`."""
     group_size = -(-len(drafts) // most)
     groups = [drafts[start : start + group_size] for start in range(0, len(drafts), max(1, group_size))]
@@ -161,21 +131,21 @@ def grouped_items(drafts: Sequence[BoxDraft], most: int) -> list[BoxDraft]:
     ]
 
 
-def by_level(
+def open_by_level(
     tree: TreeRows, drafts: Sequence[BoxDraft], opened: OpenedGroups, depth: int | None, notes: list[str]
 ) -> tuple[list[BoxDraft], int]:
     """Opens groups level by level. Returns the drafts and the number of levels, and adds to `notes`."""
     if len(drafts) > MAX_BOXES:
         notes.append(f"{len(drafts):,} layers stand beside each other: neighbors are drawn as one box")
-        drafts = grouped_items(drafts, ENOUGH)
+        drafts = group_items(drafts, MAX_AUTOMATIC_BOXES)
     level, current = 1, [*drafts]
     while depth is None or level < depth:
         following: list[BoxDraft] = []
         closed_count = 0
         for index, draft in enumerate(current):
             # tiles and runs of groups are opened only on request
-            can_open = draft.summed or (len(draft.rows) == 1 and not tree.layers[draft.rows[0]].tiled)
-            inside = sibling_drafts(tree, draft.content_rows(tree), opened) if can_open else []
+            can_open = len(draft.rows) == 1 and not tree.layers[draft.rows[0]].tiled
+            inside = [*sibling_items(tree, draft.content_rows(tree), opened)] if can_open else []
             if inside and len(following) + len(inside) + len(current) - index - 1 <= MAX_BOXES:
                 following += inside
             else:
@@ -183,16 +153,16 @@ def by_level(
                 closed_count += bool(inside)
         if len(following) == len(current) and not closed_count:
             break
-        if depth is None and len(following) > ENOUGH:
+        if depth is None and len(following) > MAX_AUTOMATIC_BOXES:
             break
         current, level = following, level + 1
         if closed_count:
-            notes.append(_closed_note(closed_count))
+            notes.append(_describe_closed(closed_count))
             break
     return current, level
 
 
-def unfolded_items(
+def unfold_items(
     tree: TreeRows,
     drafts: Sequence[BoxDraft],
     opened: OpenedGroups,
@@ -211,7 +181,7 @@ def unfolded_items(
             inside = _content(tree, draft, opened)
         if len(inside) - 1 > room:
             closed_count += room < 1
-            inside = grouped_items(inside, min(ENOUGH, room + 1)) if room > 0 else []
+            inside = group_items(inside, min(MAX_AUTOMATIC_BOXES, room + 1)) if room > 0 else []
         if inside:
             opened_spans.append(span)
             room -= len(inside) - 1
@@ -219,19 +189,19 @@ def unfolded_items(
         else:
             unfolded.append(draft)
     if closed_count:
-        notes.append(_closed_note(closed_count))
+        notes.append(_describe_closed(closed_count))
     return unfolded
 
 
 def _content(tree: TreeRows, draft: BoxDraft, opened: OpenedGroups) -> list[BoxDraft]:
     """Returns the content of a box. A group with a single group as its content is skipped."""
-    inside = sibling_drafts(tree, draft.content_rows(tree), opened)
+    inside = [*sibling_items(tree, draft.content_rows(tree), opened)]
     while len(inside) == 1 and inside[0].span(tree)[1] > inside[0].rows[0] + 1:
-        inside = sibling_drafts(tree, inside[0].content_rows(tree), opened)
+        inside = [*sibling_items(tree, inside[0].content_rows(tree), opened)]
     return inside
 
 
-def _closed_note(groups: int) -> str:
+def _describe_closed(groups: int) -> str:
     stay = "group stays" if groups == 1 else "groups stay"
     return f"{groups:,} {stay} closed: a drawing has at most {MAX_BOXES} boxes"
 

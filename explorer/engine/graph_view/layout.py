@@ -252,7 +252,7 @@ def _arrange(
         vertex.c = component  # with one component, grandalf does not compare components at every edge
     edges = [Edge(vertices[a], vertices[b]) for a, b in links]
     layout = _RankedLayout(graph_core([*vertices.values()], edges), ranks)
-    with _raised_recursion_limit():
+    with _raise_recursion_limit():
         layout.init_all(roots=[], inverted_edges=[])
         for _ in range(_ROUNDS):
             for _ in layout.ordering_step():
@@ -268,7 +268,7 @@ def _arrange(
 
 
 @contextmanager
-def _raised_recursion_limit() -> Iterator[None]:
+def _raise_recursion_limit() -> Iterator[None]:
     """Raises the recursion limit for grandalf, which recurses from box to box."""
     previous_limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(previous_limit, _RECURSION_LIMIT))

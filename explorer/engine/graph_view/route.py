@@ -18,7 +18,7 @@ from explorer.engine.costs.value_flow import FlowingValue
 from explorer.engine.graph_view.rows import TreeRows, place
 from explorer.facts.graph.drawing import GraphRoute
 
-MOST_PATHS = 2**53
+MAX_PATHS = 2**53
 """Largest reported number of paths. A network of n layers that each read all earlier ones has 2^n."""
 
 
@@ -63,18 +63,18 @@ def find_route(tree: TreeRows, start: int, goal: int) -> Route:
         )
     hidden = not (tree.count(start) and tree.count(goal))
 
-    def after(call: int) -> Iterator[int]:
+    def list_next(call: int) -> Iterator[int]:
         for value in _tensors_of_call(tree, tree.flow.made, call):
             yield from (_reader(tree, value, row) for row in value.readers if hidden or tree.count(row))
 
-    def before(call: int) -> Iterator[int]:
+    def list_previous(call: int) -> Iterator[int]:
         for value in _tensors_of_call(tree, tree.flow.read, call):
             if value.maker >= 0 and (hidden or tree.count(value.maker)):
                 yield _producer(tree, value)
 
-    path_calls = _reachable(starts, goals, after) & _reachable(goals, starts, before)
+    path_calls = _reachable(starts, goals, list_next) & _reachable(goals, starts, list_previous)
     if not path_calls:
-        reverse_starts = _reachable(goals, starts, after) & starts
+        reverse_starts = _reachable(goals, starts, list_next) & starts
         raise Misuse(
             f"nothing leads from {quoted[0]} to {quoted[1]}",
             hint=f"something leads from {quoted[1]} to {quoted[0]}: swap them" if reverse_starts else "",
@@ -82,7 +82,7 @@ def find_route(tree: TreeRows, start: int, goal: int) -> Route:
     inner_calls = path_calls - starts - goals
     rows = sorted({call % len(tree.layers) for call in path_calls})
     layers = {at for at in (call % len(tree.layers) for call in inner_calls) if tree.ends[at] == at + 1}
-    paths = _count_paths(starts, goals, path_calls, before)
+    paths = _count_paths(starts, goals, path_calls, list_previous)
     return Route(frozenset(path_calls), rows, GraphRoute(names[0], names[1], start, goal, len(layers), paths))
 
 
@@ -114,7 +114,7 @@ def _count_paths(
             if call not in goals:
                 sources = {-1 if producer in starts else producer for producer in producers[call] - goals}
                 # the exact numbers can have as many digits as the network has layers
-                paths[call] = min(sum(paths[producer] for producer in sources), MOST_PATHS + 1)
+                paths[call] = min(sum(paths[producer] for producer in sources), MAX_PATHS + 1)
     except CycleError:
         return None
     last_sources = {
@@ -123,7 +123,7 @@ def _count_paths(
         for producer in producers[goal] - goals
     }
     count = sum(paths[producer] for producer in last_sources)
-    return count if count <= MOST_PATHS else None
+    return count if count <= MAX_PATHS else None
 
 
 def _call(tree: TreeRows, row: int, call: int) -> int:

@@ -53,7 +53,7 @@ class TreeRows:
             total += is_leaf and not hidden[row]
             self.shown.append(total)
 
-    def with_overlay(self, outside: Overlay | None) -> TreeRows:
+    def replace_overlay(self, outside: Overlay | None) -> TreeRows:
         """Returns the same rows with figures from an overlay."""
         if outside is self.outside:
             return self

@@ -21,17 +21,17 @@ from explorer.base.families import family
 from explorer.engine.costs.overlay import merge_figures
 from explorer.engine.costs.value_flow import FlowingValue
 from explorer.engine.graph_view.items import (
-    ENOUGH,
     HOPS,
+    MAX_AUTOMATIC_BOXES,
     MAX_BOXES,
     BoxDraft,
     OpenedGroups,
     Span,
-    by_level,
-    grouped_items,
+    group_items,
     neighborhood_items,
-    sibling_drafts,
-    unfolded_items,
+    open_by_level,
+    sibling_items,
+    unfold_items,
 )
 from explorer.engine.graph_view.layout import lay_out
 from explorer.engine.graph_view.route import Route, find_route
@@ -70,8 +70,8 @@ def draw(
         row: Row of a group, whose content is drawn, or of a layer, whose neighborhood is drawn. None draws
             the model.
         depth: Number of opened levels of groups (1: none), or the maximum distance of a layer's neighbors in
-            edges. None opens as many levels as `ENOUGH` boxes have room for, or none if `unfold` or `between`
-            is passed. For a layer, None means `HOPS`.
+            edges. None opens as many levels as `MAX_AUTOMATIC_BOXES` boxes have room for, or no level if
+            `unfold` or `between` is passed. For a layer, None means `HOPS`.
         steps: Maximum distance of neighbors in edges. If set, the row is one box with its neighborhood, even
             for a group.
         unfold: Row spans of groups to open in place, as in `GraphBox.unfolds`. Enclosing groups are opened,
@@ -96,16 +96,16 @@ def draw(
         drafts = neighborhood_items(tree, row, levels)
         scope = tree.layers[row].parent
     else:
-        items = sibling_drafts(tree, tree.children(row), opened)
+        items = [*sibling_items(tree, tree.children(row), opened)]
         is_default = depth is None and not opened
-        drafts, levels = by_level(
+        drafts, levels = open_by_level(
             tree, items, opened, 1 if nested or not (depth or is_default) else depth, notes
         )
     unfolded: list[Span] = []
     bodies: Collection[int] = ()
     if not nested:
-        drafts = unfolded_items(tree, drafts, opened, notes, unfolded)
-        bodies = () if scope != row else opened_bodies(tree, drafts, scope)
+        drafts = unfold_items(tree, drafts, opened, notes, unfolded)
+        bodies = () if scope != row else list_opened_bodies(tree, drafts, scope)
     picture = _Picture(tree, source, opened, route, [MAX_INSIDE - len(drafts)] if nested else None, cancel)
     drawing = _drawing(picture, path, scope, drafts, levels, notes, bodies)
     return replace(
@@ -201,7 +201,7 @@ def _drawing(
         for index, draft in enumerate(drafts):
             if route.crosses(tree, draft.rows, draft.call):
                 drawing.boxes[index] = replace(drawing.boxes[index], lit=True)
-    boxes, edges = _in_order(drawing)
+    boxes, edges = _order_boxes(drawing)
     drawn_edges = sorted(edges, key=lambda pair: abs(pair[1] - pair[0]))[:MAX_EDGES]
     layout = lay_out([(box.width, box.height) for box in boxes], drawn_edges)
     graph_edges = tuple(
@@ -253,9 +253,9 @@ def _draw_inside(picture: _Picture, box: GraphBox, draft: BoxDraft) -> GraphDraw
     """Draws the content of a box, or returns None if the picture has become too large."""
     tree, budget = picture.tree, picture.budget
     assert budget is not None
-    drafts = sibling_drafts(tree, draft.content_rows(tree), picture.opened)
+    drafts = [*sibling_items(tree, draft.content_rows(tree), picture.opened)]
     if len(drafts) > MAX_BOXES:
-        drafts = grouped_items(drafts, ENOUGH)
+        drafts = group_items(drafts, MAX_AUTOMATIC_BOXES)
     budget[0] -= len(drafts)
     if budget[0] < 0 or not drafts:
         return None
@@ -288,7 +288,7 @@ def _add_edges(
             side = _body_side(tree, row, side, inside=row < other_row < tree.ends[row])
         return drawing.port((side, row), lambda: _port(tree, row, side))
 
-    def lit(value: FlowingValue, reader: int) -> bool:
+    def is_highlighted(value: FlowingValue, reader: int) -> bool:
         return route is not None and route.carries(tree, value, reader)
 
     spans = [range(row, tree.ends[row]) for draft in drafts if draft.call <= 1 for row in draft.rows]
@@ -302,18 +302,24 @@ def _add_edges(
                     drawing.port(("input", id(value)), partial(_model_port, value, "input")), target, value
                 )
             elif value.maker >= 0:
-                drawing.add(end_box(value.maker, "from", value, row), target, value, lit(value, row))
+                drawing.add(
+                    end_box(value.maker, "from", value, row), target, value, is_highlighted(value, row)
+                )
         for index, value in enumerate(flow.made.get(row, ())):
             source = box_of[row] + (index if drafts[box_of[row]].call else 0)
             for reader in value.readers:
                 if box_of[reader] < 0:
-                    drawing.add(source, end_box(reader, "to", value, row), value, lit(value, reader))
+                    drawing.add(
+                        source, end_box(reader, "to", value, row), value, is_highlighted(value, reader)
+                    )
             if value.is_output:
                 drawing.add(
                     source, drawing.port(("output", id(value)), partial(_model_port, value, "output")), value
                 )
     for row in bodies:
-        _add_body_edges(tree, drawing, row, lambda target_row: box_of[target_row] < 0, end_box, lit, bodies)
+        _add_body_edges(
+            tree, drawing, row, lambda target_row: box_of[target_row] < 0, end_box, is_highlighted, bodies
+        )
 
 
 def _add_body_edges(
@@ -344,7 +350,7 @@ def _add_body_edges(
             )
 
 
-def opened_bodies(tree: TreeRows, drafts: Iterable[BoxDraft], scope: int | None) -> Collection[int]:
+def list_opened_bodies(tree: TreeRows, drafts: Iterable[BoxDraft], scope: int | None) -> Collection[int]:
     """Returns the groups that contain the drafts, up to `scope`, and that have edges of their own."""
     has_edges: dict[int, bool] = {}
     for draft in drafts:
@@ -367,7 +373,7 @@ def _body_side(tree: TreeRows, row: int, side: str, *, inside: bool) -> str:
     return "into" if side == "to" and starts_inside else "out of"
 
 
-def _in_order(
+def _order_boxes(
     drawing: _Drawing,
 ) -> tuple[list[GraphBox], dict[tuple[int, int], tuple[FlowingValue, int, bool]]]:
     """Orders boxes so that producers precede readers if possible, and otherwise by row.
@@ -419,8 +425,8 @@ def _draw_box(tree: TreeRows, draft: BoxDraft, group: int | None) -> GraphBox:
     layer = tree.layers[row]
     inside = tree.shown[tree.ends[draft.rows[-1]]] - tree.shown[row]
     is_single = not draft.is_part
-    short_name = _short_name(tree, row, group)
-    name = short_name if is_single else _part_name(tree, draft, inside)
+    short_name = _shorten_layer_name(tree, row, group)
+    name = short_name if is_single else f"{inside:,} layers"
     kind = layer.kind if is_single else f"from {short_name} on"
     is_leaf = is_single and not layer.group
     box = GraphBox(
@@ -442,23 +448,15 @@ def _draw_box(tree: TreeRows, draft: BoxDraft, group: int | None) -> GraphBox:
         unfolds=draft.span(tree) if draft.span(tree)[1] > row + 1 else None,
     )
     # a third line shows tiles, MACs or the number of layers
-    return _with_size(box, 5 if box.tiles or box.layers > 1 or box.figures["macs"] or box.outside else 4)
+    return _set_size(box, 5 if box.tiles or box.layers > 1 or box.figures["macs"] or box.outside else 4)
 
 
-def _part_name(tree: TreeRows, draft: BoxDraft, inside: int) -> str:
-    """Name of a box for several rows: '64 products + Sum', or '64 layers'."""
-    *products, last = (tree.layers[row] for row in draft.rows)
-    if not last.macs and all(layer.macs for layer in products):
-        return f"{len(products):,} products + {last.kind}"
-    return f"{inside:,} layers"
-
-
-def _with_size(box: GraphBox, height: int) -> GraphBox:
+def _set_size(box: GraphBox, height: int) -> GraphBox:
     longest = max(len(box.name), len(box.kind_text), len(box.tiles))
     return replace(box, width=min(max(longest, _MIN_TEXT), _MAX_TEXT) + 4, height=height)
 
 
-def _short_name(tree: TreeRows, row: int, group: int | None) -> str:
+def _shorten_layer_name(tree: TreeRows, row: int, group: int | None) -> str:
     """Returns the names of a layer and its enclosing groups below the drawn group, joined by dots."""
     names: list[str] = []
     ancestor: int | None = row
@@ -471,16 +469,16 @@ def _short_name(tree: TreeRows, row: int, group: int | None) -> str:
 
 def _port(tree: TreeRows, row: int, side: str) -> GraphBox:
     """Returns the box of a layer outside the drawing."""
-    layer, name = tree.layers[row], f"{side} {_short_name(tree, row, None)}"
+    layer, name = tree.layers[row], f"{side} {_shorten_layer_name(tree, row, None)}"
     layer_family = family(layer.kind, tiled=layer.tiled)
     box = GraphBox("outside", row, layer.path, name, layer.kind, layer_family, layers=0)
-    return _with_size(replace(box, rows=(row, tree.ends[row])), 4)
+    return _set_size(replace(box, rows=(row, tree.ends[row])), 4)
 
 
 def _model_port(value: FlowingValue, role: Literal["input", "output"]) -> GraphBox:
     """Returns the box of an input or output of the model."""
     info: TensorInfo = value.info()
-    return _with_size(GraphBox(role, None, info.name, info.name, role, layers=0), 4)
+    return _set_size(GraphBox(role, None, info.name, info.name, role, layers=0), 4)
 
 
 def _tiles(tree: TreeRows, row: int) -> str:

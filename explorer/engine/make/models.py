@@ -13,7 +13,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.base.units import bytes_text
 from explorer.engine.make.builder import SeededGraph, Shape
 
-_MOST = 1 << 31
+_MAX_BYTES = 1 << 31
 """Maximum bytes of weights; protobuf parsers reject larger messages."""
 _LAYER = re.compile(r"(?!0)(\d+)x(?!0)(\d+)|bn(?!0)(\d+)|(relu|sigmoid|tanh|softmax)")
 _ACTIVATIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softmax": "Softmax"}
@@ -212,7 +212,7 @@ def _parse_options(text: str, defaults: Mapping[str, int]) -> dict[str, int]:
 
 
 def _check_size(net: SeededGraph, elements: int) -> None:
-    if net.stored and 4 * elements >= _MOST:
+    if net.stored and 4 * elements >= _MAX_BYTES:
         raise Misuse(
             f"its weights would take {bytes_text(4 * elements)}",
             where="make",

@@ -25,7 +25,7 @@ from explorer.engine.mapping.nest import (
     extents,
     moved,
 )
-from explorer.engine.tiling.cost import dimensions, lower_bound
+from explorer.engine.tiling.cost import compute_lower_bound, dimensions
 from explorer.facts.cost import ORDERS
 from explorer.facts.mapping import (
     Epilogue,
@@ -168,7 +168,7 @@ def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
         seconds=None if cycles is None or clock is None else cycles / clock,
         pj=None if arithmetic is None or None in energies else arithmetic + sum(pj or 0 for pj in energies),
         compulsory=compulsory_bytes(mapping),
-        lower_bound=traffic_bound(mapping, capacity),
+        compute_lower_bound=traffic_bound(mapping, capacity),
     )
 
 
@@ -205,12 +205,12 @@ def traffic_bound(mapping: SiteMapping, capacity: int | None) -> int:
     shape = dimensions.SiteDims(
         *mapping.size, mapping.batch, mapping.size, False, min(widths.left, widths.right), narrow, macs
     )
-    return lower_bound(shape, capacity, compulsory_bytes(mapping))
+    return compute_lower_bound(shape, capacity, compulsory_bytes(mapping))
 
 
 def _bytes(sizes: Sequence[int], operand: Operand, bits: int) -> int:
     rows, columns = OPERAND_AXES[operand]
-    return dimensions.packed_bytes(sizes[rows] * sizes[columns], bits)
+    return dimensions.count_packed_bytes(sizes[rows] * sizes[columns], bits)
 
 
 def _cores(machine: MemoryMachine) -> int:
@@ -255,8 +255,8 @@ def _moves(
 
     def sums(count: int, finished: int, level: int) -> int:
         finished = finished if level <= finishing else 0
-        partial = dimensions.packed_bytes(count - finished, widths.sums)
-        return partial + dimensions.packed_bytes(finished, widths.output)
+        partial = dimensions.count_packed_bytes(count - finished, widths.sums)
+        return partial + dimensions.count_packed_bytes(finished, widths.output)
 
     moves = []
     for level in range(len(nest.levels)):
@@ -272,9 +272,9 @@ def _moves(
                     operand=operand,
                     memory=holder(level, operand),
                     outside=holder(outer[-1], operand) if outer else machine.memories[0].name,
-                    loads=mapping.batch * dimensions.packed_bytes(count.loads, width),
+                    loads=mapping.batch * dimensions.count_packed_bytes(count.loads, width),
                     stores=mapping.batch * sums(count.stores, count.finished, level),
-                    outside_reads=mapping.batch * dimensions.packed_bytes(count.outside_reads, width),
+                    outside_reads=mapping.batch * dimensions.count_packed_bytes(count.outside_reads, width),
                     outside_writes=mapping.batch * sums(count.outside_writes, count.outside_finished, level),
                     transfers=transfers(level, operand),
                 )
@@ -357,9 +357,9 @@ def _tiles(memory: MachineMemory, nest: Nest, level: int, widths: _Widths) -> di
         if operand in memory.holds:
             lengths = nest.size if operand in step.keep else step.tile
             elements = min(lengths[rows], nest.size[rows]) * min(lengths[columns], nest.size[columns])
-            tiles[operand] = dimensions.packed_bytes(elements, widths.of(operand))
+            tiles[operand] = dimensions.count_packed_bytes(elements, widths.of(operand))
             if operand == "C":
-                tiles["out"] = dimensions.packed_bytes(elements, widths.output)
+                tiles["out"] = dimensions.count_packed_bytes(elements, widths.output)
     return tiles
 
 
@@ -597,15 +597,15 @@ class _Pipeline:
             kept_after = stays and _has_same_tile(operand, step, after)
             if operand != "C":
                 elements = 0 if kept_before else count.outside_reads
-                reads += dimensions.packed_bytes(elements, self.widths.of(operand))
+                reads += dimensions.count_packed_bytes(elements, self.widths.of(operand))
                 continue
             is_fresh = step[1] == 0 and not self.reads_first
             elements = 0 if kept_before else count.outside_reads if is_fresh else count.outside_writes
-            reads += dimensions.packed_bytes(elements, self.widths.sums)
+            reads += dimensions.count_packed_bytes(elements, self.widths.sums)
             if not kept_after:
                 finished = count.outside_finished if is_last else 0
-                writes += dimensions.packed_bytes(count.outside_writes - finished, self.widths.sums)
-                writes += dimensions.packed_bytes(finished, self.widths.output)
+                writes += dimensions.count_packed_bytes(count.outside_writes - finished, self.widths.sums)
+                writes += dimensions.count_packed_bytes(finished, self.widths.output)
         if is_last:
             epilogue, (m, _, n) = self.mapping.epilogue, lengths
             rows = sum(extents(m, self.nest.levels[: self.finishing + 1], 0).values())
@@ -651,8 +651,8 @@ class _Pipeline:
                         continue
                     inside = next(level for level in inner.holders(operand) if level >= index)
                     count = moved(inner, operand, inside, instance=index - 1)
-                    reads += dimensions.packed_bytes(count.outside_reads, self.widths.of(operand))
-                    writes += dimensions.packed_bytes(count.outside_writes, self.widths.of(operand))
+                    reads += dimensions.count_packed_bytes(count.outside_reads, self.widths.of(operand))
+                    writes += dimensions.count_packed_bytes(count.outside_writes, self.widths.of(operand))
                 cycles = max(cycles, transfer_cycles(memory, reads, writes) or Fraction(0))
         return cycles
 

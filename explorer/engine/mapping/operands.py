@@ -23,7 +23,7 @@ from explorer.engine.proof.sites.exact import compare_exact
 from explorer.engine.proof.sites.parts import part_session, run_in_pieces
 from explorer.engine.proof.sites.proof import find_original
 from explorer.engine.proof.sites.reference import Reference
-from explorer.engine.proof.sites.rounding import largest_ratio, smallest
+from explorer.engine.proof.sites.rounding import find_largest_ratio, find_smallest_number
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.engine.tiling.builder import Emission, GraphBuilder
@@ -196,7 +196,9 @@ def output_fault(model: Model, site: Site, product: ModelProduct, sums: _Array, 
     outputs = meaning.arrange_output(output), meaning.arrange_output(product.output)
     dtype = output.dtype
     for name, values in zip(("its output", "the model's own output"), outputs, strict=True):
-        ratio, limit = largest_ratio([values], [whole], unit_roundoff(str(dtype)), site.K, smallest(dtype))
+        ratio, limit = find_largest_ratio(
+            [values], [whole], unit_roundoff(str(dtype)), site.K, find_smallest_number(dtype)
+        )
         if not ratio <= limit:
             return f"{name} has an error of {ratio:.3g} u (|A| |B|), allowed are {limit:.3g}"
     return ""

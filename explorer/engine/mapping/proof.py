@@ -21,7 +21,7 @@ from explorer.engine.mapping.cost import mapping_cost
 from explorer.engine.mapping.emit_c import COUNTERS, DRIVER, EmittedSite
 from explorer.engine.proof.compare import unit_roundoff
 from explorer.engine.proof.sites.reference import Reference
-from explorer.engine.proof.sites.rounding import largest_ratio, smallest
+from explorer.engine.proof.sites.rounding import find_largest_ratio, find_smallest_number
 from explorer.facts.mapping import LevelMoves, MemoryMachine, SiteMapping
 from explorer.host import input_files, output_files, scratch
 
@@ -274,7 +274,9 @@ def error_ratio(
     `depth` additions.
     """
     dtype = outputs[0].dtype
-    return largest_ratio(outputs, references, unit_roundoff(str(dtype)), depth, smallest(dtype))
+    return find_largest_ratio(
+        outputs, references, unit_roundoff(str(dtype)), depth, find_smallest_number(dtype)
+    )
 
 
 def worst_error(output: _Array, inputs: RunInputs) -> float:

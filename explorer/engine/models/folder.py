@@ -15,8 +15,13 @@ from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import record
 from explorer.engine.formats.files import is_inside, is_lfs_pointer
 from explorer.engine.formats.format import Format, SourceProbe
-from explorer.engine.formats.weights.huggingface import unnamed_model
-from explorer.engine.models.registry import SAVED_MODEL, by_ending, formats, saved_model
+from explorer.engine.formats.weights.huggingface import explain_missing_type
+from explorer.engine.models.registry import (
+    SAVED_MODEL,
+    build_saved_model_error,
+    find_format_by_ending,
+    formats,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,10 +29,10 @@ if TYPE_CHECKING:
 
     from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 """Maximum number of files that the search reads: about one second of work."""
-MOST_FOLDERS = 2_000
-MOST_DEPTH = 6
+MAX_FOLDERS = 2_000
+MAX_DEPTH = 6
 
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules", "site-packages")
 
@@ -56,7 +61,7 @@ class _Search:
         return not (is_inside(end, self.root) or is_inside(end, os.path.realpath(os.path.dirname(path))))
 
 
-def _models(search: _Search, folder: str, inside: str, depth: int) -> Iterator[OutlineRow]:
+def _find_models(search: _Search, folder: str, inside: str, depth: int) -> Iterator[OutlineRow]:
     """Yields rows of the models below a folder: first those directly in it, then those in its subfolders."""
     try:
         with os.scandir(folder) as entries:
@@ -79,7 +84,7 @@ def _models(search: _Search, folder: str, inside: str, depth: int) -> Iterator[O
                 search.links += os.path.exists(entry.path)
             elif entry.is_file():
                 # the graph of a SavedModel starts like an ONNX file
-                row = None if entry.name == SAVED_MODEL else _model(entry.path, inside + entry.name)
+                row = None if entry.name == SAVED_MODEL else _recognize_model(entry.path, inside + entry.name)
                 if row is not None:
                     yield row
         except OSError:
@@ -90,11 +95,11 @@ def _models(search: _Search, folder: str, inside: str, depth: int) -> Iterator[O
         if entry.name == "blobs" and os.path.isdir(os.path.join(folder, "snapshots")):
             continue  # huggingface_hub's cache holds the same files under other names
         search.folders -= 1
-        if depth == MOST_DEPTH or search.folders < 0:
+        if depth == MAX_DEPTH or search.folders < 0:
             search.left_out = True
             return
         try:
-            row = _model(entry.path, f"{inside}{entry.name}{os.sep}")
+            row = _recognize_model(entry.path, f"{inside}{entry.name}{os.sep}")
         except OSError:
             continue
         if row is not None:
@@ -103,17 +108,17 @@ def _models(search: _Search, folder: str, inside: str, depth: int) -> Iterator[O
             if os.path.isfile(os.path.join(entry.path, SAVED_MODEL)):
                 # no reader opens a SavedModel, but reading its header gives the next step
                 yield OutlineRow(f"{inside}{entry.name}{os.sep}", "model", "saved_model", nbytes=None)
-            yield from _models(search, entry.path, f"{inside}{entry.name}{os.sep}", depth + 1)
+            yield from _find_models(search, entry.path, f"{inside}{entry.name}{os.sep}", depth + 1)
 
 
-def _model(path: str, label: str) -> OutlineRow | None:
+def _recognize_model(path: str, label: str) -> OutlineRow | None:
     """Returns the row of a file or folder, or None if no format recognizes its content.
 
     A Git LFS pointer has a row, too: reading its header reports that the model was not fetched.
     """
     probe = SourceProbe(path)
     if is_lfs_pointer(probe.head):
-        format_by_name = by_ending(path)
+        format_by_name = find_format_by_ending(path)
         return (
             None
             if format_by_name is None
@@ -122,20 +127,20 @@ def _model(path: str, label: str) -> OutlineRow | None:
     for format in formats():
         if format is not FORMAT and format.recognise(probe):
             return OutlineRow(
-                label, "model", format.name, None, probe.size if probe.is_file else _folder_bytes(path)
+                label, "model", format.name, None, probe.size if probe.is_file else _sum_folder_bytes(path)
             )
     return None
 
 
-def _folder_bytes(folder: str) -> int | None:
+def _sum_folder_bytes(folder: str) -> int | None:
     """Returns the bytes of all files of a folder that is one model, or None if there are too many files."""
     with os.scandir(folder) as entries:
         sizes = [
             entry.stat().st_size
-            for _, entry in zip(range(MOST_FILES), entries, strict=False)
+            for _, entry in zip(range(MAX_FILES), entries, strict=False)
             if entry.is_file()
         ]
-    return sum(sizes) if len(sizes) < MOST_FILES else None
+    return sum(sizes) if len(sizes) < MAX_FILES else None
 
 
 def outline(source: str) -> Outline:
@@ -144,18 +149,18 @@ def outline(source: str) -> Outline:
     Raises:
         BadModel: The folder contains no model.
     """
-    search = _Search(os.path.realpath(source), MOST_FILES, MOST_FOLDERS)
-    model_rows = _models(search, source, "", 0)
+    search = _Search(os.path.realpath(source), MAX_FILES, MAX_FOLDERS)
+    model_rows = _find_models(search, source, "", 0)
     first = next(model_rows, None)
     if first is None:
         if os.path.isfile(os.path.join(source, SAVED_MODEL)):
-            raise saved_model(source)
+            raise build_saved_model_error(source)
         from explorer.engine.models.unread_formats import find_folder_error  # needed only for unread folders
 
         if error := find_folder_error(source):
             raise error
-        searched_text = f"among the first {MOST_FILES:,} files" if search.left_out else "in it"
-        reason = unnamed_model(source)
+        searched_text = f"among the first {MAX_FILES:,} files" if search.left_out else "in it"
+        reason = explain_missing_type(source)
         reason_text = f": {reason}" if reason else ""
         raise BadModel(
             f"this is a directory, not a model, and no model is {searched_text}{reason_text}", where=source
@@ -175,16 +180,16 @@ def outline(source: str) -> Outline:
 
 
 def _open(source: str, options: OpenOptions) -> OpenedModel:
-    rows = [row for _, row in zip(range(_MAX_NAMED), outline(source).rows, strict=False)]
+    rows = [row for _, row in zip(range(_MAX_LISTED), outline(source).rows, strict=False)]
     names = ", ".join(row.path for row in rows)
     raise Misuse(
         "this is a directory, not a model",
         where=source,
-        hint=f"name a model in it: {names}{', …' if len(rows) == _MAX_NAMED else ''}",
+        hint=f"name a model in it: {names}{', …' if len(rows) == _MAX_LISTED else ''}",
     )
 
 
-_MAX_NAMED = 4
+_MAX_LISTED = 4
 
 FORMAT = Format(
     "folder",

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 SECONDS = 5.0
 """Time limit in seconds for reading an outline. A file that takes longer has no figures."""
-_MOST = 1 << 60
+_MAX_PARAMS = 1 << 60
 """Maximum number of parameters that is plausible."""
 _CHECK_INTERVAL = 1024
 """Number of rows between two checks of the time limit."""
-_MOST_TYPES = 64
+_MAX_TYPES = 64
 """Maximum number of types that are counted separately; a hostile file may have one for each tensor."""
 
 _QUANTIZED = {
@@ -70,7 +70,7 @@ def header_figures(outline: Outline) -> dict[str, Any]:
     """
     rows = _OutlineSums(outline)
     params, note = rows.params if outline.params is None else outline.params, rows.note
-    if params is not None and params > _MOST:
+    if params is not None and params > _MAX_PARAMS:
         params, rows.sums, note = None, {}, "impossible sizes"
     types = [StoredType(name, s.tensors, s.elements, s.bytes) for name, s in rows.sums.items()]
     architecture, context = "", None
@@ -131,7 +131,7 @@ class _OutlineSums:
             self.spans.add(row.span)
         shape = None if row.shape is None else tuple(row.shape)
         elements = _elements(shape)
-        name = dtype if dtype in self.sums or len(self.sums) < _MOST_TYPES else "others"
+        name = dtype if dtype in self.sums or len(self.sums) < _MAX_TYPES else "others"
         self.sums.setdefault(name, _Sum()).add(elements, row.nbytes)
         if row.scaled and dtype.startswith(("int4", "int8", "uint8")):
             self.scaled[f"{dtype} with scales"] = None

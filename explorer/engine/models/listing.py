@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.models.header_figures import header_figures
-from explorer.engine.models.registry import SAVED_MODEL, formats, recognise, saved_model
+from explorer.engine.models.registry import SAVED_MODEL, build_saved_model_error, formats, recognise
 from explorer.facts.models.listing import ModelFile, ModelListing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 _ENDINGS = tuple(ending for format in formats() for ending in format.endings)
-_MOST_FILES = 1_000
+_MAX_FILES = 1_000
 """Maximum number of files of a model's folder whose modification time is read."""
 
 
@@ -31,12 +31,12 @@ def model_file(path: str) -> ModelFile | None:
     model.
     """
     size = os.path.getsize(path) if os.path.isfile(path) else None
-    header = ModelFile(path, "", size, _modified(path))
+    header = ModelFile(path, "", size, _read_change_time(path))
     try:
         format = recognise(path)
         header = replace(header, format=format.name)
         if format.chooses and os.path.isfile(os.path.join(path, SAVED_MODEL)):
-            refusal = saved_model(path)
+            refusal = build_saved_model_error(path)
             return replace(header, format="saved_model", note=f"{refusal.what}: {refusal.hint}")
         if format.outline is None or format.chooses:
             return replace(header, note="this is no model that could be listed")
@@ -49,13 +49,13 @@ def model_file(path: str) -> ModelFile | None:
     return replace(header, format=outline.format, bytes=size, **figures)
 
 
-def _modified(path: str) -> int | None:
+def _read_change_time(path: str) -> int | None:
     """Returns the modification time of a file, or of the newest file in a folder, in seconds since 1970."""
     times: list[float] = []
     try:
         if os.path.isdir(path):
             with os.scandir(path) as entries:
-                limited_entries = zip(range(_MOST_FILES), entries, strict=False)
+                limited_entries = zip(range(_MAX_FILES), entries, strict=False)
                 times += [entry.stat().st_mtime for _, entry in limited_entries if entry.is_file()]
         times = times or [os.stat(path).st_mtime]
     except OSError:

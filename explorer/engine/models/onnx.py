@@ -13,7 +13,7 @@ from explorer.engine.formats.onnx.file_reads import model_reads
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel, OnProgress
-from explorer.host.file_reads import full_read
+from explorer.host.file_reads import record_full_read
 from explorer.host.gc_pause import gc_pause
 
 TYPE_CHECKING = False
@@ -68,7 +68,7 @@ class OnnxModel:
                 **sizes,
             )
 
-        dims, shapes = self._requested_sizes()
+        dims, shapes = self._select_requested_sizes()
         if self.options.past is not None:
             step = _steps().prefill_of_graph if self.options.prefill else _steps().step_of_graph
             result: AnalysisResult = step(self.model, self.options.past, dims, shapes, analysed)
@@ -87,7 +87,7 @@ class OnnxModel:
         """See `OpenedModel`."""
         from explorer.engine.values import onnx_tensors  # numpy
 
-        return onnx_tensors.stored(self.model), ()
+        return onnx_tensors.list_stored(self.model), ()
 
     def activations(self, request: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `OpenedModel`."""
@@ -110,7 +110,7 @@ class OnnxModel:
         if info.model.inference_died:
             return None
         # without a source, the reader may have read any part of the file
-        return (full_read(self.source),) if self.model.source is None else model_reads(self.model)
+        return (record_full_read(self.source),) if self.model.source is None else model_reads(self.model)
 
     def sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         """Returns the sizes of dimensions and inputs for the analysis.
@@ -120,12 +120,12 @@ class OnnxModel:
         Raises:
             Misuse: The model has no decode step with so many cached tokens, or a size is missing.
         """
-        dims, shapes = self._requested_sizes()
+        dims, shapes = self._select_requested_sizes()
         if self.options.past is not None:
             dims, shapes = _steps().sizes_of_step(self.model, self.options.past, dims, shapes)
         return dims, shapes
 
-    def _requested_sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
+    def _select_requested_sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         """Returns the user's dimensions and input shapes that exist in this model."""
         input_names = self.names()[1]
         shapes = {name: shape for name, shape in self.options.input_shapes.items() if name in input_names}

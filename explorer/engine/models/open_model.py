@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.engine.formats.tensor_index import TensorIndex
-from explorer.engine.models.opened_model import OpenedModel, OpenOptions, with_rules
+from explorer.engine.models.opened_model import OpenedModel, OpenOptions, load_rules
 from explorer.engine.models.registry import recognise
 from explorer.engine.models.tensors import TensorFile
 
@@ -16,7 +16,7 @@ def open_model(source: str, options: OpenOptions) -> OpenedModel:
         Misuse: An option does not fit the model.
         MissingExtra: The model needs a package that is not installed.
     """
-    options = with_rules(options)
+    options = load_rules(options)
     opened = recognise(source).open(source, options)
     return TensorFile(opened, options) if isinstance(opened, TensorIndex) else opened
 

@@ -51,7 +51,7 @@ class OpenOptions(Struct, frozen=True):
         past: Number of tokens in the KV cache for a decode step of one new token, or None for a full pass.
         prefill: Whether the pass over a text of `past` tokens with an empty cache is analyzed instead of the
             step.
-        own: Rules that the file of `rules` registered, set by `with_rules`.
+        own: Rules that the file of `rules` registered, set by `load_rules`.
     """
 
     weights: str | None = None
@@ -226,7 +226,7 @@ def name_only_input(
     return {name or names[0]: shape for name, shape in input_shapes.items()}
 
 
-def with_rules(options: OpenOptions) -> OpenOptions:
+def load_rules(options: OpenOptions) -> OpenOptions:
     """Runs the file of `rules` and returns the options with the rules that it registered.
 
     Raises:

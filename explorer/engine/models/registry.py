@@ -48,17 +48,17 @@ def recognise(source: str) -> Format:
         raise BadModel(f"cannot be read: {probe.unreadable}", where=source)
     if is_lfs_pointer(probe.head):
         raise lfs_pointer(source, probe.head)
-    if probe.exists or not by_ending(source):
+    if probe.exists or not find_format_by_ending(source):
         for format in formats():
             if format.recognise(probe):
                 return format
-    format_by_name = by_ending(source)
+    format_by_name = find_format_by_ending(source)
     if not probe.exists:
         raise _missing(source, format_by_name)
     if not probe.size:
         raise BadModel("the file is empty", where=source)
     if os.path.basename(source) == SAVED_MODEL:
-        raise saved_model(source)
+        raise build_saved_model_error(source)
     from explorer.engine.models.unread_formats import find_file_error  # needed only for unread files
 
     if error := find_file_error(probe, by_ending=format_by_name is None):
@@ -76,7 +76,7 @@ SAVED_MODEL = "saved_model.pb"
 """Name of the graph's file in a TensorFlow SavedModel. The weights are in further files next to it."""
 
 
-def saved_model(source: str) -> BadModel:
+def build_saved_model_error(source: str) -> BadModel:
     """Returns the error for a SavedModel, given as its folder or the file in it.
 
     The hint is the next step.
@@ -90,7 +90,7 @@ def saved_model(source: str) -> BadModel:
     )
 
 
-def by_ending(source: str) -> Format | None:
+def find_format_by_ending(source: str) -> Format | None:
     """Returns the first format whose files have the ending of this name, or None."""
     lower = source.lower()
     return next((f for f in formats() if f.endings and lower.endswith(f.endings)), None)
@@ -105,7 +105,7 @@ def _missing(source: str, format_by_name: Format | None) -> BadModel:
         return BadModel("a link to a file that is not there", where=source)
     folder, name = os.path.split(source)
     try:
-        candidates = [f for f in sorted(os.listdir(folder or ".")) if by_ending(f) is not None]
+        candidates = [f for f in sorted(os.listdir(folder or ".")) if find_format_by_ending(f) is not None]
     except (OSError, ValueError):
         candidates = []
     return BadModel("no such file", where=source, hint=nearest(name, candidates))

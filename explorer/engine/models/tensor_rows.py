@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.engine.costs.layer_rows import LayerRows, identical_runs
+from explorer.engine.costs.layer_rows import LayerRows, find_identical_runs
 from explorer.engine.formats.tensor_index import StoredTensor, rows
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 
@@ -99,7 +99,7 @@ class TensorRows(LayerRows):
                 children[parent] = [index]
         children.get(-1, []).reverse()
         items = self._items
-        for run in identical_runs(children.values(), signature_ids, lambda i: isinstance(items[i], str)):
+        for run in find_identical_runs(children.values(), signature_ids, lambda i: isinstance(items[i], str)):
             for index in run:
                 self._repeat[index] = len(run) if index == run[0] else 0
 

@@ -37,7 +37,7 @@ _REMEDY = "name the code that builds it (package.module:callable), or export it 
 DescribedLeaves = tuple[list[LayerLeaf], dict[str, GroupFacts]]
 """Leaves in order, and facts about the enclosing groups by path."""
 
-MANY = 20_000
+LAZY_ROWS = 20_000
 """Number of tensors above which rows are built lazily (`tensor_rows`)."""
 
 
@@ -86,8 +86,8 @@ class TensorFile(StaticModel):
                     unknown,
                     *map(str, contents.notes),
                     *bounded,
-                    *_buffers(contents),
-                    *fact_notes(contents.facts),
+                    *_describe_buffers(contents),
+                    *format_facts(contents.facts),
                 ),
             ),
             assumptions={},
@@ -99,7 +99,7 @@ class TensorFile(StaticModel):
     def _layers(self) -> tuple[Layer, ...]:
         """Returns a row for every module in the names, and one for every tensor."""
         with gc_pause():
-            if len(self.contents.tensors) > MANY:
+            if len(self.contents.tensors) > LAZY_ROWS:
                 with contextlib.suppress(ValueError):
                     # behaves like a tuple, but builds its rows on first use
                     return cast("tuple[Layer, ...]", TensorRows(self.contents))
@@ -107,7 +107,7 @@ class TensorFile(StaticModel):
 
     def _layer_list(self) -> tuple[Layer, ...]:
         """Returns the rows of `_layers`, all built."""
-        leaves, groups = tree_of(self.contents.tensors, self.contents.why, self.contents.kinds)
+        leaves, groups = build_tree(self.contents.tensors, self.contents.why, self.contents.kinds)
         trained = self._trained()
         return build(
             leaves,
@@ -130,14 +130,14 @@ class TensorFile(StaticModel):
         """See `OpenedModel`."""
         from explorer.engine.values import file_tensors  # numpy
 
-        return file_tensors.stored(self.contents.tensors, self.strides)
+        return file_tensors.list_stored(self.contents.tensors, self.strides)
 
     def refuse(self, why: str) -> NoReturn:
         """See `StaticModel`."""
         raise Misuse(f"{self.contents.why}: {why}", where=self.source, hint=_REMEDY)
 
 
-def tree_of(
+def build_tree(
     tensors: Iterable[StoredTensor], why: str, kinds: Mapping[str, str], role: str = ""
 ) -> DescribedLeaves:
     """Returns a leaf for every tensor. The tree comes from the names of the tensors.
@@ -158,14 +158,16 @@ def tree_of(
             scopes = (*scopes, Scope(row.path, row.name, kinds.get(row.path, "")))
             groups[row.path] = unknown
         else:
-            leaves.append(leaf_of(leaf_layer(row.stored, row.name, why), scopes, [row.stored], role))
+            leaves.append(build_leaf(leaf_layer(row.stored, row.name, why), scopes, [row.stored], role))
     return leaves, groups
 
 
-def leaf_of(layer: Layer, scopes: tuple[Scope, ...], tensors: Sequence[StoredTensor], role: str) -> LayerLeaf:
+def build_leaf(
+    layer: Layer, scopes: tuple[Scope, ...], tensors: Sequence[StoredTensor], role: str
+) -> LayerLeaf:
     """Returns a leaf that stores tensors. Tensors with a role, outside the model, are not parameters."""
     if not role:
-        return LayerLeaf(scopes, layer, weights_of(tensors))
+        return LayerLeaf(scopes, layer, list_stored_pieces(tensors))
     size = sum(tensor.nbytes for tensor in tensors)
     attributes = {**layer.attributes, "role": role, "bytes": size}
     return LayerLeaf(
@@ -173,12 +175,12 @@ def leaf_of(layer: Layer, scopes: tuple[Scope, ...], tensors: Sequence[StoredTen
     )
 
 
-def weights_of(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
+def list_stored_pieces(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
     """Returns the stored pieces of tensors: identity, elements, bytes."""
     return [piece for tensor in tensors for piece in tensor.counted]
 
 
-def _buffers(contents: TensorIndex) -> tuple[str, ...]:
+def _describe_buffers(contents: TensorIndex) -> tuple[str, ...]:
     """Returns a note if tensors that count as parameters are buffers by their names."""
     buffers = [t for t in contents.tensors if t.trainable is None and t.name.endswith(_BUFFERS)]
     if not buffers:
@@ -194,7 +196,7 @@ FACTS = 48
 """Maximum number of facts of a file among the notes. `outline` lists all facts."""
 
 
-def fact_notes(facts: Sequence[tuple[str, str]]) -> list[str]:
+def format_facts(facts: Sequence[tuple[str, str]]) -> list[str]:
     """Returns the first facts of a file as notes."""
     notes = [f"{key}: {text}" for key, text in facts[:FACTS]]
     if len(facts) > FACTS:

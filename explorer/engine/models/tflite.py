@@ -10,7 +10,7 @@ from explorer.engine.costs.onnx import analyse
 from explorer.engine.formats.tflite import graph as tflite_graph
 from explorer.engine.models.opened_model import StaticModel
 from explorer.engine.shapes.tflite import FileShapes
-from explorer.host.file_reads import full_read
+from explorer.host.file_reads import record_full_read
 from explorer.host.gc_pause import gc_pause
 
 TYPE_CHECKING = False
@@ -81,11 +81,11 @@ class TfliteModel(StaticModel):
         """See `OpenedModel`."""
         from explorer.engine.values import tflite_tensors  # numpy
 
-        return tflite_tensors.stored(self.read), ()
+        return tflite_tensors.list_stored(self.read), ()
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """Returns the whole file, because its tables may be anywhere in it. See `OpenedModel`."""
-        return (full_read(self.source),)
+        return (record_full_read(self.source),)
 
     def refuse(self, why: str) -> NoReturn:
         """See `StaticModel`."""

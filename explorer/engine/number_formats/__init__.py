@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from explorer.base.errors import Misuse, nearest_alone
+from explorer.base.errors import Misuse, suggest_only_near
 from explorer.engine.number_formats import integer, microscaling, minifloat, narrow
 from explorer.engine.number_formats.number_format import NumberFormat
 
@@ -39,5 +39,5 @@ def format_of(name: str, where: str = "--to") -> NumberFormat | None:
                 raise Misuse(f"there is no number format '{name}': {problem}", where=where) from None
     if name != name.lower():
         return format_of(name.lower(), where)
-    hint = nearest_alone(name, EXAMPLES) or "explorer help number_formats lists them"
+    hint = suggest_only_near(name, EXAMPLES) or "explorer help number_formats lists them"
     raise Misuse(f"there is no number format '{name}'", where=where, hint=hint)

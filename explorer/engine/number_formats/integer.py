@@ -12,10 +12,10 @@ import numpy as np
 
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
 
-MOST_BITS = 24
+MAX_BITS = 24
 """Number of bits of integers that float32, in which the model computes, represents exactly."""
 
-MOST_FRACTION = 126
+MAX_FRACTION = 126
 """2**-126 is the smallest power of two that float32 represents as a normal number."""
 
 
@@ -129,17 +129,17 @@ def _integer(match: re.Match[str]) -> Integer:
     return Integer(match[0], int(match[2]), not match[1])
 
 
-def _fixed_point(match: re.Match[str]) -> FixedPoint:
+def _parse_fixed_point(match: re.Match[str]) -> FixedPoint:
     bits, fraction, signed = int(match[2]), int(match[3]), not match[1]
-    if not 1 + signed <= bits <= MOST_BITS:
-        why = f"fixed point has {1 + signed} to {MOST_BITS} bits, which float32 holds exactly, not {bits}"
+    if not 1 + signed <= bits <= MAX_BITS:
+        why = f"fixed point has {1 + signed} to {MAX_BITS} bits, which float32 holds exactly, not {bits}"
         raise ValueError(why)
-    if fraction > MOST_FRACTION:
-        raise ValueError(f"at most {MOST_FRACTION} bits can be behind the point, not {fraction}")
+    if fraction > MAX_FRACTION:
+        raise ValueError(f"at most {MAX_FRACTION} bits can be behind the point, not {fraction}")
     return FixedPoint(match[0], bits, signed, fraction)
 
 
-FAMILY = ((r"(u?)int(4|8|16)", _integer), (r"(u?)fixed(\d+)\.(\d+)", _fixed_point))
+FAMILY = ((r"(u?)int(4|8|16)", _integer), (r"(u?)fixed(\d+)\.(\d+)", _parse_fixed_point))
 
 EXAMPLES = (
     *("int8", "uint8", "int4", "uint4", "int16", "uint16"),

@@ -20,7 +20,7 @@ BLOCK = 32
 SCALE_BITS = 8
 """Bits of the shared exponent (E8M0): powers of two from 2**-127 to 2**127, and NaN."""
 
-LEAST_EXPONENT = -127
+MIN_EXPONENT = -127
 """Smallest exponent of E8M0."""
 
 
@@ -62,7 +62,7 @@ class Microscaling(NumberFormat, frozen=True):
         """The scale of each block as float32, from the block's largest magnitude."""
         # zero has no exponent, but stays zero with any scale
         _, exponent = np.frexp(np.where(largest > 0, largest, 1).astype(np.float32))
-        shared = np.maximum(exponent - 1 - self.reach, LEAST_EXPONENT)
+        shared = np.maximum(exponent - 1 - self.reach, MIN_EXPONENT)
         scale = np.ldexp(np.float32(1), shared)
         return np.where(np.isfinite(largest), scale, np.float32(np.nan))
 

@@ -13,7 +13,7 @@ from explorer.engine.number_formats.number_format import Array, Grid, NumberForm
 SLAB = 1 << 18
 """Number of elements computed at a time, which limits intermediate values to a few MiB."""
 
-MOST_EXPONENT, MOST_MANTISSA = 7, 14
+MAX_EXPONENT, MAX_MANTISSA = 7, 14
 """Limits beyond which libraries round float32 differently, because they compute the exponent by a log."""
 
 
@@ -149,8 +149,8 @@ E5M2 = Float8("float8e5m2", 8, 5, 2, 15, 57344.0)
 
 def _custom(match: re.Match[str]) -> Minifloat:
     exponent, mantissa = int(match[1]), int(match[2])
-    if not (1 <= exponent <= MOST_EXPONENT and mantissa <= MOST_MANTISSA):
-        why = f"a minifloat has 1 to {MOST_EXPONENT} bits of exponent and at most {MOST_MANTISSA} of mantissa"
+    if not (1 <= exponent <= MAX_EXPONENT and mantissa <= MAX_MANTISSA):
+        why = f"a minifloat has 1 to {MAX_EXPONENT} bits of exponent and at most {MAX_MANTISSA} of mantissa"
         raise ValueError(why + ("; bfloat16 has 8" if exponent == 8 else ""))
     return minifloat(match[0], exponent, mantissa)
 

@@ -32,7 +32,7 @@ class ShapeMismatch(Exception):
     """
 
 
-def _unnamed(_: Dim) -> Dim:
+def _drop_name(_: Dim) -> Dim:
     return None
 
 
@@ -58,7 +58,7 @@ class Call(Struct, frozen=True):
     outputs: tuple[TensorInfo | None, ...]
     contents: Mapping[str, Any] = field(default_factory=dict)
     opset: int = 0
-    fresh: Callable[[Dim], Dim] = _unnamed
+    fresh: Callable[[Dim], Dim] = _drop_name
 
     def has(self, index: int) -> bool:
         """Whether the node has the optional input at `index`."""

@@ -172,7 +172,7 @@ def _normalizer(call: Call) -> Cost:
     return cost_formulas.elementwise(f"Normalizer {kind} ({detail})", call.output(), count)
 
 
-def _longest_path_total(roots: Sequence[int], children: Mapping[int, tuple[int, ...]]) -> int | None:
+def _sum_longest_paths(roots: Sequence[int], children: Mapping[int, tuple[int, ...]]) -> int | None:
     """Sums the comparisons on the longest path of each tree; returns None if the nodes are not trees.
 
     An invalid file may contain cycles, so every node is visited only once.
@@ -215,7 +215,7 @@ def _tree_ensemble(call: Call) -> Cost:
         for i, (pair, leafs) in enumerate(zip(child_pairs, leaf_flags, strict=True))
     }
     roots = attributes["tree_roots"]
-    comparisons = _longest_path_total(roots, children)
+    comparisons = _sum_longest_paths(roots, children)
     scores = attributes.get("n_targets", 1)
     return _trees(
         call,
@@ -244,7 +244,7 @@ def _legacy_trees(call: Call) -> Cost:
     }
     child_indices = {child for pair in children.values() for child in pair}
     roots = [i for i in range(len(names)) if i not in child_indices]
-    comparisons = _longest_path_total(roots, children)
+    comparisons = _sum_longest_paths(roots, children)
     weights: dict[Any, int] = {}
     for name in zip(attributes[f"{prefix}_treeids"], attributes[f"{prefix}_nodeids"], strict=True):
         weights[name] = weights.get(name, 0) + 1

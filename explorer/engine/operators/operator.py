@@ -72,7 +72,7 @@ GradientRule = Callable[[BackwardNode], Gradient | None]
 """Function that counts the MACs of a node's gradients, or returns None if a shape is unknown."""
 
 
-def first_two(node: BackwardNode) -> Gradient:
+def multiply_first_two(node: BackwardNode) -> Gradient:
     """Gradient rule of an operator that multiplies its first two inputs."""
     return pair(node.macs, node.want(0), node.want(1))
 

@@ -108,7 +108,7 @@ _UNKNOWN = Operator("", free)
 _WEIGHTS = ("float", "bfloat", "int8", "uint8", "int4", "uint4", "int2", "uint2", "complex")
 
 
-def named(op: str) -> Operator:
+def find_operator(op: str) -> Operator:
     """Returns the record of an operator name, or an empty record."""
     return BY_NAME.get(op, _UNKNOWN)
 
@@ -165,7 +165,7 @@ def is_parameter(op: str, index: int, dtype: str | None, shape: Shape | None) ->
     Shapes, axes, indices and limits are not parameters. Masks, 64-bit integers and scalars (an epsilon, a
     scale) are parameters only in quantized operators.
     """
-    operator = named(op)
+    operator = find_operator(op)
     if index in operator.settings:
         return False
     if operator.quantized:
@@ -173,9 +173,9 @@ def is_parameter(op: str, index: int, dtype: str | None, shape: Shape | None) ->
     return dtype is not None and dtype.startswith(_WEIGHTS) and shape != ()
 
 
-def packed_bits(op: str, index: int, dtype: str, attributes: Mapping[str, Any]) -> int:
+def find_packed_bits(op: str, index: int, dtype: str, attributes: Mapping[str, Any]) -> int:
     """Returns the bits of one value if the bytes of an input contain several values, else 8."""
-    for indices, names, default in named(op).packed if dtype.endswith("int8") else ():
+    for indices, names, default in find_operator(op).packed if dtype.endswith("int8") else ():
         if index in indices:
             bits = bits_of(attributes, names, default)
             return bits if bits in (2, 4) else 8

@@ -187,7 +187,7 @@ def window_places(call: Call, sizes: Shape, kernel: Shape, *, ceil: bool = False
         steps = dims.ceil_div(free_size, stride) if ceil else dims.floor_div(free_size, stride)
         if ceil and isinstance(extent, int) and pad_after + stride > extent:
             # omit a window that would start in the padding after the data
-            steps = dims.least(steps, dims.floor_div(dims.add(size, pad_before - 1), stride))
+            steps = dims.find_smaller(steps, dims.floor_div(dims.add(size, pad_before - 1), stride))
         count = dims.add(steps, 1)
         if isinstance(count, int) and count < 0:
             return None

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from explorer.base.units import many_text
-from explorer.engine.costs.layer_tree import summed
-from explorer.engine.costs.memory.roofline import bytes_moved, least_seconds
+from explorer.engine.costs.layer_tree import sum_known
+from explorer.engine.costs.memory.roofline import bytes_moved, compute_minimum_seconds
 from explorer.engine.profile.kernels import RuntimeKernel
 from explorer.engine.profile.predict import TimeModel
-from explorer.engine.profile.statistics import is_settled, spread
+from explorer.engine.profile.statistics import compute_spread, is_settled
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.profile.profile import (
     LayerTime,
@@ -106,13 +106,15 @@ def assemble_profile(
         other_samples: Samples of the kernels that belong to no row, by name.
         conditions: The conditions of the measurement.
     """
-    wall_spread = spread(wall)
+    wall_spread = compute_spread(wall)
     rows_in_kernel: dict[int, list[int]] = {}
     for row, kernel_row in kernel_rows.items():
         rows_in_kernel.setdefault(kernel_row, []).append(row)
-    timed = {row: spread(samples.seconds) for row, samples in samples_by_row.items()}
+    timed = {row: compute_spread(samples.seconds) for row, samples in samples_by_row.items()}
     medians = {row: times_of_row.median for row, times_of_row in timed.items()}
-    other_medians = {name: spread(samples.seconds).median for name, samples in sorted(other_samples.items())}
+    other_medians = {
+        name: compute_spread(samples.seconds).median for name, samples in sorted(other_samples.items())
+    }
     attributed_seconds = sum(medians.values()) + sum(other_medians.values())
     base = max(wall_spread.median, attributed_seconds)
     times = [
@@ -156,7 +158,7 @@ def assemble_profile(
         ),
         runs=wall_spread.count,
         settled=is_settled(wall_spread),
-        limit_seconds=summed(layer_time.limit_seconds for layer_time in times if layer_time.seconds)
+        limit_seconds=sum_known(layer_time.limit_seconds for layer_time in times if layer_time.seconds)
         if conditions.machine
         else None,
         predicted_seconds=None
@@ -176,15 +178,15 @@ _NOT_IN_PROFILE = ("profiled", "spent", "notes", "model")
 
 def _overhead(median: float, profiled: Sequence[float]) -> float | None:
     """Computes how much longer a run takes under the profiler, as a share of a run without it."""
-    return spread(profiled).median / median - 1 if profiled and median else None
+    return compute_spread(profiled).median / median - 1 if profiled and median else None
 
 
 def _profiling_overhead(wall: Sequence[float], spent: Sequence[float]) -> float | None:
     """Computes the time that profiling added to all runs, as a share of their time without it."""
-    median = spread(wall).median
+    median = compute_spread(wall).median
     if not spent or not median:
         return None
-    return len(spent) * (spread(spent).median / median - 1) / (len(wall) + len(spent))
+    return len(spent) * (compute_spread(spent).median / median - 1) / (len(wall) + len(spent))
 
 
 def _predict_run(
@@ -210,7 +212,7 @@ def _predict_run(
 
 
 def _predict_unassigned(model: TimeModel, kernel: RuntimeKernel) -> float | None:
-    return model.unassigned_seconds(kernel.op, kernel.calls, kernel.output_bytes, is_turned=kernel.is_turned)
+    return model.predict_unassigned(kernel.op, kernel.calls, kernel.output_bytes, is_turned=kernel.is_turned)
 
 
 def _unpredicted_notes(
@@ -252,7 +254,7 @@ def _layer_time(
         else (layer, *(layers[merged_row] for merged_row in merged_rows if not layers[merged_row].group))
     )
     macs, moved = _macs_and_bytes(kernel_layers)
-    backward = spread(samples.backward).median if samples.backward else None
+    backward = compute_spread(samples.backward).median if samples.backward else None
     forward = max(0.0, median - (backward or 0.0))
     machine, model = conditions.machine, conditions.model
     return LayerTime(
@@ -268,7 +270,9 @@ def _layer_time(
         None
         if model is None
         else model.seconds(layer, samples.ops, [layers[merged_row] for merged_row in merged_rows]),
-        None if machine is None or macs is None or moved is None else least_seconds(macs, moved, machine),
+        None
+        if machine is None or macs is None or moved is None
+        else compute_minimum_seconds(macs, moved, machine),
         "",
         tuple([layers[merged_row].path for merged_row in merged_rows]),
         samples.allocated_bytes,
@@ -313,7 +317,7 @@ def _operators(samples_of_all: Sequence[TimeSamples], rows: int, total: float) -
     calls: dict[str, int] = {}
     layers: dict[str, int] = {}
     for index, samples in enumerate(samples_of_all):
-        median = spread(samples.seconds).median
+        median = compute_spread(samples.seconds).median
         operator_seconds = sum(seconds_in_run for seconds_in_run, _ in samples.ops.values())
         for op, (seconds_in_run, count) in samples.ops.items():
             part = seconds_in_run / operator_seconds if operator_seconds else 1 / len(samples.ops)

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from explorer.engine.costs.layer_rows import end_of
 from explorer.engine.profile.assemble import TimeSamples
-from explorer.engine.profile.statistics import ranks_differ, spread
+from explorer.engine.profile.statistics import compute_spread, ranks_differ
 from explorer.facts import Layer
 from explorer.facts.comparison import RowPair, RowSide, TreeDiff
 from explorer.facts.profile.comparison import LayerChange, ProfileComparison, significance
@@ -103,7 +103,7 @@ def _changes(sides: tuple[_Side, _Side], pairs: Sequence[RowPair]) -> Iterator[L
 def _change(pair: RowPair, *times: Sequence[float]) -> LayerChange:
     either = pair.before or pair.after
     assert either is not None
-    before, after = (spread(of_one) if of_one else None for of_one in times)
+    before, after = (compute_spread(of_one) if of_one else None for of_one in times)
     surely = significance(before, after)
     if surely is None and all(times) and ranks_differ(*times):
         surely = True

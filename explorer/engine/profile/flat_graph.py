@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Graph, Model, Node, subgraphs
 from explorer.engine.profile.rows import NodeRows
-from explorer.engine.shapes.bodies import substituted
+from explorer.engine.shapes.bodies import substitute_attributes
 from explorer.facts import Layer
 
 _PREFIX = "explorer_"
@@ -95,18 +95,18 @@ class _Inliner:
         for node, row in zip(nodes, node_rows, strict=True):
             function = self._model.functions.get(node.key)
             if function is not None and self._can_inline(function):
-                yield from self._inlined_nodes(node, function, new_name_by_old, name, row)
+                yield from self._inline_nodes(node, function, new_name_by_old, name, row)
                 continue
             self.has_calls = self.has_calls or function is not None
             node_name = f"{name}.{self._count}" if name else f"{_PREFIX}{self._count}"
             self._count += 1
             self.rows[node_name] = row
-            yield self._with_new_names(node, new_name_by_old, node_name, row)
+            yield self._rename_values(node, new_name_by_old, node_name, row)
 
     def _can_inline(self, function: Function) -> bool:
         return all(self.opsets.get(domain, version) == version for domain, version in function.opsets.items())
 
-    def _inlined_nodes(
+    def _inline_nodes(
         self, call: Node, function: Function, new_name_by_old: Mapping[str, str], name: str, row: int | None
     ) -> Iterator[Node]:
         """Yields the nodes of a function, with its inputs and outputs renamed to those of a call."""
@@ -138,11 +138,11 @@ class _Inliner:
         body_nodes: Sequence[Node] = function.nodes
         if function.attributes or function.defaults:
             values = {**function.defaults, **call.attributes}
-            body_nodes = [substituted(node, values) for node in body_nodes]
+            body_nodes = [substitute_attributes(node, values) for node in body_nodes]
         yield from self.nodes(body_nodes, new_names, name, row, "")
         yield from identities
 
-    def _with_new_names(
+    def _rename_values(
         self, node: Node, new_name_by_old: Mapping[str, str], name: str, row: int | None
     ) -> Node:
         """Returns a node with new value names, also in its bodies."""
@@ -152,8 +152,8 @@ class _Inliner:
             if "[" not in attribute:  # lists of graphs, in other domains, stay as they are
                 bodies[attribute] = self._body(body, new_name_by_old, f"{name}.{attribute}", row, attribute)
         if bodies:
-            node = node.with_attributes({**node.attributes, **bodies})
-        return node.with_values(
+            node = node.replace_attributes({**node.attributes, **bodies})
+        return node.replace_values(
             [new_name_by_old.get(v, v) for v in node.inputs],
             [new_name_by_old.get(v, v) for v in node.outputs],
             name,

@@ -19,7 +19,7 @@ from explorer.engine.compat.onnxruntime import (
     blocked_values,
     is_inserted_cast,
     is_piece,
-    without_precision,
+    strip_precision,
 )
 from explorer.engine.graph.model import Graph, Node, subgraphs
 from explorer.engine.graph.node_wires import NodeWires
@@ -43,7 +43,7 @@ def map_kernels(
 
     Returns:
         The original nodes of each kernel, in their order. A kernel without original nodes, such as a copy or
-        a change of layout, is missing. Optimized nodes without names get the names of `unnamed_key`.
+        a change of layout, is missing. Optimized nodes without names get the names of `build_unnamed_key`.
     """
     nodes_by_kernel: dict[str, list[Node]] = {}
     pairs = [(original, optimized, defaults)]
@@ -67,7 +67,7 @@ def map_kernels(
     return nodes_by_kernel
 
 
-def unnamed_key(op: str, index: int) -> str:
+def build_unnamed_key(op: str, index: int) -> str:
     """Returns the key of the unnamed node `index` of an operator."""
     return f"{op}#{index}"
 
@@ -103,7 +103,7 @@ class _Scope:
         """Returns the original nodes of each optimized node, by name."""
         ends = {id(node): self._outputs_in_original(node) for node in self.after.nodes}
         known_values = {value for values in ends.values() for value in values}
-        known_values |= {without_precision(value) for node in self.after.nodes for value in node.inputs}
+        known_values |= {strip_precision(value) for node in self.after.nodes for value in node.inputs}
         kernel_by_node: dict[int, Node] = {}
         for node in self.after.nodes:
             for index in self.edges.between(ends[id(node)], known_values):
@@ -122,13 +122,13 @@ class _Scope:
         """Returns the original values that an optimized node produces, even under other names."""
         if _is_layout_change(node):
             return []
-        outputs = [without_precision(self.original_names.get(value, value)) for value in node.outputs]
+        outputs = [strip_precision(self.original_names.get(value, value)) for value in node.outputs]
         original_outputs = [value for value in outputs if value in self.maker]
         if original_outputs:
             return original_outputs
         if node.name in self.index_by_name:
             return [value for value in self.nodes[self.index_by_name[node.name]].outputs if value]
-        for blocked in map(without_precision, blocked_values(node.name)):
+        for blocked in map(strip_precision, blocked_values(node.name)):
             if blocked in self.maker:
                 return [self._fused_output(node, blocked)]
         return []
@@ -190,7 +190,7 @@ class _Scope:
         nameless = [node for node in self.after.nodes if not node.name and id(node) in original_index]
         for node in sorted(nameless, key=lambda node: original_index[id(node)]):
             counts[node.op] = counts.get(node.op, -1) + 1
-            yield unnamed_key(node.op, counts[node.op]), original_index[id(node)]
+            yield build_unnamed_key(node.op, counts[node.op]), original_index[id(node)]
 
 
 def _is_layout_change(node: Node) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
-from explorer.engine.compat.onnxruntime import timed_kernel
+from explorer.engine.compat.onnxruntime import find_timed_node
 from explorer.engine.graph.model import CONTROL_FLOW
 from explorer.host import input_files
 
@@ -101,7 +101,7 @@ def kernel_runs(path: str) -> Iterator[KernelRun]:
                 run.end = run.start + int(event["dur"])
                 yield run
                 run, inner = KernelRun(), []
-            elif (name := timed_kernel(event["name"])) is not None:
+            elif (name := find_timed_node(event["name"])) is not None:
                 _add(run, name, event, inner)
     if last != "]":
         raise BadModel(
@@ -154,13 +154,15 @@ def _add(run: KernelRun, name: str, event: Mapping[str, Any], inner: list[tuple[
     kernel.requested_bytes += max(0, int(args.get("mem_requested_in_use_delta", 0)))
     kernel.held_bytes = max(kernel.held_bytes, int(args.get("mem_bytes_requested_in_use", 0)))
     kernel.output_bytes += int(args.get("output_size", 0))
-    kernel.is_turned = _last_axis(args.get("input_type_shape")) != _last_axis(args.get("output_type_shape"))
+    kernel.is_turned = _read_last_axis(args.get("input_type_shape")) != _read_last_axis(
+        args.get("output_type_shape")
+    )
     scheduled = args.get("thread_scheduling_stats")
     if isinstance(scheduled, dict):
         run.threads = max(run.threads, 1 + len(scheduled.get("sub_threads", ())))
 
 
-def _last_axis(shapes: Any) -> int | None:
+def _read_last_axis(shapes: Any) -> int | None:
     """Returns the last size of the first shape in a list such as [{'float': [1, 56, 56, 96]}], or None."""
     first = next(iter(shapes), None) if isinstance(shapes, list) else None
     shape = next(iter(first.values()), None) if isinstance(first, dict) else None

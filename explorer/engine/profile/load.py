@@ -94,14 +94,14 @@ class LoadWatch:
             self.__exit__()
         seconds = max(self._seconds, 1e-9)
         rate = self._switch_count / seconds / max(self._threads, 1)
-        signs = [self._other_load()]
+        signs = [self._describe_other_load()]
         if wall.sure and wall.p90 > _MAX_SPREAD * wall.p10 > 0:
             signs.append(f"a run in ten took {wall.p90 / wall.p10:.1f} times as long as another")
         if seconds > _MIN_SECONDS and rate > _MAX_SWITCHES and (any(signs) or self._busy_at_start is None):
             signs.append(f"the processor was taken away {rate:,.0f} times a second from each thread")
         return "; ".join(filter(None, signs))
 
-    def _other_load(self) -> str:
+    def _describe_other_load(self) -> str:
         """Describes the work of other programs, or returns '' if there is almost none."""
         available, busy_now = processors(), self._busy()
         if busy_now is not None and self._busy_at_start is not None:

@@ -29,9 +29,9 @@ from explorer.engine.profile.measure.speed_check import SpeedCheck
 from explorer.engine.profile.predict import TimeModel
 from explorer.engine.profile.rounds import Measurement
 from explorer.engine.profile.sessions import TimedSessions
-from explorer.engine.profile.statistics import spread
-from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, Array, one_line
-from explorer.engine.runtime.provider_assignment import HOST, chosen_providers
+from explorer.engine.profile.statistics import compute_spread
+from explorer.engine.runtime.onnxruntime import MAX_OPTIMIZED, Array, shorten_error
+from explorer.engine.runtime.provider_assignment import HOST, resolve_providers
 from explorer.facts import Analysis, Layer
 from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.profile.profile import SURE, ProfileSpec, Stopped
@@ -40,7 +40,7 @@ from explorer.facts.roofline import Machine
 
 _T = TypeVar("_T")
 
-_EVENTS, _MOST_EVENTS = 150_000, 500_000
+_EVENTS, _MAX_EVENTS = 150_000, 500_000
 """Maximum number of events in one profile: the normal limit, and a higher limit for `_SURE` runs.
 
 The runtime holds each event in memory until the end, at 2.4 KB each.
@@ -67,7 +67,7 @@ class TimedGraph(Struct, frozen=True):
     batch: int | None = None
 
 
-def measured(
+def prepare_measurement(
     subject: TimedGraph, spec: ProfileSpec, measured_machine: MeasuredMachine | None = None
 ) -> Measurement:
     """Prepares the measurement of a graph in onnxruntime.
@@ -92,7 +92,7 @@ def _providers(device: str) -> list[str]:
     if device.casefold() not in short:
         available = ", ".join(sorted(short))
         raise Misuse(f"onnxruntime has no '{device}' here", where="--device", hint=f"it has {available}")
-    return list(chosen_providers([device]))
+    return list(resolve_providers([device]))
 
 
 def _notes(spec: ProfileSpec, level: str, providers: Sequence[str], nodes: int) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def _notes(spec: ProfileSpec, level: str, providers: Sequence[str], nodes: int) 
     return tuple(notes)
 
 
-def _why_not_predicted(
+def _explain_missing_prediction(
     measured_machine: MeasuredMachine | None, threads: int, providers: Sequence[str]
 ) -> str:
     """Returns why the machine's measurement cannot predict times of this profile, or ''."""
@@ -169,7 +169,7 @@ class _MeasuredGraph(Struct):
     ) -> _MeasuredGraph:
         """Creates the measurement of a graph, without samples."""
         flat = flatten(subject.model, subject.analysis.layers)
-        is_small = len(flat.model.graph.nodes) <= MOST_OPTIMISED
+        is_small = len(flat.model.graph.nodes) <= MAX_OPTIMIZED
         level = spec.optimize or ("all" if is_small else "none")
         # no check if the measurement has too many threads: it predicts nothing and would start them all
         usable = (
@@ -187,7 +187,7 @@ class _MeasuredGraph(Struct):
     def room(self) -> int:
         """Number of runs whose events fit into one profile."""
         events = max(1, sum(max(1, layer.calls) for layer in self.layers if not layer.group))
-        return max(1, _EVENTS // events, min(_SURE, _MOST_EVENTS // events))
+        return max(1, _EVENTS // events, min(_SURE, _MAX_EVENTS // events))
 
     def load(self, spec: ProfileSpec, folder: str, stack: ExitStack) -> None:
         """See `Measurement`."""
@@ -195,7 +195,7 @@ class _MeasuredGraph(Struct):
         try:
             self.loaded = TimedSessions(self.flat.model, feeds, spec, self.level, providers, folder)
         except BadModel as error:
-            where, problem = _named_path(error.what, self.flat, self.layers)
+            where, problem = _find_named_path(error.what, self.flat, self.layers)
             raise BadModel(problem, where=where, hint=error.hint) from None
         self.owners = _owners(self.flat, self.loaded.optimised(), self.layers)
         if self.check is not None:
@@ -232,7 +232,9 @@ class _MeasuredGraph(Struct):
             if is_counted:
                 self._add(run)
             if is_counted and self.record:
-                self.recording = [*self.recording[1 - self.record :], self._recorded(run)][-self.record :]
+                self.recording = [*self.recording[1 - self.record :], self._build_recorded_run(run)][
+                    -self.record :
+                ]
             else:
                 self._add_memory(run)
         if self.runs == earlier_runs:
@@ -243,7 +245,7 @@ class _MeasuredGraph(Struct):
         """See `Measurement`."""
         threads, measured_machine = spec.threads or self.threads, self.seen
         notes = _notes(spec, self.level, self.providers, len(self.flat.model.graph.nodes))
-        if why := _why_not_predicted(measured_machine, threads, self.providers):
+        if why := _explain_missing_prediction(measured_machine, threads, self.providers):
             measured_machine, notes = None, (*notes, why)
         slower_text = ""
         if self.check is not None and measured_machine is not None:
@@ -268,7 +270,7 @@ class _MeasuredGraph(Struct):
             model=TimeModel(measured_machine, weights)
             if measured_machine is not None and measured_machine.probes
             else None,
-            load="; ".join(filter(None, (watch.words(spread(self.wall)), slower_text))),
+            load="; ".join(filter(None, (watch.words(compute_spread(self.wall)), slower_text))),
             notes=notes,
             recording=tuple(self.recording),
         )
@@ -310,7 +312,7 @@ class _MeasuredGraph(Struct):
                     samples.peak_bytes = max(samples.peak_bytes or 0, kernel.held_bytes)
 
     def _keys_of_unnamed(self, run: KernelRun) -> dict[str, str]:
-        """Returns the keys of unnamed nodes by kernel name. `fusion.unnamed_key` numbers them by operator."""
+        """Returns the keys of unnamed nodes by kernel name; see `fusion.build_unnamed_key`."""
         kernels_by_op: dict[str, list[tuple[int, str]]] = {}
         for name, kernel in run.kernels.items():
             number = name.removeprefix(f"{kernel.op}_")
@@ -318,15 +320,18 @@ class _MeasuredGraph(Struct):
                 kernels_by_op.setdefault(kernel.op, []).append((int(number), name))
         keys_by_name: dict[str, str] = {}
         for op, names in kernels_by_op.items():
-            unnamed_keys = [fusion.unnamed_key(op, index) for index in range(len(names))]
+            unnamed_keys = [fusion.build_unnamed_key(op, index) for index in range(len(names))]
             # the numbers match only if the profile has exactly as many of them as the graph
-            if unnamed_keys[-1] in self.owners and fusion.unnamed_key(op, len(names)) not in self.owners:
+            if (
+                unnamed_keys[-1] in self.owners
+                and fusion.build_unnamed_key(op, len(names)) not in self.owners
+            ):
                 keys_by_name |= {
                     name: key for (_, name), key in zip(sorted(names), unnamed_keys, strict=True)
                 }
         return keys_by_name
 
-    def _recorded(self, run: KernelRun) -> RecordedRun:
+    def _build_recorded_run(self, run: KernelRun) -> RecordedRun:
         """Builds a recorded run. The event of a node with a body includes the events of the body."""
         keys_by_name, threads = self._keys_of_unnamed(run), dict[int, int]()
         events = [
@@ -376,7 +381,7 @@ def _failed(
 ) -> BadModel:
     """Builds the error of a failed run, with its layer and the kernels that ran before it."""
     name = node_name_in(str(error))
-    where, problem = _named_path(one_line(error), flat, layers)
+    where, problem = _find_named_path(shorten_error(error), flat, layers)
     kernels = [
         kernel
         for run in runs
@@ -389,7 +394,7 @@ def _failed(
     return BadModel(f"onnxruntime cannot run the model: {problem}", where=where, hint=hint)
 
 
-def _named_path(message: str, flat: FlatGraph, layers: Sequence[Layer]) -> tuple[str, str]:
+def _find_named_path(message: str, flat: FlatGraph, layers: Sequence[Layer]) -> tuple[str, str]:
     """Finds the layer in a message of the runtime.
 
     Returns:

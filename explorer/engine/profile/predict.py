@@ -41,7 +41,7 @@ _WIDE_WINDOW = 49
 """Minimum number of positions of a wide window (7 x 7): each position makes a grouped convolution slower."""
 _SHORT_ROW = 256
 """Number of elements of a row below which a row-wise normalization needs additional time for each row."""
-_FEW_CHANNELS = 8
+_SMALL_CHANNELS = 8
 """Number of channels below which the runtime uses a special convolution kernel, as for images."""
 
 _OPERATORS_BY_KERNEL: Mapping[str, Sequence[str]] = {
@@ -100,7 +100,7 @@ def conv_family(products: int, kernel: int, groups: int, stride: int, activation
         return WIDE
     if groups > 1:
         return f"{GROUPED}, {activation}" if activation else GROUPED if stride == 1 else STRIDED
-    return FEW if products < _FEW_CHANNELS * kernel else "Conv"
+    return FEW if products < _SMALL_CHANNELS * kernel else "Conv"
 
 
 class TimeModel:
@@ -152,12 +152,12 @@ class TimeModel:
                 self._launch
                 + self._moving_seconds(_KERNEL_BY_OPERATOR.get(ops[0], "Add"), 2 * output_bytes / calls)
             ) * calls
-        own_seconds = self._own_seconds(layer)
+        own_seconds = self._predict_own(layer)
         if own_seconds is None:
             return None
         if not layer.macs:  # a kernel of fused element-wise layers takes as long as the slowest of them
             return (
-                max(own_seconds, *(self._own_seconds(inner) or 0.0 for inner in merged_layers))
+                max(own_seconds, *(self._predict_own(inner) or 0.0 for inner in merged_layers))
                 if merged_layers
                 else own_seconds
             )
@@ -171,7 +171,7 @@ class TimeModel:
         ]
         return own_seconds + sum(activation_seconds) * numbers
 
-    def unassigned_seconds(self, op: str, calls: int, output_bytes: int, *, is_turned: bool) -> float | None:
+    def predict_unassigned(self, op: str, calls: int, output_bytes: int, *, is_turned: bool) -> float | None:
         """Predicts the seconds of all calls of a kernel that belongs to no layer.
 
         Args:
@@ -212,7 +212,7 @@ class TimeModel:
         ]
         return max(0.0, statistics.median(differences)) if differences else 0.0
 
-    def _own_seconds(self, layer: Layer) -> float | None:
+    def _predict_own(self, layer: Layer) -> float | None:
         """Predicts the seconds of all calls of a layer as if it had its own kernel, or None if unknown."""
         moved, calls = bytes_moved(layer), max(1, layer.calls)
         if layer.group or layer.macs is None or moved is None:
@@ -222,13 +222,13 @@ class TimeModel:
         if not moved:
             return self._launch * calls
         if layer.macs:
-            seconds = self._multiplying_seconds(layer, layer.macs // calls)
+            seconds = self._predict_product(layer, layer.macs // calls)
             weights = min(moved, layer.weight_bytes_read or 0) / calls
             least = weights / self._bandwidth + self._moving_seconds("Add", moved / calls - weights)
             return None if seconds is None else max(seconds, least) * calls
         return (self._launch + self._moving_seconds(_moving_kind(layer), moved / calls)) * calls
 
-    def _multiplying_seconds(self, layer: Layer, macs: int) -> float | None:
+    def _predict_product(self, layer: Layer, macs: int) -> float | None:
         """Predicts the seconds of one call of a matmul or a convolution, or None if its sizes are unknown."""
         shape = layer.outputs[0].shape if layer.outputs else ()
         sizes = [size for size in shape or () if isinstance(size, int) and size > 0]
@@ -248,7 +248,7 @@ class TimeModel:
             op = conv_family(inner, kernel, layer.attributes.get("group", 1), stride)
         else:
             op = "MatMul" if layer.weights and not self._cold else COLD if layer.weights else PRODUCTS
-        similar = self._similar_kernels(op) or self._kernels.get("Conv" if is_conv else "MatMul")
+        similar = self._find_similar_kernels(op) or self._kernels.get("Conv" if is_conv else "MatMul")
         if layer.kind in _GATES and len(sizes) == 4 and similar:
             return self._recurrent_seconds(layer, macs, sizes, similar)
         return macs / _rate(similar, matmul_sizes) if similar else None
@@ -274,7 +274,7 @@ class TimeModel:
             seconds += (macs - state_macs) / _rate(similar, (numbers // (hidden * directions), inner, gates))
         return seconds
 
-    def _similar_kernels(self, op: str) -> Sequence[KernelTime]:
+    def _find_similar_kernels(self, op: str) -> Sequence[KernelTime]:
         """Returns the probes of a family, or those of its replacement; empty if neither was measured."""
         return self._kernels.get(op) or self._kernels.get(_FALLBACKS.get(op, "")) or ()
 
@@ -285,7 +285,7 @@ class TimeModel:
             kind: The family of probes.
             moved: Bytes that the layer reads and writes.
         """
-        points = self._similar_kernels(kind) or self._kernels["Add"]
+        points = self._find_similar_kernels(kind) or self._kernels["Add"]
         points_by_size = sorted((point.bytes, point.seconds.median / point.bytes) for point in points)
         # tensors larger than all probes come from memory
         largest, slowest_rate = points_by_size[-1]

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from explorer.engine.profile.compare import TimedModel
 from explorer.engine.profile.load import LoadWatch, check_threads, processors
 from explorer.engine.profile.runs import TimedRuns
-from explorer.engine.profile.statistics import why_stop
+from explorer.engine.profile.statistics import find_stop_reason
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.facts.profile.profile import ProfileSpec, Stopped
 from explorer.facts.roofline import Machine
@@ -119,7 +119,7 @@ def _alternate(
     began = time.perf_counter()
 
     def why(wall: Sequence[float]) -> Stopped | None:
-        return why_stop(wall, time.perf_counter() - began, steps=spec.steps, time_limit=limit)
+        return find_stop_reason(wall, time.perf_counter() - began, steps=spec.steps, time_limit=limit)
 
     def step(completed: int) -> None:
         report(on_progress, cancel, "timing", completed, spec.steps or 0)

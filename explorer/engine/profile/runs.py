@@ -5,7 +5,7 @@ such a run took twice its time. So the runs are grouped into blocks. A block beg
 In a block of short runs, the first run is not counted.
 
 A profiler can take longer than the model: a run of a graph of thousands of small kernels took 2.6 times as
-long. So the number of profiled runs is limited by the number of plain runs; see `paid_runs`.
+long. So the number of profiled runs is limited by the number of plain runs; see `count_paid_runs`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_OVERHEAD, _SHORT_RUN_SECONDS = 0.1, 0.02
 """Share of time that the profiler may add to all runs; seconds of a run below which it may add more."""
 
 
-def paid_runs(plain: int, seconds: float, profiled_seconds: float) -> int | None:
+def count_paid_runs(plain: int, seconds: float, profiled_seconds: float) -> int | None:
     """Computes how many runs under a profiler lengthen all runs by at most a tenth, or None for any number.
 
     For n plain runs of s seconds and m profiled runs of u seconds, m (u - s) <= 0.1 (n + m) s.
@@ -163,13 +163,13 @@ class TimedRuns:
         return seconds
 
     def _is_paid(self, count: int) -> bool:
-        """Whether `count` more runs under the profiler are allowed by `paid_runs`.
+        """Whether `count` more runs under the profiler are allowed by `count_paid_runs`.
 
         The first `fewest` always are.
         """
         if len(self.profiled) < self.fewest:
             return True
-        allowed = paid_runs(len(self.wall), statistics.median(self.wall), statistics.median(self.spent))
+        allowed = count_paid_runs(len(self.wall), statistics.median(self.wall), statistics.median(self.spent))
         return allowed is None or len(self.spent) + count <= allowed
 
     def _has_room(self, room: int) -> bool:

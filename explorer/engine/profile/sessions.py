@@ -16,7 +16,7 @@ from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Graph, Model
 from explorer.engine.profile.runs import TimedRuns
-from explorer.engine.runtime.onnxruntime import Array, one_line
+from explorer.engine.runtime.onnxruntime import Array, shorten_error
 from explorer.facts.profile.profile import ProfileSpec
 
 _Level = onnxruntime.GraphOptimizationLevel
@@ -74,7 +74,7 @@ class TimedSessions(TimedRuns):
                     "the disk is full", where=self._place, hint="make room, or name a folder in TMPDIR"
                 ) from None
             hint = "--optimize none loads it" if self._loads_unoptimized(options, providers) else ""
-            raise BadModel(f"onnxruntime cannot load the model: {one_line(error)}", hint=hint) from None
+            raise BadModel(f"onnxruntime cannot load the model: {shorten_error(error)}", hint=hint) from None
         if (
             providers[0] not in session.get_providers()
         ):  # onnxruntime has the provider, but created the session without it

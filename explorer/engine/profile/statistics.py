@@ -24,7 +24,7 @@ _MIN_SECONDS = 0.2
 """Minimum number of samples and of seconds before a narrow interval is trusted. Clocks drift slowly."""
 
 
-def spread(samples: Sequence[float]) -> Spread:
+def compute_spread(samples: Sequence[float]) -> Spread:
     """Computes the median of samples, with its interval.
 
     Args:
@@ -48,7 +48,7 @@ def is_settled(times: Spread) -> bool:
     return times.sure and times.low >= times.median - near and times.high <= times.median + near
 
 
-def why_stop(
+def find_stop_reason(
     samples: Sequence[float], elapsed: float, *, steps: int | None, time_limit: float
 ) -> Stopped | None:
     """Returns the reason to stop, or None to continue.
@@ -66,7 +66,7 @@ def why_stop(
     if elapsed >= time_limit:
         return "time limit"
     long = len(samples) >= _MIN_SAMPLES and elapsed >= _MIN_SECONDS
-    if steps is None and long and is_settled(spread(samples)):
+    if steps is None and long and is_settled(compute_spread(samples)):
         return "settled"
     return None
 

@@ -61,7 +61,7 @@ def to_float64(array: Array) -> Array:
     return np.asarray(array).astype(np.float64)
 
 
-def allowed(roundoff: float, depth: int, growth: float) -> float:
+def compute_limit(roundoff: float, depth: int, growth: float) -> float:
     """Returns the maximum relative RMS difference that `depth` roundings can cause."""
     # independent rounding errors grow with the square root of their number
     return growth * _SLACK * roundoff * math.sqrt(depth)
@@ -371,9 +371,9 @@ class OutputComparison(Struct):
             return f"RMS difference {difference:.2e}, expected of rounding at most {limit:.2e}"
         return ""
 
-    def beyond_rounding(self, depth: int) -> bool:
+    def exceeds_rounding(self, depth: int) -> bool:
         """Whether the RMS or the largest difference exceeds `depth` accumulated roundings."""
-        noise = allowed(self.roundoff, depth, self.growth)
+        noise = compute_limit(self.roundoff, depth, self.growth)
         difference, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
         return difference > noise * scale or self.max_abs > noise * self.largest
 

@@ -29,7 +29,7 @@ from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run, whole_run
 from explorer.engine.proof.regions.computed_constants import with_computed_constants
 from explorer.engine.proof.regions.correspondence import Correspondence
-from explorer.engine.proof.regions.deciding_numbers import one_sided
+from explorer.engine.proof.regions.deciding_numbers import find_one_sided
 from explorer.engine.proof.regions.runs import RegionResult, prove_regions
 from explorer.engine.proof.sites.proof import SiteProof, key_of
 from explorer.engine.proof.sites.recovery import recover_plan
@@ -38,8 +38,8 @@ from explorer.engine.proof.structure.probes import Pair
 from explorer.engine.proof.verdict import Grounds, verdict_of, verdict_within
 from explorer.engine.runtime import random_inputs
 from explorer.engine.runtime.input_files import InputArrays
-from explorer.engine.runtime.parallel import in_background, wait_until_done
-from explorer.engine.runtime.plain_form import plain
+from explorer.engine.runtime.parallel import start_in_background, wait_until_done
+from explorer.engine.runtime.plain_form import build_plain_form
 from explorer.engine.runtime.reference import NOTE, has_bfloat16
 from explorer.engine.shapes import Inference
 from explorer.engine.tiling.decompose import decompose
@@ -94,7 +94,7 @@ def verify(
     started = time.perf_counter()
     if draws < 1:
         raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
-    before, after = plain(before), plain(after)
+    before, after = build_plain_form(before), build_plain_form(after)
     dims, input_shapes = dict(dims or {}), dict(input_shapes or {})
     if plan is None and torch_run is None:
         random_inputs.check_names(before, dims, input_shapes)
@@ -186,12 +186,12 @@ def _choose_inputs(
     task: ProofTask, dims: Dims, input_shapes: random_inputs.InputShapes, arrays: InputArrays | None
 ) -> ProofInputs:
     """Takes the inputs from a file, or plans random inputs for the sizes to try."""
-    declared = random_inputs.fixed_shapes(task.before, task.after, task.names, input_shapes)
+    declared = random_inputs.find_fixed_shapes(task.before, task.after, task.names, input_shapes)
     if arrays is not None:
-        values = random_inputs.given_inputs(task.before, arrays, declared)
+        values = random_inputs.read_given_inputs(task.before, arrays, declared)
         return ProofInputs(declared, Sizes((random_inputs.sizes_of(task.before, values),)), (values,), False)
     before, after = map(with_computed_constants, (task.before, task.after))
-    limits_found = [limit for side in one_sided(before, after) for n in side for limit in n.limits]
+    limits_found = [limit for side in find_one_sided(before, after) for n in side for limit in n.limits]
     # the effect of a limit of a million is not tested, because runs of this size would take too long
     limits = {round(value) for value in limits_found if 1 < value <= _MAX_LIMIT}
     sizes = choose_sizes(task.before, task.plan, dims, declared, limits)
@@ -227,7 +227,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
         task.plan,
         list(inputs.tried),
     )  # the proof of sites removes inputs on which the original fails
-    decomposed = _decomposed_original(task.before, plan, inputs.sizes.tried[0], inputs.declared)
+    decomposed = _decompose_original(task.before, plan, inputs.sizes.tried[0], inputs.declared)
     sites = SiteProof(decomposed, task.after, tried, task.seed, task.tell, task.cancel)
     first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
     with (
@@ -235,7 +235,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
         whole_run.run_in_background(task.after, plan if len(seeds) == 1 else None, first) as background_run,
     ):
         originals = sites.find_originals(plan)
-        with in_background(task.meanwhile) as background_task:
+        with start_in_background(task.meanwhile) as background_task:
             proofs = sites.prove_sites(plan, originals, background_run) if plan is not None else ()
         correspondence = _match(task, inputs, originals, proofs)
         pairing = whole_run.Pairing(
@@ -342,7 +342,7 @@ def _add_runs(
             raise
         return replace(grounds, not_run=str(why))
     grounds = replace(grounds, whole=outputs, remarks=remarks)
-    eased_outputs = whole_run.by_stored_numbers(outputs, runs.pairing)
+    eased_outputs = whole_run.judge_by_stored_numbers(outputs, runs.pairing)
     if (
         is_proved
         or not all(site.passed for site in grounds.sites)
@@ -411,7 +411,7 @@ def _report_mismatch(before: Model, after: Model, reason: str, seconds: float) -
     )
 
 
-def _decomposed_original(
+def _decompose_original(
     before: Model, plan: Plan | None, sizes: Mapping[str, int], input_shapes: random_inputs.InputShapes
 ) -> Model:
     """Decomposes the operators of the original that the plan lists as decomposed."""

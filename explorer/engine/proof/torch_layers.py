@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explorer.engine.compat.torch import DispatchMode, with_tensors
+from explorer.engine.compat.torch import DispatchMode, copy_with_tensors
 from explorer.engine.proof.compare import LIMIT, OutputComparison, unit_roundoff
 from explorer.engine.proof.sites.reference import Reference
-from explorer.engine.proof.sites.rounding import chain_length, fault_of, largest_ratio
-from explorer.engine.runtime.torch_arrays import as_array
+from explorer.engine.proof.sites.rounding import chain_length, fault_of, find_largest_ratio
+from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.tiling.torch.replace import TILED, rows_of
 from explorer.facts import Plan, SiteEvidence, SitePlan
 
@@ -118,7 +118,7 @@ def _examine(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed: 
     has_same_weights = torch.equal(layer.weight, twin.weight)
     has_same_weights &= layer.bias is twin.bias if layer.bias is None else torch.equal(layer.bias, twin.bias)
     counting = _Products(site)
-    dense = _dense(x, seed)
+    dense = _draw_dense(x, seed)
     with torch.no_grad():
         with counting:
             tiled_output = twin(x)
@@ -131,11 +131,11 @@ def _examine(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed: 
         shape = list(tiled_output.shape)
         reason = f"it gives {tiled_output.dtype} {shape}, the original {y.dtype} {list(y.shape)}"
         return _evidence(site, comparison, None, LIMIT, structure, reason)
-    comparison.add(as_array(y), as_array(tiled_output), references[0].exact)
+    comparison.add(convert_to_array(y), convert_to_array(tiled_output), references[0].exact)
     roundoff = unit_roundoff(site.dtype)
     smallest = torch.finfo(y.dtype).smallest_normal * roundoff
-    arrays = [as_array(output) for output in outputs]
-    ratio, limit = largest_ratio(arrays, references, roundoff, chain_length(site), smallest)
+    arrays = [convert_to_array(output) for output in outputs]
+    ratio, limit = find_largest_ratio(arrays, references, roundoff, chain_length(site), smallest)
     reason = fault_of(comparison, ratio, limit)
     return _evidence(site, comparison, ratio, limit, structure, reason)
 
@@ -172,19 +172,19 @@ def _references(layer: Any, inputs: Sequence[Tensor]) -> list[Reference]:
     if bias is not None and base_class is not nn.Linear:
         bias = bias.reshape(-1, *(1,) * len(layer.kernel_size))
     weight = layer.weight.double()
-    float64_layer = with_tensors(layer, {"weight": weight, "bias": None})
+    float64_layer = copy_with_tensors(layer, {"weight": weight, "bias": None})
     products = [base_class.forward(float64_layer, x.double()) for x in inputs]
     magnitudes = weight.abs() if weight is layer.weight else weight.abs_()
-    float64_layer = with_tensors(layer, {"weight": magnitudes, "bias": None})
+    float64_layer = copy_with_tensors(layer, {"weight": magnitudes, "bias": None})
     bounds = [base_class.forward(float64_layer, x.double().abs()) for x in inputs]
     bias_term = torch.zeros((), dtype=torch.float64) if bias is None else bias
     return [
-        Reference(as_array(p + bias_term), as_array(b + bias_term.abs()), as_array(p))
+        Reference(convert_to_array(p + bias_term), convert_to_array(b + bias_term.abs()), convert_to_array(p))
         for p, b in zip(products, bounds, strict=True)
     ]
 
 
-def _dense(x: Tensor, seed: int) -> Tensor:
+def _draw_dense(x: Tensor, seed: int) -> Tensor:
     """Draws random values of both signs with the magnitude of the activation, and none near zero."""
     generator = torch.Generator().manual_seed(seed + 2)
     finite = x.double().abs()

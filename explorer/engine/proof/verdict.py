@@ -51,7 +51,7 @@ def verdict_of(grounds: Grounds) -> dict[str, Any]:
 
     The verdict is one sentence with figures, or with the first fault.
     """
-    kind, verdict = _first_fault(grounds) or _summary(grounds)
+    kind, verdict = _find_first_fault(grounds) or _summary(grounds)
     return {"passed": kind in PASSED, "verdict_kind": kind, "verdict": verdict}
 
 
@@ -72,14 +72,14 @@ def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draw
     return {"passed": kind == "evidence", "verdict_kind": kind, "verdict": verdict}
 
 
-def _first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
+def _find_first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
     """Finds the first fault, or returns None."""
     for site in grounds.sites:
         if site.differs:
             return "different", f"different: matmul '{printable(site.name)}': {site.reason}"
     for region in grounds.regions:
         if region.kind == "different":
-            return "different", f"different: {_named(region)}: {region.reason}"
+            return "different", f"different: {_describe_constant_outputs(region)}: {region.reason}"
     unproved = next((r for r in grounds.regions if r.kind == "unproven"), None)
     unfollowed = next((s for s in grounds.sites if not s.passed), None)
     for name, evidence in (("output", grounds.whole), ("torch's output", grounds.torch)):
@@ -98,7 +98,7 @@ def _first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
     if unfollowed is not None:
         return "unproven", f"not proved: matmul '{printable(unfollowed.name)}': {unfollowed.reason}"
     if unproved is not None:
-        return "unproven", f"not proved: {_named(unproved)}: {unproved.reason}"
+        return "unproven", f"not proved: {_describe_constant_outputs(unproved)}: {unproved.reason}"
     if grounds.not_run:
         nodes = many_text(grounds.nodes or 0, "node")
         same = f"{nodes} equal by construction, but " if grounds.nodes else ""
@@ -109,7 +109,7 @@ def _first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
     return None
 
 
-def _named(region: RegionEvidence) -> str:
+def _describe_constant_outputs(region: RegionEvidence) -> str:
     changed = region.before if region.before == region.after else f"{region.before} -> {region.after}"
     return f"{changed} that makes '{printable(region.value)}'"
 
@@ -152,7 +152,7 @@ def _summary(grounds: Grounds) -> tuple[VerdictKind, str]:
         )
     if whole:
         parts.append(_outputs_text(grounds, identical))
-    parts += [*_remarks(grounds), *grounds.remarks]
+    parts += [*_list_remarks(grounds), *grounds.remarks]
     head = {"equal": "equal within rounding", "evidence": "equal on evidence"}[kind]
     if kind == "equal" and exact and (identical or not sites):
         head = "equal bit for bit"
@@ -193,7 +193,7 @@ def _outputs_text(grounds: Grounds, identical: bool) -> str:
     return f"{count} in {runs}: {', '.join(phrases)}"
 
 
-def _remarks(grounds: Grounds) -> Iterator[str]:
+def _list_remarks(grounds: Grounds) -> Iterator[str]:
     """Yields remarks on the outputs."""
     undefined = sum(e.undefined for e in grounds.whole)
     if undefined:

@@ -15,7 +15,7 @@ from explorer.engine.number_formats.number_format import Array
 from explorer.engine.quantize.choice import BIAS, LayerChoice
 from explorer.engine.quantize.errors import GridOf
 from explorer.engine.quantize.grids import bias_values
-from explorer.engine.tiling.accumulator import signed_bits
+from explorer.engine.tiling.accumulator import count_signed_bits
 from explorer.facts.quantize import Accumulator
 
 _SUMMED_OVER_ALL = ("Conv", "Conv1d", "Conv2d", "Conv3d")
@@ -73,7 +73,7 @@ class WeightSums:
         assert isinstance(inputs, Integer)
         zero = int(self.grid_of(choice, choice.layer.operands_of("input")[0]).zero.reshape(-1)[0])
         least, largest = inputs.least - zero, inputs.largest - zero
-        below, above = self._summed(self.negative_sums), self._summed(self.positive_sums)
+        below, above = self._sum_slabs(self.negative_sums), self._sum_slabs(self.positive_sums)
         start = _bias(choice, self.grid_of, below.size)
         low, high = below * largest + above * least + start, above * largest + below * least + start
         channel = int(np.argmax(np.maximum(high, -low)))
@@ -82,13 +82,13 @@ class WeightSums:
         products = [w * x for w in ends for x in (least, largest)]
         return Accumulator(
             self.depth,
-            signed_bits(min(int(low.min()), 0), max(int(high.max()), 0)),
-            signed_bits(min(self.depth * min(products), 0), max(self.depth * max(products), 0)),
+            count_signed_bits(min(int(low.min()), 0), max(int(high.max()), 0)),
+            count_signed_bits(min(self.depth * min(products), 0), max(self.depth * max(products), 0)),
             channel,
             int(high[channel] if high[channel] >= -low[channel] else low[channel]),
         )
 
-    def _summed(self, parts: list[Array]) -> Array:
+    def _sum_slabs(self, parts: list[Array]) -> Array:
         """Combine the slabs into one sum per output channel.
 
         If the sum covers the first axis, each slab contributes to every sum. Otherwise each slab has its own

@@ -81,7 +81,7 @@ def answer(
         tuple(quantized_layers),
         QuantizeTotals(
             _bytes(weight_bytes, choices, grid_of, unchanged),
-            _all_bitops(choices, quantized_layers, rows, float_bits),
+            _sum_bitops(choices, quantized_layers, rows, float_bits),
         ),
         tuple(
             _output(name, agreement)
@@ -150,7 +150,9 @@ def _layer(
         weight_bytes_before=sum(
             operand.tensor.nbytes for operand in stored_weights.values() if operand.tensor
         ),
-        weight_bytes=sum(_stored_bytes(choice, operand, grid_of) for operand in stored_weights.values()),
+        weight_bytes=sum(
+            _count_stored_bytes(choice, operand, grid_of) for operand in stored_weights.values()
+        ),
         accumulator=None if sums is None else sums.reach(),
         reason=choice.reason,
     )
@@ -218,7 +220,7 @@ def _granularity(choice: LayerChoice, grid_of: GridOf) -> str:
     return "channel" if shared == 1 else f"{shared} channels"
 
 
-def _stored_bytes(choice: LayerChoice, operand: Operand, grid_of: GridOf) -> int:
+def _count_stored_bytes(choice: LayerChoice, operand: Operand, grid_of: GridOf) -> int:
     """Return the bytes of a weight in its format, with its scales and, unless all are 0, its zero points.
 
     A scale takes no bytes if the format's name gives it, or if it is the product of two other scales (integer
@@ -258,7 +260,7 @@ def _bytes(
                 fmt = _format(choice, operand.part)
                 copy = (fmt, operand.axes, operand.channel) if fmt is not None else None
                 copies = bytes_of_copies.setdefault(operand.stored, {})
-                copies[copy] = _stored_bytes(choice, operand, grid_of)
+                copies[copy] = _count_stored_bytes(choice, operand, grid_of)
                 if operand.stored in unchanged:
                     copies[None] = operand.tensor.nbytes
                 original_bytes[operand.stored] = operand.tensor.nbytes
@@ -270,7 +272,7 @@ def _bytes(
     )
 
 
-def _all_bitops(
+def _sum_bitops(
     choices: Sequence[LayerChoice],
     quantized_layers: Sequence[QuantizedLayer],
     rows: Sequence[Layer],

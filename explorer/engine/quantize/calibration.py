@@ -32,7 +32,7 @@ HALF = 4096
 _CHUNK = 1 << 17
 """Number of elements added to the histogram at a time, so that they stay in the processor's cache."""
 
-_LEAST_TOP = -100
+_MIN_TOP = -100
 """Exponent of the smallest histogram. With a smaller one, the width of an interval underflows float32."""
 
 _STEPS = 64
@@ -108,7 +108,7 @@ class ValueDistribution:
     @property
     def top(self) -> float:
         """Upper end of the histogram, a power of two."""
-        return 2.0 ** (_LEAST_TOP if self._exponent is None else self._exponent)
+        return 2.0 ** (_MIN_TOP if self._exponent is None else self._exponent)
 
     @property
     def edges(self) -> Array:
@@ -118,7 +118,7 @@ class ValueDistribution:
     def _grow(self, largest: float) -> None:
         """Merge neighboring intervals until the histogram covers `largest`."""
         mantissa, exponent = math.frexp(largest)
-        top_exponent = max(exponent - (mantissa == 0.5), _LEAST_TOP)
+        top_exponent = max(exponent - (mantissa == 0.5), _MIN_TOP)
         if self._exponent is None or top_exponent <= self._exponent:
             self._exponent = top_exponent if self._exponent is None else self._exponent
             return

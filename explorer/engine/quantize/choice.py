@@ -114,7 +114,7 @@ def choose(
     """
     if not layers:
         raise Misuse("no layer multiplies or holds weights", hint="there is nothing to quantize")
-    rules, unselected = Rules(spec.rules), _unselected_reasons(layers, spec, rows)
+    rules, unselected = Rules(spec.rules), _explain_unselected(layers, spec, rows)
     for rule in spec.rules:  # a rule that matches no layer is checked, too
         for part in PARTS:
             name = getattr(rule, part)
@@ -294,7 +294,7 @@ def _fits_nbits(choice: LayerChoice) -> bool:
     return is_supported and not layer.node.attributes.get("transA", 0)
 
 
-def _unselected_reasons(
+def _explain_unselected(
     layers: Sequence[QuantizableLayer], spec: QuantizeSpec, rows: Callable[[], Sequence[Layer]]
 ) -> dict[int, str]:
     """Return, by the id of the layer, the reasons why `spec.ops` and `spec.sites` do not select it."""

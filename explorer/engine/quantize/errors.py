@@ -16,12 +16,12 @@ from explorer.engine.graph.model import Model
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.microscaling import Microscaling
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat
-from explorer.engine.proof.outputs.quantization import with_floats
-from explorer.engine.proof.structure.probes import GraphProducers, cut_out
+from explorer.engine.proof.outputs.quantization import add_float_outputs
+from explorer.engine.proof.structure.probes import GraphProducers, build_region_model
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.runs import sample_infos
-from explorer.engine.quantize.weights import slabs, to_layer_dtype
+from explorer.engine.quantize.weights import convert_to_layer_dtype, slabs
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.observer import BUDGET, Observer, nbytes
 from explorer.engine.runtime.onnxruntime import RuntimeSession
@@ -78,7 +78,7 @@ def weight_errors(
                 flat = choice.weight.of_steps(steps, grid)
             else:
                 flat = choice.weight.rounded(values, grid, depth)
-            agreement.add(values.reshape(-1, 1), to_layer_dtype(flat, operand).reshape(-1, 1))
+            agreement.add(values.reshape(-1, 1), convert_to_layer_dtype(flat, operand).reshape(-1, 1))
     return agreement if operands else None
 
 
@@ -167,14 +167,14 @@ def add_sample(
     for operand in choice.layer.operands_of("input") if choice.input is not None else ():
         assert choice.input is not None
         values, grid = original_values[operand.value], grid_of(choice, operand)
-        for some, rounded in _rounded(choice.input, values, grid, operand.depth):
-            errors.input.add(some.reshape(-1, 1), to_layer_dtype(rounded, operand).reshape(-1, 1))
+        for some, rounded in _pair_rounded(choice.input, values, grid, operand.depth):
+            errors.input.add(some.reshape(-1, 1), convert_to_layer_dtype(rounded, operand).reshape(-1, 1))
         if not isinstance(choice.input, Microscaling):
-            errors.saturated += _saturated(choice.input, values, grid)
+            errors.saturated += _count_saturated(choice.input, values, grid)
             errors.inputs += values.size
 
 
-def _rounded(
+def _pair_rounded(
     fmt: NumberFormat, values: Array, grid: Grid, depth: int | None
 ) -> Iterator[tuple[Array, Array]]:
     """Yield pairs of original and rounded elements: in subgraphs, or at once for a format with blocks."""
@@ -187,7 +187,7 @@ def _rounded(
         yield flat[start : start + _PIECE], fmt.rounded(flat[start : start + _PIECE], grid)
 
 
-def _saturated(fmt: NumberFormat, values: Array, grid: Grid) -> int:
+def _count_saturated(fmt: NumberFormat, values: Array, grid: Grid) -> int:
     """Count the elements beyond the limits of the format; on a linear grid, by more than half a step."""
     low, high = fmt.limits(grid)
     # the float32 scale is rounded, so the maximum itself may be slightly beyond the largest code
@@ -206,7 +206,7 @@ class _LayerSubgraphs:
     def __init__(self, original: Model, quantized_model: Model, choices: Sequence[LayerChoice]) -> None:
         old = GraphProducers(original)
         # integer layers get additional nodes that convert their values to floats
-        model, floats = with_floats(old, GraphProducers(quantized_model))
+        model, floats = add_float_outputs(old, GraphProducers(quantized_model))
         self._wiring = GraphProducers(model)
         quantized_names = {name: name for name in (*self._wiring.producer, *self._wiring.live)} | floats
         self._originals = {quantized_names[name]: name for name in old.live if name in quantized_names}
@@ -239,7 +239,7 @@ class _LayerSubgraphs:
             return lambda values: {}
         original_names = {name: self._originals[name] for _, region in regions for name in region.inputs}
         dtypes = {name: info_by_name[value].dtype or "float32" for name, value in original_names.items()}
-        model, names = cut_out(self._wiring, [region for _, region in regions], dtypes)
+        model, names = build_region_model(self._wiring, [region for _, region in regions], dtypes)
         session = RuntimeSession(model, what="the quantized layers", optimise=False)
 
         def run(original_values: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,10 +23,10 @@ Ranges = Mapping[RangeUse, Range]
 
 def range_uses(choices: Sequence[LayerChoice]) -> dict[RangeUse, RangeUse]:
     """Return the values whose ranges the layers need from calibration, each with its format."""
-    return {use: use for choice in choices for use in _uses(choice)}
+    return {use: use for choice in choices for use in _list_uses(choice)}
 
 
-def _uses(choice: LayerChoice) -> Iterator[RangeUse]:
+def _list_uses(choice: LayerChoice) -> Iterator[RangeUse]:
     """Yield the inputs of a layer that need a range, and the outputs that the layer rounds."""
     fmt, symmetric = choice.input, choice.symmetric_of("input")
     if fmt is None or choice.reason or not fmt.scaled:
@@ -52,7 +52,7 @@ class Grids:
         self._ranges = ranges
         self._grids: dict[tuple[int, int], Grid] = {}
 
-    def of_operand(self, choice: LayerChoice, operand: Operand) -> Grid:
+    def find_operand_grid(self, choice: LayerChoice, operand: Operand) -> Grid:
         """Return the grid of an operand that has a format.
 
         Raises:
@@ -61,13 +61,13 @@ class Grids:
         key = id(choice.layer.node), operand.input_index
         if key not in self._grids:
             if operand.part == "input":
-                self._grids[key] = self.of_value(choice, operand.value)
+                self._grids[key] = self.find_value_grid(choice, operand.value)
             else:
                 make = self._weight if operand.part == "weight" else self._bias
                 self._grids[key] = make(choice, operand)
         return self._grids[key]
 
-    def of_value(self, choice: LayerChoice, value: str) -> Grid:
+    def find_value_grid(self, choice: LayerChoice, value: str) -> Grid:
         """Return the grid of a value in the format of a layer's inputs."""
         assert choice.input is not None
         use = RangeUse(choice.scale_sources.get(value, value), choice.input, choice.symmetric_of("input"))
@@ -89,7 +89,7 @@ class Grids:
             grid = unsaturated_grid(operand, grid, int(choice.layer.node.attributes.get("group", 1)))
         if choice.bias is not BIAS or grid.block:
             return grid
-        scale = self.of_operand(choice, choice.layer.operands_of("input")[0]).scale
+        scale = self.find_operand_grid(choice, choice.layer.operands_of("input")[0]).scale
         codes = (choice.weight, choice.input)
         product = math.prod(fmt.largest - fmt.least for fmt in codes if isinstance(fmt, Integer)) // 4
         return fit_bias(operand, grid, bias_values(choice.layer.operands_of("bias")[0]), scale, product)
@@ -101,7 +101,8 @@ class Grids:
             return weight_grid(operand, choice.bias, channel=False, symmetric=choice.symmetric_of("bias"))
         weight = choice.layer.operands_of("weight")[0]
         x, w = (
-            self.of_operand(choice, part).scale for part in (choice.layer.operands_of("input")[0], weight)
+            self.find_operand_grid(choice, part).scale
+            for part in (choice.layer.operands_of("input")[0], weight)
         )
         scale = np.asarray(x * w, np.float32)
         if scale.size == 1:
@@ -148,7 +149,7 @@ def _exclude_nonfinite(choice: LayerChoice, grids: Grids, parts: Sequence[Part])
     try:
         for operand in stored_operands if not choice.reason else ():
             if getattr(choice, operand.part) is not None:
-                grids.of_operand(choice, operand)
+                grids.find_operand_grid(choice, operand)
     except BadModel as problem:
         return replace(choice, reason=problem.what)
     return choice

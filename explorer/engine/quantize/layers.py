@@ -149,18 +149,20 @@ def find_layers(
             tiled.add(site or "")
             continue
         if node.key in model.functions:
-            layers += _nested_layers(model.functions[node.key].nodes, node.label, "a function", model, {})
+            layers += _list_nested_layers(
+                model.functions[node.key].nodes, node.label, "a function", model, {}
+            )
         elif (layer := _layer_of_node(node, constants, shapes, computed)) is not None:
             layers.append(replace(layer, sizes=(sizes or {}).get(layer.name)))
         for branch, body in subgraphs(node):
             tables = {**model.graph.initializers, **body.initializers}
-            layers += _nested_layers(
+            layers += _list_nested_layers(
                 body.nodes, f"{node.label}/{branch}", f"a body of {node.op}", model, tables
             )
     return tuple(layers)
 
 
-def _nested_layers(
+def _list_nested_layers(
     nodes: Sequence[Node], place: str, container: str, model: Model, initializers: Mapping[str, Tensor]
 ) -> Iterator[QuantizableLayer]:
     """Yield the layers in a nested graph or a function. They are listed, but not quantized.
@@ -171,14 +173,16 @@ def _nested_layers(
         if node.key in model.functions:
             if node.domain != DOMAIN:
                 body_nodes = model.functions[node.key].nodes
-                yield from _nested_layers(body_nodes, f"{place}/{node.label}", container, model, {})
+                yield from _list_nested_layers(body_nodes, f"{place}/{node.label}", container, model, {})
         elif (node.domain, node.op) in _KINDS and (node.op != "Gather" or _is_table(node, initializers)):
             yield QuantizableLayer(
                 node, f"{place}/{node.label}", reason=f"it stands in {container}", is_nested=True
             )
         for branch, body in subgraphs(node):
             tables = {**initializers, **body.initializers}
-            yield from _nested_layers(body.nodes, f"{place}/{node.label}/{branch}", container, model, tables)
+            yield from _list_nested_layers(
+                body.nodes, f"{place}/{node.label}/{branch}", container, model, tables
+            )
 
 
 def _is_table(node: Node, initializers: Mapping[str, Tensor]) -> bool:
@@ -209,7 +213,7 @@ def _layer_of_node(
         try:
             operands = _KINDS[key](node, constants)
             _check_operands(operands, constants, shapes, computed)
-            operands = _with_layer_dtype(operands, shapes)
+            operands = _apply_layer_dtype(operands, shapes)
         except _NotQuantizable as why:
             reason = REPLACEABLE if constants.replaceable else str(why)
             return QuantizableLayer(node, node.label, reason=reason)
@@ -226,7 +230,9 @@ def _layer_of_node(
     return None
 
 
-def _with_layer_dtype(operands: tuple[Operand, ...], shapes: Mapping[str, TensorInfo]) -> tuple[Operand, ...]:
+def _apply_layer_dtype(
+    operands: tuple[Operand, ...], shapes: Mapping[str, TensorInfo]
+) -> tuple[Operand, ...]:
     """Return the operands with the layer's element type, which all operands share."""
     for operand in operands:
         info = shapes.get(operand.value)
@@ -304,21 +310,21 @@ def _convolution(node: Node, constants: Constants) -> tuple[Operand, ...]:
     if w.tensor is not None:
         rank = len(w.shape)
         if node.op == "ConvTranspose":
-            w = in_transposed_convolution(w, int(node.attributes.get("group", 1)))
+            w = set_transposed_axes(w, int(node.attributes.get("group", 1)))
         else:  # (out, in / groups, kernel)
             w = replace(w, channel=-rank, depth=1 - rank)
         x = replace(x, depth=1 - rank)
     return (x, w, *_bias(node, constants, 2))
 
 
-def _with_channels(node: Node, operand: Operand) -> Operand:
+def _add_channels(node: Node, operand: Operand) -> Operand:
     """Return an operand with the number of output channels that its node computes."""
     if operand.tensor is None:
         return operand
     return replace(operand, channels=output_channels(node, operand.input_index, operand.shape))
 
 
-def in_transposed_convolution(weight: Operand, groups: int) -> Operand:
+def set_transposed_axes(weight: Operand, groups: int) -> Operand:
     """Set the axes of the weight of a transposed convolution, whose shape is (in, out / groups, kernel).
 
     QuantizeLinear has scales along one axis only. The second axis holds the output channels of one group, so
@@ -340,7 +346,7 @@ def _product(node: Node, constants: Constants) -> tuple[Operand, ...]:
         side = _operand(constants, "weight", index, node.inputs[index], channel=channel, depth=depth)
         if side.tensor is not None and len(side.shape) == 1:
             side = replace(side, channel=None, depth=-1)
-        sides.append(_with_channels(node, side))
+        sides.append(_add_channels(node, side))
     return (*sides, *(_bias(node, constants, 2) if node.op == "Gemm" else ()))
 
 
@@ -359,7 +365,7 @@ def _einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
             i - len(term) for i, letter in enumerate(term) if letter in other_term and letter not in output
         ]
         axes = free_axes[-1] if free_axes else None, summed[-1] if summed else None
-        sides.append(_with_channels(node, _operand(constants, "weight", index, node.inputs[index], *axes)))
+        sides.append(_add_channels(node, _operand(constants, "weight", index, node.inputs[index], *axes)))
     return tuple(sides)
 
 
@@ -370,7 +376,7 @@ def _recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
     ]
     if any(weight.tensor is None for weight in weights):
         raise _NotQuantizable("its weights are not stored")
-    return tuple(_with_channels(node, weight) for weight in weights)
+    return tuple(_add_channels(node, weight) for weight in weights)
 
 
 def _gather(node: Node, constants: Constants) -> tuple[Operand, ...]:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Graph, Model, Node, Value
-from explorer.engine.graph.repeated_nodes import NodeRun, gathered, node_sequence
+from explorer.engine.graph.repeated_nodes import NodeRun, combine_nodes, node_sequence
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.grids import Grids
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.write import nbits, qdq, qoperator
 from explorer.engine.quantize.write.additions import Additions
-from explorer.engine.tiling.tile import pruned
+from explorer.engine.tiling.tile import drop_unused_nodes
 from explorer.facts import TensorInfo
 
 _IR_VERSIONS = ((21, 10), (19, 9), (13, 7), (10, 5))
@@ -53,13 +53,13 @@ def quantize_model(
     for node in node_sequence(graph.nodes):
         choice = choice_by_node.get(id(node))
         if choice is None:
-            additions.nodes.append(_with_rounded_inputs(node, rounded, grids, additions))
+            additions.nodes.append(_read_rounded_inputs(node, rounded, grids, additions))
         else:
             _WRITERS.get(choice.form, qdq.write)(choice, grids, additions)
     bypassed = {
         id(node) for choice in choice_by_node.values() for o in choice.layer.operands for node in o.chain
     }
-    nodes, used_names = pruned(additions.nodes, [value.name for value in graph.outputs], bypassed)
+    nodes, used_names = drop_unused_nodes(additions.nodes, [value.name for value in graph.outputs], bypassed)
     initializers = {
         name: tensor
         for name, tensor in {**graph.initializers, **additions.stored}.items()
@@ -76,7 +76,9 @@ def quantize_model(
     needed = max((ir for opset, ir in _IR_VERSIONS if model.opset >= opset), default=model.ir_version)
     return replace(
         model,
-        graph=replace(graph, nodes=gathered(nodes), inputs=listed, initializers=initializers, values=values),
+        graph=replace(
+            graph, nodes=combine_nodes(nodes), inputs=listed, initializers=initializers, values=values
+        ),
         opsets={**additions.opsets, **model.opsets},
         ir_version=max(model.ir_version, needed, 8 if additions.functions else 0),
         functions={**additions.functions, **model.functions},
@@ -84,7 +86,7 @@ def quantize_model(
     )
 
 
-def _with_rounded_inputs(
+def _read_rounded_inputs(
     node: Node, rounded: Mapping[str, LayerChoice], grids: Grids, additions: Additions
 ) -> Node:
     """Make a node between two layers of a chain read the rounded values."""
@@ -94,31 +96,31 @@ def _with_rounded_inputs(
     for index, value in enumerate(inputs):
         choice = rounded.get(value)
         if choice is not None and choice.input is not None:
-            grid = grids.of_value(choice, value)
+            grid = grids.find_value_grid(choice, value)
             inputs[index] = qdq.activation(Operand("input", index, value), choice.input, grid, additions)
-    return node.with_values(inputs, node.outputs)
+    return node.replace_values(inputs, node.outputs)
 
 
-def kept_names(model: Model, choices: Sequence[LayerChoice]) -> frozenset[str]:
+def collect_kept_names(model: Model, choices: Sequence[LayerChoice]) -> frozenset[str]:
     """Return the names of the model's outputs and of all values that a node reads without a format."""
     choice_by_node = {id(choice.layer.node): choice for choice in choices if not choice.reason}
     nodes = [
-        _without_rounded_inputs(node, choice_by_node[id(node)]) if id(node) in choice_by_node else node
+        _drop_rounded_inputs(node, choice_by_node[id(node)]) if id(node) in choice_by_node else node
         for node in node_sequence(model.graph.nodes)
     ]
     bypassed = {
         id(node) for choice in choice_by_node.values() for o in choice.layer.operands for node in o.chain
     }
-    return frozenset(pruned(nodes, [value.name for value in model.graph.outputs], bypassed)[1])
+    return frozenset(drop_unused_nodes(nodes, [value.name for value in model.graph.outputs], bypassed)[1])
 
 
-def _without_rounded_inputs(node: Node, choice: LayerChoice) -> Node:
+def _drop_rounded_inputs(node: Node, choice: LayerChoice) -> Node:
     """Return a copy of a layer's node that reads only the operands without a format."""
     inputs = list(node.inputs)
     for operand in choice.layer.operands:
         if getattr(choice, operand.part) is not None:
             inputs[operand.input_index] = ""
-    return node.with_values(inputs, node.outputs)
+    return node.replace_values(inputs, node.outputs)
 
 
 def _missing_declarations(

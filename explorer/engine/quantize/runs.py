@@ -104,7 +104,7 @@ def _stages(
     if not value_names <= wiring.live:
         return []
 
-    def with_producers(starts: Iterable[int], live: bool) -> Iterator[int]:
+    def walk_producers(starts: Iterable[int], live: bool) -> Iterator[int]:
         """Yield the given nodes and their producers; without `live`, only producers of constants."""
         visited, queue = set(starts), list(starts)
         while queue:
@@ -117,7 +117,7 @@ def _stages(
                     queue.append(producer)
 
     def size(node_index: int) -> int:
-        read = {name for node in with_producers([node_index], live=False) for name in wiring.reads[node]}
+        read = {name for node in walk_producers([node_index], live=False) for name in wiring.reads[node]}
         observed = [
             info_by_name[name]
             for name in wiring.nodes[node_index].outputs
@@ -127,7 +127,7 @@ def _stages(
             map(nbytes, observed)
         )
 
-    needed = with_producers(
+    needed = walk_producers(
         [wiring.producer[name] for name in value_names if name in wiring.producer], live=True
     )
     live_nodes = [at for at in sorted(needed) if not wiring.live.isdisjoint(wiring.nodes[at].outputs)]
@@ -139,8 +139,8 @@ def _stages(
     later: frozenset[str] = frozenset()
     declared = {value.name: value for value in model.graph.inputs}
     for group in reversed(groups):
-        nodes = [wiring.nodes[at] for at in sorted(with_producers(group, live=False))]
-        read = {name for at in with_producers(group, live=False) for name in wiring.reads[at]}
+        nodes = [wiring.nodes[at] for at in sorted(walk_producers(group, live=False))]
+        read = {name for at in walk_producers(group, live=False) for name in wiring.reads[at]}
         produced = {name for at in group for name in wiring.nodes[at].outputs if name}
         received = (read & wiring.live) - produced
         values = [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.layers import Part
 from explorer.engine.tiling.rules import Rules
-from explorer.engine.tiling.settings import DEFAULT, unused_rule
+from explorer.engine.tiling.settings import DEFAULT, describe_unused_rule
 from explorer.facts.quantize import QuantizeSpec
 from explorer.facts.settings import LayerSettings, QuantizeSettings
 
@@ -19,7 +19,7 @@ def effective_settings(spec: QuantizeSpec, choices: Sequence[LayerChoice]) -> Qu
     used_rules = {index for layer in layers for index, _ in rules.matching(layer.name, layer.op, layer.sizes)}
     names = [layer.name for layer in layers]
     unused_rules = [
-        unused_rule(rule, names) for index, rule in enumerate(spec.rules) if index not in used_rules
+        describe_unused_rule(rule, names) for index, rule in enumerate(spec.rules) if index not in used_rules
     ]
     return QuantizeSettings(tuple(map(_layer, choices)), tuple(unused_rules))
 

@@ -16,7 +16,7 @@ from explorer.engine.number_formats.number_format import Array
 from explorer.engine.quantize.functions import microscaling, qonnx
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.values.numbers import Numbers, StoredCodes, slabs_of
-from explorer.engine.values.slices.heat import whole
+from explorer.engine.values.slices.heat import build_whole
 from explorer.engine.values.slices.table import SlicedTensor
 
 
@@ -31,7 +31,7 @@ def rounders(model: Model) -> Mapping[str, Node]:
     return rounder_nodes
 
 
-def rounded_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
+def round_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
     """Return a stored weight as its function rounds it, with codes and scales.
 
     The function runs when the numbers are first read.
@@ -70,15 +70,15 @@ def rounded_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
     zero_point = (
         int(distinct_points[0])
         if distinct_points.size == 1
-        else _computed_numbers(numbers, lambda: zero_points.astype(np.int64), None, "int64")
+        else _build_computed_numbers(numbers, lambda: zero_points.astype(np.int64), None, "int64")
     )
     coded = StoredCodes(
-        _computed_numbers(numbers, codes, None, kind),
-        _computed_numbers(numbers, scales, None),
+        _build_computed_numbers(numbers, codes, None, kind),
+        _build_computed_numbers(numbers, scales, None),
         None,
         zero_point,
     )
-    return _computed_numbers(numbers, run_function, coded)
+    return _build_computed_numbers(numbers, run_function, coded)
 
 
 def numbers_of(numbers: Numbers) -> Array:
@@ -86,7 +86,7 @@ def numbers_of(numbers: Numbers) -> Array:
     return np.concatenate([np.asarray(slab) for slab in numbers.slabs()]).reshape(numbers.shape)
 
 
-def _computed_numbers(
+def _build_computed_numbers(
     numbers: Numbers, make: Callable[[], Array], coded: StoredCodes | None, dtype: str = "float32"
 ) -> Numbers:
     return replace(
@@ -105,7 +105,7 @@ def _block_scales(node: Node, values: Array) -> Array:
     return scales.take(np.arange(values.shape[axis]), axis)
 
 
-def as_multiplied(model: Model | None) -> Callable[[Numbers], Numbers]:
+def map_to_multiplied(model: Model | None) -> Callable[[Numbers], Numbers]:
     """Return a function that maps stored numbers to the numbers that layers multiply by.
 
     It dequantizes, unpacks or rounds them.
@@ -117,8 +117,8 @@ def as_multiplied(model: Model | None) -> Callable[[Numbers], Numbers]:
 
     def real(numbers: Numbers) -> Numbers:
         if model is not None and numbers.name in rounder_nodes:
-            return rounded_weight(model, rounder_nodes[numbers.name], numbers)
+            return round_weight(model, rounder_nodes[numbers.name], numbers)
         opened = numbers if numbers.opened is None else numbers.opened()
-        return opened if opened.scales is None else whole(SlicedTensor(opened, "", "weight"))
+        return opened if opened.scales is None else build_whole(SlicedTensor(opened, "", "weight"))
 
     return real

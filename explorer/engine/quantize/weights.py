@@ -22,7 +22,7 @@ _SLAB = 1 << 18
 _BAND = 1 << 22
 """Number of elements that each of two threads computes at a time."""
 
-_LEAST_SCALE = 1e-30
+_MIN_SCALE = 1e-30
 """Smallest scale of a weight of zeros. With a smaller one, the product of two scales underflows float32."""
 
 _BLOCKS = 128
@@ -45,7 +45,7 @@ def weight_grid(
     Raises:
         BadModel: The weight holds NaN or infinity.
     """
-    axis, block = shared_axis(operand, channel=channel, block=block)
+    axis, block = find_scale_axis(operand, channel=channel, block=block)
     assert operand.tensor is not None
     values = read_floats(operand)
     if not fmt.scaled:
@@ -70,12 +70,12 @@ def read_floats(operand: Operand) -> Array:
     return operand.tensor.array().transpose(operand.axes)
 
 
-def to_layer_dtype(values: Array, operand: Operand) -> Array:
+def convert_to_layer_dtype(values: Array, operand: Operand) -> Array:
     """Convert rounded float32 numbers to the element type of the layer."""
     return values if operand.dtype == "float32" else values.astype(operand.dtype)
 
 
-def shared_axis(operand: Operand, *, channel: bool, block: int) -> tuple[int | None, int]:
+def find_scale_axis(operand: Operand, *, channel: bool, block: int) -> tuple[int | None, int]:
     """Return the axis along which a stored weight has several scales, and its block length, as in `Grid`."""
     rank = len(operand.shape)
     if block and operand.depth is not None and operand.shape[operand.depth] > block:
@@ -108,7 +108,7 @@ def fit_bias(operand: Operand, grid: Grid, bias: Array, input_scale: Array, prod
     else:  # all groups of a transposed convolution share the scales
         largest = largest.reshape(-1, grid.scale.size).max(axis=0)
     scale_from_bias = np.asarray(largest / product, np.float32)
-    dead = _zero_weights(operand, grid) & (scale_from_bias > _LEAST_SCALE)
+    dead = _zero_weights(operand, grid) & (scale_from_bias > _MIN_SCALE)
     scale = np.maximum(np.where(dead, scale_from_bias, grid.scale), largest / 2**30).astype(np.float32)
     return grid if np.array_equal(scale, grid.scale) else replace(grid, scale=scale)
 
@@ -131,7 +131,7 @@ def _zero_weights(operand: Operand, grid: Grid) -> Array:
     return is_zero
 
 
-def quantized_weight(name: str, operand: Operand, fmt: NumberFormat, grid: Grid) -> Tensor:
+def quantize_weight(name: str, operand: Operand, fmt: NumberFormat, grid: Grid) -> Tensor:
     """Return a tensor with the codes of a stored weight, in the shape that its layer reads."""
     shape, bits = operand.shape, fmt.bits
     first = shape[0] if shape else 1
@@ -188,7 +188,7 @@ def pack_codes(codes: Array, bits: int) -> bytes:
     return bytes(flat[::2] | flat[1::2] << 4)
 
 
-def small_tensor(name: str, values: Array, fmt_type: str = "") -> Tensor:
+def build_small_tensor(name: str, values: Array, fmt_type: str = "") -> Tensor:
     """Build a small tensor. `values` of the types 'int4' and 'uint4' have one number per byte."""
     bits = 4 if fmt_type in ("int4", "uint4") else 8
     return Tensor(name, fmt_type or str(values.dtype), values.shape, Inline(pack_codes(values, bits)))

@@ -59,7 +59,7 @@ class Observer:
         self._input_names = [info.name for info in values if info.name in inputs]
         self._output_names = {info.name: info.name for info in inner}
         self._session = inner and RuntimeSession(
-            _with_outputs(model, inner, self._output_names), what=what, optimise=False
+            _add_outputs(model, inner, self._output_names), what=what, optimise=False
         )
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def nbytes(info: TensorInfo) -> int:
     return _ASSUMED_BYTES if size is None else size
 
 
-def _with_outputs(model: Model, chunk: Sequence[TensorInfo], names: dict[str, str]) -> Model:
+def _add_outputs(model: Model, chunk: Sequence[TensorInfo], names: dict[str, str]) -> Model:
     """Returns the model with these outputs, and adds the names of outputs that are cast to `names`."""
     casts: list[Node] = []
     for info in chunk:

@@ -26,15 +26,15 @@ from explorer.engine.compat.onnxruntime import (
 )
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import FileSpan, Model, Value
-from explorer.engine.graph.random_operators import all_nodes
-from explorer.engine.runtime.plain_form import plain
+from explorer.engine.graph.random_operators import list_all_nodes
+from explorer.engine.runtime.plain_form import build_plain_form
 from explorer.engine.runtime.reference import Evaluator, has_bfloat16
 
 Array = np.ndarray[Any, Any]
 
 _MESSAGE = 300
 
-MOST_OPTIMISED = 4096
+MAX_OPTIMIZED = 4096
 """Maximum number of nodes for which graph optimization is enabled.
 
 Every optimizer pass sorts the graph again, in time quadratic in the nodes that are ready at once. A graph of
@@ -91,7 +91,7 @@ def _harmful_passes(model: Model) -> Sequence[str]:
     """
     scales = [
         model.graph.initializers.get(node.inputs[1])
-        for node in all_nodes(model, model.graph.nodes)
+        for node in list_all_nodes(model, model.graph.nodes)
         if node.op == "DequantizeLinear" and not any(node.inputs[2:])
     ]
     if not scales:
@@ -133,7 +133,7 @@ class RuntimeSession:
         sparing: bool = False,
     ) -> None:
         self.what = what
-        model = plain(model)
+        model = build_plain_form(model)
         folder = weights_folder(model)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
@@ -157,7 +157,7 @@ class RuntimeSession:
             return
         model_bytes = skeleton(model, folder=folder)
         reasons: list[str] = []
-        optimised = optimise and len(model.graph.nodes) <= MOST_OPTIMISED
+        optimised = optimise and len(model.graph.nodes) <= MAX_OPTIMIZED
         harmful = _harmful_passes(model) if optimised else ()
         for name, level in _LEVELS if optimised else _LEVELS[-1:]:
             options.graph_optimization_level = level
@@ -169,7 +169,7 @@ class RuntimeSession:
                     )
                     return
                 except Exception as error:  # onnxruntime's own classes share no base below Exception
-                    reasons.append(one_line(error))
+                    reasons.append(shorten_error(error))
                     if not is_of_a_pass(error):
                         break
         raise BadModel(f"onnxruntime cannot load {what}: {reasons[0]}")
@@ -193,7 +193,7 @@ class RuntimeSession:
             else:
                 results = self._session.run(output_names, dict(feeds), options)
         except Exception as error:
-            raise BadModel(f"onnxruntime cannot run {self.what}: {one_line(error)}") from None
+            raise BadModel(f"onnxruntime cannot run {self.what}: {shorten_error(error)}") from None
         return dict(zip(output_names, results, strict=True))
 
     def types(self) -> dict[str, str | None]:
@@ -203,7 +203,7 @@ class RuntimeSession:
         return {o.name: _TYPES.get(o.type) for o in self._session.get_outputs()}
 
 
-def one_line(error: BaseException) -> str:
+def shorten_error(error: BaseException) -> str:
     """Returns an onnxruntime error in one line, without prefix and source locations.
 
     If no text is left, the result is the class of the error.

@@ -63,14 +63,14 @@ def processors() -> int:
     return max(1, min(available, int(limit_text)) if limit_text.isdigit() else available)
 
 
-def within_limit(max_bytes: int) -> int:
+def limit_bytes(max_bytes: int) -> int:
     """Returns the bytes that parallel works may take together: `max_bytes`, or less under a memory limit."""
-    limit = memory_limit.in_force()
+    limit = memory_limit.read_limit()
     return max_bytes if limit is None else min(max_bytes, limit // 8)
 
 
 @contextmanager
-def in_background(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
+def start_in_background(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
     """Starts a work in its own thread. Yields None if `work` is None or there is only one processor."""
     if work is None or processors() < 2:
         yield None
@@ -116,7 +116,7 @@ def side_by_side(
     Args:
         works: The works.
         sizes: Approximate bytes of each work.
-        max_bytes: Maximum bytes of parallel works, as for `streamed`.
+        max_bytes: Maximum bytes of parallel works, as for `stream_results`.
         tick: Function called with the number of finished works, or None.
         cancel: Function that the works call; True cancels them.
 
@@ -127,10 +127,10 @@ def side_by_side(
         Exception: A work failed. If several fail, the error of the first work in order is raised.
     """
     sized_works = zip(works, sizes, strict=True)
-    return streamed(sized_works, max_bytes, tick=tick, cancel=cancel, count=len(works))
+    return stream_results(sized_works, max_bytes, tick=tick, cancel=cancel, count=len(works))
 
 
-def streamed(
+def stream_results(
     works: Iterable[tuple[Callable[[ThreadShare], _T], int]],
     max_bytes: int,
     *,
@@ -171,13 +171,13 @@ def streamed(
     parallel_share = share(processors() // max_parallel)
     with (
         _shorter_switch_interval(),
-        _loaded_pools(len(sys.modules)).limit(limits=parallel_share.threads, user_api="blas"),
+        _find_loaded_pools(len(sys.modules)).limit(limits=parallel_share.threads, user_api="blas"),
         ThreadPoolExecutor(max_parallel, thread_name_prefix="work") as pool,
     ):
         try:
             shares = parallel_share, share(processors())
             futures = _start_works(
-                iter(works), within_limit(max_bytes), pool, max_parallel, shares, report_done, beside
+                iter(works), limit_bytes(max_bytes), pool, max_parallel, shares, report_done, beside
             )
         finally:
             stop.set()
@@ -185,7 +185,7 @@ def streamed(
 
 
 @lru_cache(maxsize=1)
-def _loaded_pools(modules: int) -> ThreadpoolController:
+def _find_loaded_pools(modules: int) -> ThreadpoolController:
     """Finds the thread pools of the loaded libraries.
 
     Only new modules add a pool, so the 2 ms search is cached.

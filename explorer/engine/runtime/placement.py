@@ -38,7 +38,7 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
         MissingExtra: The installed onnxruntime does not report its assignment.
     """
     runtime, available = provider_assignment.runtime()
-    provider_order = provider_assignment.chosen_providers(providers)
+    provider_order = provider_assignment.resolve_providers(providers)
     assignment = provider_assignment.assignment(model, provider_order, scratch=scratch)
     edges = _GraphEdges(model)
     works = [] if assignment.nodes is None else _match_optimized_nodes(edges, assignment.nodes)
@@ -290,7 +290,8 @@ class _LayerRows:
         order = {name: index for index, name in enumerate(dict.fromkeys(filter(None, provider_by_node)))}
         return {
             index: ", ".join(
-                _short(name) for name in sorted(names, key=lambda name: order.get(name, len(order)))
+                _shorten_provider(name)
+                for name in sorted(names, key=lambda name: order.get(name, len(order)))
             )
             for index, names in names_by_row.items()
         }
@@ -329,6 +330,6 @@ def _nodes_inside(node: Node, name: str) -> Iterator[tuple[str, Node]]:
             yield from _nodes_inside(body_node, inner_name)
 
 
-def _short(provider: str) -> str:
+def _shorten_provider(provider: str) -> str:
     """Returns the short name of a provider for input and display: 'CPU'."""
     return provider.removesuffix("ExecutionProvider")

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text, printable
 from explorer.engine.formats.onnx.protobuf_wire import fields
-from explorer.engine.formats.onnx.tensors import TensorReader, sparse, sparse_spans
+from explorer.engine.formats.onnx.tensors import TensorReader, list_sparse_spans, read_sparse
 from explorer.engine.graph.dtypes import numpy_type
 from explorer.engine.graph.model import (
     DerivedPayload,
@@ -27,10 +27,10 @@ from explorer.engine.graph.model import (
     Model,
     Node,
     Tensor,
+    replace_bodies,
     subgraphs,
-    with_bodies,
 )
-from explorer.engine.graph.repeated_nodes import NodeRun, free_name, gathered, node_sequence
+from explorer.engine.graph.repeated_nodes import NodeRun, combine_nodes, free_name, node_sequence
 
 _MAX_DENSE_BYTES = 1 << 32
 """Maximum bytes of a sparse tensor in dense form."""
@@ -42,14 +42,14 @@ _SPARSE_FIELD = 15
 """Field number of the sparse initializers in a GraphProto."""
 
 
-def plain(model: Model) -> Model:
+def build_plain_form(model: Model) -> Model:
     """Returns the model in plain form, or the same object if it already is.
 
     Raises:
         BadModel: A sparse tensor is inconsistent, or too large in dense form.
     """
-    graph = _plain_graph(model.graph)
-    functions = {key: _plain_function(function) for key, function in model.functions.items()}
+    graph = _build_plain_graph(model.graph)
+    functions = {key: _build_plain_function(function) for key, function in model.functions.items()}
     if any(functions[key] is not function for key, function in model.functions.items()):
         model = replace(model, functions=functions)
     if model.ir_version < _FIRST_WITHOUT_INPUTS and graph.initializers:
@@ -59,21 +59,25 @@ def plain(model: Model) -> Model:
     return model if graph is model.graph else replace(model, graph=graph)
 
 
-def _plain_graph(graph: Graph) -> Graph:
-    nodes = _plain_nodes(graph.nodes)
-    added = {tensor.name: tensor for tensor in map(_dense_tensor, sparse_spans(graph))} if graph.extra else {}
+def _build_plain_graph(graph: Graph) -> Graph:
+    nodes = _build_plain_nodes(graph.nodes)
+    added = (
+        {tensor.name: tensor for tensor in map(_build_dense_tensor, list_sparse_spans(graph))}
+        if graph.extra
+        else {}
+    )
     if added:
         initializers = {**graph.initializers, **added}
-        graph = replace(graph, initializers=initializers, extra=_without_sparse(graph))
+        graph = replace(graph, initializers=initializers, extra=_drop_sparse(graph))
     return graph if nodes is graph.nodes else replace(graph, nodes=nodes)
 
 
-def _plain_function(function: Function) -> Function:
-    nodes = _plain_nodes(function.nodes)
+def _build_plain_function(function: Function) -> Function:
+    nodes = _build_plain_nodes(function.nodes)
     return function if nodes is function.nodes else replace(function, nodes=nodes, record=None)
 
 
-def _plain_nodes(nodes: Any) -> Any:
+def _build_plain_nodes(nodes: Any) -> Any:
     """Returns the nodes of one graph with unique names, dense constants and plain bodies."""
     originals = node_sequence(nodes)
     counts: Counter[str] = Counter()
@@ -84,47 +88,51 @@ def _plain_nodes(nodes: Any) -> Any:
     occurrences: Counter[str] = Counter()
     plain_nodes: list[Node] = []
     for node in originals:
-        plain_node = _plain_node(node)
+        plain_node = _build_plain_node(node)
         if node.name in repeated and not isinstance(node, NodeRun):
             occurrences[node.name] += 1
             if occurrences[node.name] > 1:
                 name = free_name(f"{node.name}#{occurrences[node.name]}", used_names)
-                plain_node = plain_node.with_values(node.inputs, node.outputs, name)
+                plain_node = plain_node.replace_values(node.inputs, node.outputs, name)
         plain_nodes.append(plain_node)
     return (
-        nodes if all(a is b for a, b in zip(originals, plain_nodes, strict=True)) else gathered(plain_nodes)
+        nodes
+        if all(a is b for a, b in zip(originals, plain_nodes, strict=True))
+        else combine_nodes(plain_nodes)
     )
 
 
-def _plain_node(node: Node) -> Node:
+def _build_plain_node(node: Node) -> Node:
     """Returns a node with a dense constant and plain bodies."""
     if isinstance(node, NodeRun):
         return node
     if node.op == "Constant" and not node.domain:
         span = node.attributes.get("sparse_value")
         if isinstance(span, FileSpan):
-            value = replace(_dense_tensor(span), name="")
-            return node.with_attributes({"value": value})
+            value = replace(_build_dense_tensor(span), name="")
+            return node.replace_attributes({"value": value})
         return node
-    changed = {name: body for name, inner in subgraphs(node) if (body := _plain_graph(inner)) is not inner}
-    return with_bodies(node, changed) if changed else node
+    changed = {
+        name: body for name, inner in subgraphs(node) if (body := _build_plain_graph(inner)) is not inner
+    }
+    return replace_bodies(node, changed) if changed else node
 
 
-def _dense_tensor(span: FileSpan) -> Tensor:
+def _build_dense_tensor(span: FileSpan) -> Tensor:
     """Returns the dense form of a sparse tensor. The zeros are filled in when the values are read."""
-    values, shape, _ = sparse(span)
+    values, shape, _ = read_sparse(span)
     size = replace(values, shape=shape, held=None).nbytes
     if size > _MAX_DENSE_BYTES:
         reason = f"sparse tensor '{printable(values.name)}' takes {bytes_text(size)} with its zeros"
         raise BadModel(f"{reason}; a runtime cannot hold it", where=span.source.path)
-    return Tensor(values.name, values.dtype, shape, DerivedPayload(size, partial(_dense_bytes, span)))
+    return Tensor(values.name, values.dtype, shape, DerivedPayload(size, partial(_read_dense_bytes, span)))
 
 
-def _dense_bytes(span: FileSpan) -> bytes:
+def _read_dense_bytes(span: FileSpan) -> bytes:
     """Returns the bytes of a sparse tensor in dense form."""
     import numpy as np  # opening a model must not wait for numpy
 
-    values, shape, _ = sparse(span)
+    values, shape, _ = read_sparse(span)
     indices = _indices(span)
     numbers = values.array().reshape(-1)
     count = math.prod(shape)
@@ -156,7 +164,7 @@ def _indices(span: FileSpan) -> Tensor | None:
     return None
 
 
-def _without_sparse(graph: Graph) -> tuple[FileSpan, ...]:
+def _drop_sparse(graph: Graph) -> tuple[FileSpan, ...]:
     """Returns the uninterpreted fields of a graph, without its sparse initializers."""
     remaining: list[FileSpan] = []
     for part in graph.extra:

@@ -21,7 +21,7 @@ from explorer.base.errors import BadModel, MissingExtra, Misuse
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Function, Model, Node, subgraphs
-from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, one_line, weights_folder
+from explorer.engine.runtime.onnxruntime import MAX_OPTIMIZED, shorten_error, weights_folder
 
 HOST = "CPUExecutionProvider"
 """Provider whose memory holds the model's inputs and outputs."""
@@ -48,7 +48,7 @@ class Assignment(Struct, frozen=True):
     unusable: tuple[str, ...]
 
 
-def chosen_providers(names: Sequence[str]) -> tuple[str, ...]:
+def resolve_providers(names: Sequence[str]) -> tuple[str, ...]:
     """Resolves provider names, such as 'cuda' or 'CUDAExecutionProvider'.
 
     Without names, returns all available providers.
@@ -110,13 +110,13 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
         )
     if not model.graph.nodes:  # onnxruntime cannot load a graph without nodes
         return Assignment({}, (), (), True, ())
-    nodes = tuple([_with_names(node, node_name(index)) for index, node in enumerate(model.graph.nodes)])
+    nodes = tuple([_name_nodes(node, node_name(index)) for index, node in enumerate(model.graph.nodes)])
     graph = replace(model.graph, nodes=nodes)
-    named_model = replace(model, graph=graph, functions=_named_functions(model))
+    named_model = replace(model, graph=graph, functions=_name_functions(model))
     folder = weights_folder(model)
     model_bytes = skeleton(named_model, folder=folder)
     level = _Level.ORT_ENABLE_EXTENDED
-    if len(model.graph.nodes) > MOST_OPTIMISED:
+    if len(model.graph.nodes) > MAX_OPTIMIZED:
         level = _Level.ORT_DISABLE_ALL
     with tempfile.TemporaryDirectory(dir=scratch) as folder_path:
         target = os.path.join(folder_path, "optimised.onnx")
@@ -167,17 +167,17 @@ def _session(model_bytes: bytes, folder: str, providers: Sequence[str], level: A
     try:
         return onnxruntime.InferenceSession(model_bytes, options, providers=[*providers], enable_fallback=0)
     except Exception as error:  # onnxruntime's own classes share no base below Exception
-        raise BadModel(f"onnxruntime cannot load the model: {one_line(error)}") from None
+        raise BadModel(f"onnxruntime cannot load the model: {shorten_error(error)}") from None
 
 
-def _named_functions(model: Model) -> Mapping[tuple[str, str, str], Function]:
+def _name_functions(model: Model) -> Mapping[tuple[str, str, str], Function]:
     """Returns the functions with unique node names, which identify the nodes after inlining."""
     return {
         key: replace(
             function,
             nodes=tuple(
                 [
-                    _with_names(node, f"function{function_index}.{node_index}")
+                    _name_nodes(node, f"function{function_index}.{node_index}")
                     for node_index, node in enumerate(function.nodes)
                 ]
             ),
@@ -187,16 +187,16 @@ def _named_functions(model: Model) -> Mapping[tuple[str, str, str], Function]:
     }
 
 
-def _with_names(node: Node, name: str) -> Node:
+def _name_nodes(node: Node, name: str) -> Node:
     """Returns a node with unique names for itself and the nodes of its bodies."""
     bodies = {}
     for body_index, (attribute, body) in enumerate(subgraphs(node)):
         if "[" not in attribute:  # lists of graphs in custom operators stay unchanged
             inner_nodes = [
-                _with_names(body_node, body_node_name(name, body_index, node_index))
+                _name_nodes(body_node, body_node_name(name, body_index, node_index))
                 for node_index, body_node in enumerate(body.nodes)
             ]
             bodies[attribute] = replace(body, nodes=tuple(inner_nodes))
     if bodies:
-        node = node.with_attributes({**node.attributes, **bodies})
-    return node.with_values(node.inputs, node.outputs, name)
+        node = node.replace_attributes({**node.attributes, **bodies})
+    return node.replace_values(node.inputs, node.outputs, name)

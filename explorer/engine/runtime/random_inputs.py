@@ -86,7 +86,7 @@ def plan_inputs(
     return tuple(_plan_input(model, value, dims, input_shapes.get(value.name)) for value in model.graph.feeds)
 
 
-def given_inputs(
+def read_given_inputs(
     model: Model, file: InputArrays, input_shapes: InputShapes | None = None
 ) -> tuple[RandomInput, ...]:
     """Takes the inputs of the model from a file.
@@ -125,7 +125,7 @@ def sizes_of(model: Model, drawn: tuple[RandomInput, ...]) -> dict[str, int]:
     }
 
 
-def fixed_shapes(
+def find_fixed_shapes(
     before: Model, after: Model, names: Mapping[str, str], input_shapes: InputShapes
 ) -> dict[str, tuple[str | None, Shape]]:
     """Returns the shapes of the inputs of one model, with open sizes taken from another model.
@@ -174,7 +174,7 @@ def _plan_input(
     if dtype is None:
         raise Misuse(f"input '{value.name}' is no tensor, so no value can be drawn for it")
     if override is not None:
-        shape = _fixed_shape(override[1], dims)
+        shape = _fix_shape(override[1], dims)
         declared = value.shape
         if declared is not None and (
             len(declared) != len(shape)
@@ -187,17 +187,21 @@ def _plan_input(
             f"input '{value.name}' has no declared shape", hint=f"give it: --input-shape {value.name}:1,16"
         )
     else:
-        shape = _fixed_shape(value.shape, dims)
+        shape = _fix_shape(value.shape, dims)
     if dtype == "string":
         return RandomInput(
-            value.name, dtype, shape, why="texts that the model knows, and others", words=_known_texts(model)
+            value.name,
+            dtype,
+            shape,
+            why="texts that the model knows, and others",
+            words=_collect_texts(model),
         )
-    rule = by_type(value.name, dtype, shape, lambda: _table_height(model, value.name))
+    rule = choose_rule(value.name, dtype, shape, lambda: _table_height(model, value.name))
     # a mask of one element must keep that element
     return RandomInput(value.name, dtype, shape, 1, 2) if rule.is_mask and prod(shape) <= 1 else rule
 
 
-def by_type(name: str, dtype: str, shape: tuple[int, ...], height: Callable[[], int]) -> RandomInput:
+def choose_rule(name: str, dtype: str, shape: tuple[int, ...], height: Callable[[], int]) -> RandomInput:
     """Determines the rule to draw an input from its type alone.
 
     Args:
@@ -225,7 +229,7 @@ def by_type(name: str, dtype: str, shape: tuple[int, ...], height: Callable[[], 
     return RandomInput(name, dtype, shape, 0, 2, "as a mask", is_mask=True)
 
 
-def _fixed_shape(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:
+def _fix_shape(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(d if isinstance(d, int) else dims.get(d or "", 1) for d in shape)
 
 
@@ -251,7 +255,7 @@ def draw(inputs: tuple[RandomInput, ...], seed: int) -> dict[str, Array]:
     return values
 
 
-def any_values(generator: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
+def draw_any_values(generator: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
     """Draws values from the type alone.
 
     Floats are normal, 8-bit integers cover their full range, and other integers are 0 or 1.
@@ -291,10 +295,10 @@ def _table_height(model: Model, name: str) -> int:
 _UNKNOWN_TEXTS = ("", "a text that no model knows", "2.5", "A b-c, D!")
 """Texts drawn besides those of the model, to test how the model handles unknown texts."""
 
-_MOST_WORDS = 4096
+_MAX_WORDS = 4096
 
 
-def _known_texts(model: Model) -> tuple[str, ...]:
+def _collect_texts(model: Model) -> tuple[str, ...]:
     """Collects texts in the attributes of a model's nodes, such as the keys of a LabelEncoder.
 
     The texts in `_UNKNOWN_TEXTS` are added.
@@ -308,8 +312,8 @@ def _known_texts(model: Model) -> tuple[str, ...]:
         for value in node.attributes.values():
             if isinstance(value, tuple) and value and isinstance(value[0], str):
                 texts.update(dict.fromkeys(value))
-            if len(texts) > _MOST_WORDS:
-                return tuple(texts)[:_MOST_WORDS]
+            if len(texts) > _MAX_WORDS:
+                return tuple(texts)[:_MAX_WORDS]
     return (*texts, *_UNKNOWN_TEXTS)
 
 

@@ -10,7 +10,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.compat.onnx import scan_along_any_axis
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Model
-from explorer.engine.graph.random_operators import all_nodes
+from explorer.engine.graph.random_operators import list_all_nodes
 
 NOTE = "run by onnx's reference evaluator, as onnxruntime has no kernels for bfloat16"
 
@@ -24,7 +24,7 @@ def has_bfloat16(model: Model) -> bool:
     if "bfloat16" in {value.dtype for value in (*graph.inputs, *graph.outputs)}:
         return True
     bfloat16_weights = {name for name, tensor in graph.initializers.items() if tensor.dtype == "bfloat16"}
-    nodes = all_nodes(model, graph.nodes) if bfloat16_weights else ()
+    nodes = list_all_nodes(model, graph.nodes) if bfloat16_weights else ()
     return any(node.op != "Cast" and not bfloat16_weights.isdisjoint(node.inputs) for node in nodes)
 
 

@@ -27,7 +27,7 @@ NUMPY_TYPES = frozenset(
 """Types of numpy itself. ml_dtypes adds types to numpy when it is imported, which torch does not accept."""
 
 
-def as_tensor(value: Array) -> torch.Tensor:
+def convert_to_tensor(value: Array) -> torch.Tensor:
     """Converts an array to a tensor, including types that ml_dtypes adds to numpy, such as bfloat16."""
     import torch
 
@@ -38,7 +38,7 @@ def as_tensor(value: Array) -> torch.Tensor:
     return bits.view(getattr(torch, value.dtype.name))
 
 
-def as_array(tensor: torch.Tensor) -> Array:
+def convert_to_array(tensor: torch.Tensor) -> Array:
     """Converts a tensor to an array, with types of ml_dtypes if numpy has no equivalent.
 
     Raises:

@@ -22,7 +22,7 @@ _was_enabled = True
 
 
 @contextmanager
-def without_fastpath() -> Iterator[None]:
+def disable_fastpath() -> Iterator[None]:
     """Switches torch's fast path of attention off. The last user restores its state."""
     global _users, _was_enabled
     import torch
@@ -46,7 +46,7 @@ def restoring_modes(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Switches the fast path off, and restores the train or eval mode of each module afterwards."""
     states = [(module, module.training) for module in modules]
     try:
-        with without_fastpath():
+        with disable_fastpath():
             yield
     finally:
         for module, training in states:

@@ -24,7 +24,7 @@ def copy_matrix(target: Array, matrix: Array) -> None:
             target[block] = matrix[block]
 
 
-def in_order(array: Array) -> Array:
+def make_contiguous(array: Array) -> Array:
     """Returns the array in C order, or the same object if it already is."""
     if array.ndim != 2 or array.flags.c_contiguous:
         return np.ascontiguousarray(array)

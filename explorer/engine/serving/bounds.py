@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from explorer.engine.serving.kv_cache import first_beyond
+from explorer.engine.serving.kv_cache import find_first_beyond
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.forms import ClosedForm
 from explorer.facts.serving.serving import ServingLimit, ServingTime
@@ -97,7 +97,7 @@ def times(
     return tuple(serving_times)
 
 
-def longest_contexts(
+def find_longest_contexts(
     cache: ClosedForm, batches: Sequence[int], weights: int, card: int | None
 ) -> tuple[tuple[int, int | None], ...]:
     """Returns the longest context, in tokens, that fits the memory, by batch size."""
@@ -105,12 +105,12 @@ def longest_contexts(
         return tuple([(batch, None) for batch in batches])
     longest = []
     for batch in batches:
-        beyond = first_beyond(cache, card - weights, batch)
+        beyond = find_first_beyond(cache, card - weights, batch)
         longest.append((batch, None if beyond is None else beyond - 1))
     return tuple(longest)
 
 
-def largest_batches(
+def find_largest_batches(
     cache_bytes: Mapping[int, int], weights: int, card: int | None
 ) -> tuple[tuple[int, int | None], ...]:
     """Returns the largest number of sequences that fit the memory, by context.

@@ -11,14 +11,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from explorer.engine.costs.sizes.polynomial import Polynomial, fitted
+from explorer.engine.costs.sizes.polynomial import Polynomial, fit_polynomial
 from explorer.facts.serving.forms import ClosedForm, FormPiece
 
 Counted = Callable[[int], int]
 """Function that counts a figure at a size in tokens."""
 
 
-def over_prompt(value: Counted, sizes: tuple[int, int, int], checks: Sequence[int]) -> ClosedForm:
+def fit_prompt(value: Counted, sizes: tuple[int, int, int], checks: Sequence[int]) -> ClosedForm:
     """Fits a quadratic polynomial in the tokens of a prompt.
 
     Args:
@@ -26,13 +26,13 @@ def over_prompt(value: Counted, sizes: tuple[int, int, int], checks: Sequence[in
         sizes: Sizes that the polynomial is fitted to.
         checks: Further sizes at which the polynomial must match the count.
     """
-    polynomial = fitted(sizes, tuple([value(size) for size in sizes]))
+    polynomial = fit_polynomial(sizes, tuple([value(size) for size in sizes]))
     matching = [size for size in checks if polynomial.numerator_at(size) == value(size) * polynomial.over]
     pieces = (_form_piece(1, polynomial, "prompt"),) if len(matching) == len(checks) else ()
     return ClosedForm("prompt", pieces, sizes, tuple(matching))
 
 
-def over_context(value: Counted, windows: Sequence[int], most: int) -> ClosedForm:
+def fit_contexts(value: Counted, windows: Sequence[int], most: int) -> ClosedForm:
     """Fits linear polynomials in the cached tokens, one for each range between two windows.
 
     Args:
@@ -47,7 +47,7 @@ def over_context(value: Counted, windows: Sequence[int], most: int) -> ClosedFor
     for index, first in enumerate(starts):
         last = starts[index + 1] if index + 1 < len(starts) else max(most, 2 * first + 62)
         sizes = _sizes_to_fit(first, last)
-        polynomial = fitted(sizes, tuple([value(size) for size in sizes]))
+        polynomial = fit_polynomial(sizes, tuple([value(size) for size in sizes]))
         checks = [size for size in (first, (first + last) // 2, last) if size not in sizes]
         matching = [size for size in checks if polynomial.numerator_at(size) == value(size) * polynomial.over]
         counted += sizes

@@ -10,13 +10,13 @@ from typing import Any
 
 from torch import nn
 
-from explorer.engine.formats.torch_module.modules import registered
-from explorer.engine.formats.torch_module.stored_form import of_own
+from explorer.engine.formats.torch_module.modules import walk_modules
+from explorer.engine.formats.torch_module.stored_form import read_own_forms
 from explorer.host import input_files
 
 _LIBRARIES = ("torch", "transformers")
 """Libraries that are identified by their version instead of their code."""
-_MOST_CODE = 1 << 30
+_MAX_CODE = 1 << 30
 """Maximum size in bytes of a file that defines a class, which may be a library in machine code."""
 
 
@@ -27,7 +27,7 @@ def module_content(model: nn.Module) -> str:
         digest.update(piece.encode())
         digest.update(b"\0")
     for path in _files(model):
-        digest.update(input_files.content(path, internal=True, max_bytes=_MOST_CODE))
+        digest.update(input_files.content(path, internal=True, max_bytes=_MAX_CODE))
     return digest.hexdigest()
 
 
@@ -41,8 +41,8 @@ def _pieces(model: nn.Module) -> Iterator[str]:
     if hasattr(config, "to_json_string"):
         yield str(config.to_json_string())
     yield repr(model)
-    for path, module in registered(model):
-        for parameter, storage in of_own(module).items():
+    for path, module in walk_modules(model):
+        for parameter, storage in read_own_forms(module).items():
             yield f"{path} {tuple(parameter.shape)} {parameter.dtype} {storage.dtype} {storage.nbytes}"
 
 

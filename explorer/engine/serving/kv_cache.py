@@ -10,12 +10,12 @@ from typing import Any
 
 from explorer.engine.compat.transformers import window
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor
-from explorer.engine.serving.closed_forms import over_context
+from explorer.engine.serving.closed_forms import fit_contexts
 from explorer.engine.serving.passes import Passes
 from explorer.facts.serving.forms import ClosedForm
 from explorer.facts.serving.serving import CacheGroup, ServedCache
 
-_FEW = 5
+_GROWING_TOKENS = 5
 """Number of tokens at which the cache of every layer still grows."""
 
 
@@ -40,7 +40,7 @@ def nbytes(tensors: Sequence[CacheTensor], bits: float | None) -> int:
     return round(sum(tensor.tensor.numel() * element_bits(tensor, bits) for tensor in tensors) / 8)
 
 
-def served_cache(passes: Passes, context: int, most: int, bits: float | None, weights: int) -> ServedCache:
+def describe_cache(passes: Passes, context: int, most: int, bits: float | None, weights: int) -> ServedCache:
     """Describes the cache of one sequence: its groups of layers, its size and its closed form.
 
     Args:
@@ -50,21 +50,27 @@ def served_cache(passes: Passes, context: int, most: int, bits: float | None, we
         bits: Bits of an element of keys and values, or None for the width of the model's own types.
         weights: Bytes of all weights.
     """
-    layers, _ = passes.cache(_FEW)
-    form = over_context(lambda size: nbytes(passes.cache(size)[1], bits), windows(layers), most)
-    bytes_at_few, bytes_with_one_more = (nbytes(passes.cache(size)[1], bits) for size in (_FEW, _FEW + 1))
+    layers, _ = passes.cache(_GROWING_TOKENS)
+    form = fit_contexts(lambda size: nbytes(passes.cache(size)[1], bits), windows(layers), most)
+    bytes_at_few, bytes_with_one_more = (
+        nbytes(passes.cache(size)[1], bits) for size in (_GROWING_TOKENS, _GROWING_TOKENS + 1)
+    )
     bytes_per_token = bytes_with_one_more - bytes_at_few
-    states = [tensor for tensor in passes.cache(_FEW)[1] if not tensor.keys]
+    states = [tensor for tensor in passes.cache(_GROWING_TOKENS)[1] if not tensor.keys]
     return ServedCache(
-        groups(passes, context), bytes_per_token, form, nbytes(states, bits), first_beyond(form, weights, 1)
+        groups(passes, context),
+        bytes_per_token,
+        form,
+        nbytes(states, bits),
+        find_first_beyond(form, weights, 1),
     )
 
 
 def groups(passes: Passes, context: int) -> tuple[CacheGroup, ...]:
     """Groups layers with equal caches, in the order of their first layers."""
     layers, cache_tensors = passes.cache(context)
-    elements_at_few = _elements(passes.cache(_FEW)[1])
-    elements_with_one_more = _elements(passes.cache(_FEW + 1)[1])
+    elements_at_few = _elements(passes.cache(_GROWING_TOKENS)[1])
+    elements_with_one_more = _elements(passes.cache(_GROWING_TOKENS + 1)[1])
     by_layer: dict[int, list[CacheTensor]] = {}
     for tensor in cache_tensors:
         by_layer.setdefault(tensor.layer, []).append(tensor)
@@ -99,7 +105,7 @@ def _elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
     return elements_by_layer
 
 
-def first_beyond(form: ClosedForm, room: float, batch: int) -> int | None:
+def find_first_beyond(form: ClosedForm, room: float, batch: int) -> int | None:
     """Returns the least context at which the caches of a batch exceed `room` bytes, or None if they never do.
 
     A cache never shrinks with the context, so a bisection finds this context.

@@ -23,7 +23,7 @@ from torch import nn
 from explorer.engine.costs.decode.module_cache import text_config
 from explorer.engine.serving.bounds import PassWork
 from explorer.engine.serving.weights import WeightHolder, block_of
-from explorer.engine.split.partition import best_cuts
+from explorer.engine.split.partition import find_best_cuts
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.serving import DeviceLayout, DeviceShare, ServingLimit
 
@@ -294,7 +294,7 @@ def _layout(setup: LayoutContext, tensor: int, pipeline: int, expert: int) -> De
         sent, busy = round(work.links * pieces), None if seconds is None else seconds * pieces
         shares.append(DeviceShare(tensor * expert, first, last, *held_bytes, sent, busy, limit))
     total_seconds, slowest, limit = _summarize_stages(stage_times)
-    first_token, first_token_limit = _first_token(setup, stages, tensor, expert)
+    first_token, first_token_limit = _compute_first_token(setup, stages, tensor, expert)
     # a stage is idle while a piece passes the other stages, unless each stage has a piece of its own
     token = None if total_seconds is None or slowest is None else max(total_seconds, pieces * slowest)
     fullest = max(shares, key=lambda share: share.weight_bytes + share.cache_bytes)
@@ -334,7 +334,7 @@ def _summarize_stages(least: Sequence[_StageTime]) -> tuple[float | None, float 
     return sum(seconds for seconds, _ in timed), slowest, limit
 
 
-def _first_token(
+def _compute_first_token(
     setup: LayoutContext, stages: Sequence[tuple[int, int]], tensor: int, expert: int
 ) -> _StageTime:
     """Returns the seconds until the prompts of all sequences are processed, and the limit of that time.
@@ -358,7 +358,7 @@ def _stages(sizes: Sequence[float], count: int) -> list[tuple[int, int]]:
     if count == 1:
         return [(0, len(sizes))]
     sums = np.array(sizes)
-    cuts = best_cuts(
+    cuts = find_best_cuts(
         len(sizes),
         [0] * count,
         lambda kind, first: np.cumsum(sums[first:]),
@@ -393,7 +393,7 @@ def _step(setup: LayoutContext, stage: Sequence[Block], tensor: int, expert: int
         macs += (block.macs + block.expert_macs) / tensor * batch_per_device
         cache += _cache(setup, block, block.cache, tensor) * batch_per_device
     read = sum(_read_bytes(block, tensor, expert, batch) for block in stage)
-    return PassWork(macs, read, cache, _sent_bytes(setup, stage, tensor, expert, batch_per_device))
+    return PassWork(macs, read, cache, _count_sent_bytes(setup, stage, tensor, expert, batch_per_device))
 
 
 def _prompts(
@@ -408,7 +408,7 @@ def _prompts(
         read += _read_bytes(block, tensor, expert, batch * setup.prompt)
         read += block.idle if setup.encoder else 0.0
     return PassWork(
-        macs, read, cache, _sent_bytes(setup, stage, tensor, expert, batch_per_device * setup.prompt)
+        macs, read, cache, _count_sent_bytes(setup, stage, tensor, expert, batch_per_device * setup.prompt)
     )
 
 
@@ -422,7 +422,7 @@ def _read_bytes(block: Block, tensor: int, expert: int, tokens: float) -> float:
     return rows + block.dense + block.cut / tensor + block.experts * read_share / (tensor * expert)
 
 
-def _sent_bytes(
+def _count_sent_bytes(
     setup: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, tokens: float
 ) -> float:
     """Returns the bytes that a device sends to the other devices of its stage for `tokens` of its tokens."""

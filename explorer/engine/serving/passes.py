@@ -21,7 +21,7 @@ from explorer.facts.serving.serving import PassFigures
 
 _LOOPED = 8
 """Operators that sixteen more tokens may add to a pass before the code counts as a loop over tokens."""
-_MOST = 4_000
+_MAX_OPERATORS = 4_000
 """Maximum number of operators of a token-by-token pass that is still counted."""
 PROMPTS = (8, 16, 24)
 """Prompt lengths, in tokens, that every model is counted with."""
@@ -130,7 +130,7 @@ class Passes:
         """
         if tokens not in self._prompts:
             self.on_pass(len(self._macs) + len(self._prompts))
-            analysis = module_step.examined(self.own, self.own.prompt(tokens), 1)
+            analysis = module_step.analyze_run(self.own, self.own.prompt(tokens), 1)
             if analysis.schedule.failed:
                 raise BadModel(f"it fails over a prompt of {tokens:,} tokens: {analysis.schedule.failed}")
             self._layers[tokens] = {
@@ -148,7 +148,7 @@ class Passes:
             BadModel: The pass fails.
         """
         self.on_pass(len(self._macs) + len(self._prompts))
-        analysis = module_step.examined(self.own, self.own.prompt(tokens, batch), batch)
+        analysis = module_step.analyze_run(self.own, self.own.prompt(tokens, batch), batch)
         if analysis.schedule.failed:
             raise BadModel(f"it fails over prompts of {tokens:,} tokens: {analysis.schedule.failed}")
         return analysis.analysis.layers
@@ -183,7 +183,10 @@ class Passes:
         per_token = (long - short) / (PROMPTS[-1] - PROMPTS[0])
         settings = vars(text_config(self.own.model) or object)
         pieces = [n for name, n in settings.items() if "chunk" in name and isinstance(n, int) and n > 1]
-        return short + per_token * (tokens - PROMPTS[0]) <= _MOST or min(pieces, default=tokens) < tokens
+        return (
+            short + per_token * (tokens - PROMPTS[0]) <= _MAX_OPERATORS
+            or min(pieces, default=tokens) < tokens
+        )
 
     @cached_property
     def holders(self) -> tuple[WeightHolder, ...]:

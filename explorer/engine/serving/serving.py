@@ -18,13 +18,13 @@ from torch import nn
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import many_text
 from explorer.engine.costs.decode.module_cache import OwnCache, text_config
-from explorer.engine.formats.tensor_index import named_few
+from explorer.engine.formats.tensor_index import format_names
 from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.number_formats import format_of
 from explorer.engine.serving import bounds, weights
 from explorer.engine.serving.bounds import PassWork
-from explorer.engine.serving.closed_forms import BetweenCounts, over_context, over_prompt
-from explorer.engine.serving.kv_cache import element_bits, served_cache, windows
+from explorer.engine.serving.closed_forms import BetweenCounts, fit_contexts, fit_prompt
+from explorer.engine.serving.kv_cache import describe_cache, element_bits, windows
 from explorer.engine.serving.layouts import (
     LayerCuts,
     LayoutContext,
@@ -63,7 +63,7 @@ class StoredTypes(Struct, frozen=True):
     kv_bits: float | None
 
 
-def stored_types(spec: ServingSpec) -> StoredTypes:
+def resolve_types(spec: ServingSpec) -> StoredTypes:
     """Resolves the type names of a serving question.
 
     Raises:
@@ -100,7 +100,7 @@ def create_passes(own_cache: OwnCache, spec: ServingSpec) -> Passes:
     Raises:
         Misuse: A type name is not a known number format.
     """
-    compute = stored_types(spec).compute
+    compute = resolve_types(spec).compute
     if compute is not None:
         model = copy.deepcopy(own_cache.model).to(compute)
         stored_form.forget(model)  # the question is about another type than the type in the file
@@ -130,7 +130,7 @@ def compute_serving(
     """
     check(spec)
     try:
-        serving = _Answer(passes, spec, stored_types(spec), machine).fact()
+        serving = _Answer(passes, spec, resolve_types(spec), machine).fact()
     except BadModel:
         serving = _answer_within_longest_context(passes, spec, machine)
         spec = serving.spec
@@ -148,7 +148,7 @@ def _answer_within_longest_context(passes: Passes, spec: ServingSpec, machine: M
     Raises:
         BadModel: The code fails at that context, too, or the user asked for a specific context.
     """
-    longest = _longest(passes.own.model)
+    longest = _find_longest_context(passes.own.model)
     if longest is None or longest < 2 or max(*spec.contexts, spec.prompt) < longest:
         raise
     # the new token needs a position, too
@@ -158,7 +158,7 @@ def _answer_within_longest_context(passes: Passes, spec: ServingSpec, machine: M
         prompt=min(spec.prompt, most_cached),
         contexts=tuple([min(n, most_cached) for n in spec.contexts]),
     )
-    serving = _Answer(passes, shortened_spec, stored_types(spec), machine).fact()
+    serving = _Answer(passes, shortened_spec, resolve_types(spec), machine).fact()
 
     if (spec.prompt, spec.contexts) != (ServingSpec().prompt, ServingSpec().contexts):
         contexts_text = ",".join(map(str, dict.fromkeys(shortened_spec.contexts)))
@@ -202,13 +202,13 @@ def check(spec: ServingSpec) -> None:
     for where, sizes in sizes_by_option.items():
         if not sizes or min(sizes) < 1:
             raise Misuse("there is one at least", where=where, hint="give whole numbers above 0")
-    if max(spec.devices) > _MOST_DEVICES:
+    if max(spec.devices) > _MAX_DEVICES:
         raise Misuse(
-            f"{max(spec.devices):,} are too many", where="--devices", hint=f"give {_MOST_DEVICES} at most"
+            f"{max(spec.devices):,} are too many", where="--devices", hint=f"give {_MAX_DEVICES} at most"
         )
 
 
-_MOST_DEVICES = 4096
+_MAX_DEVICES = 4096
 
 
 class _Answer:
@@ -223,7 +223,7 @@ class _Answer:
         self.machine = machine
         self.holders = passes.holders
         self.weights = round(sum(holder.weight_bytes for holder in self.holders) * types.scale)
-        self.longest = _longest(passes.own.model)
+        self.longest = _find_longest_context(passes.own.model)
         self.notes: list[str] = []
         self.uncut: list[str] = []
 
@@ -232,9 +232,9 @@ class _Answer:
         # some code supports no position after the longest context
         longest_context = max(*spec.contexts, (self.longest or 0) - 1, 64)
         window_sizes = windows(passes.cache(PROMPTS[0])[0])
-        decode_macs = over_context(passes.macs, window_sizes, longest_context)
+        decode_macs = fit_contexts(passes.macs, window_sizes, longest_context)
         prefill_macs, prefill = self._prefill()
-        cache = served_cache(passes, spec.contexts[0], longest_context, self.types.kv_bits, self.weights)
+        cache = describe_cache(passes, spec.contexts[0], longest_context, self.types.kv_bits, self.weights)
         self._note(decode_macs, cache.bytes)
         cache_bytes = {context: self._cache_bytes(cache.bytes, context) for context in spec.contexts}
         first, steps = self._pass_works(prefill, decode_macs, cache.bytes, cache_bytes)
@@ -247,8 +247,8 @@ class _Answer:
             sum(holder.params for holder in self.holders if holder.table),
             self.weights,
             weights.parts(self.holders),
-            self._scaled(prefill),
-            self._scaled(passes.figures(step, 1), self._stored_ratio[None]),
+            self._scale_figures(prefill),
+            self._scale_figures(passes.figures(step, 1), self._stored_ratio[None]),
             prefill_macs,
             decode_macs,
             cache,
@@ -256,8 +256,8 @@ class _Answer:
             self.longest,
             self.machine,
             bounds.times(first, steps, self.machine, self.weights, spec.card),
-            bounds.longest_contexts(cache.bytes, spec.batches, self.weights, spec.card),
-            bounds.largest_batches(cache_bytes, self.weights, spec.card),
+            bounds.find_longest_contexts(cache.bytes, spec.batches, self.weights, spec.card),
+            bounds.find_largest_batches(cache_bytes, self.weights, spec.card),
             self._layouts(decode_macs, cache.bytes),
             tuple(self.notes),
             tuple(self.uncut),
@@ -271,7 +271,7 @@ class _Answer:
         checks = tuple([size for size in dict.fromkeys(check_sizes) if size not in PROMPTS])
 
         def form(name: str) -> ClosedForm:
-            return over_prompt(lambda size: getattr(passes.prompt(size).figures, name), PROMPTS, checks)
+            return fit_prompt(lambda size: getattr(passes.prompt(size).figures, name), PROMPTS, checks)
 
         macs = form("macs")
         if passes.can_count(prompt):
@@ -343,7 +343,7 @@ class _Answer:
                     totals[layer] = totals.get(layer, 0.0) + size
         return {layer: stored_bytes[layer] / size if size else 1.0 for layer, size in compute_bytes.items()}
 
-    def _scaled(self, figures: PassFigures, cached: float = 1.0) -> PassFigures:
+    def _scale_figures(self, figures: PassFigures, cached: float = 1.0) -> PassFigures:
         return PassFigures(
             figures.macs,
             figures.weight_macs,
@@ -385,8 +385,8 @@ class _Answer:
         cuts = LayerCuts(self.passes.own.model, self.holders)
         kept_layouts, refused = [], dict[str, None]()
         attention = BetweenCounts(macs, spec.contexts, self.passes.attention, self.passes.contexts)
-        cache_bytes = BetweenCounts(cached, spec.contexts, self._cached)
-        prompt = PassOfLayers(self._prompt_macs(), self._cached(spec.prompt))
+        cache_bytes = BetweenCounts(cached, spec.contexts, self._compute_cached)
+        prompt = PassOfLayers(self._prompt_macs(), self._compute_cached(spec.prompt))
         counted = spec.prompt if self.passes.can_count(spec.prompt) else 0
         for context in spec.contexts:
             step = PassOfLayers(attention.at(context), cache_bytes.at(context))
@@ -400,7 +400,7 @@ class _Answer:
                 for devices in spec.devices:
                     candidates, reasons = layouts(setup, devices)
                     refused.update(dict.fromkeys(reasons))
-                    kept_layouts += sorted(candidates, key=_best)[:_KEPT]
+                    kept_layouts += sorted(candidates, key=_build_sort_key)[:_KEPT]
         self.uncut = list(refused)[:3]
         self.notes += [f"not cut further: {reasons}" for reasons in self.uncut]
         if (
@@ -421,7 +421,7 @@ class _Answer:
             macs_by_layer[number] = macs_by_layer.get(number, 0.0) + (macs or 0)
         return macs_by_layer
 
-    def _cached(self, context: int) -> dict[int, float]:
+    def _compute_cached(self, context: int) -> dict[int, float]:
         bytes_by_layer: dict[int, float] = {}
         for tensor in self.passes.cache(context)[1]:
             size = tensor.tensor.numel() * element_bits(tensor, self.types.kv_bits) / 8
@@ -441,7 +441,7 @@ class _Answer:
         }
         paths = [path for path, macs in extra_macs.items() if macs > 0]
         if context > PROMPTS[0] and paths:
-            named = named_few(list(dict.fromkeys(path.rpartition(".")[2] for path in paths)))
+            named = format_names(list(dict.fromkeys(path.rpartition(".")[2] for path in paths)))
             macs = sum(extra_macs[path] for path in paths) * context // (context - PROMPTS[0])
             self.notes.append(
                 f"its code multiplies {named} with every token of the cache in each step:"
@@ -464,7 +464,7 @@ class _Answer:
             else [holder for holder in self.holders if holder.idle and holder.params]
         )
         if idle:
-            named = named_few(list(dict.fromkeys(".".join(holder.path.split(".")[:2]) for holder in idle)))
+            named = format_names(list(dict.fromkeys(".".join(holder.path.split(".")[:2]) for holder in idle)))
             self.notes.append(
                 f"the prompt is a text: {sum(holder.params for holder in idle):,} parameters that it does"
                 f" not run ({named}) are held, and no pass is counted over what they read"
@@ -472,7 +472,7 @@ class _Answer:
             )
         if any(holder.routed for holder in self.holders):
             self.notes.append("experts are taken to be drawn evenly, each token's by itself")
-        self.notes += weights.all_experts(self.passes.own.model, self.holders)
+        self.notes += weights.describe_all_experts(self.passes.own.model, self.holders)
         self._note_repeated()
         self.notes += [f"figures with a sign depend on values: {why}" for why in self.passes.reasons]
         if not macs.pieces or not cache.pieces:
@@ -492,12 +492,12 @@ class _Answer:
             )
 
 
-def _best(layout: DeviceLayout) -> tuple[bool, float, int]:
+def _build_sort_key(layout: DeviceLayout) -> tuple[bool, float, int]:
     """Sort key of layouts: those that fit come first, then less time per token, then fewer sent bytes."""
     return layout.fits is False, layout.token if layout.token is not None else float("inf"), layout.link_bytes
 
 
-def _longest(model: nn.Module) -> int | None:
+def _find_longest_context(model: nn.Module) -> int | None:
     config = text_config(model)
     for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"):
         limit = getattr(config, name, None)

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.units import rate_text
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.serving.serving import check, stored_types
-from explorer.engine.sweep import MOST, cluster, raise_common_error
+from explorer.engine.serving.serving import check, resolve_types
+from explorer.engine.sweep import MAX_ROWS, cluster, raise_common_error
 from explorer.engine.sweep.fingerprint import digest
 from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.store import Store
@@ -183,10 +183,10 @@ def sweep_servings(
     questions = spec.questions()
     check(spec.base)
     for dtype, kv in {(question.dtype, question.kv_dtype) for question in questions}:
-        stored_types(replace(spec.base, dtype=dtype, kv_dtype=kv))
-    if len(questions) * len(subjects) > MOST:
+        resolve_types(replace(spec.base, dtype=dtype, kv_dtype=kv))
+    if len(questions) * len(subjects) > MAX_ROWS:
         message = f"these are {len(questions) * len(subjects):,} combinations"
-        raise Misuse(message, where="serving", hint=f"{MOST:,} are the most")
+        raise Misuse(message, where="serving", hint=f"{MAX_ROWS:,} are the most")
     if (scheduler or (workers or 1) > 1) and any(subject.stays for subject in subjects):
         raise Misuse("an nn.Module object stays in its process", hint="name it as package.module:callable")
     with Store(ServingRow, output) as store:
@@ -239,7 +239,7 @@ class _Run:
             return work
         for question in self.questions:
             blank = self._blank(work, question)
-            work.rows[blank.key] = self._stored_rows(blank)
+            work.rows[blank.key] = self._find_stored_rows(blank)
             if not work.rows[blank.key]:
                 work.open.append((question, blank))
         self.total += len(work.open)
@@ -265,7 +265,7 @@ class _Run:
             links=question.links,
         )
 
-    def _stored_rows(self, blank: ServingRow) -> list[ServingRow]:
+    def _find_stored_rows(self, blank: ServingRow) -> list[ServingRow]:
         """Returns the stored rows of a question under the model's present name, or [] if one is missing."""
         first = next(iter(self.store.rows([f"{blank.key}.0"])), None)
         if first is None:
@@ -304,7 +304,7 @@ class _Run:
                 on_result(task, list(task.compute_rows(door, self.on_progress, self.cancel)))
             return 0
         report(self.on_progress, None, "starting workers")
-        return cluster.spread(tasks, on_result, scheduler, workers or 1, self.cancel)
+        return cluster.run_tasks(tasks, on_result, scheduler, workers or 1, self.cancel)
 
     def _tasks(self, work: _ModelState, together: int) -> Iterator[ServingTask]:
         """Yields tasks of open questions of the same types, with up to `together` contexts in a task."""
@@ -325,7 +325,7 @@ class _Run:
                     fingerprint=work.content,
                     opening=work.subject.words,
                     blank=tuple([blank for _, blank in pairs]),
-                    spec=_combined([question for question, _ in pairs]),
+                    spec=_combine_questions([question for question, _ in pairs]),
                     machine=self.machine,
                 )
 
@@ -343,13 +343,15 @@ class _Run:
         self.made += len(answered_rows)
 
 
-def _combined(questions: Sequence[ServingSpec]) -> ServingSpec:
+def _combine_questions(questions: Sequence[ServingSpec]) -> ServingSpec:
     """Combines questions into one question that covers all of them."""
 
-    def every(name: str) -> tuple[int, ...]:
+    def collect_values(name: str) -> tuple[int, ...]:
         return tuple(dict.fromkeys(getattr(question, name)[0] for question in questions))
 
-    return replace(questions[0], **{name: every(name) for name in ("contexts", "batches", "devices")})
+    return replace(
+        questions[0], **{name: collect_values(name) for name in ("contexts", "batches", "devices")}
+    )
 
 
 def _machine_text(machine: Machine | None) -> str:

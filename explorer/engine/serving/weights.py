@@ -14,8 +14,8 @@ from torch import nn
 
 from explorer.engine.compat.torch import parameters_of
 from explorer.engine.costs.decode.module_cache import text_config
-from explorer.engine.formats.torch_module.modules import registered
-from explorer.engine.formats.torch_module.stored_form import StoredForm, of_own
+from explorer.engine.formats.torch_module.modules import walk_modules
+from explorer.engine.formats.torch_module.stored_form import StoredForm, read_own_forms
 from explorer.facts import Layer
 from explorer.facts.serving.serving import ServedPart
 
@@ -64,7 +64,7 @@ def holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightHolder
         model: The model on the meta device.
         layers: Rows of the layer tree of one decode step, groups included, by path.
     """
-    all_own = {path: (module, of_own(module)) for path, module in registered(model)}
+    all_own = {path: (module, read_own_forms(module)) for path, module in walk_modules(model)}
     idle_paths = {path for path in all_own if (row := layers.get(path)) is not None and _is_idle(row)}
     # a shared parameter is counted at the module that runs with it
     used_ids = {
@@ -169,7 +169,7 @@ def parts(all_holders: tuple[WeightHolder, ...]) -> tuple[ServedPart, ...]:
     )
 
 
-def all_experts(model: nn.Module, all_holders: Sequence[WeightHolder]) -> list[str]:
+def describe_all_experts(model: nn.Module, all_holders: Sequence[WeightHolder]) -> list[str]:
     """Returns a note if the code multiplies each token with all experts although its router selects a few.
 
     Args:

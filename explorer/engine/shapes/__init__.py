@@ -7,7 +7,7 @@ known types are in a `ShapeTable` (`shape_table`). `provenance` converts them to
 """
 
 from explorer.engine.shapes.binding import InputShapes, bind_inputs
-from explorer.engine.shapes.bodies import captured_names, substituted
+from explorer.engine.shapes.bodies import find_captured_names, substitute_attributes
 from explorer.engine.shapes.inference import Inference, InferredTypes, Shapes, infer
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "InputShapes",
     "Shapes",
     "bind_inputs",
-    "captured_names",
+    "find_captured_names",
     "infer",
-    "substituted",
+    "substitute_attributes",
 ]

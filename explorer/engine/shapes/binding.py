@@ -96,4 +96,4 @@ def _bound(name: str, sizes: Mapping[str, int]) -> Dim:
     text = dims.canonical(name)
     if text is None or text == name or not dims.names((text,)).intersection(sizes):
         return name
-    return dims.substituted(text, sizes)
+    return dims.substitute_sizes(text, sizes)

@@ -17,7 +17,7 @@ FOREVER = 1 << 31
 """Trip count from which on only the condition ends a loop. Exporters write the largest integer."""
 
 
-def captured_names(body: Graph) -> frozenset[str]:
+def find_captured_names(body: Graph) -> frozenset[str]:
     """Returns the names that a body reads from the enclosing graphs."""
     defined = {v.name for v in body.inputs} | set(body.initializers)
     used = {v.name for v in body.outputs}
@@ -25,11 +25,11 @@ def captured_names(body: Graph) -> frozenset[str]:
         defined.update(node.outputs)
         used.update(node.inputs)
         for _, inner in subgraphs(node):
-            used |= captured_names(inner)
+            used |= find_captured_names(inner)
     return frozenset(used - defined - {""})
 
 
-def substituted(node: Node, values: Mapping[str, Any]) -> Node:
+def substitute_attributes(node: Node, values: Mapping[str, Any]) -> Node:
     """Returns a node with references to its function's attributes replaced by `values`.
 
     Unset references are omitted.
@@ -42,7 +42,7 @@ def substituted(node: Node, values: Mapping[str, Any]) -> Node:
             if value.name in values:
                 attributes[name] = values[value.name]
         elif isinstance(value, Graph):
-            inner = tuple(substituted(n, values) for n in value.nodes)
+            inner = tuple(substitute_attributes(n, values) for n in value.nodes)
             is_changed = any(a is not b for a, b in zip(inner, value.nodes, strict=True))
             changed = changed or is_changed
             attributes[name] = replace(value, nodes=inner) if is_changed else value
@@ -50,7 +50,7 @@ def substituted(node: Node, values: Mapping[str, Any]) -> Node:
             attributes[name] = value
     if not changed:
         return node
-    return node.with_attributes(attributes)
+    return node.replace_attributes(attributes)
 
 
 def iterations(node: Node, contents: ConstantContents) -> tuple[Dim, bool]:
@@ -65,7 +65,7 @@ def iterations(node: Node, contents: ConstantContents) -> tuple[Dim, bool]:
     condition = contents.get(start) if start else None
     if condition is not None and not condition.any():
         return 0, True
-    is_exact = (not start or (condition is not None and bool(condition.all()))) and _keeps_going(
+    is_exact = (not start or (condition is not None and bool(condition.all()))) and _always_continues(
         node.attributes["body"]
     )
     if isinstance(trips, int) and trips >= FOREVER and not is_exact:
@@ -83,7 +83,7 @@ def _limit(contents: ConstantContents, name: str) -> Dim:
     return max(int(value), 0) if isinstance(value, (int, float)) else None
 
 
-def _keeps_going(body: Graph) -> bool:
+def _always_continues(body: Graph) -> bool:
     """Whether the body's condition is always true."""
     if len(body.inputs) < 2 or not body.outputs:
         return False
@@ -94,7 +94,7 @@ def _keeps_going(body: Graph) -> bool:
             return True
         producer = producers.get(name)
         if producer is None or producer.op != "Identity":
-            content = constant_folding.small_constants(body).get(name)
+            content = constant_folding.collect_small_constants(body).get(name)
             return content is not None and bool(content.all())
         name = producer.inputs[0]
     return False

@@ -25,7 +25,7 @@ LARGEST = 1024
 LARGEST_FLOATS = 16
 
 
-def small_constants(graph: Graph) -> dict[str, Array]:
+def collect_small_constants(graph: Graph) -> dict[str, Array]:
     """Returns small initializers and the values of Constant nodes, by name."""
     arrays = {tensor.name: content(tensor) for tensor in graph.initializers.values()}
     for node in graph.nodes:

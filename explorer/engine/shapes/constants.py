@@ -113,13 +113,13 @@ def follow(node: Node, shape: Shape | None, dtype: str | None, contents: Constan
         if shape is None:
             return None
         if all(isinstance(d, int) for d in shape):
-            return _if_small(constant_folding.FOLDABLE[node.op](node.attributes, np.array(shape, np.int64)))
+            return _keep_small(constant_folding.FOLDABLE[node.op](node.attributes, np.array(shape, np.int64)))
         elements = [dims.expression(d) if isinstance(d, str) else d for d in shape]
         if node.op == "Size":
             total = dims.product(shape)
-            return None if total is None else _to_array([total], (), dtype)
+            return None if total is None else _build_array([total], (), dtype)
         part = elements[node.attributes.get("start", 0) : node.attributes.get("end", len(elements))]
-        return _to_array(part, (len(part),), dtype)
+        return _build_array(part, (len(part),), dtype)
     arguments: list[Any] = []
     for name in node.inputs:
         array = contents.array(name) if name else None
@@ -132,13 +132,13 @@ def follow(node: Node, shape: Shape | None, dtype: str | None, contents: Constan
     try:
         with np.errstate(all="ignore"):
             if not symbolic:
-                return _if_small(constant_folding.FOLDABLE[node.op](node.attributes, *arguments))
+                return _keep_small(constant_folding.FOLDABLE[node.op](node.attributes, *arguments))
             return _compute_symbolic(node, arguments, dtype)
     except Exception:  # a malformed node has unknown contents, and the analysis goes on
         return None
 
 
-def _if_small(value: Array | None) -> Array | None:
+def _keep_small(value: Array | None) -> Array | None:
     if value is None or value.size > constant_folding.LARGEST:
         return None
     import numpy as np
@@ -146,7 +146,7 @@ def _if_small(value: Array | None) -> Array | None:
     return np.ascontiguousarray(value).reshape(value.shape)
 
 
-def _to_array(elements: Sequence[Any], shape: tuple[int, ...], dtype: str | None) -> Array:
+def _build_array(elements: Sequence[Any], shape: tuple[int, ...], dtype: str | None) -> Array:
     """Returns the elements as an array of numbers, or of type object if some are not numeric."""
     import numpy as np
 
@@ -181,7 +181,7 @@ def _compute_symbolic(node: Node, arguments: Sequence[Array | None], dtype: str 
                 results.append(None if exact is None else exact.item())
             else:
                 results.append(_evaluate(element_rule, values, dtype))
-        return _to_array(results, arrays[0].shape, dtype)
+        return _build_array(results, arrays[0].shape, dtype)
     if node.op in ("ReduceProd", "ReduceSum"):
         vector = arguments[0]
         if vector is None or vector.ndim != 1 or any(v is None for v in vector.tolist()):
@@ -189,13 +189,13 @@ def _compute_symbolic(node: Node, arguments: Sequence[Array | None], dtype: str 
         total: Any = 1 if node.op == "ReduceProd" else 0
         for value in vector.tolist():
             total = total * value if node.op == "ReduceProd" else total + value
-        return _to_array([total], (1,) if node.attributes.get("keepdims", 1) else (), dtype)
+        return _build_array([total], (1,) if node.attributes.get("keepdims", 1) else (), dtype)
     if node.op not in _STRUCTURAL:
         return None
     output = constant_folding.FOLDABLE[node.op](node.attributes, *arguments)
     if output is None or output.size > constant_folding.LARGEST:
         return None
-    return _to_array(output.reshape(-1).tolist(), output.shape, dtype)
+    return _build_array(output.reshape(-1).tolist(), output.shape, dtype)
 
 
 def _evaluate(rule: Callable[..., Any], values: Sequence[Any], dtype: str | None) -> Any:
@@ -209,7 +209,7 @@ def _evaluate(rule: Callable[..., Any], values: Sequence[Any], dtype: str | None
 def _divide(values: Sequence[Any], dtype: str) -> Any:
     a, b = values
     if dtype.startswith(("int", "uint")):
-        return dims.truncated(a, b)
+        return dims.divide_truncating(a, b)
     return a / b
 
 
@@ -217,7 +217,7 @@ def _cast(values: Sequence[Any], dtype: str) -> Any:
     value = values[0]
     if isinstance(value, dims.Expression) and dtype.startswith(("int", "uint")) and value.over != 1:
         # a cast rounds toward zero
-        least = dims.known_least(dims.dim(math.floor(value)))
+        least = dims.find_minimum(dims.dim(math.floor(value)))
         return math.floor(value) if least is not None and least >= 0 else None
     return bool(value) if dtype == "bool" else value
 
@@ -241,15 +241,15 @@ _ELEMENTWISE: Mapping[str, Callable[[Sequence[Any], str], Any]] = {
     "Min": lambda v, _: _reduce_with("min", v),
     "Max": lambda v, _: _reduce_with("max", v),
     "Equal": lambda v, _: dims.equal(v[0], v[1]),
-    "Less": lambda v, _: dims.less(v[0], v[1]),
-    "Greater": lambda v, _: dims.less(v[1], v[0]),
-    "LessOrEqual": lambda v, _: not dims.less(v[1], v[0]),
-    "GreaterOrEqual": lambda v, _: not dims.less(v[0], v[1]),
+    "Less": lambda v, _: dims.is_less(v[0], v[1]),
+    "Greater": lambda v, _: dims.is_less(v[1], v[0]),
+    "LessOrEqual": lambda v, _: not dims.is_less(v[1], v[0]),
+    "GreaterOrEqual": lambda v, _: not dims.is_less(v[0], v[1]),
     "Not": lambda v, _: not v[0],
     "And": lambda v, _: False if False in v else None if None in v else all(v),
     "Or": lambda v, _: True if True in v else None if None in v else any(v),
     "Where": _select,
-    "Abs": lambda v, _: v[0] if (dims.known_least(dims.dim(v[0])) or -1) >= 0 else None,
+    "Abs": lambda v, _: v[0] if (dims.find_minimum(dims.dim(v[0])) or -1) >= 0 else None,
 }
 """Elementwise operators on numbers and expressions."""
 
@@ -262,5 +262,5 @@ _STRUCTURAL = frozenset(
 def _reduce_with(kind: str, values: Sequence[Any]) -> Any:
     result = values[0]
     for value in values[1:]:
-        result = dims.compared(kind, result, value)
+        result = dims.build_extremum(kind, result, value)
     return result

@@ -32,24 +32,24 @@ from explorer.engine.operators.call import Call, ShapeMismatch, Type
 from explorer.engine.operators.operator import Operator
 from explorer.engine.shapes import constant_folding
 from explorer.engine.shapes.binding import InputShapes, bind_inputs, bound_shape
-from explorer.engine.shapes.bodies import captured_names, iterations, substituted
+from explorer.engine.shapes.bodies import find_captured_names, iterations, substitute_attributes
 from explorer.engine.shapes.constants import ConstantContents, follow
 from explorer.engine.shapes.onnx_pass import OnnxPass
 from explorer.engine.shapes.provenance import (
     ShapeOrigins,
     canonical_shape,
     contradicts,
-    shown_shape,
+    format_shape,
     symbols_of,
 )
 from explorer.engine.shapes.shape_table import (
     ShapeTable,
     better,
-    common,
     complete_all,
+    find_common_sizes,
+    find_common_type,
+    is_possible,
     merge,
-    possible,
-    same_sizes,
     take,
 )
 from explorer.engine.symbolic import dimensions as dims
@@ -261,7 +261,7 @@ class Inference:
             nodes = function.nodes
             if not bare:
                 values = {**function.defaults, **call.attributes}
-                nodes = tuple(substituted(n, values) for n in nodes)
+                nodes = tuple(substitute_attributes(n, values) for n in nodes)
             # a call may leave out arguments at the end
             inputs = []
             body_contents = ConstantContents({})
@@ -300,7 +300,7 @@ class Inference:
             opsets: Operator sets, or None for those of the model. A function may have its own.
         """
         kinds = [None if t is None else (t.dtype, canonical_shape(t.shape)) for t in types]
-        captured = captured_names(body)
+        captured = find_captured_names(body)
         captured_types = {
             n: (outer[n].dtype, canonical_shape(outer[n].shape)) for n in captured if n in outer
         }
@@ -323,7 +323,7 @@ class Inference:
         opsets: Mapping[str, int],
         doubtful: frozenset[str] = frozenset(),
     ) -> ShapeTable:
-        captured = sorted(captured_names(body))
+        captured = sorted(find_captured_names(body))
         formal = tuple(
             replace(value, shape=canonical_shape(value.shape))
             if kind is None or (kind[0] is None and container(value) is not None)
@@ -396,7 +396,7 @@ class Inference:
         kinds = self._carried_types(node, kinds, around, _contents(constants), opsets)
         types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
         for info, kind in zip(infos, kinds, strict=True):
-            types.append(None if info is None or kind is None else replace(info, shape=shown_shape(kind[1])))
+            types.append(None if info is None or kind is None else replace(info, shape=format_shape(kind[1])))
         return types
 
     def _carried_types(
@@ -418,7 +418,7 @@ class Inference:
                 end_type = table.types.get(value.name)
                 if kind is None or kind[1] is None:
                     continue
-                types[index] = kind[0], same_sizes(kind[1], None if end_type is None else end_type[1])
+                types[index] = kind[0], find_common_sizes(kind[1], None if end_type is None else end_type[1])
             if types == previous_types:
                 break
         return types
@@ -470,7 +470,7 @@ class Inference:
             kind = tensor_.dtype, tensor_.shape
             types[name] = pool.setdefault(kind, kind)
         if graph.extra:
-            sparse = tensors.sparse_initializers(graph)
+            sparse = tensors.read_sparse_initializers(graph)
             types.update((name, (t.dtype, shape)) for name, (t, shape, _) in sparse.items())
         for value in graph.inputs:
             types.setdefault(value.name, (value.dtype, canonical_shape(value.shape)))
@@ -622,7 +622,7 @@ class Inference:
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
             # the node does not match its definition; onnx reports the error
             return InferredTypes(None, False)
-        if answer is None or not all(map(possible, answer)):
+        if answer is None or not all(map(is_possible, answer)):
             return InferredTypes(None, False)
         is_complete = all(k[0] is not None and k[1] is not None and None not in k[1] for k in answer)
         return InferredTypes(answer, is_complete and bool(answer))
@@ -642,7 +642,7 @@ class Inference:
 
     def _fresh(self, limit: Dim) -> Dim:
         """Returns a new name for a size that depends on data and is at most `limit`."""
-        name = dims.fresh(len(self._limits) + 1)
+        name = dims.create_name(len(self._limits) + 1)
         self._limits[name] = limit
         return name
 
@@ -652,7 +652,7 @@ class Inference:
             return
         name = node.outputs[0]
         contents = table.contents
-        stored_tensor = _passed_tensor(node, contents)
+        stored_tensor = _find_passed_tensor(node, contents)
         if stored_tensor is not None:
             contents.hold(name, stored_tensor)
             return
@@ -766,7 +766,7 @@ class Inference:
         for kinds in zip(*branch_types, strict=False):
             merged_type = kinds[0]
             for kind in kinds[1:]:
-                merged_type = common(merged_type, kind)
+                merged_type = find_common_type(merged_type, kind)
             merged.append(merged_type)
         return merged
 
@@ -798,7 +798,7 @@ def _contents_of_inputs(
             yield None if flat is None else tuple(flat)
 
 
-def _passed_tensor(node: Node, contents: ConstantContents) -> Tensor | None:
+def _find_passed_tensor(node: Node, contents: ConstantContents) -> Tensor | None:
     """Returns the stored tensor that a node outputs unchanged, or None."""
     if node.op == "Constant":
         value = node.attributes.get("value")

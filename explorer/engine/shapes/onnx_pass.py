@@ -26,7 +26,7 @@ from explorer.engine.graph.model import (
     tensor_from_array,
 )
 from explorer.engine.operators.call import Type
-from explorer.engine.shapes.bodies import captured_names
+from explorer.engine.shapes.bodies import find_captured_names
 from explorer.engine.shapes.constants import ConstantContents
 from explorer.facts import Dim, Shape
 
@@ -69,7 +69,7 @@ class OnnxPass(Struct):
             opsets: Operator sets; a missing domain has version 1.
             containers: Sequences and optionals that the nodes read from outside.
         """
-        graph = _cut_out(nodes, initializers, types, contents, containers)
+        graph = _build_subgraph(nodes, initializers, types, contents, containers)
         domains = {node.domain for inner in graphs(graph) for node in inner.nodes}
         answer = self._infer_or_refuse(graph, {**dict.fromkeys(sorted(domains), 1), **opsets})
         if answer is None:
@@ -138,7 +138,7 @@ class OnnxPass(Struct):
             return error
 
 
-def _cut_out(
+def _build_subgraph(
     nodes: Sequence[Node],
     initializers: Mapping[str, Tensor],
     types: Mapping[str, Type],
@@ -151,7 +151,7 @@ def _cut_out(
     for node in nodes:
         input_names.update(dict.fromkeys(n for n in node.inputs if n))
         for _, body in subgraphs(node):
-            input_names.update(dict.fromkeys(sorted(captured_names(body))))
+            input_names.update(dict.fromkeys(sorted(find_captured_names(body))))
     containers_by_name = {c.name: c for c in containers}
     inputs: list[Value] = []
     known_tensors: dict[str, Tensor] = {}

@@ -116,7 +116,7 @@ def _receive(pipe: IO[bytes]) -> bytes | None:
 # the child
 
 
-def _described(dim: Any) -> int | str | None:
+def _describe_dim(dim: Any) -> int | str | None:
     kind = dim.WhichOneof("value")
     if kind == "dim_value":
         return int(dim.dim_value)
@@ -134,7 +134,7 @@ def _answer(content: bytes) -> list[Any] | str:
     for value in (*graph.value_info, *graph.output):
         if value.type.HasField("tensor_type"):
             kind = value.type.tensor_type
-            shape = [_described(d) for d in kind.shape.dim] if kind.HasField("shape") else None
+            shape = [_describe_dim(d) for d in kind.shape.dim] if kind.HasField("shape") else None
             typed_values.append((value.name, int(kind.elem_type), shape))
     return typed_values
 

@@ -78,7 +78,7 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
 
     def _fact(self, name: str, dtype: str | None, shape: Shape | None) -> TensorInfo:
         if name in self._uncomputed:
-            return TensorInfo(name, dtype, shown_shape(shape), "declared")
+            return TensorInfo(name, dtype, format_shape(shape), "declared")
         origin = self._table.origins.get(name, "inferred")
         conflict = self._conflict(name, shape, origin) if name in self.disputed else ""
         is_bound = name in self._doubtful
@@ -101,12 +101,12 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         parts: list[str] = []
         if name in self._table.overruled:
             inferred = self._table.overruled[name]
-            text = f"inference gives {list(shown_shape(inferred) or ())}" if inferred is not None else ""
+            text = f"inference gives {list(format_shape(inferred) or ())}" if inferred is not None else ""
             parts.append(text)
         if name in self._declared and origin != "declared" and self._trusted:
             declared = self._declared[name][1]
             if contradicts(declared, shape, self._symbols):
-                parts.append(f"the file declares {list(shown_shape(declared) or ())}")
+                parts.append(f"the file declares {list(format_shape(declared) or ())}")
         return self._table.conflicts.get(name, "; ".join(filter(None, parts)))
 
 
@@ -118,15 +118,15 @@ def symbols_of(graph: Graph, declared: Mapping[str, Type]) -> set[str]:
 
 def canonical_shape(shape: Shape | None) -> Shape | None:
     """Returns a shape from a file or a fact with its dimension names in canonical form."""
-    return _renamed(shape, dims.canonical)
+    return _rename_dims(shape, dims.canonical)
 
 
-def shown_shape(shape: Shape | None) -> Shape | None:
+def format_shape(shape: Shape | None) -> Shape | None:
     """Returns a shape with its dimension names in display form."""
-    return _renamed(shape, dims.display)
+    return _rename_dims(shape, dims.display)
 
 
-def _renamed(shape: Shape | None, rule: Callable[[str], Dim]) -> Shape | None:
+def _rename_dims(shape: Shape | None, rule: Callable[[str], Dim]) -> Shape | None:
     if shape is None or not any([isinstance(d, str) for d in shape]):  # noqa: C419 (half the time)
         return shape
     return tuple([rule(d) if isinstance(d, str) else d for d in shape])
@@ -139,7 +139,7 @@ def _bounded_shape(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool
     for dim in shape:
         if isinstance(dim, str) and "'#" in dim:
             is_bound = True
-            dim = dims.upper(dim, limits)
+            dim = dims.find_upper_bound(dim, limits)
         result.append(dims.display(dim) if isinstance(dim, str) else dim)
     return tuple(result), is_bound
 

@@ -20,13 +20,13 @@ from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import draw, plan_inputs
 from explorer.engine.shapes.binding import InputShapes, bind_inputs
-from explorer.engine.shapes.bodies import captured_names
+from explorer.engine.shapes.bodies import find_captured_names
 from explorer.facts import Dim, Progress, Shape, TensorInfo
 
 LARGEST_CHUNK = 256 << 20
 """Maximum bytes of the values whose shapes are observed in one run."""
 
-MOST_VALUES = 4096
+MAX_VALUES = 4096
 """Maximum number of values whose shapes are observed in one run."""
 
 _SIZES = ((2, 3, 5, 7, 11, 13, 17, 19), (23, 29, 31, 37, 41, 43, 47, 53))
@@ -75,7 +75,7 @@ def observe(
         dim_sizes = {name: run_sizes[index % len(run_sizes)] for index, name in enumerate(open_)}
         types: dict[str, Type] = {}
         nbytes = {name: _bytes(values.get(name), dim_sizes) for name in names}
-        for chunk in batches(names, nbytes.__getitem__, LARGEST_CHUNK, count=MOST_VALUES):
+        for chunk in batches(names, nbytes.__getitem__, LARGEST_CHUNK, count=MAX_VALUES):
             stop_if(cancel)
             if on_progress is not None:
                 on_progress(Progress("observing shapes", len(types), len(names)))
@@ -92,11 +92,11 @@ def observe(
     (dim_sizes, first_types), (second_sizes, second_types) = runs
     dim_by_sizes: dict[tuple[int, int], str] = {(dim_sizes[n], second_sizes[n]): n for n in open_}
     return {
-        name: _common_type(kind, second_types.get(name), dim_by_sizes) for name, kind in first_types.items()
+        name: _combine_types(kind, second_types.get(name), dim_by_sizes) for name, kind in first_types.items()
     }, notes
 
 
-def _common_type(first: Type, second: Type | None, dim_by_sizes: Mapping[tuple[int, int], str]) -> Type:
+def _combine_types(first: Type, second: Type | None, dim_by_sizes: Mapping[tuple[int, int], str]) -> Type:
     """Combines the types of two runs. A size that differs is the dimension that it follows, or None."""
     if first[1] is None or second is None or second[1] is None or len(first[1]) != len(second[1]):
         return first[0], None
@@ -117,7 +117,7 @@ def _runnable(model: Model) -> tuple[Graph, tuple[str, ...]]:
         is_unknown = node.key not in model.functions and node.domain not in _RUNTIME_DOMAINS
         input_names = set(node.inputs)
         for _, body in subgraphs(node):
-            input_names |= captured_names(body)
+            input_names |= find_captured_names(body)
         if is_unknown or not unavailable.isdisjoint(input_names):
             unavailable.update(o for o in node.outputs if o)
             if is_unknown:

@@ -32,7 +32,7 @@ class ShapeTable(Struct):
     overruled: dict[str, Shape | None] = field(default_factory=dict)
 
 
-def possible(kind: Type) -> bool:
+def is_possible(kind: Type) -> bool:
     """Whether a type is valid. A malformed attribute can make a rule return an invalid one."""
     shape = kind[1]
     if shape is None:
@@ -60,14 +60,14 @@ def better(old: Type, new: Type) -> Type:
     return dtype, tuple(b if a is None else a for a, b in zip(old[1], new[1], strict=True))
 
 
-def common(a: Type | None, b: Type | None) -> Type | None:
+def find_common_type(a: Type | None, b: Type | None) -> Type | None:
     """Returns the type on which two branches agree, or None."""
     if a is None or b is None:
         return None
-    return a[0] if a[0] == b[0] else None, same_sizes(a[1], b[1])
+    return a[0] if a[0] == b[0] else None, find_common_sizes(a[1], b[1])
 
 
-def same_sizes(a: Shape | None, b: Shape | None) -> Shape | None:
+def find_common_sizes(a: Shape | None, b: Shape | None) -> Shape | None:
     """Returns the sizes that two shapes have in common, or None if a shape is unknown or the ranks differ."""
     if a is None or b is None or len(a) != len(b):
         return None

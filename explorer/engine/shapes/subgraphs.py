@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Graph, Model, Node, subgraphs
 from explorer.engine.graph.tile_metadata import DOMAIN
-from explorer.engine.shapes.shape_table import same_sizes
+from explorer.engine.shapes.shape_table import find_common_sizes
 from explorer.facts import Dim, TensorInfo
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def view(model: Model, path: Sequence[str]) -> Model | None:
         )
         if node_and_body is None:
             return None
-        graph = _inside(graph, node_and_body[0], node_and_body[1])
+        graph = _build_inner_graph(graph, node_and_body[0], node_and_body[1])
     return model if not path else replace(model, graph=graph)
 
 
@@ -87,7 +87,7 @@ def is_call(name: str) -> bool:
     return not name or name.endswith("()")
 
 
-def _inside(outer: Graph, holder: Node, body: Graph) -> Graph:
+def _build_inner_graph(outer: Graph, holder: Node, body: Graph) -> Graph:
     """Returns a body with the nodes that run before it and the stored tensors of the enclosing graph."""
     before = outer.nodes[: next(i for i, node in enumerate(outer.nodes) if node is holder)]
     return replace(
@@ -112,14 +112,14 @@ def places(
     main = SubgraphView((), model.graph.nodes, model, inference.main.values, inference.main.values)
     functions: dict[tuple[str, str, str], list[SubgraphView]] = {}
     yield main
-    yield from _inner_subgraphs(main, inference, inference.main, model.opsets, skip, functions, ())
+    yield from _list_inner_subgraphs(main, inference, inference.main, model.opsets, skip, functions, ())
     for calls in functions.values():
         call_counts = [place.calls for place in calls]
         total_calls = None if None in call_counts else sum(t for t in call_counts if t is not None)
         yield replace(calls[0], shapes=_MergedValues([place.shapes for place in calls]), calls=total_calls)
 
 
-def _inner_subgraphs(
+def _list_inner_subgraphs(
     place: SubgraphView,
     inference: Inference,
     shapes: Shapes,
@@ -147,7 +147,7 @@ def _inner_subgraphs(
             )
             functions.setdefault(node.key, []).append(call_view)
             inner_opsets = {**opsets, **function.opsets}
-            inner_places = _inner_subgraphs(
+            inner_places = _list_inner_subgraphs(
                 call_view, inference, inner, inner_opsets, skip, functions, (*open_, node.key)
             )
             for inner_place in inner_places:
@@ -160,12 +160,12 @@ def _inner_subgraphs(
             inner = inference.of_body(body, types_, place.shapes, shapes.constants, opsets)
             calls = None if trips is None or place.calls is None else trips * place.calls
             path = (*place.path, body_name(node, attribute))
-            inner_model = replace(model, graph=_inside(model.graph, node, body))
+            inner_model = replace(model, graph=_build_inner_graph(model.graph, node, body))
             # neither mapping is changed
             inner_values = ChainMap[str, TensorInfo](inner.values, place.shapes)  # type: ignore[arg-type]
             call_view = SubgraphView(path, body.nodes, inner_model, inner_values, inner_values, calls)
             yield call_view
-            yield from _inner_subgraphs(call_view, inference, inner, opsets, skip, functions, open_)
+            yield from _list_inner_subgraphs(call_view, inference, inner, opsets, skip, functions, open_)
 
 
 def _body_types(
@@ -220,7 +220,7 @@ class _MergedValues(Mapping[str, TensorInfo]):
     def __getitem__(self, name: str) -> TensorInfo:
         merged, *others = (call[name] for call in self._calls)
         for info in others:
-            merged = replace(merged, shape=same_sizes(merged.shape, info.shape))
+            merged = replace(merged, shape=find_common_sizes(merged.shape, info.shape))
         return merged
 
     def __iter__(self) -> Iterator[str]:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from explorer.engine.graph.model import Function, Graph, Node
 from explorer.engine.operators.call import UNKNOWN, Call, Type
 from explorer.engine.shapes.binding import InputShapes, bind_inputs
-from explorer.engine.shapes.bodies import captured_names
+from explorer.engine.shapes.bodies import find_captured_names
 from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.inference import Inference, Shapes
-from explorer.engine.shapes.shape_table import better, same_sizes
+from explorer.engine.shapes.shape_table import better, find_common_sizes
 from explorer.engine.shapes.tflite_constants import CONTENTS, LARGEST
 from explorer.engine.shapes.tflite_rules import RULES
 from explorer.facts import Shape, TensorInfo
@@ -126,7 +126,7 @@ class FileShapes(Inference):
         opsets: Mapping[str, int] | None = None,
     ) -> Shapes:
         """See `Inference`."""
-        captured = sorted(captured_names(body))
+        captured = sorted(find_captured_names(body))
         captured_infos = [outer.get(name) for name in captured]
         captured_contents = [constants.get(name) for name in captured]
         # the body stays in memory as long as the model, so no other body gets its id
@@ -172,7 +172,7 @@ class FileShapes(Inference):
             agreed_types = [
                 info
                 if info is None or end is None
-                else TensorInfo(info.name, info.dtype, same_sizes(info.shape, end.shape))
+                else TensorInfo(info.name, info.dtype, find_common_sizes(info.shape, end.shape))
                 for info, end in zip(types[2:], ends, strict=False)
             ]
             if agreed_types == types[2:]:
@@ -242,7 +242,7 @@ class FileShapes(Inference):
             body_shapes = self.of_body(body, carried_types, outer, contents)
             ends = [body_shapes.values.get(v.name) for v in body.outputs[1:]]
             return [
-                None if a is None or b is None else _common_shape(a.shape, b.shape)
+                None if a is None or b is None else _find_common_shape(a.shape, b.shape)
                 for a, b in zip(carried_types[2:], ends, strict=False)
             ]
         branch_shapes: list[list[Shape | None]] = []
@@ -252,7 +252,7 @@ class FileShapes(Inference):
                 [v.shape if (v := body_shapes.values.get(o.name)) else None for o in body.outputs]
             )
         return (
-            [_common_shape(a, b) for a, b in zip(*branch_shapes, strict=False)]
+            [_find_common_shape(a, b) for a, b in zip(*branch_shapes, strict=False)]
             if len(branch_shapes) == 2
             else None
         )
@@ -318,7 +318,7 @@ def _complete(kind: Type | None) -> bool:
     return kind is not None and kind[1] is not None and None not in kind[1]
 
 
-def _common_shape(a: Shape | None, b: Shape | None) -> Shape | None:
+def _find_common_shape(a: Shape | None, b: Shape | None) -> Shape | None:
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple([x if x == y or y is None else y if x is None else None for x, y in zip(a, b, strict=True)])

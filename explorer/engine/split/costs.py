@@ -99,7 +99,7 @@ def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer])
     functions: dict[tuple[int | None, str], deque[int]] = defaultdict(deque)
     for layer in layers:
         if not layer.group:
-            functions[layer.parent, _shared_spelling(layer.kind)].append(layer.id)
+            functions[layer.parent, _normalize_name(layer.kind)].append(layer.id)
     rows: list[int | None] = []
     for call, op in places:
         path = ""
@@ -111,7 +111,7 @@ def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer])
                 break
             path = child
         row = by_path[path].id if path else None
-        same_operator = functions[row, _shared_spelling(op)] if row is None or layers[row].group else None
+        same_operator = functions[row, _normalize_name(op)] if row is None or layers[row].group else None
         rows.append(same_operator.popleft() if same_operator else row)
     return rows
 
@@ -124,7 +124,7 @@ def _candidate_paths(parent: str, path_part: str) -> Iterator[str]:
         yield f"{parent}.{base}" if parent else base
 
 
-def _shared_spelling(operator: str) -> str:
+def _normalize_name(operator: str) -> str:
     """Returns an operator name in lower case without underscores, so that ATen and ONNX names match."""
     return operator.replace("_", "").lower()
 
@@ -135,7 +135,7 @@ def sum_of_units(unit_costs: Array) -> Row:
     return lambda _, start: totals[start + 1 :] - totals[start]
 
 
-def stored_bytes(units: GraphUnits, sizes: Mapping[str, int]) -> Row:
+def build_stored_bytes(units: GraphUnits, sizes: Mapping[str, int]) -> Row:
     """Returns a cost function: the bytes of the tensors that a stage stores.
 
     A tensor that several units of the stage read counts once.
@@ -163,7 +163,7 @@ def maximum_of_units(unit_costs: Array) -> Row:
     return lambda _, start: np.maximum.accumulate(unit_costs[start:])
 
 
-def live_bytes_by_unit(units: GraphUnits) -> Array:
+def compute_live_bytes(units: GraphUnits) -> Array:
     """Computes the bytes of the activations that are live at each unit; an unknown size counts as 0.
 
     Values that the unit does not read count as well, if a later unit reads them.
@@ -206,7 +206,7 @@ def sum_of_costs(first: Row, second: Row) -> Row:
     return lambda kind, start: first(kind, start) + second(kind, start)
 
 
-def scaled_by_kind(cost: Row, factors: Sequence[float]) -> Row:
+def scale_by_kind(cost: Row, factors: Sequence[float]) -> Row:
     """Returns a cost function: `cost` times the factor of the stage's kind."""
     return lambda kind, start: cost(kind, start) * factors[kind]
 
@@ -216,6 +216,6 @@ def cost_by_kind(rows: Sequence[Row]) -> Row:
     return lambda kind, start: rows[kind](kind, start)
 
 
-def with_memory_limit(cost: Row, memory: Row, limit: float) -> Row:
+def apply_memory_limit(cost: Row, memory: Row, limit: float) -> Row:
     """Returns a cost function that is infinite for a stage that needs more than `limit` bytes of memory."""
     return lambda kind, start: np.where(memory(kind, start) <= limit, cost(kind, start), np.inf)

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs.layer_rows import end_of
-from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Model
 from explorer.engine.shapes import infer
 from explorer.engine.split.search import SplitSubject
@@ -71,8 +71,10 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
     types = infer(model).values
     units = graph_units(model, subject.layers, types)
     nodes = [model.graph.nodes[index] for index in units.positions]
-    edges = UnitEdges(units.rows, [node.outputs for node in nodes], [tuple(reads(node)) for node in nodes])
-    part_units = chosen_units(subject.layers, spec, edges)
+    edges = UnitEdges(
+        units.rows, [node.outputs for node in nodes], [tuple(list_reads(node)) for node in nodes]
+    )
+    part_units = find_chosen_units(subject.layers, spec, edges)
     if not part_units:
         raise Misuse(
             "nothing of the model computes that from inputs", where="extract", hint="name other layers"
@@ -83,7 +85,7 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
     return Part(part_model(model, places, inputs, outputs, types), tuple(sorted(part_units)), units)
 
 
-def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> set[int]:
+def find_chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> set[int]:
     """Returns the units that a specification selects.
 
     Raises:
@@ -96,7 +98,7 @@ def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> s
     if not (spec.layers or spec.start or spec.end):
         raise Misuse("which part is not said", where="extract", hint="--layer GLOB, or --from A --to B")
     if spec.layers:
-        rows = {row for text in spec.layers for row in _matching_rows(layers, text)}
+        rows = {row for text in spec.layers for row in _find_matching_rows(layers, text)}
         return {unit for unit, row in enumerate(edges.rows) if row in rows}
     makers = edges.makers
     producers_by_unit = {
@@ -105,13 +107,13 @@ def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> s
     all_units = set(range(len(edges.rows)))
     start = (
         _reachable(
-            _named_units(layers, spec.start, edges, "--from", reading=True), _readers(producers_by_unit)
+            _find_named_units(layers, spec.start, edges, "--from", reading=True), _readers(producers_by_unit)
         )
         if spec.start
         else all_units
     )
     end = (
-        _reachable(_named_units(layers, spec.end, edges, "--to", reading=False), producers_by_unit)
+        _reachable(_find_named_units(layers, spec.end, edges, "--to", reading=False), producers_by_unit)
         if spec.end
         else all_units
     )
@@ -125,7 +127,7 @@ def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> s
     return between
 
 
-def _matching_rows(layers: Sequence[Layer], text: str) -> list[int]:
+def _find_matching_rows(layers: Sequence[Layer], text: str) -> list[int]:
     """Returns the ids of the rows that match a path, a glob or a filter, and of all rows inside them."""
     matches: Iterable[int] = [layer.id for layer in layers if layer.path == text]
     if is_query(text) and not matches:
@@ -143,7 +145,7 @@ def _matching_rows(layers: Sequence[Layer], text: str) -> list[int]:
     return rows
 
 
-def _named_units(
+def _find_named_units(
     layers: Sequence[Layer], names: Sequence[str], edges: UnitEdges, flag: str, *, reading: bool
 ) -> set[int]:
     """Returns the units of the named layers or tensors.
@@ -226,15 +228,18 @@ def _inputs_and_outputs(
     inputs = {
         name: None
         for node_index in sorted(part_places)
-        for name in reads(nodes[node_index])
+        for name in list_reads(nodes[node_index])
         if name in computed_names and name not in part_values
     }
     outside = {
-        name for node_index, node in enumerate(nodes) if node_index not in part_places for name in reads(node)
+        name
+        for node_index, node in enumerate(nodes)
+        if node_index not in part_places
+        for name in list_reads(node)
     }
     outside |= {value.name for value in model.graph.outputs}
     outputs = [name for name in produced if name in outside]
     if not outputs:  # no other node reads the part: its unread values are the outputs
-        read = {name for node_index in part_places for name in reads(nodes[node_index])}
+        read = {name for node_index in part_places for name in list_reads(nodes[node_index])}
         outputs = [name for name in produced if name not in read]
     return list(inputs), outputs

@@ -22,9 +22,9 @@ from explorer.engine.compat.torch import leaves, operator_name
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.proof.outputs import run
-from explorer.engine.runtime.torch_arrays import as_array
-from explorer.engine.runtime.torch_fastpath import without_fastpath
-from explorer.engine.split.extract import UnitEdges, chosen_units
+from explorer.engine.runtime.torch_arrays import convert_to_array
+from explorer.engine.runtime.torch_fastpath import disable_fastpath
+from explorer.engine.split.extract import UnitEdges, find_chosen_units
 from explorer.engine.split.torch.sequence import draws, module_of, random_calls, rows_of
 from explorer.facts import Layer
 from explorer.facts.split.part import PartSpec
@@ -91,17 +91,17 @@ def module_part(
     rows = [group if row is None else row for row, group in places]
     units = [nodes for _, nodes in unit_calls]
     output_names = [tuple([node.name for node in unit]) for unit in units]
-    part_units = chosen_units(
+    part_units = find_chosen_units(
         layers, spec, UnitEdges(rows, output_names, [tuple(_values_read(unit)) for unit in units])
     )
     if not part_units:
         raise Misuse("nothing of the module is called there", where="extract", hint="name other layers")
     calls = [node for at in sorted(part_units) for node in units[at]]
-    calls = _with_constants(program, calls)
+    calls = _add_constants(program, calls)
     paths = [None if row is None or layers[row].group else layers[row].path for row in rows]
     path_of = {node: path for path, unit in zip(paths, units, strict=True) for node in unit}
     part, input_nodes, output_nodes, names = _build_module(program, calls, path_of)
-    with loaded.quiet(), torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
+    with loaded.quiet(), torch.no_grad(), disable_fastpath(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # the same seed before both runs, so that both draw the same numbers
         values, outputs = _run_program(
             program, args, kwargs, {node.name for node in (*input_nodes, *output_nodes)}
@@ -118,7 +118,7 @@ def module_part(
         stored=_part_state(model, program, calls),
         given=tuple([values[node.name] for node in input_nodes]),
         made=tuple([values[node.name] for node in output_nodes]),
-        faithful=len(outputs) == len(module_outputs) and all(map(identical, outputs, module_outputs)),
+        faithful=len(outputs) == len(module_outputs) and all(map(is_identical, outputs, module_outputs)),
         drawn=tuple([names[node] for node in output_nodes if node in random]),
         attends=any(isinstance(submodule, _ATTENTION) for submodule in model.modules()),
     )
@@ -129,7 +129,7 @@ def _export(
 ) -> tuple[Any, Any]:
     """Exports a module; returns the program as exported, and its functional form."""
     try:
-        with loaded.quiet(), torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
+        with loaded.quiet(), torch.no_grad(), disable_fastpath(), torch.random.fork_rng(devices=[]):
             exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
             return exported, exported.run_decompositions({})
     except Exception as error:
@@ -203,7 +203,7 @@ def _values_read(unit: Sequence[Node]) -> Iterator[str]:
     return (input_node.name for node in unit for input_node in node.all_input_nodes if input_node not in unit)
 
 
-def _with_constants(program: Any, calls: Sequence[Node]) -> list[Node]:
+def _add_constants(program: Any, calls: Sequence[Node]) -> list[Node]:
     """Adds the calls that `calls` depend on and that depend on no input of the program."""
     inputs = set(program.graph_signature.user_inputs)
     live: set[Node] = set()
@@ -281,9 +281,9 @@ def _run_program(
     return values, [leaf for leaf in leaves(results) if isinstance(leaf, torch.Tensor)]
 
 
-def identical(first: torch.Tensor, second: torch.Tensor) -> bool:
+def is_identical(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two tensors have the same type, shape and bits."""
-    return first.dtype == second.dtype and run.identical(as_array(first), as_array(second))
+    return first.dtype == second.dtype and run.is_identical(convert_to_array(first), convert_to_array(second))
 
 
 def save(part: ExtractedModule, path: str) -> None:

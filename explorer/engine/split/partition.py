@@ -48,7 +48,7 @@ class Cuts(Struct, frozen=True):
     crossing: int
 
 
-def best_cuts(
+def find_best_cuts(
     count: int,
     kinds: Sequence[int],
     row: Row,
@@ -78,11 +78,11 @@ def best_cuts(
     if link is not None:
         links[1:-1] = [link(crossing[unit]) for unit in allowed]
     search = _Search(places, kinds, row, links, cancel)
-    bottleneck = search.bottleneck(search.upper_bound())
+    bottleneck = search.bottleneck(search.compute_upper_bound())
     if not np.isfinite(bottleneck):
         return None
     bytes_by_place = np.array([0, *(crossing[unit] for unit in allowed), 0], dtype=np.float64)
-    cut_indices = search.fewest_bytes(bottleneck * (1 + _SLACK), bytes_by_place)
+    cut_indices = search.find_fewest_bytes(bottleneck * (1 + _SLACK), bytes_by_place)
     return Cuts(
         tuple(int(places[place]) for place in cut_indices),
         bottleneck,
@@ -109,7 +109,7 @@ class _Search:
         ]
         return stage_costs
 
-    def upper_bound(self) -> float:
+    def compute_upper_bound(self) -> float:
         """Computes an upper bound of the bottleneck: that of cuts which divide the total cost evenly."""
         stages = len(self.kinds)
         costs_from_start = self.costs(self.kinds[0], 0)
@@ -150,7 +150,7 @@ class _Search:
                 np.minimum(part, np.maximum(costs[:end], cost_so_far), out=part)
         return float(best[stages, last])
 
-    def fewest_bytes(self, limit: float, crossing: Array) -> list[int]:
+    def find_fewest_bytes(self, limit: float, crossing: Array) -> list[int]:
         """Returns the places of the cuts with the fewest bytes, with no stage or link above `limit`."""
         stages, last = len(self.kinds), self.last
         best = np.full((stages + 1, last + 1), np.inf)

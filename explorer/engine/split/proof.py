@@ -70,25 +70,25 @@ def compare_stages(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Ar
     whole_outputs = RuntimeSession(whole, what="the whole", **plain).run(feeds)
     stage_outputs = run_stages(stages, feeds, names, **plain)
     drawn = random_outputs(whole)
-    exact, rounded = _identical(names, whole_outputs, stage_outputs, drawn), ""
-    cut = _narrow_types([value for stage in stages for value in stage.graph.feeds])
+    exact, rounded = _has_equal_bits(names, whole_outputs, stage_outputs, drawn), ""
+    cut = _find_narrow_types([value for stage in stages for value in stage.graph.feeds])
     if exact is False and cut:
         whole_outputs = RuntimeSession(rounding(whole, cut, names), what="the whole", **plain).run(feeds)
-        exact, rounded = _identical(names, whole_outputs, stage_outputs, drawn), _types(cut)
+        exact, rounded = _has_equal_bits(names, whole_outputs, stage_outputs, drawn), _types(cut)
     usual = RuntimeSession(whole, what="the whole").run(feeds)
     default_outputs = run_stages(stages, feeds, names)
     outputs = _mark_random(_compare(whole, names, usual, default_outputs, drawn), drawn)
     return SplitRuns(exact, outputs, rounded)
 
 
-def _identical(
+def _has_equal_bits(
     names: Sequence[str], expected: Mapping[str, Array], actual: Mapping[str, Array], drawn: Collection[str]
 ) -> bool | None:
-    equal_outputs = [run.identical(expected[name], actual[name]) for name in names if name not in drawn]
+    equal_outputs = [run.is_identical(expected[name], actual[name]) for name in names if name not in drawn]
     return all(equal_outputs) if equal_outputs else None
 
 
-def _narrow_types(values: Sequence[Value]) -> dict[str, str]:
+def _find_narrow_types(values: Sequence[Value]) -> dict[str, str]:
     """Returns the types, by name, of the values in `WIDENED` types."""
     return {value.name: value.dtype for value in values if value.dtype in WIDENED}
 
@@ -111,7 +111,7 @@ def rounding(model: Model, names: Collection[str], output_names: Sequence[str]) 
     for node in model.graph.nodes:
         cut = [name for name in node.outputs if name in names]
         outputs = tuple(f"{name}::unrounded" if name in cut else name for name in node.outputs)
-        nodes.append(node.with_values(node.inputs, outputs) if cut else node)
+        nodes.append(node.replace_values(node.inputs, outputs) if cut else node)
         nodes += [Node("Identity", (f"{name}::unrounded",), (name,), f"{name}::rounded") for name in cut]
     produced = {name for node in model.graph.nodes for name in node.outputs}
     extra_outputs = [name for name in names if name in produced and name not in output_names]
@@ -120,7 +120,7 @@ def rounding(model: Model, names: Collection[str], output_names: Sequence[str]) 
     )
 
 
-def without_random_outputs(proof: Verification, whole: Model) -> Verification:
+def exclude_random_outputs(proof: Verification, whole: Model) -> Verification:
     """Returns the proof with the outputs that depend on random numbers marked as not comparable.
 
     Even if two runs drew the same numbers, this proves nothing for another runtime or seed.
@@ -176,8 +176,8 @@ def compare_part(whole: Model, part: Model, feeds: Mapping[str, Array]) -> Split
     whole_values = {**feeds, **RuntimeSession(expose(whole, exposed), what="the whole", **plain).run(feeds)}
     part_feeds = {name: whole_values[name] for name in input_names}
     part_values = RuntimeSession(part, what="the part", **plain).run(part_feeds)
-    exact, rounded = _identical(names, whole_values, part_values, drawn), ""
-    cut = _narrow_types(part.graph.feeds)
+    exact, rounded = _has_equal_bits(names, whole_values, part_values, drawn), ""
+    cut = _find_narrow_types(part.graph.feeds)
     if exact is False and cut:
         whole_values = {
             **feeds,
@@ -186,7 +186,7 @@ def compare_part(whole: Model, part: Model, feeds: Mapping[str, Array]) -> Split
         part_values = RuntimeSession(part, what="the part", **plain).run(
             {name: whole_values[name] for name in input_names}
         )
-        exact, rounded = _identical(names, whole_values, part_values, drawn), _types(cut)
+        exact, rounded = _has_equal_bits(names, whole_values, part_values, drawn), _types(cut)
     usual = RuntimeSession(part, what="the part").run({name: whole_values[name] for name in input_names})
     compared = _compare(whole, names, whole_values, usual, drawn)
     return SplitRuns(exact, _mark_random(compared, drawn), rounded)

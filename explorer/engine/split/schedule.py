@@ -24,7 +24,7 @@ _MAX_WORKS = 4096
 """Maximum number of works in a forecast."""
 
 
-def in_flight(stage: int, stages: int, micro_batches: int, schedule: Schedule) -> int:
+def count_in_flight(stage: int, stages: int, micro_batches: int, schedule: Schedule) -> int:
     """Computes the maximum number of micro-batches whose activations a stage keeps at the same time.
 
     Args:
@@ -49,7 +49,7 @@ def forecast(
     """
     stages = len(seconds)
     forwards: list[tuple[Work, int]] = [("forward", index) for index in range(micro_batches)]
-    depths = [in_flight(index, stages, micro_batches, schedule) for index in range(stages)]
+    depths = [count_in_flight(index, stages, micro_batches, schedule) for index in range(stages)]
     works = lay_out_works(seconds, links, [forwards] * stages)
     steps = lay_out_works(seconds, links, [[*_order(depth, micro_batches)] for depth in depths], BACKWARD)
     forward_end = max(work.end for work in works)

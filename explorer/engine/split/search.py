@@ -16,16 +16,16 @@ from explorer.base.errors import Misuse, nearest
 from explorer.base.units import bytes_text, many_text
 from explorer.engine.costs.layer_rows import end_of
 from explorer.engine.costs.memory.liveness import Schedule
-from explorer.engine.costs.memory.roofline import bytes_moved, least_seconds
+from explorer.engine.costs.memory.roofline import bytes_moved, compute_minimum_seconds
 from explorer.engine.costs.onnx.scopes import module_path
 from explorer.engine.graph.model import Model
 from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel
 from explorer.engine.shapes import infer
 from explorer.engine.split import costs
-from explorer.engine.split.partition import Array, Cuts, Row, best_cuts
-from explorer.engine.split.schedule import in_flight
-from explorer.engine.split.units import GraphUnits, crossing, graph_units
+from explorer.engine.split.partition import Array, Cuts, Row, find_best_cuts
+from explorer.engine.split.schedule import count_in_flight
+from explorer.engine.split.units import GraphUnits, count_crossing_bytes, graph_units
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.profile.profile import Profile
 from explorer.facts.roofline import Machine
@@ -158,12 +158,12 @@ class StageSearch:
         self.count = len(self.units.positions)
         if self.count < 2:
             raise Misuse("there is nothing to cut: fewer than two operators", where="split")
-        self.crossing, sizes_known = crossing(self.units)
+        self.crossing, sizes_known = count_crossing_bytes(self.units)
         self.known = [size_known and at not in subject.closed for at, size_known in enumerate(sizes_known)]
-        alive = costs.live_bytes_by_unit(self.units)
+        alive = costs.compute_live_bytes(self.units)
         alive = alive if subject.inside is None else np.maximum(alive, subject.inside)
         self.memory = costs.sum_of_costs(
-            costs.stored_bytes(self.units, self.sizes), costs.maximum_of_units(alive)
+            costs.build_stored_bytes(self.units, self.sizes), costs.maximum_of_units(alive)
         )
         self.seconds = self._seconds()
         if not spec.cuts:
@@ -190,7 +190,7 @@ class StageSearch:
         layers = self.subject.layers
         if self.subject.machines:
             return [
-                costs.sum_by_unit(self.units, layers, partial(_least_seconds, layers, machine))
+                costs.sum_by_unit(self.units, layers, partial(_compute_minimum_seconds, layers, machine))
                 for machine in self.subject.machines
             ]
         if self.subject.profile is None or not (seconds_by_row := seconds_of(self.subject.profile)):
@@ -236,7 +236,7 @@ class StageSearch:
         """Function of the costs 'params', 'memory' and 'macs', which need no number of stages."""
         layers = self.subject.layers
         if self.spec.by == "params":
-            return costs.stored_bytes(self.units, self.subject.elements)
+            return costs.build_stored_bytes(self.units, self.subject.elements)
         if self.spec.by == "memory":
             return self.memory
         if self.subject.macs is not None:
@@ -256,7 +256,7 @@ class StageSearch:
         *static, activations = self.training.values()
         layers = costs.sum_of_units(np.sum(static, axis=0))
         return costs.sum_of_costs(
-            layers, costs.scaled_by_kind(costs.sum_of_units(activations), self.flights(stages))
+            layers, costs.scale_by_kind(costs.sum_of_units(activations), self.flights(stages))
         )
 
     @cached_property
@@ -287,7 +287,7 @@ class StageSearch:
     def flights(self, stages: int) -> list[int]:
         """Computes the number of micro-batches whose activations each stage keeps at the same time."""
         spec = self.spec
-        return [in_flight(stage, stages, spec.micro_batches, spec.schedule) for stage in range(stages)]
+        return [count_in_flight(stage, stages, spec.micro_batches, spec.schedule) for stage in range(stages)]
 
     def remedy(self, otherwise: str = "balance something else") -> Mapping[str, Any]:
         """Returns the hint and code of an error about an unknown size.
@@ -315,14 +315,14 @@ class StageSearch:
             raise Misuse("no size of what crosses a cut is known", where="split", **remedy)
         if not self.spec.at:
             return places
-        modules = [self._cut_module(row) for row in self.units.rows]
+        modules = [self._find_cut_module(row) for row in self.units.rows]
         if not any(modules):
             paths = [layer.path for layer in self.subject.layers if layer.group]
             hint = nearest(self.spec.at[0], paths) or "groups are listed by explorer layers"
             raise Misuse(f"no module is called '{self.spec.at[0]}'", where="--at", hint=hint)
         return [unit for unit in places if modules[unit] != modules[unit - 1]]
 
-    def _cut_module(self, row: int | None) -> str:
+    def _find_cut_module(self, row: int | None) -> str:
         """Returns the path of the outermost module around a row that matches `--at`, or '' if none does."""
         outermost = ""
         while row is not None:
@@ -340,11 +340,11 @@ class StageSearch:
             Misuse: The specified cuts are not allowed, or no cuts fulfill the specification.
         """
         if self.spec.cuts:
-            return self._named_cuts()
+            return self._find_named_cuts()
         allowed = self.allowed()
         stages = self.spec.stages
         if stages is None:
-            stages = self._fewest_stages(allowed)
+            stages = self._find_fewest_stages(allowed)
         if not 1 < stages <= _MAX_STAGES:
             raise Misuse(
                 f"{stages:,} stages are no split",
@@ -371,16 +371,16 @@ class StageSearch:
         cost, limit = self.cost(stages), self.spec.stage_memory
         if limit is not None:
             memory = self._training_memory(stages) if self.spec.by == "training" else self.memory
-            cost = costs.with_memory_limit(cost, memory, limit)
+            cost = costs.apply_memory_limit(cost, memory, limit)
         link, rate = None, self.spec.links
         if rate is not None and self.spec.by == "time":
 
             def link(crossed: int) -> float:
                 return crossed / rate
 
-        return best_cuts(self.count, self.kinds(stages), cost, self.crossing, allowed, link, self.cancel)
+        return find_best_cuts(self.count, self.kinds(stages), cost, self.crossing, allowed, link, self.cancel)
 
-    def _fewest_stages(self, allowed: Sequence[int]) -> int:
+    def _find_fewest_stages(self, allowed: Sequence[int]) -> int:
         """Computes the smallest number of stages that hold the model, each with as many units as fit.
 
         Raises:
@@ -393,7 +393,7 @@ class StageSearch:
             for stages in range(2, min(len(allowed) + 1, _MAX_TRIED_STAGES) + 1):
                 if self.best(stages, allowed) is not None:
                     return stages
-            self._too_large(limit)
+            self._build_size_error(limit)
         places = np.array([*allowed, self.count])
         start, stages = 0, 0
         while start < self.count:
@@ -401,17 +401,17 @@ class StageSearch:
             ends = places[places > start]
             reach = int(np.searchsorted(row[ends - start - 1], limit, "right"))
             if not reach:
-                self._too_large(limit, start)
+                self._build_size_error(limit, start)
             start, stages = int(ends[reach - 1]), stages + 1
         return max(stages, 2)
 
-    def _too_large(self, limit: int, start: int | None = None) -> None:
+    def _build_size_error(self, limit: int, start: int | None = None) -> None:
         where = "a layer" if start is None else self.path(start) or "a layer"
         raise Misuse(
             f"{where} alone takes more than {bytes_text(limit)}", where="--stage-memory", hint="more memory"
         )
 
-    def _named_cuts(self) -> Cuts:
+    def _find_named_cuts(self) -> Cuts:
         """Returns the cuts before the layers that the user named."""
         paths = {layer.path: layer.id for layer in self.subject.layers}
         names: dict[str, int] = {}
@@ -445,7 +445,7 @@ class StageSearch:
             raise Misuse(
                 f"{len(places):,} cuts make {len(places) + 1:,} stages", where="-n", hint="leave it out"
             )
-        return self.at_places(places)
+        return self.cut_at(places)
 
     def named(self) -> list[int]:
         """Returns the units at which the user can cut by a layer's name: the first unit of each layer."""
@@ -457,7 +457,7 @@ class StageSearch:
                 first.setdefault(row, unit)
         return sorted(unit for unit in first.values() if unit and self.known[unit])
 
-    def at_places(self, places: Sequence[int]) -> Cuts:
+    def cut_at(self, places: Sequence[int]) -> Cuts:
         """Returns the cuts before the units `places`, with their cost.
 
         Raises:
@@ -490,6 +490,6 @@ class StageSearch:
         return self.subject.labels[unit]
 
 
-def _least_seconds(layers: Sequence[Layer], machine: Machine, row: int) -> float | None:
+def _compute_minimum_seconds(layers: Sequence[Layer], machine: Machine, row: int) -> float | None:
     moved, macs = bytes_moved(layers[row]), layers[row].macs
-    return None if macs is None or moved is None else least_seconds(macs, moved, machine)
+    return None if macs is None or moved is None else compute_minimum_seconds(macs, moved, machine)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.engine.graph.interpreter import Wiring, reads
+from explorer.engine.graph.interpreter import Wiring, list_reads
 from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value
 from explorer.engine.proof.sites.parts import functions_called
 from explorer.engine.split.units import GraphUnits
@@ -73,7 +73,9 @@ def _stage(
     }
     if passed_through:
         places.update(Wiring.of(graph).positions(passed_through))
-    read = {name for node_index in places for name in reads(graph.nodes[node_index])} | set(passed_through)
+    read = {name for node_index in places for name in list_reads(graph.nodes[node_index])} | set(
+        passed_through
+    )
     feeds = {value.name for value in graph.feeds}
     outside = (name for name in read if name in feeds or (name in born and born[name] not in span))
     inputs = sorted(outside, key=lambda name: (born.get(name, -1), name))
@@ -105,7 +107,7 @@ def part_model(
     graph = model.graph
     nodes = [graph.nodes[place] for place in sorted(places)]
     ends = {value.name: value for value in (*graph.inputs, *graph.outputs)}
-    read = {name for node in nodes for name in reads(node)} | set(outputs)
+    read = {name for node in nodes for name in list_reads(node)} | set(outputs)
     initializers = {name: tensor for name, tensor in graph.initializers.items() if name in read}
     inner_names = {name for node in nodes for name in node.outputs} - {*inputs, *outputs}
     part = Graph(
@@ -179,7 +181,7 @@ def _constant_nodes(stage: Model, input_names: Iterable[str]) -> set[int]:
     live = set(input_names)
     constants = set()
     for index, node in enumerate(stage.graph.nodes):
-        if live.isdisjoint(reads(node)):
+        if live.isdisjoint(list_reads(node)):
             constants.add(index)
         else:
             live.update(node.outputs)

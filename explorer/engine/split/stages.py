@@ -18,7 +18,7 @@ from explorer.engine.split.partition import Cuts
 from explorer.engine.split.schedule import forecast
 from explorer.engine.split.search import SplitSubject, StageSearch, graph_sequence
 from explorer.engine.split.stage_models import stage_maker, stage_models
-from explorer.engine.split.units import across
+from explorer.engine.split.units import list_crossing_values
 from explorer.facts import TensorInfo
 from explorer.facts.split.draft import CutPlaces, SplitDraft
 from explorer.facts.split.schedule import PipelineForecast
@@ -67,7 +67,7 @@ def split(
     parts = stage_models(subject.model, search.units, cuts.places, infer(subject.model).values)
     spans = stage_spans(search, cuts.places)
     stages = [_stage(search, part, span, subject.dims) for part, span in zip(parts, spans, strict=True)]
-    shared = shared_names(part.graph.initializers.keys() for part in parts)
+    shared = find_shared_names(part.graph.initializers.keys() for part in parts)
     return split_figures(search, cuts, stages, shared, with_other_counts=not spec.cuts), parts
 
 
@@ -96,7 +96,7 @@ class StageDraft:
             Misuse: The model cannot be cut at these places.
         """
         search = self.search
-        cuts = search.cuts() if places is None else search.at_places(places)
+        cuts = search.cuts() if places is None else search.cut_at(places)
         stages = [self._stage(span) for span in stage_spans(search, cuts.places)]
         with_other_counts = places is None and not search.spec.cuts
         fact = split_figures(
@@ -116,15 +116,15 @@ def graph_draft(subject: SplitSubject, search: StageSearch) -> StageDraft:
     make = stage_maker(subject.model, search.units, infer(subject.model).values)
 
     @lru_cache(_CACHED_STAGES)
-    def counted(first: int, last: int) -> tuple[Model, Stage]:
+    def extract_stage(first: int, last: int) -> tuple[Model, Stage]:
         part = make(first, last)
         return part, _stage(search, part, range(first, last), subject.dims)
 
-    def shared(places: Sequence[int]) -> list[str]:
-        parts = (counted(span.start, span.stop)[0] for span in stage_spans(search, places))
-        return shared_names(part.graph.initializers.keys() for part in parts)
+    def find_shared(places: Sequence[int]) -> list[str]:
+        parts = (extract_stage(span.start, span.stop)[0] for span in stage_spans(search, places))
+        return find_shared_names(part.graph.initializers.keys() for part in parts)
 
-    return StageDraft(search, lambda span: counted(span.start, span.stop)[1], shared)
+    return StageDraft(search, lambda span: extract_stage(span.start, span.stop)[1], find_shared)
 
 
 def stage_spans(search: StageSearch, places: Sequence[int]) -> list[range]:
@@ -157,8 +157,8 @@ def split_figures(
         for index, stage in enumerate(stages)
     ]
     if subject.training is not None:
-        stages = _with_training(search, stages, stage_spans(search, cuts.places))
-    stage_cuts = tuple([_cut_figures(search, place) for place in cuts.places])
+        stages = _add_training_memory(search, stages, stage_spans(search, cuts.places))
+    stage_cuts = tuple([_compute_cut_figures(search, place) for place in cuts.places])
     return Split(
         by=spec.by,
         unit=_UNITS[spec.by],
@@ -167,8 +167,8 @@ def split_figures(
         balance=_balance(stage_costs),
         shared=tuple([name for name in shared if search.sizes[name] >= _MIN_SHARED_BYTES]),
         forecast=_forecast(spec, seconds, stage_cuts),
-        by_macs=None if seconds else _by_macs(spec, stages),
-        counts=_other_counts(search, count) if with_other_counts else (),
+        by_macs=None if seconds else _forecast_by_macs(spec, stages),
+        counts=_compute_other_counts(search, count) if with_other_counts else (),
         machines=tuple([machine.name for machine in subject.machines]),
         notes=_notes(search),
     )
@@ -208,7 +208,7 @@ def _info(search: StageSearch, value: Value) -> TensorInfo:
     return search.types.get(value.name) or TensorInfo(value.name, value.dtype, value.shape)
 
 
-def _with_training(search: StageSearch, stages: Sequence[Stage], spans: Sequence[range]) -> list[Stage]:
+def _add_training_memory(search: StageSearch, stages: Sequence[Stage], spans: Sequence[range]) -> list[Stage]:
     """Adds the memory of a training step to the stages."""
     with_training = []
     for stage, span, flying in zip(stages, spans, search.flights(len(stages)), strict=True):
@@ -220,14 +220,14 @@ def _with_training(search: StageSearch, stages: Sequence[Stage], spans: Sequence
     return with_training
 
 
-def _cut_figures(search: StageSearch, place: int) -> StageCut:
+def _compute_cut_figures(search: StageSearch, place: int) -> StageCut:
     crossed, rate = search.crossing[place], search.spec.links
     seconds = None if rate is None else crossed / rate
-    tensors = tuple([value.info for value in across(search.units, place)])
+    tensors = tuple([value.info for value in list_crossing_values(search.units, place)])
     return StageCut(crossed, tensors, search.path(place), seconds)
 
 
-def shared_names(names_by_stage: Iterable[Set[str]]) -> list[str]:
+def find_shared_names(names_by_stage: Iterable[Set[str]]) -> list[str]:
     """Returns the names that occur in more than one stage."""
     earlier: set[str] = set()
     repeated: dict[str, None] = {}
@@ -243,7 +243,7 @@ def _forecast(spec: SplitSpec, seconds: Sequence[float], cuts: Sequence[StageCut
     return forecast(seconds, [cut.seconds or 0.0 for cut in cuts], spec.micro_batches, spec.schedule)
 
 
-def _by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | None:
+def _forecast_by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | None:
     """Computes the forecast of a pipeline with times proportional to MACs, or None if MACs are unknown."""
     macs = [float(stage.macs) for stage in stages if stage.macs is not None]
     if len(macs) < len(stages) or not any(macs):
@@ -251,7 +251,7 @@ def _by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | Non
     return forecast(macs, [0.0] * (len(macs) - 1), spec.micro_batches, spec.schedule)
 
 
-def _other_counts(search: StageSearch, stages: int) -> tuple[StageCount, ...]:
+def _compute_other_counts(search: StageSearch, stages: int) -> tuple[StageCount, ...]:
     """Computes the figures for other numbers of stages.
 
     Empty if the search would be slow, or if the user named one machine for each stage.

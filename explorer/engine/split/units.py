@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from explorer.engine.graph.interpreter import Wiring, reads
+from explorer.engine.graph.interpreter import Wiring, list_reads
 from explorer.engine.graph.model import Model
 from explorer.engine.graph.random_operators import draws
 from explorer.engine.profile.rows import NodeRows
@@ -68,7 +68,7 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
     live = set(feeds)
     positions: list[int] = []
     for index, node in enumerate(nodes):
-        if not live.isdisjoint(reads(node)) or draws(model, (node,)):
+        if not live.isdisjoint(list_reads(node)) or draws(model, (node,)):
             positions.append(index)
             live.update(name for name in node.outputs if name)
     position_set = set(positions)
@@ -80,7 +80,7 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
         """Returns the nodes and stored tensors from which a constant value is computed."""
         if name not in constant_sources:
             here = wiring.positions([name])
-            read = {source for index in here for source in reads(nodes[index])} | {name}
+            read = {source for index in here for source in list_reads(nodes[index])} | {name}
             constant_sources[name] = (
                 tuple(here),
                 tuple(sorted(source for source in read if source in initializers)),
@@ -94,7 +94,7 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
     for unit, index in enumerate(positions):
         tensor_names: dict[str, None] = {}
         constant_nodes: set[int] = set()
-        for name in reads(nodes[index]):
+        for name in list_reads(nodes[index]):
             if name in live:
                 dies[name] = unit
             elif name in initializers:
@@ -120,7 +120,7 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
     )
 
 
-def crossing(units: GraphUnits) -> tuple[list[int], list[bool]]:
+def count_crossing_bytes(units: GraphUnits) -> tuple[list[int], list[bool]]:
     """Computes, for a cut before each unit, the bytes that cross it and whether all their sizes are known.
 
     A cut is allowed only where all sizes are known.
@@ -144,6 +144,6 @@ def crossing(units: GraphUnits) -> tuple[list[int], list[bool]]:
     return sizes, all_known
 
 
-def across(units: GraphUnits, unit: int) -> list[CrossingValue]:
+def list_crossing_values(units: GraphUnits, unit: int) -> list[CrossingValue]:
     """Returns the values that cross the cut before a unit."""
     return [value for value in units.values if value.born < unit <= value.dies]

@@ -21,7 +21,7 @@ from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import cluster
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
 from explorer.engine.sweep.measure import ProofSpec, Row, SweepSession, Task, TilingTask, plan_row, prove_row
-from explorer.engine.sweep.processes import size_of, suggested
+from explorer.engine.sweep.processes import size_of, suggest_processes
 from explorer.engine.sweep.store import Store
 from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
@@ -30,7 +30,7 @@ from explorer.facts.quantize import QuantizeRequest
 from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, combinations
 from explorer.host.output_files import check_target
 
-MOST = 100_000
+MAX_ROWS = 100_000
 """Maximum number of rows of one sweep."""
 _WRITE_SECONDS = 0.2
 """Seconds between two writes of rows without a proof, because each write waits for the disk."""
@@ -151,9 +151,9 @@ def sweep(
 
 
 def _check_count(specs: int, subjects: int) -> None:
-    if specs * subjects > MOST:
+    if specs * subjects > MAX_ROWS:
         message = f"these are {specs * subjects:,} combinations"
-        raise Misuse(message, where="sweep", hint=f"{MOST:,} are the most")
+        raise Misuse(message, where="sweep", hint=f"{MAX_ROWS:,} are the most")
     if not specs:
         raise Misuse("there is no tile", where="--tile", hint="name some: --tile 16,32,64")
 
@@ -169,7 +169,7 @@ def check_output(path: str, models: Sequence[str]) -> None:
         Store(SweepRow, path).close()
 
 
-def stored_sweep(path: str) -> Sweep:
+def read_sweep(path: str) -> Sweep:
     """Reads all rows of tilings in a file of results.
 
     Raises:
@@ -282,7 +282,7 @@ class _Run:
             self._count(len(indices))
 
         report(self.on_progress, None, "starting workers")
-        return cluster.spread(tasks, on_result, scheduler, workers or 1, self.cancel)
+        return cluster.run_tasks(tasks, on_result, scheduler, workers or 1, self.cancel)
 
     def _worker_count(self, works: Sequence[_ModelState]) -> int:
         """Returns the number of processes on this machine that save time."""
@@ -293,7 +293,7 @@ class _Run:
                 len(work.open) * (_PROOF_SECONDS + size_of(work.files) / _PROOF_BYTES_PER_SECOND)
                 for work in works
             )
-        return suggested(seconds, max(proofs, len(works)), max(size_of(work.files) for work in works))
+        return suggest_processes(seconds, max(proofs, len(works)), max(size_of(work.files) for work in works))
 
     def _compute_in_process(self, work: _ModelState) -> None:
         """Computes the rows of a model in this process. Proofs run in a session of their own."""

@@ -55,13 +55,13 @@ def run(tasks: Sequence[Task], done: Done, *, scheduler: str, cancel: Cancel = N
         Cancelled: `cancel` returned True.
     """
     distributed = require("distributed", scheduler)
-    with quiet(), connected(distributed, scheduler, cancel) as (client, look):
+    with silence_logs(), connect(distributed, scheduler, cancel) as (client, look):
         count = len(workers(client, cancel, scheduler, AGAIN))
         _collect_results(distributed, client, tasks, done, look, scheduler, cancel)
     return count
 
 
-def spread(tasks: Sequence[Task], done: Done, scheduler: str | None, workers: int, cancel: Cancel) -> int:
+def run_tasks(tasks: Sequence[Task], done: Done, scheduler: str | None, workers: int, cancel: Cancel) -> int:
     """Runs the tasks on a cluster, or without a scheduler in `workers` processes on this machine."""
     if scheduler is None:
         return processes.run(tasks, done, workers=workers, cancel=cancel)
@@ -69,7 +69,7 @@ def spread(tasks: Sequence[Task], done: Done, scheduler: str | None, workers: in
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_logs() -> Iterator[None]:
     """Silences Dask's log of dying workers and schedulers, which would be printed between the results."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
     loggers = [logging.getLogger(name) for name in names]
@@ -84,7 +84,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def connected(
+def connect(
     distributed: Any, scheduler: str, cancel: Cancel, again: str = AGAIN
 ) -> Iterator[tuple[Any, Look]]:
     """Connects to a running cluster.

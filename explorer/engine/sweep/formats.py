@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.engine.number_formats import format_of
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.sweep import MOST, Subject, cluster, raise_common_error
+from explorer.engine.sweep import MAX_ROWS, Subject, cluster, raise_common_error
 from explorer.engine.sweep.fingerprint import digest, fingerprint
 from explorer.engine.sweep.measure import SweepSession, Task
-from explorer.engine.sweep.mixed_precision import bits_of, next_move, outcome, snr_of
-from explorer.engine.sweep.processes import size_of, suggested
+from explorer.engine.sweep.mixed_precision import bits_of, find_next_move, outcome, snr_of
+from explorer.engine.sweep.processes import size_of, suggest_processes
 from explorer.engine.sweep.store import Store
 from explorer.facts import to_json
 from explorer.facts.pareto_front import with_format_front
@@ -36,7 +36,7 @@ from explorer.facts.quantize import (
     QuantizeSpec,
 )
 from explorer.host import input_files
-from explorer.settings.quantize import BY_HAND, as_toml, for_layer, parse_formats
+from explorer.settings.quantize import BY_HAND, add_layer_choice, parse_formats, write_toml
 
 CONFIG = "formats.toml"
 """Name of the configuration file in the command of a row whose choice options cannot express."""
@@ -267,8 +267,8 @@ class _Run:
                 raise
             work.rows = [replace(self._blank(work, trial), error=str(error)) for trial in trials]
             return work
-        if len(trials) > MOST:
-            raise Misuse(f"these are {len(trials):,} rows", where="sweep", hint=f"{MOST:,} are the most")
+        if len(trials) > MAX_ROWS:
+            raise Misuse(f"these are {len(trials):,} rows", where="sweep", hint=f"{MAX_ROWS:,} are the most")
         work.trials = trials
         return work
 
@@ -294,7 +294,7 @@ class _Run:
                 yield FormatTrial("only", name, layer, replace(spec, sites=(layer,), ops=()))
             if self.spec.per_layer and len(layers) > 1:
                 yield from (
-                    FormatTrial("without", name, other_layer, for_layer(spec, other_layer, on=False))
+                    FormatTrial("without", name, other_layer, add_layer_choice(spec, other_layer, on=False))
                     for other_layer in layers
                 )
 
@@ -315,7 +315,7 @@ class _Run:
             scope=trial.scope,
             format=trial.format,
             layer=trial.layer,
-            config=as_toml(trial.spec),
+            config=write_toml(trial.spec),
             command=subject.command(typed_request),
         )
 
@@ -327,7 +327,7 @@ class _Run:
         open_trials: list[tuple[_ModelState, int]] = []
         for work in works:
             for index, trial in enumerate(work.trials):
-                row, is_stored = self._stored_row(self._blank(work, trial))
+                row, is_stored = self._find_stored_row(self._blank(work, trial))
                 work.rows.append(row)
                 if not is_stored:
                     open_trials.append((work, index))
@@ -342,9 +342,9 @@ class _Run:
                     break
                 work.rows[index] = self._measure(work, work.rows[index], work.trials[index])
             return
-        self._spread(open_trials, workers)
+        self._measure_rows(open_trials, workers)
 
-    def _stored_row(self, row: FormatRow) -> tuple[FormatRow, bool]:
+    def _find_stored_row(self, row: FormatRow) -> tuple[FormatRow, bool]:
         """Returns the stored row under the model's present name and True, or the passed row and False."""
         stored_row = next(iter(self.store.rows([row.key])), None) if self.store is not None else None
         if stored_row is None or stored_row.error:
@@ -382,7 +382,7 @@ class _Run:
         self.done += 1
         report(self.on_progress, None, "sweeping", self.done, self.total)
 
-    def _spread(self, open_trials: Sequence[tuple[_ModelState, int]], workers: int) -> None:
+    def _measure_rows(self, open_trials: Sequence[tuple[_ModelState, int]], workers: int) -> None:
         """Measures rows in other processes, on this machine or on a cluster."""
         tasks: list[Task] = []
         trial_by_task: dict[int, tuple[_ModelState, int]] = {}
@@ -411,7 +411,7 @@ class _Run:
                     self._store_row(row)
 
         report(self.on_progress, None, "starting workers")
-        self.count = cluster.spread(tasks, on_result, self.scheduler, workers, self.cancel)
+        self.count = cluster.run_tasks(tasks, on_result, self.scheduler, workers, self.cancel)
 
     def _request_in_worker(self, trial: FormatTrial) -> QuantizeRequest:
         request = self._request(trial)
@@ -439,10 +439,10 @@ class _Run:
             return MixedPrecision(work.subject.name, spec.bits, spec.snr, False, "", reason, spec.cost)
         format_by_layer: dict[str, str] = {}
         rejected: set[tuple[str, str]] = set()
-        while (move := next_move(single_layer_rows, format_by_layer, rejected, spec.cost)) is not None:
+        while (move := find_next_move(single_layer_rows, format_by_layer, rejected, spec.cost)) is not None:
             layer, name = move
-            trial = self._mixed_trial(single_layer_rows, {**format_by_layer, layer: name}, layer)
-            row, is_stored = self._stored_row(self._blank(work, trial))
+            trial = self._run_mixed_trial(single_layer_rows, {**format_by_layer, layer: name}, layer)
+            row, is_stored = self._find_stored_row(self._blank(work, trial))
             if not is_stored:
                 if self._is_late():
                     self.open += 1
@@ -458,7 +458,7 @@ class _Run:
                 break
         return outcome(work.subject.name, work.rows, spec)
 
-    def _mixed_trial(
+    def _run_mixed_trial(
         self,
         single_layer_rows: Mapping[tuple[str, str], FormatRow],
         format_by_layer: Mapping[str, str],
@@ -480,7 +480,7 @@ class _Run:
 def _worker_count(open_trials: Sequence[tuple[_ModelState, int]]) -> int:
     """Returns the number of processes on this machine that save time."""
     sizes = [size_of(work.files) for work, _ in open_trials]
-    return suggested(
+    return suggest_processes(
         sum(_TRIAL_SECONDS + size / _BYTES_PER_SECOND for size in sizes), len(open_trials), max(sizes)
     )
 

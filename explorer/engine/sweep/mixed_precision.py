@@ -10,7 +10,7 @@ from explorer.facts.quantize import FormatCost, FormatRow, FormatSweepSpec, Mixe
 from explorer.facts.quantize.sweep import cost_of, noise
 
 
-def next_move(
+def find_next_move(
     single_layer_rows: Mapping[tuple[str, str], FormatRow],
     format_by_layer: Mapping[str, str],
     rejected: set[tuple[str, str]],
@@ -29,7 +29,7 @@ def next_move(
     best: tuple[float, tuple[str, str]] | None = None
     for (layer, name), row in single_layer_rows.items():
         current_row = single_layer_rows[layer, format_by_layer[layer]] if layer in format_by_layer else None
-        savings = _saved(row, cost) - (_saved(current_row, cost) if current_row else 0)
+        savings = _compute_savings(row, cost) - (_compute_savings(current_row, cost) if current_row else 0)
         added_noise = noise(row) - (noise(current_row) if current_row else 0.0)
         if (layer, name) in rejected or savings <= 0 or not math.isfinite(added_noise):
             continue
@@ -38,7 +38,7 @@ def next_move(
     return best[1] if best else None
 
 
-def _saved(row: FormatRow, cost: FormatCost) -> int:
+def _compute_savings(row: FormatRow, cost: FormatCost) -> int:
     if cost == "bitops":
         return (row.bitops_before or 0) - (row.bitops or 0)
     return (row.weight_bytes_before or 0) - (row.weight_bytes or 0)

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import IO, Any
 
 from explorer.base.errors import EngineDied, ExplorerError, MissingExtra, Misuse
-from explorer.base.version_notes import with_note
+from explorer.base.version_notes import add_notes
 from explorer.engine.profile.load import processors
 from explorer.engine.progress import Cancel, stop_if
 from explorer.host import child, output_files, processor, scratch
@@ -45,7 +45,7 @@ def room(nbytes: int) -> int:
     return 1 << 10 if free is None else max(1, free // (_WORKER_BYTES + 3 * nbytes))
 
 
-def suggested(seconds: float, tasks: int, nbytes: int) -> int:
+def suggest_processes(seconds: float, tasks: int, nbytes: int) -> int:
     """Returns the number of processes that save time.
 
     Args:
@@ -223,6 +223,6 @@ def _answer(task: Task) -> tuple[Any, ...] | ExplorerError:
     try:
         return task()
     except ExplorerError as error:
-        return with_note(error)
+        return add_notes(error)
     except Exception as error:
-        return with_note(ExplorerError(f"{type(error).__name__}: {error}"), error)
+        return add_notes(ExplorerError(f"{type(error).__name__}: {error}"), error)

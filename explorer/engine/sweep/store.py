@@ -212,7 +212,7 @@ class Store(Generic[Row]):
             raise _refusal(error, self.path or "") from error
 
 
-def holds(path: str, row_type: type[msgspec.Struct]) -> bool:
+def has_rows(path: str, row_type: type[msgspec.Struct]) -> bool:
     """Whether a file of results has a row of the given type."""
     with Store(row_type, path, changed=False) as store:
         return next(store.rows(), None) is not None

@@ -148,7 +148,7 @@ def _train_in_workers(
     """Runs trainings in other processes, on this machine or on a cluster. Returns the number of processes."""
     remote_tasks = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in tasks]
     max_workers = workers or min(processors(), processes.room(os.path.getsize(remote_tasks[0].files[0])))
-    return cluster.spread(remote_tasks, done, scheduler, max_workers, cancel)
+    return cluster.run_tasks(remote_tasks, done, scheduler, max_workers, cancel)
 
 
 def read_stored_trainings(

@@ -10,17 +10,17 @@ from explorer.engine.symbolic.expressions import (
     Expression,
     UndecidedSize,
     atoms,
-    compared,
-    divided,
+    build_extremum,
+    divide_exactly,
+    divide_truncating,
     equal,
+    find_lower_bound,
     floor,
-    least_value,
-    less,
+    is_less,
     number_expression,
     parts_of,
-    truncated,
 )
-from explorer.engine.symbolic.notation import canonical, display, parsed
+from explorer.engine.symbolic.notation import canonical, display, parse_expression
 from explorer.facts import Dim, Shape
 
 __all__ = [
@@ -29,33 +29,33 @@ __all__ = [
     "add",
     "canonical",
     "ceil_div",
-    "compared",
+    "build_extremum",
     "dim",
     "display",
     "equal",
     "expression",
     "floor_div",
-    "fresh",
+    "create_name",
     "greatest",
-    "known_least",
-    "least",
-    "less",
+    "find_minimum",
+    "find_smaller",
+    "is_less",
     "multiply",
     "names",
     "number_expression",
-    "parsed",
+    "parse_expression",
     "product",
     "quotient",
-    "substituted",
+    "substitute_sizes",
     "subtract",
-    "truncated",
-    "upper",
+    "divide_truncating",
+    "find_upper_bound",
 ]
 
 
 def expression(value: int | str) -> Expression:
     """Converts a dimension to an expression."""
-    return Expression({(): value}) if isinstance(value, int) else parsed(value)
+    return Expression({(): value}) if isinstance(value, int) else parse_expression(value)
 
 
 def dim(value: Expression | int | None) -> Dim:
@@ -73,7 +73,7 @@ def dim(value: Expression | int | None) -> Dim:
         return None
 
 
-def fresh(number: int) -> str:
+def create_name(number: int) -> str:
     """Returns a name for a data-dependent size, which is at least 0."""
     return f"'#{number}'"
 
@@ -132,30 +132,30 @@ def quotient(a: Dim, b: Dim) -> Dim:
     """Returns a / b for a quotient that is always an integer, such as the -1 size of a Reshape."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b and a % b == 0 else None
-    return None if b == 0 else _apply(a, b, _whole_quotient)
+    return None if b == 0 else _apply(a, b, _divide_whole)
 
 
-def _whole_quotient(a: Expression, b: Expression) -> Expression:
-    exact = divided(a, b)
+def _divide_whole(a: Expression, b: Expression) -> Expression:
+    exact = divide_exactly(a, b)
     # an inexact quotient with integer coefficients needs no floor; otherwise round down
     return exact if exact is not None and exact.over == 1 else floor(a, b)
 
 
 def greatest(a: Dim, b: Dim) -> Dim:
     """Returns the larger of two dimensions. For dimensions that broadcast, it is the one that is not 1."""
-    return _apply(a, b, partial(compared, "max"))
+    return _apply(a, b, partial(build_extremum, "max"))
 
 
-def least(a: Dim, b: Dim) -> Dim:
+def find_smaller(a: Dim, b: Dim) -> Dim:
     """Returns the smaller of two dimensions."""
-    return _apply(a, b, partial(compared, "min"))
+    return _apply(a, b, partial(build_extremum, "min"))
 
 
-def known_least(value: Dim) -> int | None:
+def find_minimum(value: Dim) -> int | None:
     """Returns a lower bound of the dimension, or None if there is none."""
     if value is None or isinstance(value, int):
         return value
-    return least_value(expression(value))
+    return find_lower_bound(expression(value))
 
 
 def names(shape: Shape) -> set[str]:
@@ -177,7 +177,7 @@ def _collect(value: Expression, symbols: set[str]) -> None:
             _collect(parts[2], symbols)
 
 
-def substituted(value: Dim, sizes: Mapping[str, Dim]) -> Dim:
+def substitute_sizes(value: Dim, sizes: Mapping[str, Dim]) -> Dim:
     """Replaces names in a dimension by sizes or other dimensions."""
     if not isinstance(value, str):
         return value
@@ -205,15 +205,15 @@ def _substitute_atom(atom: str, sizes: Mapping[str, Dim]) -> Expression:
         return Expression({((atom, 1),): 1}) if size is None else expression(size)
     kind, a, b = parts
     a, b = _substitute(a, sizes), _substitute(b, sizes)
-    return floor(a, b) if kind == "floor" else compared(kind, a, b)
+    return floor(a, b) if kind == "floor" else build_extremum(kind, a, b)
 
 
-def upper(value: Dim, limits: Mapping[str, Dim]) -> Dim:
+def find_upper_bound(value: Dim, limits: Mapping[str, Dim]) -> Dim:
     """Computes an upper bound of a dimension with data-dependent sizes.
 
     Args:
         value: Dimension.
-        limits: Largest value of each data-dependent size by name (see `fresh`), or None if unknown.
+        limits: Largest value of each data-dependent size by name (see `create_name`), or None if unknown.
 
     Returns:
         The upper bound, or None if there is none. A dimension without data-dependent sizes is returned
@@ -226,7 +226,7 @@ def upper(value: Dim, limits: Mapping[str, Dim]) -> Dim:
         return None
     if any(limits[name] is None for name in relevant):
         return None
-    return upper(substituted(value, {name: limits[name] for name in relevant}), limits)
+    return find_upper_bound(substitute_sizes(value, {name: limits[name] for name in relevant}), limits)
 
 
 def _is_monotonic(value: Expression, growing: set[str]) -> bool:

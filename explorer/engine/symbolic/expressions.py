@@ -81,14 +81,14 @@ class Expression:
         return NotImplemented
 
     def __bool__(self) -> bool:
-        least = least_value(self)
+        least = find_lower_bound(self)
         if least is not None and least > 0:
             return True
-        _undecided(self)
+        _raise_undecided(self)
 
     def __int__(self) -> int:
         value = self.constant
-        return value if value is not None else _undecided(self)
+        return value if value is not None else _raise_undecided(self)
 
     __index__ = __int__
 
@@ -123,8 +123,8 @@ class Expression:
 
     def __truediv__(self, other: Expression | int) -> Expression:
         b = number_expression(other)
-        quotient = divided(self, b)
-        return quotient if quotient is not None else _undecided(self)
+        quotient = divide_exactly(self, b)
+        return quotient if quotient is not None else _raise_undecided(self)
 
     def __rtruediv__(self, other: int) -> Expression:
         return number_expression(other) / self
@@ -136,7 +136,7 @@ class Expression:
         return floor(self + number_expression(self.over - 1) / number_expression(self.over))
 
 
-def _undecided(expression: Expression) -> NoReturn:
+def _raise_undecided(expression: Expression) -> NoReturn:
     raise UndecidedSize(expression.text)
 
 
@@ -187,20 +187,20 @@ def _order(monomial: Monomial) -> tuple[int, Monomial]:
     return -sum(power for _, power in monomial), monomial
 
 
-def divided(a: Expression, b: Expression) -> Expression | None:
+def divide_exactly(a: Expression, b: Expression) -> Expression | None:
     """Divides two expressions exactly, or returns None if the quotient is not a polynomial."""
     if not b.terms:
         raise UndecidedSize("a division by zero")
     if set(b.terms) == {()}:
         sign = 1 if b.terms[()] > 0 else -1
         return Expression({m: c * b.over * sign for m, c in a.terms.items()}, a.over * abs(b.terms[()]))
-    leading = _leading(b.terms)
+    leading = _find_leading(b.terms)
     dividend: dict[Monomial, int] = {m: c * b.over for m, c in a.terms.items()}
     quotient: dict[Monomial, int] = {}
     for _ in range(4 * MAX_TERMS):
         if not dividend:
             return Expression(quotient, a.over)
-        top = _leading(dividend)
+        top = _find_leading(dividend)
         part = _divide_monomials(top, leading)
         if part is None or dividend[top] % b.terms[leading]:
             return None
@@ -216,7 +216,7 @@ def divided(a: Expression, b: Expression) -> Expression | None:
     return None
 
 
-def _leading(terms: Mapping[Monomial, int]) -> Monomial:
+def _find_leading(terms: Mapping[Monomial, int]) -> Monomial:
     """Finds the largest monomial in an order that multiplication preserves: by atom, then by power."""
     atoms = sorted({atom for m in terms for atom, _ in m})
     return max(terms, key=lambda m: tuple(dict(m).get(atom, 0) for atom in atoms))
@@ -225,10 +225,10 @@ def _leading(terms: Mapping[Monomial, int]) -> Monomial:
 def floor(top: Expression, below: Expression | int = 1) -> Expression:
     """Returns the largest integer not above `top` / `below`. `below` must be positive."""
     divisor = number_expression(below)
-    exact = divided(top, divisor)
+    exact = divide_exactly(top, divisor)
     if exact is None:
-        if (least_value(divisor) or 0) < 1:
-            _undecided(divisor)
+        if (find_lower_bound(divisor) or 0) < 1:
+            _raise_undecided(divisor)
         return _atom(f"floor(({top.text})/({divisor.text}))", "floor", top, divisor)
     if exact.over == 1:
         return exact
@@ -284,11 +284,11 @@ def atoms(value: Expression) -> Iterator[str]:
             yield atom
 
 
-def least_value(value: Expression) -> int | None:
+def find_lower_bound(value: Expression) -> int | None:
     """Returns a lower bound of the expression, with every name at least 1, or None if none is known."""
     total = 0
     for monomial, factor in value.terms.items():
-        bound_of = _least_of_atom if factor > 0 else _most_of_atom
+        bound_of = _find_atom_minimum if factor > 0 else _find_atom_maximum
         for atom, power in monomial:
             limit = bound_of(atom)
             if limit is None or limit < 0:
@@ -298,22 +298,22 @@ def least_value(value: Expression) -> int | None:
     return math.floor(total / value.over) if value.over > 1 else total
 
 
-def _least_of_atom(atom: str) -> int | None:
+def _find_atom_minimum(atom: str) -> int | None:
     parts = parts_of(atom)
     if parts is None:
         return 0 if atom.startswith("'#") else 1
     kind, a, b = parts
     if kind == "floor":
-        low, divisor = least_value(a), b.constant
+        low, divisor = find_lower_bound(a), b.constant
         return None if low is None else low // divisor if divisor else 0 if low >= 0 else None
-    low, second_low = least_value(a), least_value(b)
+    low, second_low = find_lower_bound(a), find_lower_bound(b)
     if kind == "max":
         bounds = [v for v in (low, second_low) if v is not None]
         return max(bounds) if bounds else None
     return None if low is None or second_low is None else min(low, second_low)
 
 
-def _most_of_atom(atom: str) -> int | None:
+def _find_atom_maximum(atom: str) -> int | None:
     parts = parts_of(atom)
     if parts is not None and parts[0] == "min":
         constants = [v for v in (parts[1].constant, parts[2].constant) if v is not None]
@@ -321,10 +321,10 @@ def _most_of_atom(atom: str) -> int | None:
     return None
 
 
-def compared(kind: str, a: Expression | int, b: Expression | int) -> Expression:
+def build_extremum(kind: str, a: Expression | int, b: Expression | int) -> Expression:
     """The maximum or minimum of two expressions."""
     a, b = number_expression(a), number_expression(b)
-    low, high = least_value(b - a), least_value(a - b)
+    low, high = find_lower_bound(b - a), find_lower_bound(a - b)
     if low is not None and low >= 0:
         return b if kind == "max" else a
     if high is not None and high >= 0:
@@ -348,39 +348,43 @@ def equal(a: Expression | int, b: Expression | int) -> bool:
     if not difference.terms:
         return True
     for side in (difference, -difference):
-        least = least_value(side)
+        least = find_lower_bound(side)
         if least is not None and least > 0:
             return False
-    _undecided(difference)
+    _raise_undecided(difference)
 
 
-def less(a: Expression | int, b: Expression | int) -> bool:
+def is_less(a: Expression | int, b: Expression | int) -> bool:
     """Whether a < b for all sizes of the names.
 
     Raises:
         UndecidedSize: The answer depends on the sizes.
     """
-    least = least_value(number_expression(b) - a)
+    least = find_lower_bound(number_expression(b) - a)
     if least is not None and least > 0:
         return True
-    least = least_value(number_expression(a) - b)
+    least = find_lower_bound(number_expression(a) - b)
     if least is not None and least >= 0:
         return False
-    _undecided(number_expression(a) - b)
+    _raise_undecided(number_expression(a) - b)
 
 
-def truncated(a: Expression | int, b: Expression | int) -> Expression:
+def divide_truncating(a: Expression | int, b: Expression | int) -> Expression:
     """Integer division as in ONNX, rounded toward zero.
 
     Raises:
         UndecidedSize: The sign of an operand is unknown, or the divisor may be zero.
     """
     top, below = number_expression(a), number_expression(b)
-    exact = divided(top, below)
+    exact = divide_exactly(top, below)
     if exact is not None and exact.over == 1:
         return exact
-    if (least_value(below) or 0) < 1 or least_value(top) is None or (least_value(top) or 0) < 0:
-        _undecided(top)
+    if (
+        (find_lower_bound(below) or 0) < 1
+        or find_lower_bound(top) is None
+        or (find_lower_bound(top) or 0) < 0
+    ):
+        _raise_undecided(top)
     return floor(top, below)
 
 

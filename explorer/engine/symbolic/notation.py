@@ -11,7 +11,7 @@ from explorer.engine.symbolic.expressions import (
     MAX_TEXT,
     Expression,
     UndecidedSize,
-    compared,
+    build_extremum,
     floor,
 )
 
@@ -23,7 +23,7 @@ _HYPHEN = re.compile(r"[A-Za-z_]-[A-Za-z_]")
 
 
 @lru_cache(maxsize=8192)
-def parsed(text: str) -> Expression:
+def parse_expression(text: str) -> Expression:
     """The expression of a canonical text."""
     try:
         return _Parser(text).parse()
@@ -162,7 +162,7 @@ class _Parser:
         value = self.sum()
         while self.peek() == ",":
             self.position += 1
-            value = compared(function, value, self.sum())
+            value = build_extremum(function, value, self.sum())
         return value
 
     def fraction(self) -> tuple[Expression, Expression]:

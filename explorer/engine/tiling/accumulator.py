@@ -25,7 +25,7 @@ _MAX_ELEMENTS = 1 << 20
 """Maximum number of elements of a weight that are widened to int64 at the same time."""
 
 
-def signed_bits(low: int, high: int) -> int:
+def count_signed_bits(low: int, high: int) -> int:
     """Computes the bits of the narrowest two's complement integer that holds `low` <= 0 and `high` >= 0."""
     return 1 + max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0)
 
@@ -46,13 +46,13 @@ def accumulator_for(
         any_right: Range of the right operand's type.
     """
     zeros = int(np.min(b)), int(np.max(b))
-    any_least, any_largest = _any_sums(depth, x, a, any_right, zeros)
+    any_least, any_largest = _bound_sums(depth, x, a, any_right, zeros)
     channel = 0
     if isinstance(right, tuple):
-        least, largest = _any_sums(depth, x, a, right, zeros)
+        least, largest = _bound_sums(depth, x, a, right, zeros)
         least, largest = least + min(0, int(np.min(bias))), largest + max(0, int(np.max(bias)))
     else:
-        lows, highs = _stored_sums(x, a, right, b)
+        lows, highs = _bound_stored_sums(x, a, right, b)
         lows[1] += _column_bias(bias, right, np.min)
         highs[1] += _column_bias(bias, right, np.max)
         lower_by_column, upper_by_column = lows.min(0), highs.max(0)
@@ -60,14 +60,14 @@ def accumulator_for(
         least, largest = int(lower_by_column.min()), int(upper_by_column.max())
     return Accumulator(
         depth,
-        signed_bits(min(least, 0), max(largest, 0)),
-        signed_bits(min(any_least, 0), max(any_largest, 0)),
+        count_signed_bits(min(least, 0), max(largest, 0)),
+        count_signed_bits(min(any_least, 0), max(any_largest, 0)),
         channel,
         largest if largest >= -least else least,
     )
 
 
-def _any_sums(depth: int, x: Ends, a: int, w: Ends, zeros: Ends) -> Ends:
+def _bound_sums(depth: int, x: Ends, a: int, w: Ends, zeros: Ends) -> Ends:
     """Computes the smallest and largest sum for operands in these ranges, with and without zero points."""
     stored_products = [p * q for p in x for q in w]
     shifted_products = [(p - a) * (q - b) for p in x for q in w for b in zeros]
@@ -75,7 +75,7 @@ def _any_sums(depth: int, x: Ends, a: int, w: Ends, zeros: Ends) -> Ends:
     return min(sums), max(sums)
 
 
-def _stored_sums(x: Ends, a: int, weight: Weight, b: Array | int) -> tuple[Array, Array]:
+def _bound_stored_sums(x: Ends, a: int, weight: Weight, b: Array | int) -> tuple[Array, Array]:
     """Computes the smallest and largest sum of each column, (2, batch N), with and without zero points."""
     lows, highs = [], []
     zeros = np.broadcast_to(np.asarray(b, np.int64), (weight.batch, 1, weight.N))

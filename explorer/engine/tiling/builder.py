@@ -25,7 +25,7 @@ from explorer.engine.graph.model import (
     int64_tensor,
     tensor_from_array,
 )
-from explorer.engine.graph.repeated_nodes import NodeRun, WeightBundle, free_name, gathered
+from explorer.engine.graph.repeated_nodes import NodeRun, WeightBundle, combine_nodes, free_name
 from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, SITE_KEY
 
 if TYPE_CHECKING:
@@ -125,22 +125,22 @@ class Emission(Struct):
         If a different function has this name already, the name gets a number.
         """
         name, number = function.name, 2
-        while name in self.functions and not _are_same_function(self.functions[name], function):
+        while name in self.functions and not _has_same_function(self.functions[name], function):
             name, number = f"{function.name}_{number}", number + 1
         if name not in self.functions:
             self.functions[name] = replace(function, name=name)
         return name
 
 
-def _are_same_function(first: Function, second: Function) -> bool:
+def _has_same_function(first: Function, second: Function) -> bool:
     """Whether two functions have the same interface and nodes."""
     opsets = first.opsets.get(""), second.opsets.get("")
     if (first.inputs, first.outputs, len(first.nodes)) != (second.inputs, second.outputs, len(second.nodes)):
         return False
-    return opsets[0] == opsets[1] and all(map(_are_same_node, first.nodes, second.nodes))
+    return opsets[0] == opsets[1] and all(map(_has_same_nodes, first.nodes, second.nodes))
 
 
-def _are_same_node(first: Node, second: Node) -> bool:
+def _has_same_nodes(first: Node, second: Node) -> bool:
     key = first.domain, first.op, first.inputs, first.outputs, first.attributes.keys()
     if key != (second.domain, second.op, second.inputs, second.outputs, second.attributes.keys()):
         return False
@@ -435,7 +435,7 @@ class GraphBuilder(Struct):
         """
         graph = Graph(
             name=label,
-            nodes=gathered(body.nodes),
+            nodes=combine_nodes(body.nodes),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             initializers={},

@@ -32,11 +32,11 @@ def dequantize(node: Node, tensor_of: Callable[[str], Tensor | None]) -> Tensor 
         return None
     axis, block = int(node.attributes.get("axis", 1)), int(node.attributes.get("block_size", 0))
     size = x.elements * (4 if scale.dtype == "float32" else 2)
-    make = partial(_dequantized_bytes, x, scale, zero, axis, block)
+    make = partial(_compute_dequantized_bytes, x, scale, zero, axis, block)
     return Tensor(node.outputs[0], scale.dtype, x.shape, DerivedPayload(size, make))
 
 
-def _dequantized_bytes(x: Tensor, scale: Tensor, zero: Tensor | None, axis: int, block: int) -> bytes:
+def _compute_dequantized_bytes(x: Tensor, scale: Tensor, zero: Tensor | None, axis: int, block: int) -> bytes:
     zeros = np.zeros((), np.int32) if zero is None else zero.array().astype(np.int32)
     shared = scale.elements == 1
     grid = Grid(scale.array(), zeros, None if shared else axis, block if len(scale.shape) > 1 else 0)

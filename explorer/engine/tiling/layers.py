@@ -37,7 +37,7 @@ def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int,
     return {"tile_work": work, "tile_macs": macs}
 
 
-def with_sites_found(
+def resolve_site_filters(
     spec: TileSpec, sites: Callable[[], Sequence[SitePlan]], analysis: Callable[[], Analysis]
 ) -> TileSpec:
     """Replaces filters in a tiling's list of sites by the names of the matching sites.
@@ -69,11 +69,13 @@ def with_sites_found(
             continue
         is_wanted = matcher(pattern)
         hits = [
-            site.output or site.name for site in sites_by_layer.get(None, ()) if is_wanted(_as_layer(site))
+            site.output or site.name
+            for site in sites_by_layer.get(None, ())
+            if is_wanted(_build_site_layer(site))
         ]
         for layer in analysis_result.layers:
             layer_sites = [
-                site for site in sites_by_layer.get(layer.id, ()) if is_wanted(_as_layer(site, layer))
+                site for site in sites_by_layer.get(layer.id, ()) if is_wanted(_build_site_layer(site, layer))
             ]
             hits += [site.output or site.name for site in layer_sites]
             if layer.group:
@@ -86,7 +88,7 @@ def with_sites_found(
     return replace(spec, sites=tuple(names))
 
 
-def _as_layer(site: SitePlan, layer: Layer | None = None) -> Layer:
+def _build_site_layer(site: SitePlan, layer: Layer | None = None) -> Layer:
     layer = layer or Layer(-1, None, site.name, site.name, site.op, 0, False, macs=site.macs)
     sizes = {"M": site.M, "K": site.K, "N": site.N}
     return replace(layer, path=site.name, kind=site.op, group=False, attributes={**layer.attributes, **sizes})

@@ -54,7 +54,7 @@ class _Product(Struct, frozen=True):
     attributes: Mapping[str, Any] = {}
 
 
-def traced_products(
+def trace_products(
     analysis: Analysis, rules: Rules | None = None, grouped: Grouped = "leave", pack: PackedTile | None = None
 ) -> Products:
     """Returns the products of a module from its run on shapes, named by layer path; see `find_products`.
@@ -129,7 +129,7 @@ class _Graph:
             full_name = f"{name}:right"
         tensor = Tensor(full_name, dtype, shape, None)
         self.weights[full_name] = replace(
-            tensor, payload=ComputedPayload(tensor.nbytes, partial(_no_values, full_name))
+            tensor, payload=ComputedPayload(tensor.nbytes, partial(_refuse_values, full_name))
         )
         return full_name
 
@@ -139,7 +139,7 @@ class _Graph:
         return Model(graph, {"": _OPSET}, _IR_VERSION)
 
 
-def _no_values(name: str) -> NoReturn:
+def _refuse_values(name: str) -> NoReturn:
     raise BadModel(f"the values of '{name}' are not read for a plan")
 
 
@@ -147,7 +147,7 @@ def _matrix_product(left_shape: Sizes, right_shape: Sizes, output: Sizes, part: 
     return _Product((left_shape, right_shape), output, math.prod(output) * left_shape[-1], part)
 
 
-def _known_shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
+def _find_known_shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
     """Returns the shapes of a row's inputs and first output. Inputs with open sizes are left out."""
     shapes = [
         tuple(size for size in tensor.shape or () if isinstance(size, int))
@@ -158,7 +158,7 @@ def _known_shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
 
 def _attention(row: Layer) -> Iterator[_Product]:
     """Yields scores and context for every query head, even if heads share keys and values."""
-    inputs, output = _known_shapes(row)
+    inputs, output = _find_known_shapes(row)
     if row.kind == _ATTENTION and len(inputs) > 2 and all(len(shape) > 1 for shape in (*inputs[:3], output)):
         (queries, width), (keys, deep) = inputs[0][-2:], inputs[2][-2:]
         lead = output[:-2]
@@ -168,7 +168,7 @@ def _attention(row: Layer) -> Iterator[_Product]:
 
 
 def _convolution(row: Layer) -> Iterator[_Product]:
-    inputs, output = _known_shapes(row)
+    inputs, output = _find_known_shapes(row)
     about, weight = row.attributes, next((w.shape for w in row.weights if w.name == "weight"), None)
     names = ("kernel_size", "stride", "padding", "dilation")
     settings = [about.get(name) for name in names]
@@ -194,7 +194,7 @@ def _experts(row: Layer) -> Iterator[_Product]:
 
     The MACs are counted in the same way. With fewer rows than experts, each row has its own expert.
     """
-    inputs, output = _known_shapes(row)
+    inputs, output = _find_known_shapes(row)
     stack = next((w.shape for w in row.weights if w.shape is not None and len(w.shape) == 3), None)
     if stack is None or not inputs or len(inputs[0]) != 2 or len(output) != 2 or inputs[0][0] != output[0]:
         return
@@ -212,7 +212,7 @@ def _experts(row: Layer) -> Iterator[_Product]:
 
 
 def _linear(row: Layer) -> Iterator[_Product]:
-    inputs, output = _known_shapes(row)
+    inputs, output = _find_known_shapes(row)
     if row.weights and inputs and inputs[0] and output:
         weight = inputs[0][-1], output[-1]
         product = _matrix_product((*output[:-1], weight[0]), weight, output)
@@ -221,7 +221,7 @@ def _linear(row: Layer) -> Iterator[_Product]:
 
 def _activations(row: Layer) -> Iterator[_Product]:
     """Yields the product of two activations. In a fused sum, the added input precedes them."""
-    inputs, output = _known_shapes(row)
+    inputs, output = _find_known_shapes(row)
     for left_shape, right_shape in pairwise(inputs):
         if (
             len(left_shape) > 1

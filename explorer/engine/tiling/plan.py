@@ -133,10 +133,10 @@ def _nothing_left_error(refused: Sequence[SkippedSite]) -> Misuse:
 
 def _pass_macs(site: Site) -> int | None:
     """Returns the MACs of one pass, or None if data decides how often the site runs."""
-    return None if site.runs.calls is None else site.runs.macs or site.runs.calls * _useful_macs(site)
+    return None if site.runs.calls is None else site.runs.macs or site.runs.calls * _count_useful_macs(site)
 
 
-def _useful_macs(site: Site) -> int:
+def _count_useful_macs(site: Site) -> int:
     """Returns the MACs of one run, without the zeros of packed groups."""
     return site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
 
@@ -177,7 +177,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
         N=site.N,
         grid=grid,
         products=products,
-        utilisation=_useful_macs(site) / (products * tm * tk * tn),
+        utilisation=_count_useful_macs(site) / (products * tm * tk * tn),
         form=form,
         # a batched product, or one of open sizes, needs blocks of one shape: pad the edges
         edges="padded" if form == "batched" or site.dynamic else choice.edges,
@@ -193,7 +193,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
         calls=None if rows is None else site.runs.calls,
         rows=rows or (),
         at_most=rows is not None and site.runs.at_most,
-        macs=_useful_macs(site),
+        macs=_count_useful_macs(site),
         in_floats=site.in_floats,
         right=site.stored or site.other,
         sums=site.sums() if accumulator and site.sums is not None else None,
@@ -202,7 +202,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
 
 def _call_rows(site: Site) -> tuple[tuple[int, int], ...] | None:
     """Returns (runs, rows) for each number of rows of a call, or None if other sizes differ, too."""
-    run_counts, macs_per_run = site.runs.run_macs, _useful_macs(site)
+    run_counts, macs_per_run = site.runs.run_macs, _count_useful_macs(site)
     if len(run_counts) < 2:
         return ()
     if site.dynamic != ("M",) or any(macs * site.M % macs_per_run for _, macs in run_counts):

@@ -172,7 +172,7 @@ def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> S
         Misuse: A rule is invalid.
     """
     values: dict[str, Any] = {"tile": spec.tile, "edges": spec.edges, "form": spec.form, "on": True}
-    rules = _prepared_rules(spec.rules).matching(name, op, sizes) if spec.rules else ()
+    rules = _prepare_rules(spec.rules).matching(name, op, sizes) if spec.rules else ()
     return SiteChoice(**values | {"origins": decide(values, spec.origins, rules)})
 
 
@@ -189,7 +189,7 @@ def decide(
     return origins
 
 
-def _prepared_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
+def _prepare_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
     global _last
     last_rules, ready = _last
     if last_rules is not rules:

@@ -48,14 +48,14 @@ def effective_settings(
         for index, _ in rules.matching(site.name, site.op, (site.M, site.K, site.N))
     }
     unused_rules = [
-        unused_rule(rule, [site.name for site in all_sites])
+        describe_unused_rule(rule, [site.name for site in all_sites])
         for index, rule in enumerate(spec.rules)
         if index not in used_rules
     ]
     return Settings(spec.grouped, spec_origins.get("grouped", DEFAULT), tuple(sites), tuple(unused_rules))
 
 
-def unused_rule(rule: SiteRule, names: Sequence[str]) -> UnusedRule:
+def describe_unused_rule(rule: SiteRule, names: Sequence[str]) -> UnusedRule:
     """Returns the record of a rule that matches no name in `names`, with the most similar name."""
     similar_names = difflib.get_close_matches(rule.site, names, n=1, cutoff=0.6)
     conditions = (("site", rule.site), ("op", rule.op), ("shape", rule.shape))

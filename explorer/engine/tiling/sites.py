@@ -252,7 +252,7 @@ class Constants:
                 perm = node.attributes.get("perm")
                 perms.append(tuple(perm) if perm else None)
             elif node.op == "DequantizeLinear":
-                floats = dequantize(node, self._stored_tensor)
+                floats = dequantize(node, self._find_stored_tensor)
                 if floats is None:
                     return None
                 self.derived[name] = floats, tuple(range(len(floats.shape)))
@@ -267,7 +267,7 @@ class Constants:
         tensor = self.initializers[name]
         return tensor, name, _axes(len(tensor.shape), perms), tuple(chain)
 
-    def _stored_tensor(self, name: str) -> Tensor | None:
+    def _find_stored_tensor(self, name: str) -> Tensor | None:
         """Returns a stored tensor that is read without a transposition."""
         resolved = self.resolve(name)
         if resolved is None or resolved[2] != tuple(range(len(resolved[2]))) or resolved[0].payload is None:

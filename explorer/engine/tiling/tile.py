@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import (
     Function,
     Graph,
@@ -18,18 +18,18 @@ from explorer.engine.graph.model import (
     Node,
     Tensor,
     Value,
+    replace_bodies,
     subgraphs,
-    with_bodies,
 )
 from explorer.engine.graph.repeated_nodes import (
     NodeRun,
     Tensors,
+    combine_nodes,
     free_name,
-    gathered,
     node_sequence,
     value_names,
 )
-from explorer.engine.graph.tile_metadata import DOMAIN, with_plan
+from explorer.engine.graph.tile_metadata import DOMAIN, add_plan
 from explorer.engine.tiling.builder import Emission
 from explorer.engine.tiling.emit.forms import emit
 from explorer.engine.tiling.sites import Site
@@ -50,7 +50,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     quantized = any(
         node.op == "DequantizeLinear"
         for nodes in (model.graph.nodes, *(f.nodes for f in model.functions.values()))
-        for node in _all_nodes(nodes)
+        for node in _list_all_nodes(nodes)
     )
     emission = Emission(opset=model.opset, used_names=set(value_names(model.graph)), quantized=quantized)
     # keep the functions of an earlier tiling: the same name implies the same body
@@ -59,7 +59,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     bypassed = {id(n) for s in sites if s.weight is not None for n in s.weight.chain}
     bypassed |= {id(n) for s in sites for n in s.absorbed}
     graph = model.graph
-    nodes, used_names = pruned(
+    nodes, used_names = drop_unused_nodes(
         _replace_nodes(graph.nodes, planned, bypassed, emission), [v.name for v in graph.outputs], bypassed
     )
     functions = {
@@ -69,7 +69,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     }
     new_graph = Graph(
         name=graph.name,
-        nodes=gathered(nodes),
+        nodes=combine_nodes(nodes),
         # up to IR version 3, inputs list all stored tensors; later, only replaceable ones
         inputs=tuple(
             v
@@ -77,7 +77,9 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
             if v.name not in graph.initializers or (v.name in used_names and v.name in model.defaults)
         ),
         outputs=graph.outputs,
-        initializers=_used_weights({**graph.initializers, **emission.initializers}, emission, used_names),
+        initializers=_find_used_weights(
+            {**graph.initializers, **emission.initializers}, emission, used_names
+        ),
         # declarations of the remaining values are still valid
         values=graph.values,
         extra=graph.extra,
@@ -89,12 +91,12 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         ir_version=max(model.ir_version, 8),  # local functions came with IR version 8
         # onnx's own evaluator needs functions before their callers
         functions={**{f.key: f for f in emission.functions.values()}, **functions},
-        metadata=with_plan(model.metadata, plan),
+        metadata=add_plan(model.metadata, plan),
         path="",
     )
 
 
-def _used_weights(
+def _find_used_weights(
     tensors: Mapping[str, Tensor], emission: Emission, used_names: set[str]
 ) -> Mapping[str, Tensor]:
     """Returns the stored tensors that are used."""
@@ -137,12 +139,12 @@ def _tile_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emi
     """Returns the node with tiled bodies, or the node itself if no body has a planned node."""
     changed: dict[str, Graph] = {}
     for name, body in subgraphs(node):
-        if any(id(inner) in planned for inner in _all_nodes(body.nodes)):
+        if any(id(inner) in planned for inner in _list_all_nodes(body.nodes)):
             nodes = _replace_nodes(body.nodes, planned, bypassed, emission)
-            remaining, used_names = pruned(nodes, [v.name for v in body.outputs], bypassed)
+            remaining, used_names = drop_unused_nodes(nodes, [v.name for v in body.outputs], bypassed)
             initializers = {n: t for n, t in body.initializers.items() if n in used_names}
-            changed[name] = replace(body, nodes=gathered(remaining), initializers=initializers)
-    return with_bodies(node, changed) if changed else node
+            changed[name] = replace(body, nodes=combine_nodes(remaining), initializers=initializers)
+    return replace_bodies(node, changed) if changed else node
 
 
 def _tile_function(function: Function, planned: Planned, bypassed: set[int], emission: Emission) -> Function:
@@ -151,9 +153,9 @@ def _tile_function(function: Function, planned: Planned, bypassed: set[int], emi
     A function cannot read initializers, so its weights become Constants.
     """
     nodes = function.nodes
-    if not any(id(node) in planned for node in _all_nodes(nodes)):
+    if not any(id(node) in planned for node in _list_all_nodes(nodes)):
         return function
-    names = {*function.inputs, *(o for node in _all_nodes(nodes) for o in node.outputs)}
+    names = {*function.inputs, *(o for node in _list_all_nodes(nodes) for o in node.outputs)}
     inner = Emission(
         function.opsets.get("", emission.opset),
         names,
@@ -161,13 +163,15 @@ def _tile_function(function: Function, planned: Planned, bypassed: set[int], emi
         named=emission.named,
         quantized=emission.quantized,
     )
-    body_nodes, _ = pruned(_replace_nodes(nodes, planned, bypassed, inner), function.outputs, bypassed)
+    body_nodes, _ = drop_unused_nodes(
+        _replace_nodes(nodes, planned, bypassed, inner), function.outputs, bypassed
+    )
     constants = [
         Node("Constant", (), (name,), name=name, attributes={"value": _materialize(tensor)})
         for name, tensor in Tensors(inner.initializers, list(inner.bundles.values())).items()
     ]
     opsets = {**function.opsets, DOMAIN: 1}
-    return replace(function, nodes=gathered((*constants, *body_nodes)), opsets=opsets, record=None)
+    return replace(function, nodes=combine_nodes((*constants, *body_nodes)), opsets=opsets, record=None)
 
 
 def _materialize(tensor: Tensor) -> Tensor:
@@ -176,15 +180,17 @@ def _materialize(tensor: Tensor) -> Tensor:
     return replace(tensor, name="", payload=Inline(b"".join(tensor.payload.pieces())))
 
 
-def _all_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
+def _list_all_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
     """Yields nodes and the nodes in their bodies. A `NodeRun` counts as one node."""
     for node in node_sequence(nodes):
         yield node
         for _, body in subgraphs(node):
-            yield from _all_nodes(body.nodes)
+            yield from _list_all_nodes(body.nodes)
 
 
-def pruned(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tuple[list[Node], set[str]]:
+def drop_unused_nodes(
+    nodes: list[Node], outputs: Sequence[str], bypassed: set[int]
+) -> tuple[list[Node], set[str]]:
     """Drops bypassed nodes whose outputs are unused. Returns the remaining nodes and the used names.
 
     Args:
@@ -197,7 +203,7 @@ def pruned(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tup
     for node in reversed(nodes):
         if id(node) in bypassed and not any(o in used_names for o in node.outputs):
             continue
-        used_names.update(reads(node))
+        used_names.update(list_reads(node))
         remaining.append(node)
     remaining.reverse()
     return remaining, used_names

@@ -56,11 +56,11 @@ def places(scores: Array, classes: Array) -> Array:
     class_places: Array = ((scores > class_scores) | ((scores == class_scores) & has_lower_number)).sum(
         axis=1
     )
-    class_places[unordered(scores)] = -1
+    class_places[find_unordered(scores)] = -1
     return class_places
 
 
-def unordered(scores: Array) -> Array:
+def find_unordered(scores: Array) -> Array:
     """Returns for each row of [rows, classes] whether it holds a NaN, and so has no best class."""
     return np.asarray(np.isnan(scores).any(axis=1))
 
@@ -130,7 +130,7 @@ class Agreement(Struct):
         for start in range(0, len(old), step):
             old_scores, new_scores = (_float64(side[start : start + step]) for side in (old, new))
             class_ranks = places(new_scores, old_scores.argmax(axis=1))
-            class_ranks[unordered(old_scores)] = -1
+            class_ranks[find_unordered(old_scores)] = -1
             self._top_one += int(np.count_nonzero(class_ranks == 0))
             self._top_five += int(np.count_nonzero((class_ranks >= 0) & (class_ranks < 5)))
 

@@ -28,7 +28,7 @@ _BLOCKS = (
 )
 
 
-def stored(
+def list_stored(
     tensors: Sequence[StoredTensor], strides: Mapping[str, tuple[int, ...]]
 ) -> tuple[list[Numbers], tuple[str, ...]]:
     """Returns the numbers of tensors, which are read on demand, and notes about them.
@@ -50,7 +50,7 @@ def stored(
     unread: Counter[str] = Counter()
     tensor_numbers = []
     for tensor in tensors:
-        reason = tensor.unread or _unread_reason(tensor.dtype)
+        reason = tensor.unread or _explain_unread(tensor.dtype)
         if reason:
             unread[reason] += 1
         tensor_numbers.append(_numbers(tensor, source, reason, strides.get(tensor.name)))
@@ -59,7 +59,7 @@ def stored(
     return tensor_numbers, tuple(notes)
 
 
-def _unread_reason(dtype: str) -> str:
+def _explain_unread(dtype: str) -> str:
     """Returns the reason why numbers of this type cannot be read, or '' if they can."""
     if dtype in _PLAIN or ggml_blocks.can_dequantize(dtype):
         return ""
@@ -75,7 +75,7 @@ def _numbers(
             raise BadModel(f"has become shorter: '{tensor.name}' is no longer in it", where=tensor.path)
         return FileSpan(mapped, tensor.offset, tensor.nbytes)
 
-    def plain() -> Iterator[Array]:
+    def read_plain() -> Iterator[Array]:
         return slabs_of_tensor(Tensor(tensor.name, tensor.dtype, tensor.shape, span()))
 
     def blocks() -> Iterator[Array]:
@@ -90,7 +90,7 @@ def _numbers(
         return slabs_of_tensor(Tensor(tensor.name, "uint8", (tensor.nbytes,), span()))
 
     quantized = ggml_blocks.can_dequantize(tensor.dtype)
-    slabs: Slabs = (lambda: iter(())) if reason else blocks if quantized else plain
+    slabs: Slabs = (lambda: iter(())) if reason else blocks if quantized else read_plain
     if stride is not None and not reason:
         slabs = _strided(tensor, stride)
     return Numbers(
@@ -105,12 +105,12 @@ def _numbers(
         trainable=tensor.trainable,
         raw=raw if quantized or reason else None,
         part=None if reason or stride is not None else part,
-        coded=None if reason else _coded(tensor, span),
+        coded=None if reason else _read_codes(tensor, span),
         uncoded=ggml_codes.missing_codes_reason(tensor.dtype),
     )
 
 
-def _coded(tensor: StoredTensor, span: Callable[[], FileSpan]) -> StoredCodes | None:
+def _read_codes(tensor: StoredTensor, span: Callable[[], FileSpan]) -> StoredCodes | None:
     """Returns the codes of ggml's blocks, which are read on demand, or None for a type without codes."""
     zero = ggml_codes.zero_point(tensor.dtype)
     if zero is None:
@@ -118,7 +118,7 @@ def _coded(tensor: StoredTensor, span: Callable[[], FileSpan]) -> StoredCodes | 
 
     def numbers(kind: ggml_codes.Part) -> Numbers:
         def part(start: int, stop: int) -> Iterator[Array]:
-            return ggml_codes.of_part(tensor.dtype, span(), kind, start, stop)
+            return ggml_codes.read_part(tensor.dtype, span(), kind, start, stop)
 
         every = partial(part, 0, math.prod(tensor.shape))
         return Numbers(tensor.name, tensor.dtype, tensor.shape, tensor.nbytes, every, part=part)
@@ -133,7 +133,7 @@ def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:
     def slabs() -> Iterator[Array]:
         kind = numpy_type(tensor.dtype)
         try:
-            mapped = input_files.mapped(tensor.path)
+            mapped = input_files.map_file(tensor.path)
             steps = tuple(step * kind.itemsize for step in stride)
             view: Array = np.ndarray(tensor.shape, kind, mapped, tensor.offset, steps)
         except (OSError, ValueError, TypeError) as error:

@@ -71,7 +71,7 @@ def run(
     request.begin(len(runs))
     feeds = runs[0]
     observed, skipped = _select_outputs(model, layers, request.layers, request.kinds)
-    observed = _with_shapes(model, observed, feeds)
+    observed = _add_shapes(model, observed, feeds)
     try:
         _observe_outputs(model, observed, runs, request, skipped)
     except _NoOutput as error:
@@ -81,7 +81,7 @@ def run(
         if not reached:
             raise
         _observe_outputs(head, reached, runs, request, skipped)
-        skipped[:0] = _unreached(path, error.what, observed[len(reached) :])
+        skipped[:0] = _list_unreached(path, error.what, observed[len(reached) :])
     sizes = {} if request.given is None else {n: (element_type(a), tuple(a.shape)) for n, a in feeds.items()}
     return ActivationRun(texts, tuple(skipped), sizes)
 
@@ -147,7 +147,7 @@ def _runnable_part(
     while failing_count - running_count > 1:
         step()
         middle = (running_count + failing_count) // 2
-        part = _first_nodes(model, middle)
+        part = _keep_first_nodes(model, middle)
         input_names = {name for node in part.graph.nodes for name in node.inputs}
         # values that no node of the part reads become outputs, so that every node runs
         output_names = [
@@ -166,15 +166,15 @@ def _runnable_part(
         (outputs_by_name[name].layer for name in nodes[running_count].outputs if name in outputs_by_name),
         nodes[running_count].label,
     )
-    return path, _first_nodes(model, running_count)
+    return path, _keep_first_nodes(model, running_count)
 
 
-def _first_nodes(model: Model, count: int) -> Model:
+def _keep_first_nodes(model: Model, count: int) -> Model:
     """Returns the model with its first `count` nodes only."""
     return replace(model, graph=replace(model.graph, nodes=model.graph.nodes[:count]))
 
 
-def _unreached(path: str, reason: str, outputs: Sequence[_Output]) -> list[tuple[str, str]]:
+def _list_unreached(path: str, reason: str, outputs: Sequence[_Output]) -> list[tuple[str, str]]:
     """Returns the layer that failed and the layers that were not reached, each with a reason."""
     others = dict.fromkeys(output.layer for output in outputs if output.layer != path)
     return [
@@ -220,8 +220,8 @@ def _select_outputs(
         if not layer.group and layer.kind != "Constant" and layer.path not in seen_paths
     ]
     groups = GroupPaths(layers)
-    entries = [(o.info.name, groups.enclosing_paths(o.layer)) for o in outputs]
-    entries += [(layer.path, groups.enclosing_paths(layer.path)) for layer in inner]
+    entries = [(o.info.name, groups.list_enclosing_paths(o.layer)) for o in outputs]
+    entries += [(layer.path, groups.list_enclosing_paths(layer.path)) for layer in inner]
     is_selected = select(globs, entries, "layer", layers)
     of_kind = paths_of_kinds(kinds, layers)
     owners = [*(o.layer for o in outputs), *(layer.path for layer in inner)]
@@ -248,7 +248,7 @@ def _row_of_outputs(nodes: Sequence[Node], layers: Sequence[Layer]) -> dict[str,
     return infos
 
 
-def _with_shapes(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Array]) -> list[_Output]:
+def _add_shapes(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Array]) -> list[_Output]:
     """Returns the outputs with their inferred shapes for these inputs."""
     if all(o.info.shape is not None and all(isinstance(d, int) for d in o.info.shape) for o in outputs):
         return list(outputs)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx import tensors
 from explorer.engine.graph.constant_nodes import constant_of
-from explorer.engine.graph.dtypes import numpy_type, unpacked
+from explorer.engine.graph.dtypes import numpy_type, unpack_numbers
 from explorer.engine.graph.model import (
     DTYPES,
     FileSpan,
@@ -30,14 +30,14 @@ from explorer.engine.graph.model import (
     subgraphs,
 )
 from explorer.engine.values.numbers import SLAB, Array, Numbers, elements_between
-from explorer.engine.values.slices.packed_weights import opened_weights
+from explorer.engine.values.slices.packed_weights import build_unpackers
 from explorer.engine.values.slices.scales import scales_of
 
 _UNPACKED = 4
 """Maximum growth of a slab when packed numbers are unpacked to one byte each."""
 
 
-def stored(model: Model) -> list[Numbers]:
+def list_stored(model: Model) -> list[Numbers]:
     """Returns every tensor that the model stores, in the order of the file: initializers, then constants.
 
     The name of a tensor in a branch or body starts with the path of its node. In a local function it starts
@@ -57,13 +57,13 @@ def _graph_tensors(graph: Graph, prefix: str) -> Iterator[Numbers]:
     stored_tensors = {**graph.initializers, **_constants(graph.nodes)}
     scales = scales_of(graph.nodes, stored_tensors)
     by_rows = {n.inputs[1] for n in graph.nodes if n.op == "Gemm" and n.attributes.get("transB")}
-    packed = opened_weights(graph.nodes, stored_tensors)
+    packed = build_unpackers(graph.nodes, stored_tensors)
     for name, tensor in graph.initializers.items():
         numbers = _numbers(tensor, prefix + name, users.get(name, ""))
         opened = partial(packed[name], numbers) if name in packed else None
         yield replace(numbers, scales=scales.get(name), opened=opened, by_rows=name in by_rows)
-    for span in tensors.sparse_spans(graph):
-        yield _sparse(span, prefix, "", users)
+    for span in tensors.list_sparse_spans(graph):
+        yield _read_sparse(span, prefix, "", users)
     yield from _node_tensors(graph.nodes, prefix, users)
 
 
@@ -94,7 +94,7 @@ def _constant(node: Node, prefix: str, users: Mapping[str, str]) -> Iterator[Num
     if (tensor := constant_of(node)) is not None:
         yield _numbers(tensor, name, layer)
     elif isinstance(sparse, FileSpan):
-        yield _sparse(sparse, prefix, output, users)
+        yield _read_sparse(sparse, prefix, output, users)
 
 
 def _numbers(tensor: Tensor, name: str, layer: str) -> Numbers:
@@ -115,13 +115,13 @@ def _numbers(tensor: Tensor, name: str, layer: str) -> Numbers:
     )
 
 
-def _sparse(span: FileSpan, prefix: str, output: str, users: Mapping[str, str]) -> Numbers:
+def _read_sparse(span: FileSpan, prefix: str, output: str, users: Mapping[str, str]) -> Numbers:
     """Returns the numbers of a SparseTensorProto. Its missing elements are zero.
 
     Raises:
         BadModel: The tensor holds more values than its shape has elements.
     """
-    tensor, shape, indices = tensors.sparse(span)
+    tensor, shape, indices = tensors.read_sparse(span)
     name = output or tensor.name
     missing = math.prod(shape) - tensor.elements
     if missing < 0:
@@ -144,13 +144,13 @@ def slabs_of_tensor(tensor: Tensor) -> Iterator[Array]:
         return
     remaining = tensor.elements
     # four numbers of 6 bits fill three whole bytes
-    for piece in _whole_elements(payload.pieces(), 3 if bits == 6 else max(bits // 8, 1)):
+    for piece in _cut_to_elements(payload.pieces(), 3 if bits == 6 else max(bits // 8, 1)):
         if bits >= 8:
             yield np.frombuffer(piece, numpy_type(tensor.dtype))
             continue
         step = SLAB // _UNPACKED // 3 * 3
         for start in range(0, len(piece), step):
-            part = unpacked(piece[start : start + step], bits, tensor.dtype)[:remaining]
+            part = unpack_numbers(piece[start : start + step], bits, tensor.dtype)[:remaining]
             remaining -= part.size
             yield part
 
@@ -173,7 +173,7 @@ def part_of_tensor(tensor: Tensor, start: int, stop: int) -> Iterator[Array]:
     yield from elements_between(slabs_of_tensor(part), start - first, stop - first)
 
 
-def _whole_elements(pieces: Iterator[memoryview], unit: int) -> Iterator[memoryview]:
+def _cut_to_elements(pieces: Iterator[memoryview], unit: int) -> Iterator[memoryview]:
     """Yields the bytes of `pieces` in pieces of whole elements and at most `SLAB` bytes.
 
     Small pieces are joined.

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.progress import Cancel
-from explorer.engine.values.figures.code_counts import CodeCounts, of_counts
+from explorer.engine.values.figures.code_counts import CodeCounts, compute_from_counts
 from explorer.engine.values.figures.intervals import QUANTILES
 from explorer.engine.values.figures.moments import Moments, figures, groups_of, moments
 from explorer.engine.values.figures.rank_search import RankSearch
@@ -152,7 +152,7 @@ class OutputSamples:
             quantiles=reported_quantiles(quantiles),
             quantiles_exact=self._counts is None or self._has_all_codes or is_searched,
             runs=self.runs,
-            chosen=self._chosen_statistics(quantiles, shares),
+            chosen=self._compute_statistics(quantiles, shares),
             **stats_fields,
         )
 
@@ -161,7 +161,7 @@ class OutputSamples:
         exact = {q: values[0] for q, values in self._search.quantiles().items()}
         return quantiles | {q: value for q, value in exact.items() if value is not None}
 
-    def _chosen_statistics(
+    def _compute_statistics(
         self, quantiles: dict[float, float], shares: Sequence[float]
     ) -> dict[str, tuple[float | None, ...]]:
         if not self._choices or not self._has_axis or not self._is_ordered:
@@ -181,14 +181,14 @@ class OutputSamples:
         self, code_counts: CodeCounts, bins: int, shares: Sequence[float]
     ) -> dict[str, Any]:
         """Returns the figures of counted numbers. Exact values from the moments replace estimated ones."""
-        values, counts = code_counts.occurring_values()
+        values, counts = code_counts.list_occurring_values()
         if not self._has_all_codes:
             # each code stands for the middle of the numbers that share its upper 16 bits
             bits = (values.astype(np.uint32) << 16) | 0x8000
             values = bits.view(np.float32).astype(np.float64)
             # the middle for the code of infinity is NaN
             values[(bits & 0x7FFF0000) == 0x7F800000] = np.inf
-        stats_fields = of_counts(
+        stats_fields = compute_from_counts(
             values, counts, self._zeros, self._elements, bins, sorted({*QUANTILES, *shares})
         )
         exact = figures(self._moments, [Choice(name, name) for name in _EXACT.values()], {})

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.progress import Cancel
-from explorer.engine.values.figures.code_counts import of_codes
+from explorer.engine.values.figures.code_counts import compute_from_codes
 from explorer.engine.values.figures.intervals import QUANTILES
 from explorer.engine.values.figures.moments import figures, moments
 from explorer.engine.values.figures.quantiles import NOTHING, WideStatistics
@@ -60,7 +60,7 @@ def measure(
         call=call,
         trainable=numbers.trainable,
         quantiles=reported_quantiles(quantiles),
-        chosen=_chosen_statistics(numbers, choices, axis, quantiles, shares, cancel) if choices else {},
+        chosen=_compute_statistics(numbers, choices, axis, quantiles, shares, cancel) if choices else {},
         **stats_fields,
     )
 
@@ -92,14 +92,14 @@ def figures_of(
         return dict(NOTHING)
     del first
     if numbers.dtype == "string" or kind.kind in "cOUSM":
-        return dict(_unordered_figures(numbers, kind, cancel))
+        return dict(_compute_unordered_figures(numbers, kind, cancel))
     all_shares = sorted({*QUANTILES, *shares})
     if kind.itemsize <= 2:
-        return of_codes(numbers, kind, bins, all_shares, cancel)
+        return compute_from_codes(numbers, kind, bins, all_shares, cancel)
     return dict(WideStatistics(numbers, kind, bins, all_shares, cancel).figures())
 
 
-def _chosen_statistics(
+def _compute_statistics(
     numbers: Numbers,
     choices: Sequence[Choice],
     axis: int | None,
@@ -127,7 +127,7 @@ def quantiles_along(
 
     The tensors are held in memory, in their stored type.
     """
-    parts = [np.moveaxis(_in_memory(numbers), axis, 0) for numbers in runs]
+    parts = [np.moveaxis(_load_numbers(numbers), axis, 0) for numbers in runs]
     rows: list[list[float | None]] = []
     for index in range(parts[0].shape[0]):
         values = np.concatenate([part[index].astype(np.float64).reshape(-1) for part in parts])
@@ -136,12 +136,12 @@ def quantiles_along(
     return {q: tuple(row[index] for row in rows) for index, q in enumerate(shares)}
 
 
-def _in_memory(numbers: Numbers) -> Array:
+def _load_numbers(numbers: Numbers) -> Array:
     slabs = list(numbers.slabs())
     return (np.concatenate(slabs) if slabs else np.zeros(0)).reshape(numbers.shape)
 
 
-def _unordered_figures(numbers: Numbers, kind: np.dtype[Any], cancel: Cancel) -> Mapping[str, Any]:
+def _compute_unordered_figures(numbers: Numbers, kind: np.dtype[Any], cancel: Cancel) -> Mapping[str, Any]:
     """Returns figures of types without an order: counts of zero, NaN and Inf for complex numbers.
 
     Strings have no figures.

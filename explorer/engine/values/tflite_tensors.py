@@ -10,11 +10,11 @@ from explorer.engine.values.numbers import Numbers
 from explorer.engine.values.slices.scales import file_scales
 
 
-def stored(read: Tflite) -> list[Numbers]:
+def list_stored(read: Tflite) -> list[Numbers]:
     """Returns every tensor that the file stores, without those that the reader added."""
     tensors = read.model.graph.initializers
     tensor_numbers = []
-    for numbers in onnx_tensors.stored(read.model):
+    for numbers in onnx_tensors.list_stored(read.model):
         tensor = tensors.get(numbers.name)
         if tensor is not None and tensor.held is not None:
             # the missing numbers of a sparse tensor are zero

@@ -27,7 +27,7 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.modules import dtype_name, shape_of, tensors
 from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.runtime.input_files import InputArrays, InputSpec
-from explorer.engine.runtime.random_inputs import RandomInput, by_type, draw
+from explorer.engine.runtime.random_inputs import RandomInput, choose_rule, draw
 from explorer.engine.runtime.torch_arrays import NUMPY_TYPES
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
@@ -69,13 +69,15 @@ def run(
     shapes = dict(input_shapes or {})
     if request.given is None:
         bound_inputs = bind(loaded, shapes, dims or {})
-        inputs, texts = drawn_inputs(loaded, bound_inputs, request.seed)
+        inputs, texts = draw_inputs(loaded, bound_inputs, request.seed)
         sizes: dict[str, tuple[str | None, tuple[int, ...]]] = {}
     else:
         bound_inputs, inputs, texts, sizes = read_inputs(loaded, request.given, shapes, dims or {})
     module = build_with_weights(loaded, lambda: bound_inputs)
     device = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-    runs = [inputs] if request.given is None else _into_batches(inputs, request.batch, request.given.path)
+    runs = (
+        [inputs] if request.given is None else _divide_into_batches(inputs, request.batch, request.given.path)
+    )
     calls = [bound_inputs.call([tensor.to(device) for tensor in run]) for run in runs]
     with loaded.quiet():
         skipped = record(module, calls, request, layers=layers, source=loaded.source)
@@ -83,7 +85,9 @@ def run(
     return ActivationRun(tuple(f"{text}{runs_text}" for text in texts), skipped, sizes)
 
 
-def _into_batches(inputs: Sequence[torch.Tensor], batch: int | None, path: str) -> list[list[torch.Tensor]]:
+def _divide_into_batches(
+    inputs: Sequence[torch.Tensor], batch: int | None, path: str
+) -> list[list[torch.Tensor]]:
     """Divides the inputs of a file into batches of `batch` samples.
 
     Raises:
@@ -98,7 +102,7 @@ def _into_batches(inputs: Sequence[torch.Tensor], batch: int | None, path: str) 
     return [[tensor[start : start + batch] for tensor in inputs] for start in range(0, counts.pop(), batch)]
 
 
-def drawn_inputs(
+def draw_inputs(
     loaded: LoadedModule, bound_inputs: BoundInputs, seed: int
 ) -> tuple[list[torch.Tensor], list[str]]:
     """Returns the inputs of a run, and a description of each.
@@ -176,7 +180,7 @@ def _random_input(info: TensorInfo, height: int) -> RandomInput:
     dtype = dtype_name(_kind(info))
     shape = tuple(int(d) for d in info.shape or () if isinstance(d, int))
     # a type that numpy lacks is drawn in float32 and rounded by torch
-    return by_type(info.name, dtype if dtype in NUMPY_TYPES else "float32", shape, lambda: height)
+    return choose_rule(info.name, dtype if dtype in NUMPY_TYPES else "float32", shape, lambda: height)
 
 
 def _types_and_shapes(
@@ -378,10 +382,10 @@ def record(
                     ),
                 )
             previous_samples += next((len(t) for _, t in tensors([list(args), dict(kwargs)]) if t.dim()), 0)
-    return (*skipped, *_not_run(module_by_path, observed_paths, watch), *watch.reason_by_path.items())
+    return (*skipped, *_list_skipped(module_by_path, observed_paths, watch), *watch.reason_by_path.items())
 
 
-def _not_run(
+def _list_skipped(
     named: Mapping[str, nn.Module], paths: Sequence[str], watch: _HookState
 ) -> Iterator[tuple[str, str]]:
     """Yields the observed paths without output in a complete run, each with a reason."""
@@ -409,13 +413,13 @@ def _explain_failure(
     """
     failed_path = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
     if failed_path and watch.done:
-        return _unreached(failed_path, error_line(error), paths, watch)
+        return _list_unreached(failed_path, error_line(error), paths, watch)
     raise BadModel(
         describe_error(error, place=f" in {failed_path}" if failed_path else ""), where=source
     ) from error
 
 
-def _unreached(
+def _list_unreached(
     failed_path: str, reason: str, paths: Sequence[str], watch: _HookState
 ) -> Iterator[tuple[str, str]]:
     """Yields the module that failed and the modules that were not reached, each with a reason."""

@@ -18,10 +18,10 @@ from torch.nn.parameter import UninitializedBuffer
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text
 from explorer.engine.compat.torch import is_packed, storage_key
-from explorer.engine.costs.aten.packed_weights import unpacked
+from explorer.engine.costs.aten.packed_weights import unpack_weights
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
 from explorer.engine.formats.torch_module.width_mismatch import failure
-from explorer.engine.runtime.torch_arrays import as_array
+from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.values.numbers import Array, Numbers, Scales, rows_in_slabs
 from explorer.host import processor
 
@@ -56,7 +56,7 @@ def build_with_weights(loaded: LoadedModule, bind: Callable[[], BoundInputs]) ->
     module = loaded.materialise()
     parameters = [*module.parameters(), *module.buffers()]
     if any(is_lazy(t) for t in parameters):
-        return _after_first_input(module, bind(), loaded)
+        return _run_first_input(module, bind(), loaded)
     if any(t.is_meta for t in parameters):
         raise Misuse(
             "its tensors have no values: they are on the meta device",
@@ -66,7 +66,7 @@ def build_with_weights(loaded: LoadedModule, bind: Callable[[], BoundInputs]) ->
     return module
 
 
-def _after_first_input(module: nn.Module, bound_inputs: BoundInputs, loaded: LoadedModule) -> nn.Module:
+def _run_first_input(module: nn.Module, bound_inputs: BoundInputs, loaded: LoadedModule) -> nn.Module:
     """Returns a copy of a module that has run on an input."""
     # torch can copy uninitialized parameters, but not uninitialized buffers
     uninitialized: Any = UninitializedBuffer
@@ -84,27 +84,29 @@ def _after_first_input(module: nn.Module, bound_inputs: BoundInputs, loaded: Loa
     return module
 
 
-def stored(module: nn.Module) -> list[Numbers]:
+def list_stored(module: nn.Module) -> list[Numbers]:
     """Returns every parameter and buffer of a module, parameters first, under every name that it has.
 
     The packed weights of quantized layers are unpacked to their stored integers.
     """
-    tensor_numbers = [numbers_of(p, n, trainable=p.requires_grad) for n, p in _named(module.named_parameters)]
+    tensor_numbers = [
+        numbers_of(p, n, trainable=p.requires_grad) for n, p in _list_named(module.named_parameters)
+    ]
     row = None
     for path, part in module.named_modules():
         if is_packed(part):
             # the outermost module is the layer, and the inner modules are its parts
             row = row if row is not None and path.startswith(f"{row}.") else path
-            for name, tensor in unpacked(part):
+            for name, tensor in unpack_weights(part):
                 full_name = f"{path}.{name}" if path else name
                 numbers = numbers_of(tensor, full_name, layer=row, trainable=False)
                 # unpacking creates a new tensor each time, so the storage does not identify it
                 tensor_numbers.append(replace(numbers, identity=(path, name)))
-    tensor_numbers += [numbers_of(b, n, trainable=False) for n, b in _named(module.named_buffers)]
+    tensor_numbers += [numbers_of(b, n, trainable=False) for n, b in _list_named(module.named_buffers)]
     return tensor_numbers
 
 
-def _named(listing: Any) -> list[tuple[str, torch.Tensor]]:
+def _list_named(listing: Any) -> list[tuple[str, torch.Tensor]]:
     return [(name, tensor) for name, tensor in listing(remove_duplicate=False) if tensor is not None]
 
 
@@ -157,4 +159,4 @@ def _scales(tensor: torch.Tensor) -> Scales:
 def slabs(tensor: torch.Tensor) -> Iterator[Array]:
     """Yields the elements of a strided tensor in order, in flat numpy arrays of at most `SLAB` bytes."""
     for part in rows_in_slabs(tensor):
-        yield as_array(part.resolve_conj().resolve_neg().contiguous().reshape(-1))
+        yield convert_to_array(part.resolve_conj().resolve_neg().contiguous().reshape(-1))

@@ -33,7 +33,7 @@ class GroupPaths:
         self._row_by_path = {layer.path: layer.id for layer in layers}
         self._paths_of: dict[str, tuple[str, ...]] = {}
 
-    def enclosing_paths(self, path: str) -> tuple[str, ...]:
+    def list_enclosing_paths(self, path: str) -> tuple[str, ...]:
         """Returns `path` and the paths of all groups that contain it."""
         paths = self._paths_of.get(path)
         if paths is None:
@@ -176,7 +176,7 @@ def weights(
         Misuse: A glob or a kind matches nothing.
         Cancelled: `cancel` returned True.
     """
-    selected, aliases = _select_tensors(_with_layers(tensors, layers), names, options.kinds, layers)
+    selected, aliases = _select_tensors(_assign_layers(tensors, layers), names, options.kinds, layers)
     tensor_stats, quantized = _measure_tensors(list(selected.values()), options, real, on_progress, cancel)
     check_axis(tensor_stats, options.axis)
     tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in selected]
@@ -226,7 +226,10 @@ def _select_tensors(
     """Returns the selected tensors, each once, and the names of every shared tensor."""
     paths = GroupPaths(layers)
     is_selected = select(
-        names, ((t.name, paths.enclosing_paths(t.layer)) for t in tensors), "stored tensor or layer", layers
+        names,
+        ((t.name, paths.list_enclosing_paths(t.layer)) for t in tensors),
+        "stored tensor or layer",
+        layers,
     )
     of_kind = paths_of_kinds(kinds, layers)
     is_selected = [is_hit and of_kind(t.layer) for is_hit, t in zip(is_selected, tensors, strict=True)]
@@ -242,7 +245,7 @@ def _select_tensors(
     return selected, aliases
 
 
-def _with_layers(tensors: Sequence[Numbers], layers: Sequence[Layer]) -> list[Numbers]:
+def _assign_layers(tensors: Sequence[Numbers], layers: Sequence[Layer]) -> list[Numbers]:
     """Returns the tensors, each with the layer that uses it first."""
     owners: dict[str, str] = {}
     for layer in layers:

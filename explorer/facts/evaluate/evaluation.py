@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from explorer.base.checked import Count, Spec
 from explorer.base.options import option
-from explorer.base.units import joined_text
+from explorer.base.units import join_values
 
 Task = Literal["classification", "regression", "agreement"]
 """Meaning of the labels: a class, numbers to predict, or 'agreement' if there are no labels."""
@@ -53,7 +53,7 @@ class SampleSpec(Spec, frozen=True):
             metavar="NAMES",
             reader="names",
             joined=True,
-            write=joined_text,
+            write=join_values,
         ),
     ] = ()
     task: Annotated[

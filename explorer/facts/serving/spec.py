@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from explorer.base.checked import Count, Positive, Spec
 from explorer.base.options import option
-from explorer.base.units import joined_text, memory_word
+from explorer.base.units import join_values, memory_word
 
 
 class ServingSpec(Spec, frozen=True):
@@ -45,7 +45,7 @@ class ServingSpec(Spec, frozen=True):
             flag="--context",
             reader="tokens",
             joined=True,
-            write=joined_text,
+            write=join_values,
             label="context",
             placeholder="8k,32k",
         ),
@@ -59,7 +59,7 @@ class ServingSpec(Spec, frozen=True):
             flag="--batch",
             reader="sizes",
             joined=True,
-            write=joined_text,
+            write=join_values,
             label="batch",
             placeholder="1,8,32",
         ),
@@ -72,7 +72,7 @@ class ServingSpec(Spec, frozen=True):
             metavar="N,...",
             reader="sizes",
             joined=True,
-            write=joined_text,
+            write=join_values,
             label="devices",
             placeholder="1",
         ),

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from explorer.base.checked import Spec
 from explorer.base.options import option
-from explorer.base.units import joined_text
+from explorer.base.units import join_values
 from explorer.facts.verification import Verification
 
 FoldKind = Literal["identity", "constants", "batchnorm"]
@@ -33,7 +33,7 @@ class FoldSpec(Spec, frozen=True):
             metavar="KIND,...",
             flag="--only",
             joined=True,
-            write=joined_text,
+            write=join_values,
             usual="",
         ),
     ] = FOLDS

@@ -20,28 +20,33 @@ from explorer.features.compare.blame_words import (
     claim,
     decades,
     grounds,
+    list_unpaired,
     probe_figures,
-    unpaired,
     values,
 )
 from explorer.features.quantize.quantization_record import QuantizationRecord
-from explorer.features.quantize.quantize_screen import LayerRequest, QuantizeCommand, exclude, other_format
+from explorer.features.quantize.quantize_screen import (
+    LayerRequest,
+    QuantizeCommand,
+    ask_other_format,
+    exclude,
+)
 from explorer.report.blocks import Field, Fields, Paragraph, Table
 from explorer.report.blocks import Line as TextLine
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import PageDialog, SubScreen
 from explorer.tui.text.drawing import ROLES, draw, row_line, side_by_side, title_line
 from explorer.tui.text.keys import bindings, key_group, keys_line
-from explorer.tui.text.lines import BLANK, Line, cut, first_shown, fit, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, cut, find_first_visible, fit, safe, wrap
 from explorer.tui.text.plot import (
     column_values,
     columns_of,
-    filled,
+    draw_columns,
     framed,
     lines_of,
     log_ticks,
+    map_to_axis,
     put_text,
-    spread,
 )
 from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import Status, TitleBar
@@ -145,7 +150,7 @@ class BlameScreen(SubScreen[LayerRequest]):
     def action_blame_format(self) -> None:
         """Ask for another number format for this layer."""
         if (layer := self._layer) is not None:
-            other_format(self, layer)
+            ask_other_format(self, layer)
 
     def action_blame_next(self, step: int) -> None:
         """Move to the next (`step` 1) or previous (`step` -1) layer that introduces error."""
@@ -174,7 +179,7 @@ class BlameScreen(SubScreen[LayerRequest]):
     def action_blame_how(self) -> None:
         """Open a dialog that explains the verdict, the criterion and the measurement."""
         fact = self.fact
-        paragraphs = [Paragraph(fact.verdict), *grounds(fact), *unpaired(fact, len(fact.unpaired))]
+        paragraphs = [Paragraph(fact.verdict), *grounds(fact), *list_unpaired(fact, len(fact.unpaired))]
         spaced = [block for paragraph in paragraphs for block in (paragraph, TextLine())]
         self.app.push_screen(PageDialog("How this was found", lambda width: draw(spaced, width - 1)))
 
@@ -289,8 +294,12 @@ def probe_at(growth: Growth, cursor: int, row: int, width: int, height: int) -> 
     above, rows = _lines_above(growth, width - 1, height)
     list_top = len(above) + rows + _PLOT_EDGE_LINES + (1 if height < _LOW else 2)
     room = _list_height(list_top, height)
-    probe = first_shown(cursor, room, count) + row - list_top - 1
-    return probe if row > list_top and probe < min(count, first_shown(cursor, room, count) + room) else None
+    probe = find_first_visible(cursor, room, count) + row - list_top - 1
+    return (
+        probe
+        if row > list_top and probe < min(count, find_first_visible(cursor, room, count) + room)
+        else None
+    )
 
 
 def _lines_above(growth: Growth, width: int, height: int) -> tuple[list[Line], int]:
@@ -322,7 +331,7 @@ def _plot_lines(growth: Growth, cursor: int, width: int, rows: int) -> list[Line
     cursor_columns = columns_of(cursor, count, across)
 
     def row(value: float) -> int:
-        return rows - 1 - spread(value, low, high, rows)
+        return rows - 1 - map_to_axis(value, low, high, rows)
 
     guilty = "bad" if growth.fact.kind in ("fault", "spread") else "warn"
     roles = ["bar"] * across
@@ -332,7 +341,7 @@ def _plot_lines(growth: Growth, cursor: int, width: int, rows: int) -> list[Line
     for x in cursor_columns:
         roles[x] = "accent"
     errors = column_values(growth.errors, across)
-    cells = filled([max(0.0, (value - low) / (high - low)) for value in errors], rows, roles)
+    cells = draw_columns([max(0.0, (value - low) / (high - low)) for value in errors], rows, roles)
     for x, value in enumerate(column_values(growth.noise, across)):
         if value > _MINUS_INFINITY:
             put_text(cells, x, row(value), "•", "dim")
@@ -388,7 +397,7 @@ def _list_lines(growth: Growth, cursor: int, width: int, room: int) -> list[Line
     """Build the title and the visible rows of the list, in execution order."""
     probes = growth.fact.probes
     lines = [title_line(growth.table, width)]
-    start = first_shown(cursor, room, len(probes))
+    start = find_first_visible(cursor, room, len(probes))
     for i in range(start, min(start + room, len(probes))):
         role = "accent" if i == cursor else ROLES[STATES[probes[i].state][1]]
         mark = (" ◆ " if i == cursor else " ● " if i in growth.guilty else "   ", role)

@@ -21,7 +21,7 @@ from explorer.report.blocks import (
     Span,
     Table,
 )
-from explorer.report.present.figures import bar_text, runs_text, written
+from explorer.report.present.figures import bar_text, report_written, runs_text
 
 STATES: Mapping[str, tuple[str, Role]] = {
     "equal": ("equal", "good"),
@@ -64,7 +64,7 @@ def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
         Paragraph(fact.verdict, indent=4),
     ]
     if fact.first is not None:
-        blocks += [Line(), Table(_FIGURES, _first_rows(fact.probes[fact.first], fact))]
+        blocks += [Line(), Table(_FIGURES, _build_first_rows(fact.probes[fact.first], fact))]
     if fact.probes:
         line, axis = curve(fact.probes, _WIDTH)
         growth = Table((Column(""), Column("", role="bar")), [(Span("error growth", "quiet"), line)])
@@ -78,9 +78,9 @@ def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
         )
         blocks += [Line(), *limit_note, values(fact, rows)]
     if fact.unpaired_count:
-        blocks += [Line(), *unpaired(fact, 3)]
+        blocks += [Line(), *list_unpaired(fact, 3)]
     if plotted:
-        blocks += [Line(), *written(plotted)]
+        blocks += [Line(), *report_written(plotted)]
     if fact.kind != "unlike":
         blocks += [Line(), *grounds(fact)]
     return blocks
@@ -158,7 +158,7 @@ def _error(value: float | None) -> str:
 _FIGURES = (Column("", role="quiet"), Column("", "right"), Column("", shrink=True, role="quiet"))
 
 
-def _first_rows(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
+def _build_first_rows(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
     """Build the table rows for the first layer that differs."""
     name_after = "" if probe.layer_after == probe.layer else f", '{probe.layer_after}' in the other"
     count = sum(p.state == "introduced" for p in fact.probes)
@@ -252,7 +252,7 @@ def _bar(value: float | None, scale: tuple[int, int] | None) -> str:
     return bar_text(max(_SHORTEST_BAR, math.log10(value) - low), high - low)
 
 
-def unpaired(fact: Blame, limit: int) -> list[Block]:
+def list_unpaired(fact: Blame, limit: int) -> list[Block]:
     """List the first `limit` values that were not compared, each with its reason, and count the remaining
     ones.
     """

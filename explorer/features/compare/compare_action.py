@@ -41,4 +41,4 @@ async def _compare(context: CommandContext) -> None:
     tabs = context.panes.tabs
     tabs.open("diff")
     # a pane that was hidden until now has no height before it is laid out
-    context.panes.call_after_refresh(tabs.tab("diff").view.to_first_foldable)
+    context.panes.call_after_refresh(tabs.tab("diff").view.move_to_first_foldable)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.exit_codes import DIFFERENT, DONE, UNPROVEN
-from explorer.base.verdicts import PASSED, weakest
+from explorer.base.verdicts import PASSED, find_weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import hardware
@@ -22,7 +22,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         on_progress=progress,
         **args.opening,
     )
-    proved = weakest(fact.figures.verdicts)
+    proved = find_weakest(fact.figures.verdicts)
     explained = "all explained" if fact.agree else "not explained"
     return Answer(
         lambda: document().compare(fact, tool()),

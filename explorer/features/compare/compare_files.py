@@ -13,7 +13,7 @@ from explorer.engine.proof.proof import check_inputs
 from explorer.engine.proof.regions.trials import FLOATS
 from explorer.facts import Diff, Verification
 from explorer.features.compare.compare import Comparer
-from explorer.session.files import opened, opened_pair
+from explorer.session.files import open_pair, open_sessions
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.proofs import Prover
 
@@ -45,7 +45,7 @@ def verify_files(
     Raises:
         Misuse: The models take different inputs; see also `Session.verify`.
     """
-    with opened_pair(a, b, options) as (first, second):
+    with open_pair(a, b, options) as (first, second):
         graphs = first.parts.models.graph(0, on_progress), second.parts.models.graph(0, on_progress)
         check_inputs(*graphs)
         evidence = first.parts.of(Prover).verify(
@@ -78,7 +78,7 @@ def blame_files(
     `options` are those of `explorer.session.Session`; a name in `dims` may have several sizes. `input` is the
     path of an .npy or .npz file with inputs; None draws random inputs.
     """
-    with opened_pair(a, b, options) as (first, second):
+    with open_pair(a, b, options) as (first, second):
         graphs = first.parts.models.graph(0, on_progress), second.parts.models.graph(0, on_progress)
         check_inputs(*graphs, FLOATS)
         fact = first.parts.of(Prover).blame(
@@ -102,7 +102,7 @@ def diff_files(
     **options: Unpack[PairKeywords],
 ) -> Diff:
     """Compare the models `a` and `b` node by node; `options` are those of `explorer.session.Session`."""
-    with opened_pair(a, b, options) as (first, second):
+    with open_pair(a, b, options) as (first, second):
         return first.parts.of(Comparer).diff(0, (second.parts.models, 0), on_progress, cancel)
 
 
@@ -115,7 +115,7 @@ def tree_diff_files(
     **options: Unpack[PairKeywords],
 ) -> TreeDiff:
     """Align the layer trees of two models; `options` are those of `explorer.session.Session`."""
-    with opened_pair(a, b, options) as (first, second):
+    with open_pair(a, b, options) as (first, second):
         return first.parts.of(Comparer).tree(0, (second.parts.models, 0), on_progress, cancel)
 
 
@@ -147,7 +147,7 @@ def compare_files(
     """
     if len(sources) < 2:
         raise Misuse("there is nothing to compare with", hint="name two models or more")
-    with opened(sources, options, on_progress) as sessions:
+    with open_sessions(sources, options, on_progress) as sessions:
         first, *other_models = [session.parts.models for session in sessions]
 
         def prove(state: tuple[Models, int]) -> Verification:

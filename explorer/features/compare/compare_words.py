@@ -105,7 +105,7 @@ def tree_diff(fact: TreeDiff, only: bool = False) -> list[Block]:
     head = Line((Span(fact.before, "strong"), Span("   ->   ", "quiet"), Span(fact.after, "strong")))
     blocks: list[Block] = [head, Line(), Line(Span(summary(fact), "good" if fact.equal else ""), 2)]
     blocks += graph_notes(fact)
-    visible_rows = list(_folded(fact, only))
+    visible_rows = list(_fold_rows(fact, only))
     if visible_rows:
         columns = (
             *(Column(""), Column("layer", shrink=True), Column("kind", role="kind", drop=4, shrink=True)),
@@ -146,7 +146,7 @@ def graph_notes(fact: TreeDiff) -> list[Block]:
     return [*lines, *([Paragraph(_FORMS[fact.form], "quiet")] if _FORMS[fact.form] else [])]
 
 
-def _folded(fact: TreeDiff, only: bool) -> Iterator[tuple[int, RowPair]]:
+def _fold_rows(fact: TreeDiff, only: bool) -> Iterator[tuple[int, RowPair]]:
     index = 0
     while index < len(fact.rows):
         row = fact.rows[index]
@@ -157,17 +157,17 @@ def _folded(fact: TreeDiff, only: bool) -> Iterator[tuple[int, RowPair]]:
 
 def _row(place: tuple[int, RowPair]) -> tuple[Cell, ...]:
     index, row = place
-    name = "  " * row.depth + either(row, "name")
+    name = "  " * row.depth + format_both_sides(row, "name")
     role: Role = "quiet" if row.status in SAME and not row.inside else ""
     deltas = [change(row, field, of_bytes) for _, field, of_bytes in FIGURES[:4]]
     state = "" if row.status == "same" and row.inside else row.status
     inner_count = row.end - index - 1
     text = field_terms(row.what) or (f"{inner_count:,} in it" if inner_count and state else "")
-    kind = either(row, "kind")
+    kind = format_both_sides(row, "kind")
     return Span(state, STATES[row.status][1]), Span(name, role), kind, *deltas, Span(text, "quiet")
 
 
-def either(row: RowPair, field: str) -> str:
+def format_both_sides(row: RowPair, field: str) -> str:
     """Return a field of both sides as 'before -> after', or once if both sides agree."""
     sides = [getattr(side, field) for side in (row.before, row.after) if side is not None]
     return " -> ".join(dict.fromkeys(sides))

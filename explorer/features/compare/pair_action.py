@@ -17,7 +17,7 @@ from explorer.features.compare.blame_screen import BlameScreen
 from explorer.features.compare.compare_words import compare
 from explorer.features.compare.pair_page import PairRows
 from explorer.features.compare.pair_screen import FOLDER, MODEL, STATE, PairDialog, PairRequest, PairScreen
-from explorer.features.profile.profile_comparison_words import largest_first
+from explorer.features.profile.profile_comparison_words import sort_largest_first
 from explorer.features.profile.profile_screen import (
     AGAIN,
     ProfileComparisonScreen,
@@ -31,7 +31,7 @@ from explorer.tui.dialogs.dialogs import MenuItem, PageDialog
 from explorer.tui.dialogs.proof import proof_dialog
 from explorer.tui.dialogs.states.history_dialog import DiffScreen
 from explorer.tui.models.opening import check_source
-from explorer.tui.state.hardware import known_machine
+from explorer.tui.state.hardware import find_machine
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import safe
 
@@ -130,7 +130,7 @@ class _Pair:
         if choice.question == "tree":
             # the rows of an exported graph do not match those of the module tree on the screen
             if self._fact.form != "exported" and self._request["before"] == context.store.history_place:
-                self._command.panes.to_layer(choice.row)
+                self._command.panes.move_to_layer(choice.row)
             else:
                 context.store.say("the tree on show is another one: its rows are not these")
             return
@@ -177,7 +177,7 @@ class _Pair:
     async def _time(self, request: ProfileRequest) -> None:
         """Time both models in turn; Enter on a layer of the result goes to its row."""
         store = self._command.store
-        settings = {"spec": request.spec, "batches": (request.size,) * 2, "machine": known_machine(store)}
+        settings = {"spec": request.spec, "batches": (request.size,) * 2, "machine": find_machine(store)}
         comparison: ProfileComparison = await self._run(
             "profiling both", "compare_profiles", **self._request, **settings
         )
@@ -189,7 +189,7 @@ class _Pair:
                 self._ask_times()
                 return
             if index is not None:
-                self._cursor = self._place(largest_first(fact)[index])
+                self._cursor = self._place(sort_largest_first(fact)[index])
             self.show()
 
         self._command.context.ask(ProfileComparisonScreen(fact, exact=store.exact), on_closed)

@@ -18,7 +18,7 @@ from explorer.features.compare.compare_words import (
     FIGURES,
     STATES,
     change,
-    either,
+    format_both_sides,
     pair_blocks,
     summary,
 )
@@ -93,7 +93,7 @@ def row_line(row: RowPair, sign: str, width: int, *, exact: bool) -> Line:
         spans += _side(row.after, row, sign, widths, "good" if row.before is None else "text")
     else:
         room = max(1, widths.name - 2 * row.depth - 3)
-        name = middle(safe(either(row, "name")), room)
+        name = middle(safe(format_both_sides(row, "name")), room)
         spans.append((fit("  " * row.depth + sign + name, widths.name), "dim" if not row.differs else "text"))
         spans.append((fit(safe(row.either.kind), widths.kind - 1) + " ", "dim"))
     for (_, field, of_bytes), cells in zip(FIGURES, widths.deltas, strict=False):
@@ -150,7 +150,7 @@ def title_lines(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
     return names, ((fit(text, width), "good" if fact.equal else "warn"),)
 
 
-def about_lines(row: RowPair | NodeDiff, width: int, height: int) -> list[Line]:
+def build_detail_lines(row: RowPair | NodeDiff, width: int, height: int) -> list[Line]:
     """Build the details of the row under the cursor: both sides, their figures and differences."""
     if isinstance(row, NodeDiff):
         return wrap(((f" {_graph_text(row)}", "warn"),), width, 1)[:height]
@@ -210,9 +210,9 @@ class PairRows:
 
     def rebuild(self) -> None:
         """Recompute `visible` from the open groups and from `only`."""
-        self.visible = [*self._above, *self._visible_between(0, len(self.fact.rows))]
+        self.visible = [*self._above, *self._list_visible_between(0, len(self.fact.rows))]
 
-    def _visible_between(self, index: int, stop: int) -> list[int]:
+    def _list_visible_between(self, index: int, stop: int) -> list[int]:
         rows, places = self.fact.rows, []
         while index < stop:
             row = rows[index]
@@ -245,7 +245,7 @@ class PairRows:
             del self.visible[place + 1 : bisect_left(self.visible, end, place + 1)]
         else:
             self.open.add(index)
-            self.visible[place + 1 : place + 1] = self._visible_between(index + 1, end)
+            self.visible[place + 1 : place + 1] = self._list_visible_between(index + 1, end)
         return True
 
     def parent(self, place: int) -> int | None:
@@ -280,7 +280,7 @@ class PairRows:
         first = len(self._above)
         return max(0, bisect_right(self.visible, index, first) - 1)
 
-    def next_stop(self, place: int, step: int) -> tuple[int, int] | None:
+    def find_next_stop(self, place: int, step: int) -> tuple[int, int] | None:
         """Find the next (`step` 1) or previous (`step` -1) difference and open the groups that contain it.
 
         Returns:

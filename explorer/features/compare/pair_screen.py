@@ -120,7 +120,7 @@ class PairScreen(SubScreen[PairRequest]):
         yield PaneHead(id="pair-head")
         yield _Rows(self._pair, self._cursor)
         yield PaneHead(id="pair-rule")
-        yield PanelView(self._about, id="pair-about")
+        yield PanelView(self._draw_details, id="pair-about")
         yield Status(id="pair-keys")
 
     @property
@@ -161,13 +161,13 @@ class PairScreen(SubScreen[PairRequest]):
         head.show(lambda width: (page.head_line(rows.size.width or width, exact=rows.exact),))
         self.query_one("#pair-about", PanelView).again()
 
-    def _about(self, width: int, height: int) -> list[Line]:
+    def _draw_details(self, width: int, height: int) -> list[Line]:
         pair, cursor = self._pair, self.rows.cursor
         if not pair.visible or height < 1:
             return []
         row_index = pair.visible[cursor]
         row = pair.fact.graph[-1 - row_index] if row_index < 0 else pair.fact.rows[row_index]
-        return page.about_lines(row, width, height)
+        return page.build_detail_lines(row, width, height)
 
     @on(LineList.RowHighlighted)
     def _show_details(self) -> None:
@@ -198,7 +198,7 @@ class PairScreen(SubScreen[PairRequest]):
         """Close the screen and ask `question` about both models."""
         self._leave(PairRequest(question))
 
-    def _to(self, place: int) -> None:
+    def _move_to(self, place: int) -> None:
         rows = self.rows
         rows.cursor = max(0, min(place, rows.row_count - 1))
         rows.rows_changed()
@@ -207,7 +207,7 @@ class PairScreen(SubScreen[PairRequest]):
     def action_pair_next(self, step: int) -> None:
         """Move to the next or previous difference."""
         rows, count = self.rows, len(self._pair.visible)
-        stop = self._pair.next_stop(rows.cursor, step)
+        stop = self._pair.find_next_stop(rows.cursor, step)
         if stop is None:
             self._refuse("no layer differs")
             return
@@ -215,7 +215,7 @@ class PairScreen(SubScreen[PairRequest]):
         if len(self._pair.visible) == count:
             rows.move_to(place)  # redraws two lines instead of the whole pane
         else:
-            self._to(place)
+            self._move_to(place)
         self._say(f"{number + 1:,} of {len(self._pair.stops):,}")
 
     def action_only(self) -> None:
@@ -224,11 +224,11 @@ class PairScreen(SubScreen[PairRequest]):
         if not pair.stops and not pair.fact.graph:
             self._refuse("no difference")
             return
-        self._to(pair.show_only(not pair.only, self.rows.cursor))
+        self._move_to(pair.show_only(not pair.only, self.rows.cursor))
 
     def action_fold_all(self) -> None:
         """Close every group."""
-        self._to(self._pair.fold_all(self.rows.cursor))
+        self._move_to(self._pair.fold_all(self.rows.cursor))
 
     def action_pair_exact(self) -> None:
         """Switch between exact and rounded figures."""
@@ -247,7 +247,7 @@ class PairScreen(SubScreen[PairRequest]):
 
 STATE, MODEL, FOLDER = "state:", "model:", "folder:"
 """Prefixes of the item ids of the dialog: a state of the history, a model, a folder."""
-_MOST = 2_000
+_MAX_FILES = 2_000
 """Maximum number of files listed from a folder."""
 _VISIBLE = 12
 
@@ -315,7 +315,7 @@ def _files(text: str) -> Iterator[MenuItem]:
         folder_path = os.path.expanduser(folder) or os.curdir
         confinement.check(folder_path)
         with os.scandir(folder_path) as entries:
-            listed = sorted(islice(entries, _MOST), key=lambda entry: entry.name)
+            listed = sorted(islice(entries, _MAX_FILES), key=lambda entry: entry.name)
         for entry in listed:
             hidden = entry.name.startswith(".") and not begin.startswith(".")
             if begin.lower() in entry.name.lower() and not hidden:

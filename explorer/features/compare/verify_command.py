@@ -11,7 +11,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import OPENING, SEVERAL_SIZES, TABLE
 from explorer.cli.arguments.records import tolerance
-from explorer.cli.output.answer import Answer, document, plain, present, tool
+from explorer.cli.output.answer import Answer, build_plain_document, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.emission import MANIFEST
 from explorer.settings.parse import opening_words
@@ -46,7 +46,7 @@ def _code(args: ParsedArgs, progress: ProgressLine) -> Answer:
     with explorer.Session(args.models[0], **{**args.opening, "dims": sizes}) as session:
         fact = session.verify_code(args.models[1], seed=args.seed, on_progress=progress)
     return Answer(
-        lambda: plain(fact),
+        lambda: build_plain_document(fact),
         lambda: load("words", "verify_code")(fact),
         outcome=fact.verdict_kind or "unproven",
     )

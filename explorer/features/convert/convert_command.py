@@ -9,7 +9,7 @@ from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import OPENING, PROVED, TABLE
-from explorer.cli.output.answer import Answer, converted
+from explorer.cli.output.answer import Answer, build_conversion_answer
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.conversion import ConversionOptions
 
@@ -22,7 +22,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             **args.writing(draws=3),
             on_progress=progress,
         )
-    return converted(fact)
+    return build_conversion_answer(fact)
 
 
 COMMAND = Command(

@@ -51,7 +51,7 @@ def write(folder: str, files: Mapping[str, str], manifest: CodeManifest, overwri
     target = os.path.join(folder, MANIFEST)
     old = _files(read(folder)) if os.path.isfile(target) else set()
     with (
-        output_files.made_folder(folder),
+        output_files.make_folder(folder),
         output_files.atomic_write(target, overwrite=overwrite) as temporary,
     ):
         staging = os.path.dirname(temporary)

@@ -8,7 +8,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import about
+from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
 TYPE_CHECKING = False
@@ -29,7 +29,6 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             mapping=args.mapping,
             machine=args.machine,
             form=args.to,
-            fuse=args.fuse or "",
             sites=args.site or (),
             overwrite=args.force,
             verify=not args.no_verify,
@@ -39,7 +38,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         facts.append(fact)
         return info, fact
 
-    answer = about(args, progress, ask, "emission", "emit_words", "sites", package=__package__)
+    answer = open_and_answer(args, progress, ask, "emission", "emit_words", "sites", package=__package__)
     return Answer(answer.document, answer.page, answer.rows, outcome=facts[0].verdict_kind or "done")
 
 
@@ -58,11 +57,6 @@ COMMAND = Command(
             manual="what to write: `c`, a C file for each matmul, a driver and `mapping.json`; or `json`,"
             " `mapping.json` alone: machine, mapping and loops, for an emitter of your own",
         ),
-        Option(
-            "--fuse",
-            "apply what follows a matmul to its finished sums: bias, activation, requantization, residual",
-            choices=("epilogue",),
-        ),
         Option("--output", "folder for the code; it is written whole or not at all", "FOLDER", short="-o"),
         *declared_options(explorer.TileSpec, "sites"),
         *("--force", "--no-verify", "--seed"),
@@ -73,7 +67,6 @@ COMMAND = Command(
         "explorer emit model.onnx --mapping mapping.toml -o code",
         "explorer emit alexnet --machine gemmini -o code",
         "explorer emit model.onnx --mapping mapping.toml --to json -o nests",
-        "explorer emit model.onnx --mapping mapping.toml --fuse epilogue -o code",
         "explorer verify model.onnx code",
     ),
     _run,

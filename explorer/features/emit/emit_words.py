@@ -24,7 +24,7 @@ from explorer.report.blocks import (
     table_of,
 )
 from explorer.report.present.look.info import title
-from explorer.report.present.row_groups import alike, and_more
+from explorer.report.present.row_groups import and_more, group_rows
 
 _MOST_DIFFERENCES = 12
 _ROLES: dict[str, Role] = {"evidence": "good", "different": "bad"}
@@ -66,7 +66,9 @@ def _fields(fact: CodeProof) -> Fields:
 
 
 def _sites(sites: Sequence[CodeEvidence]) -> Table:
-    groups = alike(sites, lambda site: replace(site, name="", file="", seconds=0.0, error=None, limit=None))
+    groups = group_rows(
+        sites, lambda site: replace(site, name="", file="", seconds=0.0, error=None, limit=None)
+    )
 
     def of_first(cell: Callable[[CodeEvidence], Cell]) -> Callable[[Sequence[CodeEvidence]], Cell]:
         return lambda group: cell(group[0])

@@ -26,16 +26,16 @@ from explorer.report.flame_layout import (
     IcicleBox,
     box_of,
     child_of,
-    counted_figure,
+    create_counted_figure,
+    create_measured_figure,
     icicle,
     label_of,
-    measured_figure,
     parent_of,
 )
 from explorer.report.present.figures import share_text
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, Span, ending, fit, safe
+from explorer.tui.text.lines import Line, Span, cut_start, fit, safe
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -128,7 +128,7 @@ def _cells(text: str, width: int, letters: bool) -> str:
     return f"▏{fit(text, room)}{last}" if room > 0 else f"▏{last}"[:width]
 
 
-def chosen_line(
+def describe_chosen(
     name: str, kind: str, amount: tuple[str, float], parts: Sequence[tuple[str, float]], width: int
 ) -> Line:
     """Describe the chosen box in one line: name, kind, figure, and its share of each enclosing box.
@@ -139,7 +139,7 @@ def chosen_line(
     shares = [f"{share_text(value, total)} of {safe(part)}" for part, total in parts if total]
     figure = " · ".join(filter(None, (safe(kind), figure, *shares)))
     room = max(10, width - cell_len(figure) - 4)
-    name = ending(safe(name), room)
+    name = cut_start(safe(name), room)
     return ((f" {name}", "strong"), ("  " + fit(figure, max(0, width - cell_len(name) - 3)), "dim"))
 
 
@@ -310,7 +310,7 @@ class FlameView(SubScreen[int]):
 
         def title(width: int) -> tuple[Line, ...]:
             return (
-                ((" Flame ", "head"), (ending(top_title, max(8, width - 8)), "strong")),
+                ((" Flame ", "head"), (cut_start(top_title, max(8, width - 8)), "strong")),
                 ((fit(summary, width), "dim"),),
             )
 
@@ -322,7 +322,7 @@ class FlameView(SubScreen[int]):
             parts.append((self._labels[0].name, top.value))
         amount = f"{figure.text(box.value, self._exact)} {figure.title}"
         self.query_one("#flame-box", Status).show(
-            lambda width: (chosen_line(self._title_of(box), kind, (amount, box.value), parts, width),)
+            lambda width: (describe_chosen(self._title_of(box), kind, (amount, box.value), parts, width),)
         )
 
     def _is_deep(self) -> bool:
@@ -430,13 +430,13 @@ async def _show(context: CommandContext) -> None:
     assert store.analysis is not None
     totals, structure, profile = store.analysis.info.totals, model.structure, store.profile
     figure_names = [name for name, column in COUNTED.items() if max(structure.columns[column], default=0) > 0]
-    figures = [counted_figure(name, structure, totals) for name in figure_names]
+    figures = [create_counted_figure(name, structure, totals) for name in figure_names]
     if profile is not None:
         seconds = await context.jobs.ask("column", MEASURED)
-        figures.insert(0, measured_figure(structure, seconds, profile))
+        figures.insert(0, create_measured_figure(structure, seconds, profile))
     if not figures:
         store.say("there is nothing to draw: no row has a figure")
         return
     layer = context.tree.current_layer
     view = FlameView(figures, model.layers, store.stem, -1 if layer is None else layer.id, exact=store.exact)
-    context.ask(view, context.to_row)
+    context.ask(view, context.move_to_row)

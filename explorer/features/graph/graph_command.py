@@ -6,7 +6,7 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, Option
-from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.output.answer import Answer, build_plain_document, present
 from explorer.cli.output.model_answer import output_file
 from explorer.cli.output.progress import ProgressLine
 from explorer.host import output_files
@@ -66,17 +66,17 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             overlay=figures,
             on_progress=progress,
         )
-        warning = present("look.layers").same_name_text(drawing.path, drawing.same_name)
+        warning = present("look.layers").describe_same_names(drawing.path, drawing.same_name)
         return drawing
 
     def save(info: Info, fact: Any, path: str) -> None:
         if format != write.TEXT:
             write.write(fact, color, format, path)
             return
-        from explorer.features.graph.graph_page import plain  # imports rich, which only text files need
+        from explorer.features.graph.graph_page import draw_plain  # imports rich, which only text files need
 
         with output_files.text(path) as file:
-            file.writelines(plain(fact))
+            file.writelines(draw_plain(fact))
 
     answer = output_file(args, progress, ask, save)
     answer.warning = warning
@@ -90,7 +90,7 @@ def _code_answer(args: ParsedArgs) -> Answer:
     with explorer.Session(args.models[0], **args.opening) as session:
         fact = session.module_code(args.layer or "", ssa=True)
     if args.json:
-        return Answer(lambda: plain(fact))
+        return Answer(lambda: build_plain_document(fact))
     from explorer.features.graph.code_words import code_pieces  # loads the facts, as above
 
     return Answer(pieces=lambda: code_pieces(fact))

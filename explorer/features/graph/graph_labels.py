@@ -11,7 +11,7 @@ from explorer.facts import TensorInfo
 from explorer.facts.external.overlay import OutsideFigure
 from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, GraphRoute
 from explorer.report.present.figures import value_text
-from explorer.report.present.look.layers import same_name_text
+from explorer.report.present.look.layers import describe_same_names
 
 COLORINGS = ("family", *FIGURES)
 """Values of `--color`: by operator family, or by a figure."""
@@ -25,7 +25,7 @@ _BLANK = "#f4f4f4"
 _TINT = 0.45
 """Share of the family color in the fill of a box; the remainder is white."""
 _LONGEST = 30
-_MOST = 24
+_MAX_ATTRIBUTES = 24
 """Maximum number of attributes in the tooltip of a box."""
 
 
@@ -38,10 +38,10 @@ def check_coloring(color: str, outside: Sequence[str]) -> None:
     colorings = (*COLORINGS, *outside)
     if color not in colorings:
         hint = nearest(color, colorings) or f"there are {', '.join(colorings)}"
-        raise Misuse(f"no figure is called '{cut(color)}'", where="--color", hint=hint)
+        raise Misuse(f"no figure is called '{shorten_label(color)}'", where="--color", hint=hint)
 
 
-def cut(text: str, max_length: int = _LONGEST) -> str:
+def shorten_label(text: str, max_length: int = _LONGEST) -> str:
     """Make a name from a file printable and shorten it to its last `max_length` characters."""
     text = printable(text)
     return text if len(text) <= max_length else f"…{text[1 - max_length :].lstrip('./')}"
@@ -56,10 +56,10 @@ def figure_text(figure: str, value: float | None) -> str:
 
 def box_lines(box: GraphBox, color: str) -> list[str]:
     """Return the lines in a box: the name, the kind, and tiles, a figure or the number of layers."""
-    lines = [cut(box.name), cut(box.kind_text)]
+    lines = [shorten_label(box.name), shorten_label(box.kind_text)]
     figure = "macs" if color == "family" else color
     if box.tiles and color == "family":
-        return [*lines, cut(box.tiles)]
+        return [*lines, shorten_label(box.tiles)]
     if figure in box.outside or box.figures.get(figure) or (color != "family" and figure in box.figures):
         return [*lines, figure_label(box, figure)]
     return [*lines, f"{box.layers:,} layers"] if box.layers > 1 else lines
@@ -74,11 +74,11 @@ def value_of(box: GraphBox, figure: str) -> float | None:
 def figure_label(box: GraphBox, figure: str) -> str:
     """Format a figure of a box with its unit; return '' if the box does not have it."""
     if (outside := box.outside.get(figure)) is not None:
-        return _outside_text(outside, outside.value)
+        return _format_overlay_figure(outside, outside.value)
     return figure_text(figure, box.figures[figure]) if figure in box.figures else ""
 
 
-def _outside_text(figure: OutsideFigure, value: float) -> str:
+def _format_overlay_figure(figure: OutsideFigure, value: float) -> str:
     """Format a figure of an overlay with its column name: '12.5 µs latency'."""
     if figure.unit == "bytes":
         text = bytes_text(round(value))
@@ -101,11 +101,11 @@ def box_title(box: GraphBox) -> str:
     for name, value in box.figures.items():
         if value != 0:
             lines.append(f"{exact_text(value)} {'bytes ' * (name in _BYTES)}{_NOUNS.get(name, name)}")
-    lines += [_outside_text(figure, figure.value) for figure in box.outside.values()]
+    lines += [_format_overlay_figure(figure, figure.value) for figure in box.outside.values()]
     attributes = [
         f"{printable(name)}: {printable(value_text(value))}" for name, value in box.attributes.items()
     ]
-    return "\n".join([*lines, *(["", *attributes[:_MOST]] if attributes else [])])
+    return "\n".join([*lines, *(["", *attributes[:_MAX_ATTRIBUTES]] if attributes else [])])
 
 
 def tensor_text(tensor: TensorInfo, tensors: int = 1) -> str:
@@ -113,7 +113,7 @@ def tensor_text(tensor: TensorInfo, tensors: int = 1) -> str:
     if tensor.shape is None:
         text = "?"
     else:
-        sides = ["?" if side is None else cut(str(side), 16) for side in tensor.shape]
+        sides = ["?" if side is None else shorten_label(str(side), 16) for side in tensor.shape]
         text = "×".join(sides) or "scalar"
     return f"{text} and {tensors - 1:,} more" if tensors > 1 else text
 
@@ -150,7 +150,7 @@ def legend(drawing: GraphDrawing, color: str) -> Iterator[tuple[str, str]]:
     largest = max((value_of(box, color) or 0 for box in drawing.boxes), default=0)
     outside = next((box.outside[color] for box in drawing.boxes if color in box.outside), None)
     for share, value in ((0.0, 0), (1.0, largest)) if largest else ((0.0, 0),):
-        label = figure_text(color, value) if outside is None else _outside_text(outside, value)
+        label = figure_text(color, value) if outside is None else _format_overlay_figure(outside, value)
         yield _mix(PALE_COLOR, FULL_COLOR, share), label
 
 
@@ -159,7 +159,7 @@ def notes(drawing: GraphDrawing) -> list[str]:
     folded = drawing.folded
     fold_note = [f"{folded:,} layer{'s' * (folded != 1)} folded away: constants, shapes, no-ops"]
     route = [] if drawing.route is None else [route_text(drawing.route)]
-    named = same_name_text(drawing.path, drawing.same_name)
+    named = describe_same_names(drawing.path, drawing.same_name)
     return [*route, *([named] if named else []), *(fold_note if folded else []), *drawing.notes]
 
 

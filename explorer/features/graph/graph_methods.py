@@ -74,7 +74,7 @@ def graph(
     opened = [figures.groups(models, x, index, "--unfold") if isinstance(x, str) else [x] for x in unfold]
     for row in (row for row in unfold if isinstance(row, int)):
         figures.row(session.parts.models, row, index)
-    with _others_named(examined.analysis.layers, between or ()):
+    with _add_same_names(examined.analysis.layers, between or ()):
         drawing = session.parts.of(_graphs).draw(
             examined,
             models.source,
@@ -84,10 +84,10 @@ def graph(
             unfold=[*chain.from_iterable(opened)],
             between=ends,
             nested=nested,
-            outside=figures.outside(models, overlay, index),
+            outside=figures.load_overlay(models, overlay, index),
             cancel=cancel,
         )
-    same_name_paths = figures.same_name(examined.analysis.layers, layer)
+    same_name_paths = figures.list_same_names(examined.analysis.layers, layer)
     return replace(drawing, same_name=same_name_paths) if same_name_paths else drawing
 
 
@@ -118,7 +118,7 @@ def node_figures(
     """
     state_index = session.parts.models.at(index)
     examined = session.parts.models.complete(state_index, on_progress, cancel)
-    outside = figures.outside(session.parts.models, overlay, index)
+    outside = figures.load_overlay(session.parts.models, overlay, index)
     return session.parts.of(_graphs).node_figures(
         examined, session.parts.models.opened(state_index), session.parts.models.source, figure, outside
     )
@@ -198,12 +198,12 @@ def _graphs(_: Models) -> ModelGraphs:
 
 
 @contextmanager
-def _others_named(layers: Sequence[Layer], ends: Sequence[str | int]) -> Iterator[None]:
+def _add_same_names(layers: Sequence[Layer], ends: Sequence[str | int]) -> Iterator[None]:
     """Context manager that adds to a `Misuse` the other layers with the same name as an end of the path."""
     try:
         yield
     except Misuse as error:
-        same_name_paths = [path for end in ends for path in figures.same_name(layers, end)]
+        same_name_paths = [path for end in ends for path in figures.list_same_names(layers, end)]
         if not same_name_paths:
             raise
         hint = f"other layers of that name: {', '.join(same_name_paths[:4])}"

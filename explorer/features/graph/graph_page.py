@@ -14,11 +14,18 @@ from rich.cells import cell_len, set_cell_size
 
 from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
-from explorer.features.graph.graph_labels import box_lines, cut, figure_text, heading, notes, tensor_text
-from explorer.tui.text.lines import Line, ending, fit, line_text, merge_spans, safe
+from explorer.features.graph.graph_labels import (
+    box_lines,
+    figure_text,
+    heading,
+    notes,
+    shorten_label,
+    tensor_text,
+)
+from explorer.tui.text.lines import Line, cut_start, fit, line_text, merge_spans, safe
 
 _WIDEST, _HIGHEST, _NARROWEST = 24, 20, 4
-_LEAST = (48, 10)
+_MIN_SIZE = (48, 10)
 """Minimum width and height, in cells, of a pane that shows the overview map."""
 _HALVES = " ▀▄█"
 """Map characters by fill: empty, upper half, lower half, full."""
@@ -33,13 +40,13 @@ class View(NamedTuple):
     height: int
 
 
-def overlaid(lines: Sequence[Line], drawing: GraphDrawing, chosen_box: int, view: View) -> list[Line]:
+def draw_overview(lines: Sequence[Line], drawing: GraphDrawing, chosen_box: int, view: View) -> list[Line]:
     """Draw the overview map over a corner of the pane.
 
     There is no map if the whole drawing is visible or the pane is too small.
     """
     fits_view = drawing.width <= view.width and drawing.height <= view.height
-    if fits_view or view.width < _LEAST[0] or view.height < _LEAST[1]:
+    if fits_view or view.width < _MIN_SIZE[0] or view.height < _MIN_SIZE[1]:
         return [*lines]
     map_rows = _map(drawing, chosen_box, view)
     width, height = len(map_rows[0]), len(map_rows)
@@ -48,7 +55,9 @@ def overlaid(lines: Sequence[Line], drawing: GraphDrawing, chosen_box: int, view
     if box.x + box.width > view.left + x and box.y < view.top + height:
         y = view.height - height  # keep the chosen box visible
     return [
-        (*_cut(line, x), *merge_spans(map_rows[row_index - y])) if y <= row_index < y + height else line
+        (*_cut_or_pad(line, x), *merge_spans(map_rows[row_index - y]))
+        if y <= row_index < y + height
+        else line
         for row_index, line in enumerate(lines)
     ]
 
@@ -95,7 +104,7 @@ def _map(drawing: GraphDrawing, chosen_box: int, view: View) -> list[list[tuple[
     return [*map_rows, [("╰", "dim"), *[("─", "dim")] * width, ("╯", "dim")]]
 
 
-def _cut(line: Line, width: int) -> Line:
+def _cut_or_pad(line: Line, width: int) -> Line:
     """Cut or pad a line to `width` cells; half of a wide character becomes a space."""
     spans: list[tuple[str, str]] = []
     remaining = width
@@ -198,7 +207,7 @@ class GraphCanvas:
             top, sides, low = top.translate(_LIT), sides.translate(_LIT), low.translate(_LIT)
         self._set(box.x, box.y, top, role)
         self._set(box.x, box.y + box.height - 1, low, role)
-        labels = [cut(line, wide) for line in box_lines(box, "family")][: box.height - 2]
+        labels = [shorten_label(line, wide) for line in box_lines(box, "family")][: box.height - 2]
         labels = [line if cell_len(line) <= wide else fit(line, wide) for line in labels]
         for line_index in range(1, box.height - 1):
             self._set(box.x, box.y + line_index, sides, role)
@@ -252,7 +261,7 @@ def _route(edge: GraphEdge, lines: dict[tuple[int, int], int]) -> None:
                 lines[a, b] = lines.get((a, b), 0) | back
 
 
-def plain(drawing: GraphDrawing) -> Iterator[str]:
+def draw_plain(drawing: GraphDrawing) -> Iterator[str]:
     """Draw the whole graph as text; yield one line at a time."""
     yield from (f"{line}\n" for line in (heading(drawing), *notes(drawing), ""))
     canvas = GraphCanvas(drawing)
@@ -273,7 +282,7 @@ def neighbour(drawing: GraphDrawing, start: int, direction: str) -> int | None:
             (
                 i
                 for i, b in enumerate(drawing.boxes)
-                if b.rank == box.rank and b.order == _next_order(drawing, start, step)
+                if b.rank == box.rank and b.order == _find_next_order(drawing, start, step)
             ),
             None,
         )
@@ -291,7 +300,7 @@ def neighbour(drawing: GraphDrawing, start: int, direction: str) -> int | None:
     return min(ends, key=distance, default=None)
 
 
-def _next_order(drawing: GraphDrawing, index: int, step: int) -> int | None:
+def _find_next_order(drawing: GraphDrawing, index: int, step: int) -> int | None:
     """Return the order of the next box in the same rank; edges that pass between boxes are skipped."""
     box = drawing.boxes[index]
     orders = [b.order for b in drawing.boxes if b.rank == box.rank and (b.order - box.order) * step > 0]
@@ -307,7 +316,7 @@ def title_lines(drawing: GraphDrawing, steps: int | None, width: int) -> tuple[L
     style = "accent" if drawing.route is not None else "dim"
     count_text = f" {len(drawing.boxes):,} boxes"
     return (
-        ((" Graph ", "head"), (ending(name, max(8, width - 8)), "strong")),
+        ((" Graph ", "head"), (cut_start(name, max(8, width - 8)), "strong")),
         (
             (count_text, "dim"),
             (fit(f"; {note_text}" if note_text else "", max(0, width - len(count_text))), style),
@@ -323,7 +332,7 @@ def box_line(box: GraphBox, width: int) -> Line:
     ]
     summary = " · ".join([safe(box.kind_text), *([box.tiles] if box.tiles else []), *figure_texts])
     room = max(10, width - len(summary) - 4)
-    path = ending(safe(box.path), room)
+    path = cut_start(safe(box.path), room)
     return ((f" {path}", "strong"), ("  " + fit(summary, max(0, width - len(path) - 3)), "dim"))
 
 

@@ -16,12 +16,12 @@ from explorer.features.graph.graph_page import (
     GraphCanvas,
     View,
     box_line,
+    draw_overview,
+    draw_plain,
     neighbour,
-    overlaid,
-    plain,
     title_lines,
 )
-from explorer.report.present.look.layers import outside_fields
+from explorer.report.present.look.layers import build_overlay_fields
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.search_dialog import SearchDialog
 from explorer.tui.tabs.layer import layer_page
@@ -151,7 +151,7 @@ class GraphView(SubScreen[int]):
 
     def page_text(self) -> str:
         """Return the whole drawing as text."""
-        return "".join(plain(self.drawing))
+        return "".join(draw_plain(self.drawing))
 
     def verb_words(self, source: str) -> list[str]:
         """Return the command that writes the same drawing as text."""
@@ -204,7 +204,9 @@ class GraphView(SubScreen[int]):
         top = 0 if drawing.height <= height else min(max(top, 0), drawing.height - height)
         self._corner = left, top
         lines = self._canvas.lines(self.chosen, left, top, width, height)
-        return overlaid(lines, drawing, self.chosen, View(left, top, width, height)) if self._map else lines
+        return (
+            draw_overview(lines, drawing, self.chosen, View(left, top, width, height)) if self._map else lines
+        )
 
     async def on_click(self, event: events.Click) -> None:
         """Choose the clicked box, or open it if it is chosen already."""
@@ -338,7 +340,7 @@ class GraphView(SubScreen[int]):
             return
         request = self.request._replace(between=(min(ends), max(ends)))
         group = request.row
-        if request.steps is None and not all(self._stands_in(end, group) for end in ends):
+        if request.steps is None and not all(self._is_inside(end, group) for end in ends):
             request = GraphRequest(between=request.between)
         self._go(request, min(ends))
 
@@ -346,7 +348,7 @@ class GraphView(SubScreen[int]):
     def _chosen_row(self) -> int | None:
         return None if self.box is None else self.box.row
 
-    def _stands_in(self, row: int | None, group: int | None) -> bool:
+    def _is_inside(self, row: int | None, group: int | None) -> bool:
         while row is not None and row != group:
             row = self._layers[row].parent
         return row == group
@@ -379,7 +381,7 @@ class GraphView(SubScreen[int]):
         if index >= 0 and self.drawing.boxes[index].row == row:
             self.chosen = index
             self._moved()
-        elif self.request.steps is None and self._stands_in(row, self.request.row):
+        elif self.request.steps is None and self._is_inside(row, self.request.row):
             self._go(self.request._replace(unfold=(*self.drawing.unfolded, row)), row, keeps_place=True)
         else:
             self._go(GraphRequest(unfold=(row,)), row)
@@ -464,12 +466,14 @@ async def _show(context: CommandContext) -> None:
         drawing: GraphDrawing = await context.jobs.ask("graph", row, depth=1, **options)
         return drawing
 
-    def about(row: int, width: int) -> list[Line]:
+    def draw_details(row: int, width: int) -> list[Line]:
         assert store.analysis is not None
-        outside, totals = outside_fields(tree.model.overlay, row), store.analysis.info.totals
+        outside, totals = build_overlay_fields(tree.model.overlay, row), store.analysis.info.totals
         return layer_page([tree.model.layers[row]], totals, width, store.exact, outside=outside)
 
     request = GraphRequest(layer.id if layer.group else layer.parent)
     drawing: GraphDrawing = await context.jobs.run("drawing the graph", "graph", request.row, depth=1)
     chosen_row = None if layer.group else layer.id
-    context.ask(GraphView(drawing, request, chosen_row, ask, tree.model.layers, about), context.to_row)
+    context.ask(
+        GraphView(drawing, request, chosen_row, ask, tree.model.layers, draw_details), context.move_to_row
+    )

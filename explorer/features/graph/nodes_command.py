@@ -5,12 +5,12 @@ from __future__ import annotations
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer, present
-from explorer.cli.output.model_answer import about
+from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    return about(
+    return open_and_answer(
         args,
         progress,
         lambda session, info: (info, session.nodes(args.layer, kinds=args.op, on_progress=progress)),

@@ -9,7 +9,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import about
+from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
 TYPE_CHECKING = False
@@ -47,7 +47,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         missing = _missing(facts[1])
         return facts
 
-    answer = about(args, progress, ask_and_check, "model_mapping", "map_words", "sites", package=__package__)
+    answer = open_and_answer(
+        args, progress, ask_and_check, "model_mapping", "map_words", "sites", package=__package__
+    )
     answer.warning, answer.outcome = missing, "does not fit" if missing else "done"
     return answer
 

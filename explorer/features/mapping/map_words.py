@@ -22,7 +22,7 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Par
 from explorer.report.present.figures import count, size
 from explorer.report.present.look.info import title
 from explorer.report.present.measure.machine_words import hardware_text
-from explorer.report.present.row_groups import alike, and_more
+from explorer.report.present.row_groups import and_more, group_rows
 
 _MOST_LEFT_OUT = 3
 
@@ -62,7 +62,7 @@ def _totals(fact: ModelMapping) -> Fields:
 
 
 def _sites(fact: ModelMapping) -> list[Block]:
-    groups = alike(fact.sites, _without_name)
+    groups = group_rows(fact.sites, _without_name)
 
     def name(group: Sequence[MappedSite]) -> Cell:
         runs = runs_text(group[0].calls)

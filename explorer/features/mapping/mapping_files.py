@@ -9,14 +9,20 @@ from glob import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.base.features import load, offered
+from explorer.base.features import list_offers, load
 from explorer.base.verdicts import PASSED, VERDICTS
 from explorer.facts.emission import MANIFEST
 from explorer.features.mapping.nest_words import level_names
 from explorer.host import scratch
 from explorer.host.output_files import atomic_write, check_target, text
 from explorer.settings.mapping_file import mapping_text
-from explorer.tui.dialogs.dialogs import ConfirmDialog, MessageDialog, PageDialog, ask_path, without_options
+from explorer.tui.dialogs.dialogs import (
+    ConfirmDialog,
+    MessageDialog,
+    PageDialog,
+    ask_path,
+    format_without_options,
+)
 from explorer.tui.pages.verdict import verdict_tone
 from explorer.tui.text.drawing import draw
 
@@ -48,7 +54,7 @@ class ShownMapping(NamedTuple):
 
 def can_emit() -> bool:
     """Return whether the program can write code and prove it."""
-    return "code_evidence" in offered("words")
+    return "code_evidence" in list_offers("words")
 
 
 class MappingFiles:
@@ -102,7 +108,7 @@ class MappingFiles:
         except Cancelled:
             self._say("the proof was stopped")
         except ExplorerError as error:
-            self._view.app.push_screen(MessageDialog("Prove the code", without_options(error)))
+            self._view.app.push_screen(MessageDialog("Prove the code", format_without_options(error)))
         else:
             self._show_proof(proof, "")
 
@@ -155,7 +161,7 @@ class MappingFiles:
         except Cancelled:
             self._say("stopped, no file was written")
         except ExplorerError as error:
-            message = MessageDialog("Emit C code", without_options(error))
+            message = MessageDialog("Emit C code", format_without_options(error))
             self._view.app.push_screen(message, lambda _: ask_again())
         else:
             self._show_proof(proof, proof.output)

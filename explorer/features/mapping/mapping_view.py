@@ -28,7 +28,7 @@ from explorer.features.mapping.mapping_page import (
     front_plot,
     memory_lines,
     nest_line,
-    state_span,
+    search_state,
     title_lines,
     total_lines,
 )
@@ -41,7 +41,7 @@ from explorer.tui.dialogs.dialogs import (
     MenuItem,
     PickDialog,
     SubScreen,
-    without_options,
+    format_without_options,
 )
 from explorer.tui.dialogs.machine_dialog import MachineDialog
 from explorer.tui.state.hardware import use_hardware
@@ -247,12 +247,15 @@ class MappingView(SubScreen[None]):
     def _title(self, width: int) -> tuple[Line, ...]:
         machine, search = self._machine, self._search
         limits = f", {self._constrain}" if self._constrain else ""
+        state = "" if search is None else search_state(search, is_edited=not self._is_best)
+        if search is not None and self._front_index >= 0 and not self._is_best:
+            state = "on the Pareto front"
         return title_lines(
             self._sites,
             self._index,
             "" if machine is None else machine.hardware.name or "typed machine",
             f"least {self._objective}{limits}",
-            state_span(search, self._cost, self._front_index),
+            state,
             width,
         )
 
@@ -385,7 +388,7 @@ class MappingView(SubScreen[None]):
         try:
             cost: MappingCost = await self._jobs.ask("mapping_cost", site_mapping(self.site), request.machine)
         except ExplorerError as error:
-            self._refuse(without_options(error))
+            self._refuse(format_without_options(error))
             return
         if not self._is_at(request):
             return
@@ -429,7 +432,7 @@ class MappingView(SubScreen[None]):
         except Cancelled:
             self._say("the search was stopped; b searches again")
         except ExplorerError as error:
-            self._refuse(without_options(error))
+            self._refuse(format_without_options(error))
         else:
             if request.machine is self._machine:
                 self._searches[request.key] = fact.sites[0]
@@ -580,7 +583,7 @@ class MappingView(SubScreen[None]):
         except ExplorerError as error:
             if self._cost is not None:
                 self._take(self._cost)
-            self._refuse(without_options(error))
+            self._refuse(format_without_options(error))
         finally:
             self._following = False
 

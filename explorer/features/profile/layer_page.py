@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.features.profile.profile_words import timed_blocks
+from explorer.features.profile.profile_words import build_time_blocks
 from explorer.tui.text.drawing import draw
 
 if TYPE_CHECKING:
@@ -19,4 +19,4 @@ def layer_lines(page: LayerParts) -> list[Callable[[int], list[Line]]]:
     profile = page.store.profile
     if profile is None:
         return []
-    return [lambda width: draw(timed_blocks(profile, page.layer), width, page.store.exact)]
+    return [lambda width: draw(build_time_blocks(profile, page.layer), width, page.store.exact)]

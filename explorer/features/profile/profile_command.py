@@ -10,9 +10,9 @@ from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
-from explorer.cli.arguments.records import named_machine
-from explorer.cli.output.answer import Answer, document, plain, present, tool
-from explorer.cli.output.model_answer import about
+from explorer.cli.arguments.records import read_machine
+from explorer.cli.output.answer import Answer, build_plain_document, document, present, tool
+from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.profile.profile import ProfileSpec
 from explorer.host.output_files import check_target
@@ -66,7 +66,7 @@ _ENDINGS = (".csv", ".json", ".folded")
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    machine = named_machine(args)
+    machine = read_machine(args)
     if len(args.models) == 2:
         for option in ("output", "trace", "tensorboard"):
             if getattr(args, option):
@@ -96,17 +96,17 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         ]
         fact = series(sorted_) if has_batches else sorted_[0]
         if paths:
-            table_source = document().of_fact(info, fact, tool(), session.sha256()), rows
+            table_source = document().build_document(info, fact, tool(), session.sha256()), rows
             paths[:] = _write(args, profiles, session.analysis().layers, table_source)
         return info, fact
 
     def blocks(info: Info, fact: Any) -> list[Block]:
         words = present("profile_words", __package__)
         profiles: list[Block] = getattr(words, name)(info, fact, args.top or _LIMIT)
-        return [*profiles, *(line for path in paths for line in present("figures").written(path))]
+        return [*profiles, *(line for path in paths for line in present("figures").report_written(path))]
 
     name = "profiles" if has_batches else "profile"
-    return about(args, progress, ask, document().of_fact, blocks, rows)
+    return open_and_answer(args, progress, ask, document().build_document, blocks, rows)
 
 
 def _files_to_write(args: ParsedArgs) -> list[str]:
@@ -178,7 +178,7 @@ def _compare(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) 
             on_progress=progress,
         )
     return Answer(
-        lambda: plain(fact),
+        lambda: build_plain_document(fact),
         lambda: present("profile_comparison_words", __package__).comparison(fact, args.top or _LIMIT),
         "layers",
     )

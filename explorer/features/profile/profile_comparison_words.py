@@ -16,7 +16,7 @@ _ROUNDING = 1e-12
 
 def comparison(fact: ProfileComparison, limit: int | None) -> list[Block]:
     """Build the output of `explorer profile A B`, with the `limit` layers that differ most."""
-    largest = largest_first(fact)
+    largest = sort_largest_first(fact)
     layers = largest[:limit]
     blocks: list[Block] = [walls(fact), Line(), change_table(layers)]
     if len(largest) > len(layers):
@@ -26,7 +26,7 @@ def comparison(fact: ProfileComparison, limit: int | None) -> list[Block]:
     return [*blocks, *notes(fact)]
 
 
-def largest_first(fact: ProfileComparison) -> list[LayerChange]:
+def sort_largest_first(fact: ProfileComparison) -> list[LayerChange]:
     """Sort the rows by the size of their difference, largest first."""
     return sorted(fact.layers, key=lambda change: -abs(change.difference))
 

@@ -17,22 +17,22 @@ from explorer.facts.training import OPTIMIZERS
 from explorer.features.profile.profile_comparison_words import (
     change_table,
     comparison,
-    largest_first,
     notes,
+    sort_largest_first,
     walls,
 )
-from explorer.features.profile.profile_words import beside_layers, figures, layer_table, profile_blocks
+from explorer.features.profile.profile_words import build_other_blocks, figures, layer_table, profile_blocks
 from explorer.report.blocks import Line as Row
 from explorer.report.present.shell.history_words import state_name
 from explorer.settings.parse import parse_count, path_word
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.dialogs.report import ReportScreen
-from explorer.tui.state.hardware import known_machine
+from explorer.tui.state.hardware import find_machine
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import BLANK, Line, safe
-from explorer.tui.tree.overlay_rows import in_front
+from explorer.tui.tree.overlay_rows import insert_in_front
 from explorer.tui.tree.rows import MEASURED, columns_of
 from explorer.tui.tree.table import SHOWN
 from explorer.tui.widgets.link_view import Link, LinkView
@@ -164,7 +164,7 @@ class ProfileDialog(FormDialog[ProfileRequest]):
 
     def meaning(self) -> list[tuple[str, str]]:
         """Describe what the profile runs and how long it takes."""
-        request = self._typed()
+        request = self._read_fields()
         spec = request.spec
         runs = f"{spec.steps:,} runs" if spec.steps else "Runs until the median is sure within 5 %"
         turn = ", both in turn" if request.beside else ""
@@ -174,7 +174,7 @@ class ProfileDialog(FormDialog[ProfileRequest]):
             ("The screen rests meanwhile; Esc stops.", "dim"),
         ]
 
-    def _typed(self) -> ProfileRequest:
+    def _read_fields(self) -> ProfileRequest:
         choice = self.query_one("#choice", OptionField)
         picked = choice.value if choice.index else ""
         typed = {id: self.text_of(id).strip() for row in _ROWS for id, _, _ in row}
@@ -188,7 +188,7 @@ class ProfileDialog(FormDialog[ProfileRequest]):
 
     def answer(self) -> ProfileRequest:
         """Return the content of the fields; check that they can be parsed."""
-        request = self._typed()
+        request = self._read_fields()
         _ = request.spec, request.size
         return request
 
@@ -262,7 +262,7 @@ class ProfileScreen(ReportScreen[int]):
         ]
         if len(layers) > MOST:
             lines += draw([Row(f"{MOST:,} of {len(layers):,} layers")], width - 1)
-        return [*lines, *draw(beside_layers(fact, _GROUPS), width - 1, exact)]
+        return [*lines, *draw(build_other_blocks(fact, _GROUPS), width - 1, exact)]
 
     @on(LinkView.LinkFollowed)
     def _close_with_layer(self, event: LinkView.LinkFollowed) -> None:
@@ -315,7 +315,7 @@ class ProfileComparisonScreen(ReportScreen[int]):
     def __init__(self, fact: ProfileComparison, *, exact: bool = False) -> None:
         super().__init__(exact=exact)
         self._fact = fact
-        self._changes = largest_first(fact)[:MOST]
+        self._changes = sort_largest_first(fact)[:MOST]
         self._table = change_table(self._changes)
 
     def head(self) -> tuple[Line, Line]:
@@ -395,7 +395,7 @@ class ProfileCommand(ScreenCommand):
             self.context.start("Profile", self._time(request))
 
     async def _time(self, request: ProfileRequest) -> None:
-        options = {"spec": request.spec, "machine": known_machine(self.store)}
+        options = {"spec": request.spec, "machine": find_machine(self.store)}
         answers, other_state = self.store.on_demand.answers, request.state
         if other_state is None:
             await self.jobs.run("profiling", "profile", batch=request.size, **options)
@@ -423,14 +423,14 @@ class ProfileCommand(ScreenCommand):
         if layer == AGAIN:
             self._ask()
         elif layer is not None:
-            self.panes.to_layer(layer)
+            self.panes.move_to_layer(layer)
 
     def _show_comparison(self, fact: ProfileComparison) -> None:
         def on_closed(index: int | None) -> None:
             if index == AGAIN:
                 self._ask()
             elif index is not None:
-                change = largest_first(fact)[index]
+                change = sort_largest_first(fact)[index]
                 path = change.after_path if fact.after == self.store.profile else change.before_path
                 self.context.go_to_layer(path or change.path)
 
@@ -440,4 +440,6 @@ class ProfileCommand(ScreenCommand):
 def _show_columns(model: TreeModel, fresh: tuple[str, ...]) -> None:
     """Put the profile columns of the layer tree before the other figures."""
     available = columns_of(model)
-    model.set_columns(in_front(model, [name for name in model.columns if name in available] or SHOWN, fresh))
+    model.set_columns(
+        insert_in_front(model, [name for name in model.columns if name in available] or SHOWN, fresh)
+    )

@@ -20,7 +20,7 @@ from explorer.report.blocks import (
     Table,
     table_of,
 )
-from explorer.report.present.figures import bar_text, plain, quiet_zero, seconds, share, share_text
+from explorer.report.present.figures import bar_text, dash_zero, plain, seconds, share, share_text
 from explorer.report.present.look.info import title
 from explorer.report.present.look.roofline_words import machine_text
 
@@ -51,10 +51,10 @@ def profile_blocks(fact: Profile, limit: int) -> list[Block]:
         blocks += [Line(), layer_table(fact, layers)]
     if timed > len(layers):
         blocks.append(Line(Span(f"{len(layers):,} of {timed:,} layers; --top shows more", "quiet")))
-    return [*blocks, *beside_layers(fact, limit)]
+    return [*blocks, *build_other_blocks(fact, limit)]
 
 
-def beside_layers(fact: Profile, limit: int) -> list[Block]:
+def build_other_blocks(fact: Profile, limit: int) -> list[Block]:
     """Build the blocks after the layer table: groups, operators, time outside of layers, notes."""
     blocks: list[Block] = []
     if fact.modules:
@@ -82,7 +82,7 @@ def beside_layers(fact: Profile, limit: int) -> list[Block]:
     return [*blocks, *(Paragraph(note) for note in fact.notes)]
 
 
-def spread_text(times: Spread) -> str:
+def format_spread(times: Spread) -> str:
     """Format the spread of times: '1.2 to 1.4 ms in eight of ten runs'."""
     if times.count == 1:
         return "one run"
@@ -92,7 +92,7 @@ def spread_text(times: Spread) -> str:
 def figures(fact: Profile) -> Fields:
     """Build the fields for the wall time, its confidence interval, the overhead and the measurement."""
     rows = [
-        Field("Wall time", seconds(fact.wall_seconds), spread_text(fact.wall), "wall"),
+        Field("Wall time", seconds(fact.wall_seconds), format_spread(fact.wall), "wall"),
         Field("  how sure", _interval(fact), _stop_text(fact), "sure"),
     ]
     if fact.batch and fact.wall_seconds:
@@ -113,7 +113,9 @@ def figures(fact: Profile) -> Fields:
             Field("Of the roof", reached, f"{machine_text(fact.machine)}, {fact.machine.origin}", "roof")
         )
     if fact.predicted_seconds is not None and fact.wall_seconds:
-        rows.append(Field("Predicted", seconds(fact.predicted_seconds), _how_predicted(fact), "predicted"))
+        rows.append(
+            Field("Predicted", seconds(fact.predicted_seconds), _describe_prediction(fact), "predicted")
+        )
     if fact.loaded:
         rows.append(Field(Span("Loaded machine", "warning"), Span("yes", "warning"), fact.load, "loaded"))
     return Fields(rows)
@@ -151,7 +153,7 @@ def _stop_text(fact: Profile) -> str:
     return f"95 % interval of the median{width_note}; {runs}, {why}"
 
 
-def _how_predicted(fact: Profile) -> str:
+def _describe_prediction(fact: Profile) -> str:
     """Describe the error of a prediction, in total and by layer, and the source of the prediction."""
     assert fact.predicted_seconds is not None
     error = fact.predicted_seconds / fact.wall_seconds - 1
@@ -193,7 +195,7 @@ def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
             (Column("kind", shrink=True, drop=2), lambda layer: Span(layer.kind, "kind")),
             (Column("kernel", shrink=True, drop=6), kernel),
             (Column("time", "right"), lambda layer: _median_cell(layer.seconds)),
-            (Column("p10 to p90", "right", drop=5), lambda layer: _spread_cell(layer.seconds)),
+            (Column("p10 to p90", "right", drop=5), lambda layer: _build_spread_cell(layer.seconds)),
             (Column("calls", "right", drop=7), lambda layer: plain(layer.calls)),
             (Column("share", "right"), lambda layer: _share(layer.share)),
             (Column("", role="bar", drop=9), lambda layer: bar_text(layer.share, largest)),
@@ -221,7 +223,7 @@ def _median_cell(times: Spread | None) -> Cell:
     return "" if times is None else seconds(times.median)
 
 
-def _spread_cell(times: Spread | None) -> Cell:
+def _build_spread_cell(times: Spread | None) -> Cell:
     if times is None:
         return ""
     return Span(f"{seconds_text(times.p10)} to {seconds_text(times.p90)}", "quiet")
@@ -261,10 +263,13 @@ def operator_table(fact: Profile) -> Table:
     def net(operator: OperatorTime) -> Cell:
         return _memory(operator.allocated_bytes)
 
-    def with_callees(operator: OperatorTime) -> Cell:
+    def build_total_memory_cell(operator: OperatorTime) -> Cell:
         return _memory(operator.total_bytes)
 
-    memory = [(Column("net memory", "right"), net), (Column("with called", "right", drop=3), with_callees)]
+    memory = [
+        (Column("net memory", "right"), net),
+        (Column("with called", "right", drop=3), build_total_memory_cell),
+    ]
     return table_of(
         fact.operators[:_OPERATORS],
         (
@@ -285,7 +290,7 @@ def _memory(size: int | None) -> Cell:
     if size is None:
         return ""
     text = f"{'-' * (size < 0)}{bytes_text(abs(size))}"
-    return quiet_zero(Span(text, "figure", f"{exact_text(size)} B", size))
+    return dash_zero(Span(text, "figure", f"{exact_text(size)} B", size))
 
 
 def _phases(fact: Profile) -> Table:
@@ -295,7 +300,7 @@ def _phases(fact: Profile) -> Table:
         (
             (Column("training step"), lambda phase: phase.name),
             (Column("time", "right"), lambda phase: _median_cell(phase.seconds)),
-            (Column("p10 to p90", "right", drop=1), lambda phase: _spread_cell(phase.seconds)),
+            (Column("p10 to p90", "right", drop=1), lambda phase: _build_spread_cell(phase.seconds)),
             (Column("share", "right"), lambda phase: _share(phase.share)),
         ),
     )
@@ -324,14 +329,14 @@ def _modules(fact: Profile, limit: int) -> Table:
             (Column("group", shrink=True), lambda module: module.path or "(unnamed)"),
             (Column("kind", shrink=True, drop=2), lambda module: Span(module.kind, "kind")),
             (Column("total", "right"), lambda module: seconds(module.seconds)),
-            (Column("self", "right", drop=1), lambda module: quiet_zero(seconds(module.self_seconds))),
+            (Column("self", "right", drop=1), lambda module: dash_zero(seconds(module.self_seconds))),
             (Column("share", "right"), lambda module: _share(module.share)),
             (Column("calls", "right", drop=3), lambda module: plain(module.calls)),
         ),
     )
 
 
-def timed_blocks(fact: Profile, row: int) -> list[Block]:
+def build_time_blocks(fact: Profile, row: int) -> list[Block]:
     """Build the fields with the measured time of a row; empty if the profile does not contain the row."""
     group = next((timed for timed in fact.modules if timed.layer == row), None)
     layer = next((timed for timed in fact.layers if timed.layer == row), None)
@@ -348,7 +353,7 @@ def _group_fields(group: ModuleTime) -> list[Field]:
         Field(
             "Measured", seconds(group.seconds), f"{share_text(group.share, 1)} of a run, sum of its layers"
         ),
-        Field("  without them", quiet_zero(seconds(group.self_seconds)), many_text(group.calls, "call")),
+        Field("  without them", dash_zero(seconds(group.self_seconds)), many_text(group.calls, "call")),
     ]
 
 
@@ -366,7 +371,7 @@ def _layer_fields(fact: Profile, layer: LayerTime) -> list[Field]:
             seconds(layer.seconds.median),
             f"{share_text(layer.share, 1)} of a run{kernel_text * bool(layer.op)}",
         ),
-        Field("  how far apart", "", f"{spread_text(layer.seconds)}, {many_text(layer.calls, 'call')}"),
+        Field("  how far apart", "", f"{format_spread(layer.seconds)}, {many_text(layer.calls, 'call')}"),
     ]
     if layer.backward_seconds is not None:
         rows.append(Field("  of it backward", seconds(layer.backward_seconds)))

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from explorer.base.checked import Count, PathText
 from explorer.base.errors import Misuse
-from explorer.engine.costs.training.onnx import at_batch
+from explorer.engine.costs.training.onnx import choose_batch_sizes
 from explorer.engine.diff import tree_diff
 from explorer.engine.graph.model import Model
 from explorer.engine.profile.compare import compare_timed
-from explorer.engine.profile.onnx import TimedGraph, measured
+from explorer.engine.profile.onnx import TimedGraph, prepare_measurement
 from explorer.engine.profile.rounds import Measurement, timed
 from explorer.engine.progress import report
 from explorer.engine.runtime.input_files import InputSpec, read_input
@@ -21,8 +21,8 @@ from explorer.engine.runtime.random_inputs import (
     InputShapes,
     RandomInput,
     draw,
-    given_inputs,
     plan_inputs,
+    read_given_inputs,
     sizes_of,
 )
 from explorer.facts.profile.comparison import ProfileComparison
@@ -31,7 +31,7 @@ from explorer.facts.roofline import Machine
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import history as states
 from explorer.session.parts.models import Cancel, Models, OnProgress, State
-from explorer.settings.machines import measured_of
+from explorer.settings.machines import find_measured
 
 if TYPE_CHECKING:
     from explorer.engine.costs.value_flow import ValueFlow
@@ -124,14 +124,14 @@ class Profiler:
         check(spec)
         models, state_index = self._models, self._models.at(index)
         (measurement,) = timed(
-            [self._prepare(models, state_index, spec, batch, measured_of(machine), on_progress, cancel)[0]],
+            [self._prepare(models, state_index, spec, batch, find_measured(machine), on_progress, cancel)[0]],
             spec,
             scratch=models.workdir,
             machine=machine,
             on_progress=on_progress,
             cancel=cancel,
         )
-        return self._record(models, state_index, measurement.profile, measured_of(machine))
+        return self._record(models, state_index, measurement.profile, find_measured(machine))
 
     def compare(
         self,
@@ -146,7 +146,7 @@ class Profiler:
         """Time two states in turn and compare their layers."""
         check(spec)
         state_pair = (self._models, before), after
-        measured_machine = measured_of(machine)
+        measured_machine = find_measured(machine)
         subjects = [
             self._prepare(models, index, spec, batch, measured_machine, on_progress, cancel)
             for (models, index), batch in zip(state_pair, batches, strict=True)
@@ -191,9 +191,9 @@ class Profiler:
         """Prepare a state for timing, as a graph or as a module."""
         report(on_progress, cancel, "loading")
         if models.is_module(state_index) or (not state_index and not models.is_graph and models.from_torch):
-            from explorer.features.profile.timed_modules import measured_module  # imports torch
+            from explorer.features.profile.timed_modules import prepare_module  # imports torch
 
-            return measured_module(models, state_index, spec, batch, on_progress, cancel)
+            return prepare_module(models, state_index, spec, batch, on_progress, cancel)
         if spec.train:
             raise Misuse(
                 "a training step is of a module, and this is an ONNX graph",
@@ -201,7 +201,7 @@ class Profiler:
                 hint="give a torchvision name or package.module:callable",
             )
         graph = subject_of(models, state_index, spec, batch, on_progress, cancel)
-        return measured(graph, spec, measured_machine), graph
+        return prepare_measurement(graph, spec, measured_machine), graph
 
     def _record(
         self, models: Models, state_index: int, profile: Profile, measured_machine: MeasuredMachine | None
@@ -267,7 +267,7 @@ def subject_of(
     own_options = opened.options
     dims, shapes = models.sizes(state_index, model)
     if batch is not None:
-        dims, shapes = at_batch(model, batch, dims, shapes)
+        dims, shapes = choose_batch_sizes(model, batch, dims, shapes)
     if spec.input is not None:
         drawn = _inputs_from_file(model, spec.input, batch, shapes)
     else:
@@ -278,7 +278,7 @@ def subject_of(
         analysis = models.examined(state_index, on_progress, cancel).analysis
     else:
         all_sizes = {**own_options.dims, **sizes}
-        analysis = models.examined_with(state_index, all_sizes, declarations, on_progress, cancel).analysis
+        analysis = models.analyze_with(state_index, all_sizes, declarations, on_progress, cancel).analysis
     feeds = draw(drawn, spec.seed)
     return TimedGraph(model, analysis, feeds, tuple([drawn_input.text() for drawn_input in drawn]), batch)
 
@@ -301,12 +301,12 @@ def _inputs_from_file(
     """Read inputs from a file; with a batch, take the first `batch` rows."""
     arrays = read_input(path)
     if batch is None:
-        return given_inputs(model, arrays, shapes)
+        return read_given_inputs(model, arrays, shapes)
     inputs = [
         InputSpec(value.name, value.dtype, shapes.get(value.name, (None, value.shape))[1])
         for value in model.graph.feeds
     ]
-    inputs_of_file = given_inputs(model, arrays.samples(inputs, batch)[0], shapes)
+    inputs_of_file = read_given_inputs(model, arrays.samples(inputs, batch)[0], shapes)
     rows = inputs_of_file[0].shape[0] if inputs_of_file and inputs_of_file[0].shape else 0
     if rows != batch:
         raise Misuse(f"there are {rows:,} rows for a batch of {batch:,}", where=path)

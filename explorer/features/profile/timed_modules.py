@@ -8,17 +8,17 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.profile.rounds import Measurement
-from explorer.engine.profile.torch.modules import TimedModule, measured
+from explorer.engine.profile.torch.modules import TimedModule, prepare_measurement
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.runtime.input_files import InputArrays, read_input
 from explorer.engine.runtime.random_inputs import InputShapes
-from explorer.engine.values.torch_activations import drawn_inputs, read_inputs
+from explorer.engine.values.torch_activations import draw_inputs, read_inputs
 from explorer.engine.values.torch_tensors import build_with_weights
 from explorer.facts.profile.profile import ProfileSpec
 from explorer.session.parts.models import Models
 
 
-def measured_module(
+def prepare_module(
     models: Models,
     state_index: int,
     spec: ProfileSpec,
@@ -42,9 +42,9 @@ def measured_module(
     try:
         if spec.input is None:
             binding = bind(loaded, own_options.input_shapes, dims)
-            tensors, texts = drawn_inputs(loaded, binding, spec.seed)
+            tensors, texts = draw_inputs(loaded, binding, spec.seed)
         else:
-            arrays = _first_rows(read_input(spec.input), batch)
+            arrays = _take_first_rows(read_input(spec.input), batch)
             binding, tensors, texts, sizes = read_inputs(loaded, arrays, own_options.input_shapes, dims)
     except Misuse as error:
         if batch is None or error.where != "--dim":
@@ -56,7 +56,7 @@ def measured_module(
         analysis = models.examined(state_index, on_progress, cancel).analysis
     else:
         all_sizes = {} if sizes else {**dims}
-        analysis = models.examined_with(state_index, all_sizes, sizes, on_progress, cancel).analysis
+        analysis = models.analyze_with(state_index, all_sizes, sizes, on_progress, cancel).analysis
     first = tensors[0] if tensors else None
     module = TimedModule(
         loaded,
@@ -68,10 +68,10 @@ def measured_module(
         batch,
         first.size(0) if first is not None and first.dim() else None,
     )
-    return measured(module, spec), module
+    return prepare_measurement(module, spec), module
 
 
-def _first_rows(arrays: InputArrays, batch: int | None) -> InputArrays:
+def _take_first_rows(arrays: InputArrays, batch: int | None) -> InputArrays:
     """Return the inputs of a file; with a batch, only the first `batch` rows."""
     if batch is None:
         return arrays

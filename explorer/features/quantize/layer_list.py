@@ -23,7 +23,7 @@ class QuantizedLayers(LineList):
         """Show other layers. The cursor stays on the same layer if possible."""
         name = self.current.name if self.current is not None else ""
         self.rows, self.table = rows, layers(rows)
-        self.to_layer(name)
+        self.move_to_layer(name)
         self.rows_changed()
 
     table: Table = Table((), ())
@@ -33,7 +33,7 @@ class QuantizedLayers(LineList):
         """The layer under the cursor."""
         return self.rows[self.cursor] if self.cursor < len(self.rows) else None
 
-    def to_layer(self, name: str) -> None:
+    def move_to_layer(self, name: str) -> None:
         """Move the cursor to a layer if the list contains it."""
         index = next((index for index, layer in enumerate(self.rows) if layer.name == name), None)
         if index is not None:
@@ -56,6 +56,6 @@ class QuantizedLayers(LineList):
             self.screen.focus_previous()
 
 
-def by_loss(rows: Sequence[QuantizedLayer]) -> list[QuantizedLayer]:
+def sort_by_loss(rows: Sequence[QuantizedLayer]) -> list[QuantizedLayer]:
     """Sort layers by the SNR at their output, worst first; layers without a value come last."""
     return sorted(rows, key=lambda layer: math.inf if layer.output_snr_db is None else layer.output_snr_db)

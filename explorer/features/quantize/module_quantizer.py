@@ -60,7 +60,7 @@ class ModuleQuantizer:
         result = self._quantize_module(request, output, dynamic, on_progress, from_object=True, **options)
         return result.module, replace(result.fact, command=command)
 
-    def quantized_state(
+    def quantize_state(
         self, request: QuantizeRequest, output: str | None, on_progress: OnProgress, **options: Any
     ) -> Quantization:
         """Quantize the current state as a module and add it to the history; `options` are those of
@@ -101,7 +101,7 @@ class ModuleQuantizer:
         return replace(result, fact=replace(result.fact, notes=self._models.random_weights()))
 
     def choice(self, request: QuantizeRequest) -> Quantization:
-        """Predict the result of `quantized_state` without quantizing."""
+        """Predict the result of `quantize_state` without quantizing."""
         analysis, spec = self._analysis(), request.spec
         if request.calibrate:
             check_samples(self._opened(), request)

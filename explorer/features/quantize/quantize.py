@@ -35,11 +35,11 @@ from explorer.engine.quantize.integers.chains import link_chains
 from explorer.engine.quantize.integers.channel_means import ChannelMeans
 from explorer.engine.quantize.layers import Sizes, find_layers, inline_layers
 from explorer.engine.quantize.original import OriginalRuns
-from explorer.engine.quantize.quantize import kept_names, quantize_model
+from explorer.engine.quantize.quantize import collect_kept_names, quantize_model
 from explorer.engine.quantize.settings import effective_settings
 from explorer.engine.quantize.speed import stock_runtime
 from explorer.engine.quantize.speed.fast_forms import resolve_fast_form
-from explorer.engine.quantize.write.opset import least_opset, raise_opset
+from explorer.engine.quantize.write.opset import find_lowest_opset, raise_opset
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
 from explorer.engine.tiling.products import find_products
@@ -55,8 +55,8 @@ from explorer.session.parts import scripts
 from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work, Written
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.filter import is_query
-from explorer.settings.quantize import BY_HAND, for_layer
-from explorer.settings.quantize import as_toml as formats_as_toml
+from explorer.settings.quantize import BY_HAND, add_layer_choice
+from explorer.settings.quantize import write_toml as formats_as_toml
 
 _UNCHANGED_FORMATS = ("float32", "")
 """Format names of a layer part (weight, input) that a quantization leaves unchanged."""
@@ -165,7 +165,7 @@ class Quantizer:
                 plan.model, uses, samples, spec.calibrator, spec.percentile, tell, channel_means
             )
         grids = Grids(ranges)
-        plan = _checked_plan(plan, grids, channel_means)
+        plan = _drop_unusable_layers(plan, grids, channel_means)
         rounded = quantize_model(plan.model, plan.choices, grids, self._declared_shapes(plan))
 
         errors: dict[str, Any] = {}
@@ -179,7 +179,7 @@ class Quantizer:
                 return
             tell = partial(report, on_progress, cancel, "comparing")
             layers, outputs = run_errors(
-                plan.model, written_model, plan.choices, grids.of_operand, samples, tell
+                plan.model, written_model, plan.choices, grids.find_operand_grid, samples, tell
             )
             errors.update(layers=layers, outputs=outputs)
             check = partial(report, on_progress, cancel, "timing", 0, 1)
@@ -189,7 +189,7 @@ class Quantizer:
         def build_fact(written_file: Written) -> Quantization:
             weighed = measured or bool(spec.accumulator)
             fact = self._answer(plan, grids, errors, request, work.output, weights=weighed)
-            lost = self._lost_by_calibrator(request, errors.get("outputs") or {}, on_progress, cancel)
+            lost = self._note_calibrator_loss(request, errors.get("outputs") or {}, on_progress, cancel)
             return replace(
                 fact,
                 layers=tuple(replace(row, kernel=by_layer.get(row.name, "")) for row in fact.layers),
@@ -209,7 +209,7 @@ class Quantizer:
         yield ChangeStep(rounded, build_text, measure)
         return facts[0]
 
-    def _lost_by_calibrator(
+    def _note_calibrator_loss(
         self,
         request: QuantizeRequest,
         outputs: Mapping[str, Any],
@@ -250,7 +250,7 @@ class Quantizer:
         uses = range_uses(plan.choices)
         ranges = original.ranges(plan.model, uses, spec.calibrator, spec.percentile, step)
         grids = Grids(ranges)
-        plan = _checked_plan(plan, grids, original.means if spec.bias_correction else None)
+        plan = _drop_unusable_layers(plan, grids, original.means if spec.bias_correction else None)
         rounded = quantize_model(plan.model, plan.choices, grids, self._declared_shapes(plan))
         step = partial(report, on_progress, cancel, "comparing")
         tensors = rounded.graph.initializers.values()
@@ -328,7 +328,7 @@ class Quantizer:
         if layer not in names:
             raise Misuse(f"no layer is called '{layer}'", hint=nearest(layer, names))
         exported = entry.path is not None and hasattr(models.opened(entry.parent), "loaded")
-        spec = for_layer(record.quantize.spec, layer, **values)
+        spec = add_layer_choice(record.quantize.spec, layer, **values)
         return replace(record.quantize, spec=spec, as_graph=exported), entry.parent
 
     def command(self, request: QuantizeRequest, output: str | None) -> str:
@@ -353,13 +353,13 @@ class Quantizer:
         bits = request.spec.accumulator
         fact = answer(
             plan.choices,
-            grids.of_operand,
+            grids.find_operand_grid,
             analysis.layers,
             weight_bytes,
             **errors,
             weights=weights,
             accumulator_bits=bits,
-            unchanged=kept_names(plan.model, plan.choices),
+            unchanged=collect_kept_names(plan.model, plan.choices),
         )
         if self._folds:  # count the bytes of the original, before folding
             original_bytes = self._models.analysis_at(self._models.current, {}).info.totals.weight_bytes
@@ -377,7 +377,7 @@ class Quantizer:
         """Apply `spec` to the current model, converted to an operator set that can express the choices."""
         model = self._graph(on_progress)
         plan = self._apply_spec(model, spec)
-        needed = least_opset(plan.choices)
+        needed = find_lowest_opset(plan.choices)
         return plan if needed <= model.opset else self._apply_spec(raise_opset(model, needed), spec)
 
     def _apply_spec(self, model: Model, spec: QuantizeSpec, *, sized: bool = False) -> ModelChoices:
@@ -397,7 +397,9 @@ def _normalizations(model: Model) -> int:
     return sum(node.op == "BatchNormalization" for node in node_sequence(model.graph.nodes))
 
 
-def _checked_plan(plan: ModelChoices, grids: Grids, channel_means: ChannelMeans | None) -> ModelChoices:
+def _drop_unusable_layers(
+    plan: ModelChoices, grids: Grids, channel_means: ChannelMeans | None
+) -> ModelChoices:
     """Drop layers whose weights hold NaN; correct biases by `channel_means` unless it is None."""
     choices = exclude_nonfinite(plan.choices, grids)
     return replace(
@@ -479,7 +481,7 @@ def _requantize(entry: HistoryEntry, original: Any, analysis: Analysis) -> Any:
     return requantize(original, entry.record.quantize.spec, entry.record.ranges or {}, analysis)
 
 
-def _reads(request: QuantizeRequest) -> tuple[str | None, ...]:
+def _list_read_files(request: QuantizeRequest) -> tuple[str | None, ...]:
     return request.calibrate, request.spec.config
 
 
@@ -488,6 +490,6 @@ CHANGE = Change(
     QuantizeRequest,
     lambda request, work: work.parts.of(Quantizer).steps(request, work),
     _words,
-    _reads,
+    _list_read_files,
     _requantize,
 )

@@ -10,7 +10,7 @@ from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.arguments.quantize_options import CALIBRATION, FORMATS
 from explorer.cli.arguments.records import quantize_spec
 from explorer.cli.output.answer import Answer, document, present, tool
-from explorer.cli.output.model_answer import fixed_sizes
+from explorer.cli.output.model_answer import describe_fixed_sizes
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.conversion import ConversionOptions
 
@@ -46,10 +46,10 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             else:
                 fact = session.quantize(spec, **options)
     return Answer(
-        lambda: document().of_fact(info, fact, tool(), digest),
+        lambda: document().build_document(info, fact, tool(), digest),
         lambda: present("quantize_words", __package__).quantize(info, fact),
         "layers",
-        warning=fixed_sizes(info, args),
+        warning=describe_fixed_sizes(info, args),
     )
 
 

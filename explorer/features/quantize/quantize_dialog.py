@@ -31,8 +31,8 @@ from explorer.features.quantize.layer_list import QuantizedLayers
 from explorer.features.quantize.quantize_words import layer_summary, totals
 from explorer.report.blocks import Field, Fields
 from explorer.settings.filter import is_query
-from explorer.settings.quantize import BY_HAND, checked, spec_of
-from explorer.tui.dialogs.dialogs import Dialog, without_options
+from explorer.settings.quantize import BY_HAND, read_field, spec_of
+from explorer.tui.dialogs.dialogs import Dialog, format_without_options
 from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import BLANK, Line, cut, safe, wrap
 from explorer.tui.tree.sites import names_in
@@ -242,7 +242,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             return
         except ExplorerError as error:
             self._is_computing = self._apply_when_ready = False
-            self._show_message(without_options(error), "bad")
+            self._show_message(format_without_options(error), "bad")
             self._show_layers(())
             return
         self._previewed, self._is_computing, self._has_preview = request, False, True
@@ -361,7 +361,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         typed = self._read_field("quantize-block")
         if typed == _NO_BLOCK:
             return 0
-        size: int = checked("block", int(typed) if typed.isdecimal() else typed, "block")
+        size: int = read_field("block", int(typed) if typed.isdecimal() else typed, "block")
         return size
 
     def _read_layers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -423,8 +423,8 @@ def _parse_ranges(typed: str) -> dict[str, Any]:
     try:
         percent = float(typed)
     except ValueError:
-        return {"calibrator": checked("calibrator", typed, "ranges by")}
-    return {"calibrator": "percentile", "percentile": checked("percentile", percent, "ranges by")}
+        return {"calibrator": read_field("calibrator", typed, "ranges by")}
+    return {"calibrator": "percentile", "percentile": read_field("percentile", percent, "ranges by")}
 
 
 def _format_headline(preview: Quantization, width: int) -> list[Line]:

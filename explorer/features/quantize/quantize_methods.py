@@ -13,7 +13,7 @@ from explorer.facts.change import ProofRequest
 from explorer.facts.quantize import QuantizeRequest
 from explorer.features.quantize.quantize import Quantizer
 from explorer.session.methods.facade import Facade
-from explorer.session.parts.change import changing
+from explorer.session.parts.change import make_current
 from explorer.session.parts.models import Cancel, OnProgress
 from explorer.session.parts.module_job import check_module
 
@@ -55,13 +55,13 @@ def quantize_choice(
             not fit.
     """
     request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
-    with changing(session.parts.models, state):
-        if not as_graph and _uses_modules(session, spec, None, on_progress):
+    with make_current(session.parts.models, state):
+        if not as_graph and _is_quantized_as_module(session, spec, None, on_progress):
             return _module_quantizer(session).choice(_module_request(request))
         return session.parts.of(Quantizer).choice(request, on_progress)
 
 
-def _uses_modules(
+def _is_quantized_as_module(
     session: Facade, spec: QuantizeSpec, output: PathText | None, on_progress: OnProgress
 ) -> bool:
     """Return whether the current model is quantized as a module; most forms need ONNX."""
@@ -97,7 +97,7 @@ def quantize_settings(
     Raises:
         Misuse: See `quantize_choice`.
     """
-    if _uses_modules(session, spec, None, on_progress):
+    if _is_quantized_as_module(session, spec, None, on_progress):
         return _module_quantizer(session).settings(_module_request(QuantizeRequest(spec)).spec)
     return session.parts.of(Quantizer).settings(spec, on_progress)
 
@@ -152,15 +152,17 @@ def quantize(
 def _quantize_state(
     session: Facade, request: QuantizeRequest, state: int | None, measured: bool, options: Mapping[str, Any]
 ) -> Quantization:
-    with changing(session.parts.models, state):
+    with make_current(session.parts.models, state):
         modules = not request.as_graph
-        if request.spec.form == "torchao" and _uses_modules(
+        if request.spec.form == "torchao" and _is_quantized_as_module(
             session, request.spec, None, options["on_progress"]
         ):
             raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")
-        if modules and _uses_modules(session, request.spec, options["output"], options["on_progress"]):
+        if modules and _is_quantized_as_module(
+            session, request.spec, options["output"], options["on_progress"]
+        ):
             module_request = _module_request(request)
-            return _module_quantizer(session).quantized_state(module_request, measured=measured, **options)
+            return _module_quantizer(session).quantize_state(module_request, measured=measured, **options)
         fact: Quantization = session.do("quantize", request, proof=ProofRequest(measured), **options)
         return fact
 

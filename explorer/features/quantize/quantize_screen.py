@@ -18,10 +18,10 @@ from explorer.base.errors import Misuse
 from explorer.base.options import option_of
 from explorer.base.units import many_text
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
-from explorer.features.quantize.layer_list import QuantizedLayers, by_loss
+from explorer.features.quantize.layer_list import QuantizedLayers, sort_by_loss
 from explorer.features.quantize.quantization_record import QuantizationRecord
 from explorer.features.quantize.quantize_dialog import QuantizeDialog
-from explorer.features.quantize.quantize_words import around_layers, layer_summary, quantize_blocks
+from explorer.features.quantize.quantize_words import build_without_layers, layer_summary, quantize_blocks
 from explorer.report.present.shell.history_words import state_name
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
@@ -75,7 +75,7 @@ def exclude(layer: QuantizedLayer) -> LayerRequest:
     return LayerRequest("remake", layer.name, {"on": bool(layer.reason)})
 
 
-def other_format(screen: Screen[LayerRequest], layer: QuantizedLayer) -> None:
+def ask_other_format(screen: Screen[LayerRequest], layer: QuantizedLayer) -> None:
     """Ask for other formats of a layer, then close the screen with the request."""
 
     def on_answer(values: dict[str, str] | None) -> None:
@@ -177,7 +177,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         self.query_one(TitleBar).show(lambda width: head)
         self._fit()
         self._show()
-        self.rows.to_layer(self._layer)
+        self.rows.move_to_layer(self._layer)
         self._show_layer()
 
     def on_resize(self) -> None:
@@ -196,7 +196,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
     def _show(self) -> None:
         rows = self.rows
         rows.exact = self._exact
-        rows.take(by_loss(self._fact.layers) if self._sorted else self._fact.layers)
+        rows.take(sort_by_loss(self._fact.layers) if self._sorted else self._fact.layers)
         self.query_one("#quantized-head", PaneHead).show(lambda width: (rows.title(width),))
 
     @on(LineList.RowHighlighted)
@@ -207,13 +207,18 @@ class QuantizationScreen(SubScreen[LayerRequest]):
     def _page(self, width: int) -> list[Line]:
         layer, about = self.rows.current, self._fact
         if layer is None:
-            return draw(around_layers(about), width - 1, self._exact)
+            return draw(build_without_layers(about), width - 1, self._exact)
         summary = layer.reason or layer_summary(layer)
         line = (
             (f" {safe(layer.name)}", "strong"),
             (f"   {safe(summary)}", "warn" if layer.reason else "text"),
         )
-        return [BLANK, *wrap(line, width - 1, 1), BLANK, *draw(around_layers(about), width - 1, self._exact)]
+        return [
+            BLANK,
+            *wrap(line, width - 1, 1),
+            BLANK,
+            *draw(build_without_layers(about), width - 1, self._exact),
+        ]
 
     def page_blocks(self) -> list[Block]:
         """Return the same blocks that `explorer quantize` prints."""
@@ -238,7 +243,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         """Ask for other formats of this layer."""
         layer = self.rows.current
         if layer is not None:
-            other_format(self, layer)
+            ask_other_format(self, layer)
 
     def action_quantized_anew(self) -> None:
         """Ask for other formats of the whole model."""
@@ -253,7 +258,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
 
     def action_quantized_worst(self) -> None:
         """Move to the layer with the largest loss."""
-        self.rows.to_layer(self._fact.worst)
+        self.rows.move_to_layer(self._fact.worst)
 
     def action_quantized_exact(self) -> None:
         """Switch between exact and rounded numbers."""
@@ -306,7 +311,7 @@ class QuantizeCommand(ScreenCommand):
 
     def _begin(self, state: int | None) -> None:
         """Ask for formats of a state, or of the current state if `state` is None."""
-        self.context.with_layers(*self.tree.cursor_range, partial(self._ask, state))
+        self.context.call_with_layers(*self.tree.cursor_range, partial(self._ask, state))
 
     def _ask(self, state: int | None, layers: list[Layer]) -> None:
         store = self.store

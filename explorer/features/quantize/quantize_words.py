@@ -33,19 +33,19 @@ from explorer.report.blocks import (
     table_of,
 )
 from explorer.report.present.accumulator import overflows
-from explorer.report.present.effective_settings import origin_text, unused_rules
+from explorer.report.present.effective_settings import origin_text, warn_unused_rules
 from explorer.report.present.figures import (
     count,
+    dash_zero,
     plain,
-    quiet_zero,
+    report_written,
     seconds,
     share_text,
     size,
     snr_text,
-    written,
 )
 from explorer.report.present.look.info import title
-from explorer.report.present.row_groups import alike, and_more
+from explorer.report.present.row_groups import and_more, group_rows
 
 
 def quantize(about: Info, fact: Quantization) -> list[Block]:
@@ -56,23 +56,29 @@ def quantize(about: Info, fact: Quantization) -> list[Block]:
 def quantize_blocks(fact: Quantization) -> list[Block]:
     """Build the tables of operators, layers, totals and outputs."""
     changed = [layer for layer in fact.layers if not layer.reason]
-    blocks: list[Block] = [by_operator(fact), Line()]
+    blocks: list[Block] = [count_by_operator(fact), Line()]
     if changed:
-        blocks += [layers(changed), *_worst(fact, changed), *_overflows(fact), Line()]
+        blocks += [layers(changed), *_name_worst(fact, changed), *_overflows(fact), Line()]
     if len(changed) < len(fact.layers):
         blocks += [_unchanged_table(fact), Line()]
-    blocks += [totals(fact), *_compared(fact), *in_runtime(fact), Line(), *_source_notes(fact)]
-    return [*blocks, *([Line(), *written(fact.output)] if fact.output else [])]
+    blocks += [
+        totals(fact),
+        *_build_comparison(fact),
+        *report_integer_kernels(fact),
+        Line(),
+        *_source_notes(fact),
+    ]
+    return [*blocks, *([Line(), *report_written(fact.output)] if fact.output else [])]
 
 
-def around_layers(fact: Quantization) -> list[Block]:
+def build_without_layers(fact: Quantization) -> list[Block]:
     """Build the same blocks without the table of layers, for the screen that lists them itself."""
     narrow = _overflows(fact)
-    ends = [Line(), by_operator(fact), *narrow, Line(), *_source_notes(fact)]
-    return [totals(fact), *_compared(fact), *in_runtime(fact), *ends]
+    ends = [Line(), count_by_operator(fact), *narrow, Line(), *_source_notes(fact)]
+    return [totals(fact), *_build_comparison(fact), *report_integer_kernels(fact), *ends]
 
 
-def in_runtime(fact: Quantization) -> list[Block]:
+def report_integer_kernels(fact: Quantization) -> list[Block]:
     """Report how many layers onnxruntime runs with integer kernels, and the run times of both models."""
     if fact.kernels is None:
         return []
@@ -119,7 +125,7 @@ def _rounds_text(times: RunTimes) -> str:
     )
 
 
-def _compared(fact: Quantization) -> list[Block]:
+def _build_comparison(fact: Quantization) -> list[Block]:
     if not fact.outputs:
         return []
     return [Line(), Heading("outputs", "against the original's"), outputs(fact.outputs)]
@@ -150,15 +156,15 @@ def _source_text(fact: Quantization) -> str:
     return f"{ran}{seconds_text(fact.seconds)}"
 
 
-def by_operator(fact: Quantization) -> Table:
+def count_by_operator(fact: Quantization) -> Table:
     """Build a table of how many layers of each operator took a format."""
     rows: list[tuple[Cell, ...]] = [
-        (Span(row.op, "kind"), plain(row.total), plain(row.changed), quiet_zero(plain(row.unchanged)))
+        (Span(row.op, "kind"), plain(row.total), plain(row.changed), dash_zero(plain(row.unchanged)))
         for row in fact.by_op
     ]
     if len(rows) > 1:
         sums = (sum(getattr(row, name) for row in fact.by_op) for name in ("total", "changed", "unchanged"))
-        rows.append((Span("all", "strong"), *(quiet_zero(plain(total)) for total in sums)))
+        rows.append((Span("all", "strong"), *(dash_zero(plain(total)) for total in sums)))
     columns = Column("operator"), *(Column(word, "right") for word in ("layers", "changed", "unchanged"))
     return Table(columns, rows)
 
@@ -177,7 +183,7 @@ _COLUMNS: Sequence[tuple[Column, Callable[[QuantizedLayer], Cell]]] = (
     (Column("RMS", "right", drop=12), lambda layer: _error(layer.weight_rms_error)),
     (Column("weight dB", "right", drop=3), lambda layer: decibels(layer.weight_snr_db)),
     (Column("input dB", "right", drop=5), lambda layer: decibels(layer.input_snr_db)),
-    (Column("saturated", "right", drop=6), lambda layer: _saturated(layer.saturated)),
+    (Column("saturated", "right", drop=6), lambda layer: _format_saturated(layer.saturated)),
     (Column("accumulator", "right", drop=13), lambda layer: _accumulator(layer.accumulator)),
     (Column("BitOPs", "right", drop=9), lambda layer: count(layer.bitops)),
     (
@@ -234,7 +240,7 @@ _LOW_SNR = 10.0
 """SNR in dB below which a value is marked: noise has a third of the signal's amplitude."""
 
 
-def _saturated(share: float | None) -> Cell:
+def _format_saturated(share: float | None) -> Cell:
     if not share:
         return Span("-" if share is None else "0", "quiet", value=share)
     return Span(share_text(share, 1), "warning" if share > 0.01 else "", value=share)
@@ -252,7 +258,7 @@ def _overflows(fact: Quantization) -> list[Block]:
     return overflows(fact.accumulator_bits, sums)
 
 
-def _worst(fact: Quantization, changed: Sequence[QuantizedLayer]) -> list[Block]:
+def _name_worst(fact: Quantization, changed: Sequence[QuantizedLayer]) -> list[Block]:
     """Name the layer with the largest loss if more than one layer changed."""
     worst = next((layer for layer in changed if layer.name == fact.worst), None)
     if worst is None or len(changed) < 2:
@@ -265,7 +271,7 @@ def _unchanged_table(fact: Quantization) -> Table:
     """Build a table of the layers that took no format, with the reasons."""
     unchanged = [layer for layer in fact.layers if layer.reason]
     return table_of(
-        alike(unchanged, lambda layer: (layer.op, layer.reason)),
+        group_rows(unchanged, lambda layer: (layer.op, layer.reason)),
         (
             (
                 Column("left as it was", shrink=True),
@@ -355,7 +361,7 @@ def quantize_settings(about: Info, fact: QuantizeSettings) -> list[Block]:
         Table(_SETTINGS_COLUMNS, [_settings_row(layer) for layer in fact.layers]),
         Line(),
         Paragraph("Brackets show where a value was set. A value without brackets is the default.", "quiet"),
-        *unused_rules(fact.unused, "layer"),
+        *warn_unused_rules(fact.unused, "layer"),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.output.answer import Answer, build_plain_document, present
 from explorer.cli.output.model_answer import change_of
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.split.edit import EDITS, Edit
@@ -28,7 +28,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         if not args.json:
             change, warning = change_of(session, progress)
     return Answer(
-        lambda: plain(fact),
+        lambda: build_plain_document(fact),
         lambda: present("rewrite_words", __package__).edit(source, fact, change),
         "steps",
         warning=warning,

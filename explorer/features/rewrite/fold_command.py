@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.exit_codes import IF_PROVED
-from explorer.base.verdicts import weakest
+from explorer.base.verdicts import find_weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import OPENING, PROVED, TABLE
-from explorer.cli.output.answer import Answer, plain, present
-from explorer.cli.output.model_answer import proving
+from explorer.cli.output.answer import Answer, build_plain_document, present
+from explorer.cli.output.model_answer import suggest_no_verify
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.split.fold import Fold, FoldSpec
 
@@ -22,7 +22,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
                 session.check_input(args.input, on_progress=progress)
             fact = session.fold_choice(spec.kinds, on_progress=progress)
         else:
-            with proving(args, "folds"):
+            with suggest_no_verify(args, "folds"):
                 fact = session.fold(
                     spec,
                     output=args.output,
@@ -32,12 +32,12 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
                 )
     verdicts = [step.verification.verdict_kind for step in fact.steps if step.verification is not None]
     return Answer(
-        lambda: plain(fact),
+        lambda: build_plain_document(fact),
         lambda: present("rewrite_words", __package__).fold(
             args.models[0], fact, asked=args.output is not None
         ),
         csv=lambda: present("rewrite_words", __package__).fold_rows(fact),
-        outcome=weakest(verdicts),
+        outcome=find_weakest(verdicts),
     )
 
 

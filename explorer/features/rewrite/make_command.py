@@ -6,7 +6,7 @@ import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import PRINTING
-from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.output.answer import Answer, build_plain_document, present
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.split.make import MadeModel, MakeSpec
 
@@ -22,7 +22,10 @@ def _run(args: ParsedArgs, _: ProgressLine) -> Answer:
         stored=not spec.weight_inputs,
         overwrite=args.force,
     )
-    return Answer(lambda: plain(fact), lambda: present("rewrite_words", __package__).made_model(fact))
+    return Answer(
+        lambda: build_plain_document(fact),
+        lambda: present("rewrite_words", __package__).build_made_model(fact),
+    )
 
 
 COMMAND = Command(

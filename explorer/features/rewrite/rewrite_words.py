@@ -13,8 +13,8 @@ from explorer.facts.split.make import MadeModel
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.compare.diff import changes
 from explorer.report.present.compare.verify import evidence
-from explorer.report.present.figures import count, plain, ports, size, written
-from explorer.report.present.row_groups import alike
+from explorer.report.present.figures import count, plain, ports, report_written, size
+from explorer.report.present.row_groups import group_rows
 
 _PLAIN = {"identity": "does nothing: its readers now read its input", "constants": "is stored"}
 
@@ -30,7 +30,7 @@ def fold(source: str, fact: Fold, *, asked: bool = True) -> list[Block]:
     blocks: list[Block] = [Line((Span("fold of ", "quiet"), Span(source, "strong"))), Line()]
     blocks += fold_blocks(fact)
     if fact.output:
-        return [*blocks, Line(), *written(fact.output, seconds_text(fact.seconds))]
+        return [*blocks, Line(), *report_written(fact.output, seconds_text(fact.seconds))]
     if asked:
         message = "no file written; --no-verify writes it anyway"
         return [*blocks, Line(), Paragraph(message, "bad")]
@@ -47,7 +47,7 @@ def fold_blocks(fact: Fold) -> list[Block]:
     if not fact.steps:
         blocks.append(Paragraph("Nothing to fold.", "warning"))
     if fact.left:
-        blocks += [Line(), _remaining_table(fact.left)]
+        blocks += [Line(), _build_remaining_table(fact.left)]
     return [*blocks, *(Paragraph(note, "warning") for note in fact.notes)]
 
 
@@ -62,10 +62,10 @@ def step_blocks(step: FoldStep) -> list[Block]:
             ]
         ),
         Line(),
-        _folded_table(step),
+        _build_folded_table(step),
     ]
     if step.left:
-        blocks += [Line(), _remaining_table(step.left)]
+        blocks += [Line(), _build_remaining_table(step.left)]
     if step.verification is not None:
         blocks += [Line(), *evidence(step.verification)]
     elif step.output:
@@ -96,14 +96,16 @@ def fold_rows(fact: Fold) -> list[dict[str, Any]]:
     return rows
 
 
-def _folded_table(step: FoldStep) -> Table:
-    def into(node: FoldedNode) -> str:
+def _build_folded_table(step: FoldStep) -> Table:
+    def describe_result(node: FoldedNode) -> str:
         return _into(node) or _PLAIN.get(step.kind, "")
 
     rows: list[tuple[Cell, ...]] = []
-    for group in alike(step.folded, lambda node: (node.op, node.op_into)):
+    for group in group_rows(step.folded, lambda node: (node.op, node.op_into)):
         first = group[0]
-        rows.append((_operator_text(group), _first_name(group), Span(first.op_into, "kind"), into(first)))
+        rows.append(
+            (_operator_text(group), _name_first(group), Span(first.op_into, "kind"), describe_result(first))
+        )
     columns = (
         Column("folded", role="kind"),
         Column("", shrink=True),
@@ -118,16 +120,16 @@ def _operator_text(group: Sequence[FoldedNode] | Sequence[NodeLeft]) -> str:
     return f"{len(group):,} {group[0].op}" if len(group) > 1 else group[0].op
 
 
-def _first_name(group: Sequence[FoldedNode] | Sequence[NodeLeft]) -> str:
+def _name_first(group: Sequence[FoldedNode] | Sequence[NodeLeft]) -> str:
     """Return the name of the first node of a group, followed by '…' if there are more."""
     return group[0].name + ", …" * (len(group) > 1)
 
 
-def _remaining_table(nodes: Sequence[NodeLeft]) -> Table:
+def _build_remaining_table(nodes: Sequence[NodeLeft]) -> Table:
     """Build a table of the nodes that stay, with a row for each reason."""
     rows: list[tuple[Cell, ...]] = [
-        (Span(_operator_text(group), "kind"), _first_name(group), Span(group[0].reason, "warning"))
-        for group in alike(nodes, lambda node: (node.op, node.reason))
+        (Span(_operator_text(group), "kind"), _name_first(group), Span(group[0].reason, "warning"))
+        for group in group_rows(nodes, lambda node: (node.op, node.reason))
     ]
     return Table((Column("stays"), Column("", shrink=True), Column("why")), rows, what="nodes")
 
@@ -139,7 +141,7 @@ def edit(source: str, fact: Edit, change: Diff | None) -> list[Block]:
         blocks += [Line(), *changes(change)]
     if not fact.output:
         return [*blocks, Line(), Paragraph("no file written: add -o FILE", "warning")]
-    return [*blocks, Line(), *written(fact.output, seconds_text(fact.seconds))]
+    return [*blocks, Line(), *report_written(fact.output, seconds_text(fact.seconds))]
 
 
 def edit_blocks(fact: Edit) -> list[Block]:
@@ -156,7 +158,7 @@ def edit_blocks(fact: Edit) -> list[Block]:
     return [*blocks, *(Paragraph(note, "warning") for note in fact.notes), Paragraph(verdict, role)]
 
 
-def made_model(fact: MadeModel) -> list[Block]:
+def build_made_model(fact: MadeModel) -> list[Block]:
     """Build the output of `explorer make`."""
     weights = f"seed {fact.seed}" if fact.stored else "weights are inputs"
     rows = [
@@ -171,5 +173,5 @@ def made_model(fact: MadeModel) -> list[Block]:
         Line(),
         Fields(rows),
         Line(),
-        *written(fact.output, bytes_text(fact.file_bytes)),
+        *report_written(fact.output, bytes_text(fact.file_bytes)),
     ]

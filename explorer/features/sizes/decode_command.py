@@ -6,7 +6,7 @@ from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import about
+from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
 _OPENING = tuple(flag for flag in OPENING if flag not in ("--decode", "--observe"))
@@ -17,7 +17,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     vars(args).update(past=None, observe=False)  # the session opens the model for its full pass
     if tokens is not None and tokens < 1:
         raise Misuse("a text has one token at least", where="--past")
-    return about(
+    return open_and_answer(
         args,
         progress,
         lambda session, info: (info, session.decode(tokens, on_progress=progress)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from explorer.facts import Info
 from explorer.facts.sizes.decode import Decode
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
-from explorer.report.present.figures import bytes_field, count, plain, quiet_zero, size
+from explorer.report.present.figures import bytes_field, count, dash_zero, plain, size
 from explorer.report.present.look.info import title
 
 
@@ -94,11 +94,11 @@ def layers_table(fact: Decode) -> Table:
         (
             (Column("layer", shrink=True), lambda row: row.path or "(unnamed)"),
             (Column("kind", shrink=True, drop=3), lambda row: Span(row.kind, "kind")),
-            (Column("MACs: prefill", "right", drop=2), lambda row: quiet_zero(count(row.prefill_macs))),
-            (Column("decode", "right"), lambda row: quiet_zero(count(row.decode_macs))),
-            (Column("bytes: prefill", "right", drop=1), lambda row: quiet_zero(size(row.prefill_bytes))),
-            (Column("decode", "right"), lambda row: quiet_zero(size(row.decode_bytes))),
-            (Column("KV read", "right"), lambda row: quiet_zero(size(row.kv_cache_bytes or 0))),
+            (Column("MACs: prefill", "right", drop=2), lambda row: dash_zero(count(row.prefill_macs))),
+            (Column("decode", "right"), lambda row: dash_zero(count(row.decode_macs))),
+            (Column("bytes: prefill", "right", drop=1), lambda row: dash_zero(size(row.prefill_bytes))),
+            (Column("decode", "right"), lambda row: dash_zero(size(row.decode_bytes))),
+            (Column("KV read", "right"), lambda row: dash_zero(size(row.kv_cache_bytes or 0))),
         ),
         what="layers",
     )

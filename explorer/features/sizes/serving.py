@@ -12,14 +12,14 @@ from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.progress import report
 from explorer.engine.serving.fingerprint import module_content
 from explorer.engine.serving.passes import Passes
-from explorer.engine.serving.serving import check, compute_serving, create_passes, stored_types
+from explorer.engine.serving.serving import check, compute_serving, create_passes, resolve_types
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.serving import Serving
 from explorer.facts.serving.spec import ServingSpec
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.machine_presets import DEVICES
-from explorer.settings.machines import measured_of
+from explorer.settings.machines import find_measured
 
 
 class Server:
@@ -40,16 +40,16 @@ class Server:
         """Return the figures of prompt, decode steps and cache of a state, with times on `machine`."""
         loaded = self._loaded(index, on_progress)
         check(spec)
-        key = loaded.source, self._models.at(index), stored_types(spec).compute, spec.prompt
+        key = loaded.source, self._models.at(index), resolve_types(spec).compute, spec.prompt
         with loaded.quiet():
             if self._last_passes is None or self._last_passes[0] != key:
                 self._last_passes = (
                     key,
-                    create_passes(module_cache.of_module(loaded.meta(), loaded.source), spec),
+                    create_passes(module_cache.find_own_cache(loaded.meta(), loaded.source), spec),
                 )
             passes = self._last_passes[1]
             passes.on_pass = lambda done: report(on_progress, cancel, "running on shapes", done)
-            fact = compute_serving(passes, on_machine(spec, machine), machine, measured_of(machine))
+            fact = compute_serving(passes, apply_preset(spec, machine), machine, find_measured(machine))
         return replace(fact, notes=(*loaded.notes, *fact.notes))
 
     def content(self, index: int | None, on_progress: OnProgress) -> str:
@@ -71,7 +71,7 @@ class Server:
         return loaded
 
 
-def on_machine(spec: ServingSpec, machine: Machine | None) -> ServingSpec:
+def apply_preset(spec: ServingSpec, machine: Machine | None) -> ServingSpec:
     """Fill in the memory and links of the machine's preset if `spec` does not set them."""
     device = DEVICES.get(machine.name) if machine is not None else None
     if device is None:

@@ -8,9 +8,9 @@ from explorer.base.exit_codes import BAD_INPUT, DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import KEPT_IN, MACHINE, OPENING, SCHEDULER, TABLE, Option
-from explorer.cli.arguments.records import named_machine
-from explorer.cli.output.answer import Answer, document, plain, plots, present, tool
-from explorer.cli.output.computed_rows import say_what_is_kept, without_figures
+from explorer.cli.arguments.records import read_machine
+from explorer.cli.output.answer import Answer, build_plain_document, document, plots, present, tool
+from explorer.cli.output.computed_rows import say_what_is_kept, warn_missing_figures
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.serving.spec import ServingSpec
 from explorer.host.output_files import atomic_write, check_target
@@ -47,9 +47,9 @@ _OPTIONS = (
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     vars(args).update(past=None, observe=False)  # serving counts decode steps itself
-    machine = named_machine(args)
+    machine = read_machine(args)
     if args.sweep:
-        return _swept(args, machine, progress)
+        return _sweep_serving(args, machine, progress)
     idle = ("output", "scheduler", "workers")
     args.refuse(idle, "keeps and spreads the rows of a sweep", "add --sweep")
     spec = _spec(args)
@@ -70,7 +70,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-def _swept(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
+def _sweep_serving(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
     if args.plot is not None:
         raise Misuse("is of one model at one type", where="--plot", hint="leave it or --sweep out")
     say_what_is_kept(args)
@@ -84,10 +84,10 @@ def _swept(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) ->
         **args.opening,
     )
     return Answer(
-        lambda: plain(fact),
+        lambda: build_plain_document(fact),
         lambda: present("serving_sweep_words", __package__).serving_sweep(fact),
         "rows",
-        warning=without_figures(fact.rows, fact.failed),
+        warning=warn_missing_figures(fact.rows, fact.failed),
         outcome="some failed" if fact.failed else "done",
     )
 

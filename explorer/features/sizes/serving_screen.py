@@ -21,10 +21,10 @@ from explorer.settings.option_values import words_of
 from explorer.tui.commands.look.machine_action import ask_machine
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.record_form import RecordForm
-from explorer.tui.state.hardware import known_machine
+from explorer.tui.state.hardware import find_machine
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, beside, cut, safe
+from explorer.tui.text.lines import Line, cut, join_columns, safe
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -104,7 +104,7 @@ class ServingView(SubScreen[None]):
 
     def _show(self, note: str) -> None:
         fact, exact = self.fact, self._exact
-        title = f"  {asked_text(self.spec)}"
+        title = f"  {describe_spec(self.spec)}"
         self.query_one(TitleBar).show(lambda width: (cut(((" Serving", "strong"), (title, "dim")), width),))
         self.query_one("#serving-note", Status).show(
             lambda width: (cut(((f" {safe(note)}", "warn"),), width),)
@@ -137,10 +137,10 @@ class ServingView(SubScreen[None]):
 
     def action_prompt(self, factor: int) -> None:
         """Multiply the prompt length by `factor`, or divide it by a negative factor."""
-        self._change(replace(self.spec, prompt=_scaled(self.spec.prompt, factor, _LIMITS["contexts"])))
+        self._change(replace(self.spec, prompt=_scale_size(self.spec.prompt, factor, _LIMITS["contexts"])))
 
     def _scale(self, name: str, factor: int) -> None:
-        sizes = dict.fromkeys(_scaled(size, factor, _LIMITS[name]) for size in getattr(self.spec, name))
+        sizes = dict.fromkeys(_scale_size(size, factor, _LIMITS[name]) for size in getattr(self.spec, name))
         self._change(replace(self.spec, **{name: tuple(sizes)}))
 
     def action_machine(self) -> None:
@@ -185,11 +185,11 @@ class ServingView(SubScreen[None]):
         self._show("")
 
 
-def _scaled(size: int, factor: int, limit: int) -> int:
+def _scale_size(size: int, factor: int, limit: int) -> int:
     return min(size * factor, limit) if factor > 0 else max(1, size // -factor)
 
 
-def asked_text(spec: ServingSpec) -> str:
+def describe_spec(spec: ServingSpec) -> str:
     """Describe a spec in one line."""
     contexts, batches, devices = (
         ", ".join([f"{size:,}" for size in sizes]) for sizes in (spec.contexts, spec.batches, spec.devices)
@@ -205,7 +205,7 @@ def serving_page(fact: Serving, width: int, exact: bool) -> list[Line]:
     if width < _WIDE:
         return draw([*serving_blocks(fact), TextLine(), *serving_plots(fact)], width, exact)
     left = draw(serving_blocks(fact), width - _PLOT - 2, exact)
-    return beside(left, draw(serving_plots(fact), _PLOT), width - _PLOT)
+    return join_columns(left, draw(serving_plots(fact), _PLOT), width - _PLOT)
 
 
 class ServingDialog(RecordForm[ServingSpec]):
@@ -218,7 +218,7 @@ class ServingDialog(RecordForm[ServingSpec]):
         """Describe the spec of the fields in one line."""
         spec = self.answer()
         room = "" if spec.card is None else f", {bytes_text(spec.card)} a device"
-        return [(f"{asked_text(spec)}{room}", "dim")]
+        return [(f"{describe_spec(spec)}{room}", "dim")]
 
 
 def serving(context: CommandContext) -> None:
@@ -228,7 +228,7 @@ def serving(context: CommandContext) -> None:
 
 async def _serving(context: CommandContext) -> None:
     store, jobs = context.store, context.jobs
-    machine = known_machine(store)
+    machine = find_machine(store)
     fact: Serving = await jobs.run("counting prompt and steps", "serving", ServingSpec(), machine=machine)
     view = ServingView(
         fact,

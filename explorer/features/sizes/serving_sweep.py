@@ -12,10 +12,10 @@ from explorer.engine import sweep as engine
 from explorer.engine.serving import sweep
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.sweep import ServingSweep, ServingSweepSpec
-from explorer.features.sizes.serving import Server, on_machine
-from explorer.session.files import opened
+from explorer.features.sizes.serving import Server, apply_preset
+from explorer.session.files import open_sessions
 from explorer.session.parts.models import Cancel, OnProgress
-from explorer.session.parts.worker_models import MATTERS, from_anywhere, module_anew, worker_model
+from explorer.session.parts.worker_models import MATTERS, build_open_arguments, module_anew, worker_model
 from explorer.session.session import Session, reopen
 from explorer.settings.parse import opening_words
 
@@ -56,10 +56,10 @@ def sweep_serving(
     """
     if output is not None:
         engine.check_output(output, [os.fspath(source) for source in sources])
-    with opened(sources, options, broken=True) as sessions:
+    with open_sessions(sources, options, broken=True) as sessions:
         return sweep.sweep_servings(
             [_subject(session, on_progress) for session in sessions],
-            ServingSweepSpec(on_machine(spec.base, machine), spec.dtypes, spec.kv_dtypes),
+            ServingSweepSpec(apply_preset(spec.base, machine), spec.dtypes, spec.kv_dtypes),
             machine,
             output=output,
             scheduler=scheduler,
@@ -71,7 +71,7 @@ def sweep_serving(
 
 def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
     models = session.parts.models
-    source, options = from_anywhere(models)
+    source, options = build_open_arguments(models)
     return sweep.ServedModel(
         name=models.label(models.current),
         door=session,

@@ -9,7 +9,7 @@ from explorer.facts.serving.sweep import ServingRow, ServingSweep
 from explorer.features.sizes.serving_words import LAYOUT, LAYOUT_AXES, LIMITS, layout_text, rate_cell
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Role, Span, Table
 from explorer.report.present.computed_rows import done_and_kept
-from explorer.report.present.figures import plain, quiet_zero, seconds, size
+from explorer.report.present.figures import dash_zero, plain, seconds, size
 
 _SETTINGS: tuple[tuple[str, str, Callable[[ServingRow], str]], ...] = (
     ("model", "model", lambda row: printable(row.model)),
@@ -77,7 +77,7 @@ def _row(row: ServingRow) -> tuple[Cell, ...]:
         size(row.weight_bytes),
         size(row.cache_bytes),
         Span(bytes_text(device_bytes), role, f"{device_bytes:,}", device_bytes),
-        quiet_zero(size(row.link_bytes)),
+        dash_zero(size(row.link_bytes)),
         seconds(row.first_token),
         seconds(row.token),
         rate_cell(row.rate),

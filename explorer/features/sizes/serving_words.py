@@ -28,7 +28,7 @@ from explorer.report.blocks import (
     Table,
     table_of,
 )
-from explorer.report.present.figures import bytes_field, count, count_field, plain, quiet_zero, seconds, size
+from explorer.report.present.figures import bytes_field, count, count_field, dash_zero, plain, seconds, size
 from explorer.report.present.look.info import title
 
 LIMITS = {"compute": "products", "weights": "weights", "cache": "cache", "links": "links", "unknown": "?"}
@@ -109,7 +109,7 @@ def passes_table(fact: Serving) -> Table:
         make = count if kind == "count" else size
         passes: tuple[PassFigures, ...] = (fact.prefill, fact.decode)
         return label, *[
-            quiet_zero(make(getattr(figures, name), figures.sign * (kind == "count"))) for figures in passes
+            dash_zero(make(getattr(figures, name), figures.sign * (kind == "count"))) for figures in passes
         ]
 
     rows = [
@@ -174,7 +174,7 @@ def cache_table(fact: Serving) -> Table:
             (Column("layers", "right"), lambda group: plain(group.layers)),
             (Column("kind", shrink=True, drop=1), lambda group: Span(group.kind, "kind")),
             (Column("tensors of one sequence", shrink=True), shapes),
-            (Column("elements a token", "right"), lambda group: quiet_zero(plain(group.growing))),
+            (Column("elements a token", "right"), lambda group: dash_zero(plain(group.growing))),
             (Column("window", "right"), lambda group: "-" if group.window is None else f"{group.window:,}"),
         ),
         what="kinds of layers",
@@ -264,7 +264,7 @@ def fit_blocks(fact: Serving) -> list[Block]:
 
 def layouts_table(fact: Serving) -> Table:
     """Build a table with a row for each layout; the best one for each device count is marked."""
-    best = set(map(id, best_layouts(fact)))
+    best = set(map(id, find_best_layouts(fact)))
 
     def mark(layout: DeviceLayout) -> Span:
         return Span(("best" if layout.fits else "fastest") if id(layout) in best else "", "good")
@@ -282,7 +282,7 @@ def layouts_table(fact: Serving) -> Table:
                 Column("a device", "right"),
                 lambda layout: _memory_cell(layout.weight_bytes + layout.cache_bytes, layout.fits),
             ),
-            (Column("sent a step", "right", drop=1), lambda layout: quiet_zero(size(layout.link_bytes))),
+            (Column("sent a step", "right", drop=1), lambda layout: dash_zero(size(layout.link_bytes))),
             (Column("first token", "right", drop=6), lambda layout: seconds(layout.first_token)),
             (Column("a token", "right"), lambda layout: seconds(layout.token)),
             (Column("tokens/s", "right"), lambda layout: rate_cell(layout.rate)),
@@ -298,7 +298,7 @@ def layout_text(layout: DeviceLayout | ServingRow) -> str:
     return f"{layout.tensor} x {layout.pipeline} x {layout.expert}"
 
 
-def best_layouts(fact: Serving) -> list[DeviceLayout]:
+def find_best_layouts(fact: Serving) -> list[DeviceLayout]:
     """Return the fastest layout that fits, for each context, batch and device count."""
     best: dict[tuple[int, int, int], DeviceLayout] = {}
     for layout in fact.layouts:
@@ -332,7 +332,7 @@ def devices(fact: Serving) -> list[Block]:
             size(share.weight_bytes),
             size(share.cache_bytes),
             size(device_bytes),
-            quiet_zero(size(share.link_bytes)),
+            dash_zero(size(share.link_bytes)),
             seconds(share.busy),
             Span(LIMITS[share.limit], "quiet"),
         )
@@ -400,7 +400,7 @@ def side_by_side(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
     columns = (Column(""), *[Column(about.model.source, "right", shrink=True) for about, _ in models])
     notes = [f"{about.model.source}: {note}" for about, fact in models for note in fact.notes]
     blocks: list[Block] = [Table(columns, rows)]
-    if any(map(_first_layouts, facts)):
+    if any(map(_index_first_layouts, facts)):
         blocks += [Line(), Paragraph(f"layouts: {LAYOUT_AXES}", "quiet")]
     return [*blocks, *([Line()] if notes else []), *(Paragraph(note, "quiet") for note in notes)]
 
@@ -408,7 +408,7 @@ def side_by_side(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
 def _layout_rows(facts: Sequence[Serving]) -> list[tuple[Cell, ...]]:
     """Build the rows of the best layout of each model for each device count, or its first if none fits."""
     rows: list[tuple[Cell, ...]] = []
-    layouts_by_key = [_first_layouts(fact) for fact in facts]
+    layouts_by_key = [_index_first_layouts(fact) for fact in facts]
     for key in dict.fromkeys(key for by_key in layouts_by_key for key in by_key):
         layouts = [by_key.get(key) for by_key in layouts_by_key]
         context, batch, devices = key
@@ -436,9 +436,9 @@ def _layout_rows(facts: Sequence[Serving]) -> list[tuple[Cell, ...]]:
 _EMPTY = Span("-", "quiet")
 
 
-def _first_layouts(fact: Serving) -> dict[tuple[int, int, int], DeviceLayout]:
+def _index_first_layouts(fact: Serving) -> dict[tuple[int, int, int], DeviceLayout]:
     layouts: dict[tuple[int, int, int], DeviceLayout] = {}
-    for layout in (*best_layouts(fact), *fact.layouts):
+    for layout in (*find_best_layouts(fact), *fact.layouts):
         if layout.devices > 1:
             layouts.setdefault((layout.context, layout.batch, layout.devices), layout)
     return dict(sorted(layouts.items()))

@@ -17,7 +17,7 @@ from explorer.base.errors import ExplorerError, Misuse, nearest
 from explorer.engine.costs.decode import onnx_cache, prefill
 from explorer.engine.costs.decode.step import text_shapes
 from explorer.engine.costs.memory.liveness import AnalysisResult
-from explorer.engine.costs.sizes.curves import SizeRange, size_curves, usable_range
+from explorer.engine.costs.sizes.curves import SizeRange, find_usable_range, size_curves
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.progress import report
 from explorer.facts import Info
@@ -53,7 +53,7 @@ class CurveMaker:
         state_index = self._models.at(index)
         if self._is_module(self._models.opened(state_index)):
             model_sizes |= _module_sizes(info) | model_sizes
-        return {_TOKENS_OF_CACHE: None, **model_sizes} if self._takes_cache(state_index) else model_sizes
+        return {_TOKENS_OF_CACHE: None, **model_sizes} if self._has_cache_inputs(state_index) else model_sizes
 
     def curves(
         self,
@@ -87,7 +87,7 @@ class CurveMaker:
             other_sizes = {}
         open_ = [size_name for size_name in other_sizes if known_sizes[size_name] is None]
         note = (f"{', '.join(f'{size_name}=1' for size_name in open_)} taken",) if open_ else ()
-        with self._at_other_sizes(state_index, on_progress, cancel) as examine:
+        with self._open_other_sizes(state_index, on_progress, cancel) as examine:
             size_range = SizeRange(
                 name,
                 smallest,
@@ -101,7 +101,7 @@ class CurveMaker:
             def count_at(size: int) -> AnalysisResult:
                 return examine(**self._options(state_index, name, size, other_sizes))
 
-            size_range = usable_range(size_range, count_at, is_requested=has_range)
+            size_range = find_usable_range(size_range, count_at, is_requested=has_range)
             cached = self._cache_function(state_index, examine, size_range, other_sizes)
             return replace(size_curves(size_range, count_at, cached, machine), names=dict(known_sizes))
 
@@ -115,7 +115,7 @@ class CurveMaker:
             tokens = opened.options.past
         if tokens is not None and tokens < 1:
             raise Misuse("a text has one token at least", where="--past")
-        with self._at_other_sizes(state_index, on_progress, cancel) as examine:
+        with self._open_other_sizes(state_index, on_progress, cancel) as examine:
 
             @cache
             def step(past: int) -> AnalysisResult:
@@ -132,10 +132,10 @@ class CurveMaker:
                     return prefill.decode(step, text, size)
                 except Misuse as error:
                     if size == (tokens or _TOKENS[-1]):
-                        raise self._without_past(error) from None
+                        raise self._reword_past_error(error) from None
             raise AssertionError
 
-    def _without_past(self, error: Misuse) -> Misuse:
+    def _reword_past_error(self, error: Misuse) -> Misuse:
         """Rewrite an error without `--past`, for a caller who did not pass that option."""
         where = self._models.source if error.where == "--past" else error.where
         if error.where == "--past" and error.code in ("drop_option", "no_step"):
@@ -143,7 +143,7 @@ class CurveMaker:
         return Misuse(error.what, where=where, hint=error.hint, code=error.code)
 
     @contextmanager
-    def _at_other_sizes(
+    def _open_other_sizes(
         self, state_index: int, on_progress: OnProgress, cancel: Cancel
     ) -> Iterator[Callable[..., AnalysisResult]]:
         """Yield a function that analyzes a model with other options; restore its options at the end."""
@@ -172,7 +172,7 @@ class CurveMaker:
         """Return the options that set size `name` of a model to `size`."""
         opened: Any = self._models.opened(state_index)
         own_options: OpenOptions = opened.options
-        if name == _TOKENS_OF_CACHE and self._takes_cache(state_index):
+        if name == _TOKENS_OF_CACHE and self._has_cache_inputs(state_index):
             return {"past": size, "prefill": True}
         if name == _TEXT and self._is_module(opened):
             shapes = text_shapes(opened.loaded.bound.inputs, size)
@@ -208,7 +208,7 @@ class CurveMaker:
         except ExplorerError:
             return None  # a model without a decode step has no cache
 
-    def _takes_cache(self, state_index: int) -> bool:
+    def _has_cache_inputs(self, state_index: int) -> bool:
         """Return whether a model is a graph with a KV cache as inputs."""
         model = getattr(self._models.opened(state_index), "model", None)
         return model is not None and bool(onnx_cache.find(model))

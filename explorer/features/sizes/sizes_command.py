@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
-from explorer.cli.arguments.records import named_machine
+from explorer.cli.arguments.records import read_machine
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import about
+from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
 _OVER = Option(
@@ -22,8 +22,8 @@ _OVER = Option(
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     range_args = args.over or (None, None, None)
-    machine = named_machine(args)
-    return about(
+    machine = read_machine(args)
+    return open_and_answer(
         args,
         progress,
         lambda session, info: (info, session.sizes(*range_args, machine=machine, on_progress=progress)),

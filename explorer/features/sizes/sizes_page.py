@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from explorer.facts.sizes.curves import CurveName, SizeCurve, SizeCurves
-from explorer.features.sizes.sizes_words import crossing_text, figures_at
+from explorer.features.sizes.sizes_words import describe_crossing, figures_at
 from explorer.report.blocks import Fields
 from explorer.tui.text.drawing import side_by_side
-from explorer.tui.text.lines import BLANK, Line, beside, cut, fit, safe, wrap
-from explorer.tui.text.plot import filled, framed, lines_of, log_ticks, power_text, put_text
+from explorer.tui.text.lines import BLANK, Line, cut, fit, join_columns, safe, wrap
+from explorer.tui.text.plot import draw_columns, framed, lines_of, log_ticks, power_text, put_text
 
 _TICK_DISTANCE = 8
 """Minimum distance of two labels under an axis, in cells."""
@@ -69,7 +69,7 @@ def sizes_page(fact: SizeCurves, index: int, width: int, height: int) -> list[Li
     )
     lines = [*_slider_lines(fact, index, width), *side_by_side(visible_figures, width)]
     room = height - len(lines)
-    crossing_lines = [cut(line, width) for line in _crossing_lines(fact, index)]
+    crossing_lines = [cut(line, width) for line in _build_crossing_lines(fact, index)]
     crossing_lines = crossing_lines[: max(1, min(len(crossing_lines), room - _MIN_ROWS - _PLOT_EDGE_LINES))]
     room -= len(crossing_lines)
     plots = [MEMORY, MACS, *([TIME] if fact.machine is not None else [])]
@@ -77,7 +77,7 @@ def sizes_page(fact: SizeCurves, index: int, width: int, height: int) -> list[Li
         half = width // 2
         left_plots = _stack_plots(fact, index, plots[:1], half - 1, room)
         right = _stack_plots(fact, index, plots[1:], width - half, room)
-        return [*lines, *crossing_lines, *beside(left_plots, right, half)]
+        return [*lines, *crossing_lines, *join_columns(left_plots, right, half)]
     plot_count = max(1, room // (_MIN_ROWS + _PLOT_EDGE_LINES))
     return [*lines, *crossing_lines, *_stack_plots(fact, index, plots[:plot_count], width, room)]
 
@@ -114,14 +114,14 @@ def _column_of(fact: SizeCurves, size: int, across: int) -> int:
     return max(0, min(across - 1, round(share * (across - 1))))
 
 
-def _crossing_lines(fact: SizeCurves, index: int) -> list[Line]:
+def _build_crossing_lines(fact: SizeCurves, index: int) -> list[Line]:
     """Return a line for each crossing. Its mark is filled once the slider's size has reached it."""
     if not fact.crossings:
         return [((" no figure passes another in this range", "dim"),)]
     return [
         (
             (" ◆ " if crossing.size <= fact.sizes[index] else " ◇ ", "warn"),
-            (safe(crossing_text(fact, crossing)), "text"),
+            (safe(describe_crossing(fact, crossing)), "text"),
             ("" if crossing.counted else ", not counted there", "dim"),
         )
         for crossing in fact.crossings
@@ -157,7 +157,7 @@ def _draw_plot(fact: SizeCurves, index: int, plot: _Plot, width: int, rows: int)
     roles = ["bar"] * across
     roles[slider_column] = "accent"
     columns = [_size_at(fact, x, across) for x in range(across)]
-    cells = filled([share(drawn_curves[0][0].values[n]) for n in columns], rows, roles)
+    cells = draw_columns([share(drawn_curves[0][0].values[n]) for n in columns], rows, roles)
     for curve, (_, sign, role, _) in drawn_curves[1:]:
         for x, n in enumerate(columns):
             put_text(cells, x, row(curve.values[n]), sign, role)

@@ -20,7 +20,7 @@ from explorer.settings.parse import parse_count
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.look.machine_action import ask_machine
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
-from explorer.tui.state.hardware import known_machine
+from explorer.tui.state.hardware import find_machine
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import Line, cut, middle, safe
 from explorer.tui.widgets.line_view import PanelView
@@ -247,7 +247,7 @@ def _title(fact: SizeCurves, width: int) -> Line:
     return cut(((f" Over {safe(fact.name)}", "strong"), (f"  {origin}{machine}", "dim")), width)
 
 
-_MOST = 64
+_MAX_FIELDS = 64
 """Maximum number of fields. Further sizes can only be bound when the model is opened."""
 _LABEL = 11
 
@@ -265,7 +265,7 @@ class SizesDialog(FormDialog[dict[str, int]]):
     def __init__(self, sizes: Mapping[str, int | None]) -> None:
         super().__init__()
         self._sizes = sizes
-        self._fields = list(sizes)[:_MOST]
+        self._fields = list(sizes)[:_MAX_FIELDS]
 
     def fields(self) -> ComposeResult:
         """Yield a field for each size."""
@@ -314,7 +314,7 @@ class SizesCommand(ScreenCommand):
 
     async def _count(self) -> None:
         try:
-            fact = await self.jobs.run("counting over sizes", "sizes", machine=known_machine(self.store))
+            fact = await self.jobs.run("counting over sizes", "sizes", machine=find_machine(self.store))
         except Cancelled:
             raise
         except ExplorerError as error:

@@ -73,7 +73,7 @@ def sizes_blocks(fact: SizeCurves) -> list[Block]:
     ]
 
 
-def crossing_text(fact: SizeCurves, crossing: Crossing) -> str:
+def describe_crossing(fact: SizeCurves, crossing: Crossing) -> str:
     """Describe a crossing: 'activations pass the weights at batch 23'."""
     claim = f"{_PASSING[crossing.above][0]} {_PASSING[crossing.below][1]}"
     return f"{claim} at {fact.name} {crossing.size:,}"
@@ -90,7 +90,7 @@ def crossings_blocks(fact: SizeCurves) -> list[Block]:
         lines.append(
             Line(
                 (
-                    Span(crossing_text(fact, crossing), "strong"),
+                    Span(describe_crossing(fact, crossing), "strong"),
                     Span(": ", "quiet"),
                     above,
                     Span(" against ", "quiet"),

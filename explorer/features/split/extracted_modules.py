@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.convert.job import ConversionJob, module_of
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.formats.torch_module.modules import described
+from explorer.engine.formats.torch_module.modules import describe_tensors
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.split import module_part as parts
 from explorer.facts import Layer, TensorInfo
@@ -74,7 +74,9 @@ def _compare_values(part: ExtractedModule, values: tuple[torch.Tensor, ...]) -> 
     if not part.faithful or len(values) != len(part.made):
         return False
     pairs = zip(part.makes, values, part.made, strict=True)
-    matches = [parts.identical(value, expected) for name, value, expected in pairs if name not in part.drawn]
+    matches = [
+        parts.is_identical(value, expected) for name, value, expected in pairs if name not in part.drawn
+    ]
     return all(matches) if matches else None
 
 
@@ -106,4 +108,6 @@ def _describe(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) 
 
 
 def _infos(names: tuple[str, ...], values: tuple[torch.Tensor, ...]) -> tuple[TensorInfo, ...]:
-    return tuple([info for name, value in zip(names, values, strict=True) for info in described(value, name)])
+    return tuple(
+        [info for name, value in zip(names, values, strict=True) for info in describe_tensors(value, name)]
+    )

@@ -18,7 +18,7 @@ from explorer.engine.models.opened_model import dims_of
 from explorer.engine.profile.load import check_threads
 from explorer.engine.runtime.input_files import InputSpec, read_input
 from explorer.engine.runtime.onnxruntime import Array
-from explorer.engine.runtime.random_inputs import draw, given_inputs, plan_inputs
+from explorer.engine.runtime.random_inputs import draw, plan_inputs, read_given_inputs
 from explorer.engine.split import manifest
 from explorer.engine.split.manifest import Manifest, ManifestTensor
 from explorer.engine.split.run import pipeline
@@ -154,7 +154,7 @@ def _build_inputs(
         return batches, tuple([plan.text() for plan in drawn])
     specs = [InputSpec(value.name, value.dtype, value.shape) for value in model.graph.feeds]
     parts = read_input(input).samples(specs, batch)
-    plans = [given_inputs(model, part) for part in parts]
+    plans = [read_given_inputs(model, part) for part in parts]
     return [draw(plan, seed) for plan in plans], tuple([plan.text() for plan in plans[0]])
 
 

@@ -20,12 +20,12 @@ from explorer.features.split.split_words import part_blocks
 from explorer.settings.parse import path_word
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import PageDialog
-from explorer.tui.state.hardware import known_machine
+from explorer.tui.state.hardware import find_machine
 from explorer.tui.text.drawing import draw
 from explorer.tui.tree.model import TreeModel
-from explorer.tui.tree.overlay_rows import in_front
+from explorer.tui.tree.overlay_rows import insert_in_front
 from explorer.tui.tree.stages import STAGE, StageRows
-from explorer.tui.tree.table import chosen_columns
+from explorer.tui.tree.table import list_chosen_columns
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
@@ -60,7 +60,7 @@ class SplitCommand(ScreenCommand):
             state,
             model,
             analysis.info.totals,
-            machine=known_machine(store),
+            machine=find_machine(store),
             exact=store.exact,
         )
         self.context.ask(screen, partial(self._show_stages, split))
@@ -72,21 +72,23 @@ class SplitCommand(ScreenCommand):
             rows.selected_cut = -1
             if split.layers is not None:
                 places = rows.places
-                rows = StageRows.build(_to_module_rows(where, split.layers, self.tree.model.layers), parent)
+                rows = StageRows.build(
+                    _convert_to_module_rows(where, split.layers, self.tree.model.layers), parent
+                )
                 rows.places = places
 
             def add_column(model: TreeModel) -> None:
-                columns = chosen_columns(model)
+                columns = list_chosen_columns(model)
                 model.set_stages(rows)
-                model.set_columns(in_front(model, columns, [STAGE]))
+                model.set_columns(insert_in_front(model, columns, [STAGE]))
 
             self.panes.rearrange(add_column)
             self.store.notify("focus")  # redraws the column titles
         if layer_id is not None:
-            self.panes.to_layer(layer_id)
+            self.panes.move_to_layer(layer_id)
 
 
-def _to_module_rows(where: CutPlaces, graph: Sequence[Layer], modules: Sequence[Layer]) -> CutPlaces:
+def _convert_to_module_rows(where: CutPlaces, graph: Sequence[Layer], modules: Sequence[Layer]) -> CutPlaces:
     """Convert the places of cuts in an exported graph to rows of the module tree.
 
     The path of a graph node contains the name of its module.
@@ -117,7 +119,7 @@ def extract(context: CommandContext) -> None:
             context.start("Extract", _extract(context, PartSpec(paths)))
 
     if context.ready():
-        context.with_layers(*context.tree.cursor_range, begin)
+        context.call_with_layers(*context.tree.cursor_range, begin)
 
 
 async def _extract(context: CommandContext, spec: PartSpec) -> None:

@@ -8,9 +8,9 @@ from explorer.base.exit_codes import DIFFERENT, DONE, IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.arguments.records import each_machine
-from explorer.cli.output.answer import Answer, plain, plots, present
-from explorer.cli.output.model_answer import about
+from explorer.cli.arguments.records import read_machines
+from explorer.cli.output.answer import Answer, build_plain_document, plots, present
+from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.run import PipelineRun
@@ -59,7 +59,7 @@ def _run_split(args: ParsedArgs, progress: ProgressLine) -> Answer:
         raise Misuse(
             "into how many stages is not said", where="split", hint="-n 4, --stage-memory 2G or --cuts LAYER"
         )
-    machines = each_machine(args)
+    machines = read_machines(args)
     facts: list[Split] = []
 
     def ask(session: Session, info: Info) -> tuple[Info, Split]:
@@ -88,7 +88,9 @@ def _run_split(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.plot is not None:
         plots().check(args.plot)
         check_target(args.plot, overwrite=args.force, models=args.models, weights=())
-    answer = about(args, progress, ask, lambda info, fact, *_: plain(fact), blocks, "stages")
+    answer = open_and_answer(
+        args, progress, ask, lambda info, fact, *_: build_plain_document(fact), blocks, "stages"
+    )
     return Answer(answer.document, answer.page, answer.rows, outcome=_outcome(facts[0]))
 
 
@@ -144,7 +146,7 @@ def _run_extract(args: ParsedArgs, progress: ProgressLine) -> Answer:
             on_progress=progress,
         )
     return Answer(
-        lambda: plain(fact),
+        lambda: build_plain_document(fact),
         lambda: present("split_words", __package__).extraction(args.models[0], fact),
         "compared",
         outcome="done" if fact.output else "different",
@@ -195,7 +197,7 @@ def _run_pipeline(args: ParsedArgs, progress: ProgressLine) -> Answer:
         on_progress=progress,
     )
     return Answer(
-        lambda: plain(fact),
+        lambda: build_plain_document(fact),
         lambda: present("split_words", __package__).pipeline(args.models[0], fact),
         "stages",
     )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from explorer.base.units import bytes_text, many_text, rate_text
 from explorer.features.split.split_words import (
+    build_cut_table,
     count_table,
-    cut_table,
     gantt,
     pipeline_figures,
     stage_table,
@@ -75,7 +75,7 @@ def figure_lines(fact: Split, width: int, *, roomy: bool, exact: bool) -> Sequen
         cells, stage_count = max(16, min(width - _GANTT, _MAX_GANTT)), len(fact.stages)
         blocks += [*gap, *gantt(forecast.works, stage_count, cells, timed=timed), *gap]
         blocks += [*pipeline_figures(fact), *gap, *gantt(forecast.steps, stage_count, cells, timed=timed)]
-    blocks += [*gap, Heading("Cuts"), cut_table(fact)]
+    blocks += [*gap, Heading("Cuts"), build_cut_table(fact)]
     if any(stage.training is not None for stage in fact.stages):
         blocks += [*gap, Heading("Training step"), training_table(fact)]
     if fact.counts:

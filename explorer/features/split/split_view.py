@@ -28,7 +28,7 @@ from explorer.tui.dialogs.dialogs import (
     PageDialog,
     SubScreen,
     ask_path,
-    without_options,
+    format_without_options,
 )
 from explorer.tui.state.jobs import Jobs
 from explorer.tui.text.drawing import draw
@@ -290,7 +290,7 @@ class SplitScreen(SubScreen[int]):
     def _show_error(self, error: ExplorerError, request: SplitRequest) -> None:
         """Show the error, followed by the settings dialog."""
         hint = "D binds open sizes" if error.code == "open_sizes" else ""
-        message = MessageDialog("Split", without_options(error), hint=hint)
+        message = MessageDialog("Split", format_without_options(error), hint=hint)
         leave = bool(hint) and self._split.draft is None
 
         def on_closed(_: object) -> None:
@@ -346,7 +346,7 @@ class SplitScreen(SubScreen[int]):
         rows.selected_cut = number
         self._split.moved = True
         self._lay_cuts(places)
-        self._to_cut(number)
+        self._move_to_cut(number)
         self._say("")
         if not self._following:
             self._following = True
@@ -365,16 +365,16 @@ class SplitScreen(SubScreen[int]):
         except ExplorerError as error:
             assert split.draft is not None
             self._lay_cuts(split.draft.places)
-            self._refuse(without_options(error))
+            self._refuse(format_without_options(error))
         finally:
             self._following = False
 
-    def _to_cut(self, cut_index: int) -> None:
+    def _move_to_cut(self, cut_index: int) -> None:
         """Move the cursor to the layer after a cut."""
         where = self._split.where
         assert where is not None
         if (row := where.layers[self._split.places[cut_index]]) >= 0:
-            self.layer_tree.to_layer(row)
+            self.layer_tree.move_to_layer(row)
 
     @on(LineList.RowHighlighted)
     def _select_cut(self) -> None:
@@ -396,7 +396,7 @@ class SplitScreen(SubScreen[int]):
         row = self.layer_tree.current_row
         unit = rows.first[self.layer_tree.model.first(row)] if row is not None else -1
         rows.selected_cut = self._split.next_cut(unit, step)
-        self._to_cut(rows.selected_cut)
+        self._move_to_cut(rows.selected_cut)
         self.layer_tree.refresh()
         self._say(f"cut {rows.selected_cut + 1:,} of {len(rows.places):,}")
 

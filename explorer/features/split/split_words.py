@@ -33,11 +33,11 @@ from explorer.report.present.figures import (
     count,
     plain,
     ports,
+    report_written,
     seconds,
     share,
     share_text,
     size,
-    written,
 )
 from explorer.report.present.look.info import title
 from explorer.report.terms import clauses
@@ -62,15 +62,15 @@ def split(about: Info, fact: Split, *, proved: bool = True, plot: str = "") -> l
         if not proved:
             blocks += [Line(), Paragraph("not compared with the full model", "warning")]
         files = f"{many_text(len(fact.stages), 'stage')} and stages.json"
-        blocks += [Line(), *written(fact.output, files, seconds_text(fact.seconds))]
+        blocks += [Line(), *report_written(fact.output, files, seconds_text(fact.seconds))]
     elif fact.verification is not None:
         blocks += [Line(), Paragraph("no file written; --no-verify writes the stages anyway", "bad")]
-    return [*blocks, *([Line(), *written(plot)] if plot else [])]
+    return [*blocks, *([Line(), *report_written(plot)] if plot else [])]
 
 
 def split_blocks(fact: Split) -> list[Block]:
     """Build the tables of stages and cuts, the pipeline figures, and the table of alternatives."""
-    blocks: list[Block] = [figures(fact), Line(), stage_table(fact), Line(), cut_table(fact)]
+    blocks: list[Block] = [figures(fact), Line(), stage_table(fact), Line(), build_cut_table(fact)]
     if any(stage.training is not None for stage in fact.stages):
         blocks += [Line(), training_table(fact)]
     if pipeline := pipeline_blocks(fact):
@@ -86,8 +86,12 @@ def proof_blocks(fact: Split) -> list[Block]:
     blocks: list[Block] = [*evidence(fact.verification), Line()]
     module = fact.stages[0].file.endswith(".pt2")
     if fact.exact is not None:
+        rounding_clause = describe_cut_rounding(fact.rounded)
         text, tone = (
-            (f"run one after the other: the model's outputs, bit for bit{at_cuts(fact.rounded)}", "passed")
+            (
+                f"run one after the other: the model's outputs, bit for bit{rounding_clause}",
+                "passed",
+            )
             if fact.exact
             else ("run one after the other: the model's outputs, but not bit for bit", "")
             if module and all(output.passed for output in fact.outputs)
@@ -97,17 +101,17 @@ def proof_blocks(fact: Split) -> list[Block]:
         blocks.append(Paragraph(f"{text} ({conditions})", tone))  # type: ignore[arg-type]
     if module:
         return [*blocks, *(_step_block(step) for step in fact.steps)]
-    return [*blocks, *as_optimised(fact.outputs, "them")]
+    return [*blocks, *report_optimized_errors(fact.outputs, "them")]
 
 
-def at_cuts(rounded: str) -> str:
+def describe_cut_rounding(rounded: str) -> str:
     """Return a clause about rounding to the type `rounded` at the cuts, or '' if no rounding was needed."""
     if not rounded:
         return ""
     return f", with its values at the cuts rounded to {rounded}: inside of a graph the runtime keeps float32"
 
 
-def as_optimised(outputs: Sequence[OutputEvidence], subject: str) -> list[Block]:
+def report_optimized_errors(outputs: Sequence[OutputEvidence], subject: str) -> list[Block]:
     """Report output errors with the runtime's optimizations on, and name outputs that are not compared."""
     blocks: list[Block] = []
     drawn = [output.name for output in outputs if output.drawn]
@@ -171,7 +175,7 @@ def stage_table(fact: Split, *, named: bool = True) -> Table:
     timed = any(stage.seconds is not None for stage in stages)
     largest = max(stage.cost for stage in stages) or 1.0
 
-    def of_largest(index: int) -> Span:
+    def format_share(index: int) -> Span:
         return Span(share_text(stages[index].cost, largest), value=stages[index].cost)
 
     ends: list[tuple[Column, Callable[[int], Cell]]] = [
@@ -194,14 +198,14 @@ def stage_table(fact: Split, *, named: bool = True) -> Table:
                 Column("", role="bar", drop=7),
                 lambda index: Span(bar_text(stages[index].cost, largest), "bar"),
             ),
-            (Column("of largest", "right"), of_largest),
+            (Column("of largest", "right"), format_share),
             *([(runs_on, machines.__getitem__)] if machines else []),
         ),
         what="stages",
     )
 
 
-def cut_table(fact: Split) -> Table:
+def build_cut_table(fact: Split) -> Table:
     """Build a table with one row per cut."""
     timed, cuts = any(cut.seconds is not None for cut in fact.cuts), fact.cuts
 
@@ -372,7 +376,7 @@ def extraction(source: str, fact: Extraction) -> list[Block]:
     blocks = [head, *part_blocks(fact), Line()]
     if not fact.output:
         return [*blocks, Paragraph("no file written; --no-verify writes it anyway", "bad")]
-    return [*blocks, *written(fact.output, seconds_text(fact.seconds))]
+    return [*blocks, *report_written(fact.output, seconds_text(fact.seconds))]
 
 
 def part_blocks(fact: Extraction) -> list[Block]:
@@ -393,15 +397,18 @@ def part_blocks(fact: Extraction) -> list[Block]:
     ]
     if fact.exact:
         conditions = "in PyTorch" if fact.runtime == "torch" else "optimization off, one thread"
-        text = (
-            f"on the model's own values: the same numbers, bit for bit{at_cuts(fact.rounded)} ({conditions})"
-        )
+        rounding_clause = describe_cut_rounding(fact.rounded)
+        text = f"on the model's own values: the same numbers, bit for bit{rounding_clause} ({conditions})"
         blocks.append(Paragraph(text, "passed"))
     elif fact.exact is False:
         blocks.append(Paragraph("on the model's own values: NUMBERS DIFFER from the model's", "bad"))
     elif not fact.compared:
         blocks.append(Paragraph("not compared with the full model", "warning"))
-    return [*blocks, *as_optimised(fact.compared, "it"), *(Paragraph(text, "quiet") for text in fact.drawn)]
+    return [
+        *blocks,
+        *report_optimized_errors(fact.compared, "it"),
+        *(Paragraph(text, "quiet") for text in fact.drawn),
+    ]
 
 
 _SHOWN_BATCHES = 16
@@ -464,5 +471,5 @@ def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
         ),
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
-        *([Line(), *written(fact.output)] if fact.output else []),
+        *([Line(), *report_written(fact.output)] if fact.output else []),
     ]

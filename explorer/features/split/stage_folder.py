@@ -40,7 +40,7 @@ def write_folder(folder: str, overwrite: bool) -> Iterator[str]:
     target = os.path.join(folder, manifest.NAME)
     old = _stages(target) if overwrite else {}
     with (
-        output_files.made_folder(folder),
+        output_files.make_folder(folder),
         output_files.atomic_write(target, overwrite=overwrite) as temporary,
     ):
         yield temporary

@@ -295,7 +295,7 @@ class Splitter:
                 name = f"stage{number}.onnx"
                 stage_folder.check_free(output, name, overwrite)
                 writer.write(part, os.path.join(place, name), on_progress=on_progress, cancel=cancel)
-                stages.append(_with_digest(stage, place, name))
+                stages.append(_add_digest(stage, place, name))
             fact = replace(fact, stages=tuple(stages))
             if prove:
                 fact = self._prove_stages(subject, fact, place, seed, on_progress, cancel)
@@ -321,7 +321,7 @@ class Splitter:
         evidence = verify(
             model, join_stages(model, parts), seed=seed, on_progress=on_progress, cancel=cancel, **options
         )
-        evidence = proof.without_random_outputs(evidence, model)
+        evidence = proof.exclude_random_outputs(evidence, model)
         names = replace(evidence, before=self._models.label(self._models.current), after="the stages")
         report(on_progress, cancel, "running the stages")
         feeds = draw(plan_inputs(model, subject.dims, subject.shapes), seed)
@@ -340,7 +340,7 @@ class Splitter:
         )
 
 
-def _with_digest(stage: Stage, place: str, name: str) -> Stage:
+def _add_digest(stage: Stage, place: str, name: str) -> Stage:
     path = os.path.join(place, f"{name}.data")
     return replace(
         stage,

@@ -18,17 +18,17 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.costs.training.step import training
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.modules import described
+from explorer.engine.formats.torch_module.modules import describe_tensors
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.split import manifest
-from explorer.engine.split.costs import live_bytes_by_unit
+from explorer.engine.split.costs import compute_live_bytes
 from explorer.engine.split.search import CutSequence, StageSearch
-from explorer.engine.split.stages import StageDraft, shared_names, split_figures, stage_spans
+from explorer.engine.split.stages import StageDraft, find_shared_names, split_figures, stage_spans
 from explorer.engine.split.torch import pipeline_script, proof, stages
-from explorer.engine.split.torch.sequence import check, exported, names, program_sequence, random_calls
+from explorer.engine.split.torch.sequence import check, export_module, names, program_sequence, random_calls
 from explorer.engine.split.torch.stages import ModuleStages, StageModule
-from explorer.engine.values.torch_activations import drawn_inputs
+from explorer.engine.values.torch_activations import draw_inputs
 from explorer.engine.values.torch_tensors import build_with_weights
 from explorer.facts import TensorInfo
 from explorer.facts.roofline import Machine
@@ -74,14 +74,14 @@ class TorchSplitter:
         cuts = search.cuts()
         facts = [_describe_stage(search, span) for span in stage_spans(search, cuts.places)]
         fact = split_figures(
-            search, cuts, facts, _shared(search, cuts.places), with_other_counts=not spec.cuts
+            search, cuts, facts, _find_shared(search, cuts.places), with_other_counts=not spec.cuts
         )
-        shared = [name for name in _shared(search, cuts.places) if name in search.subject.elements]
+        shared = [name for name in _find_shared(search, cuts.places) if name in search.subject.elements]
         notes = (
             *self._models.random_weights(),
             *fact.notes,
             *self._notes(inputs),
-            *_shared_weight_notes(shared),
+            *_describe_shared_weights(shared),
         )
         fact = replace(fact, notes=notes)
         if output is None:
@@ -100,14 +100,14 @@ class TorchSplitter:
     def draft(self, spec: SplitSpec, machines: Sequence[Machine]) -> StageDraft:
         """Prepare the figures of stages for moving cuts, without cutting the module."""
         _, _, search = self._search(spec, machines)
-        return StageDraft(search, partial(_describe_stage, search), partial(_shared, search))
+        return StageDraft(search, partial(_describe_stage, search), partial(_find_shared, search))
 
     def _search(self, spec: SplitSpec, machines: Sequence[Machine]) -> tuple[BoundInputs, Any, StageSearch]:
         """Return the inputs, the program exported with them, and the search for cuts."""
         options, loaded = self._models.options, self._opened.loaded
         inputs = bind(loaded, options["input_shapes"], options["dims"])
         report(self._on_progress, self._cancel, "exporting (torch.export)")
-        program = exported(loaded, inputs)
+        program = export_module(loaded, inputs)
         return inputs, program, StageSearch(self._sequence(program, spec, machines), spec, self._cancel)
 
     def _sequence(self, program: Any, spec: SplitSpec, machines: Sequence[Machine]) -> CutSequence:
@@ -144,7 +144,7 @@ class TorchSplitter:
         seed: int,
     ) -> Split:
         """Write all stages or none, and verify that together they compute the same as the whole module."""
-        feeds, texts = drawn_inputs(self._opened.loaded, inputs, seed)
+        feeds, texts = draw_inputs(self._opened.loaded, inputs, seed)
         first = dict(zip(parts.inputs, feeds, strict=True))
         with stage_folder.write_folder(output, overwrite) as temporary:
             place = os.path.dirname(temporary)
@@ -177,7 +177,7 @@ class TorchSplitter:
                 with torch.no_grad():
                     values = stages.run_stages(ModuleStages((part,), (), ()), [part.module], values)
             facts.append(replace(fact, file=name, sha256=manifest.sha256(path)))
-        infos = {name: described(value, name)[0] for name, value in values.items()}
+        infos = {name: describe_tensors(value, name)[0] for name, value in values.items()}
         return infos, [
             replace(fact, inputs=_infos(infos, part.reads), outputs=_infos(infos, part.makes))
             for part, fact in zip(parts.stages, facts, strict=True)
@@ -193,7 +193,7 @@ class TorchSplitter:
         texts: Sequence[str],
         place: str,
     ) -> Split:
-        calls = exported(self._opened.loaded, inputs).graph.nodes
+        calls = export_module(self._opened.loaded, inputs).graph.nodes
         if random_calls(calls):
             raise Misuse(
                 "the module draws random numbers, which no two runs share: nothing shows that stages are it",
@@ -244,7 +244,7 @@ class TorchSplitter:
         )
 
 
-def _shared_weight_notes(shared: Sequence[str]) -> list[str]:
+def _describe_shared_weights(shared: Sequence[str]) -> list[str]:
     """Return a note on each weight that several stages share, with its gradient."""
     return [
         f"{name} is in several stages, which train it alike: {stages.SCRIPT} adds up their gradients"
@@ -274,14 +274,14 @@ def _describe_stage(search: StageSearch, span: range) -> Stage:
         params=sum(subject.elements.get(name, 0) for name in weights),
         macs=macs,
         weight_bytes=sum(search.sizes[name] for name in weights),
-        activation_bytes=int(live_bytes_by_unit(search.units)[span.start : span.stop].max()),
+        activation_bytes=int(compute_live_bytes(search.units)[span.start : span.stop].max()),
         cost=0.0,
     )
 
 
-def _shared(search: StageSearch, places: Sequence[int]) -> list[str]:
+def _find_shared(search: StageSearch, places: Sequence[int]) -> list[str]:
     spans = stage_spans(search, places)
-    return shared_names({name for unit in span for name in search.units.stored[unit]} for span in spans)
+    return find_shared_names({name for unit in span for name in search.units.stored[unit]} for span in spans)
 
 
 def _weights(parts: Sequence[StageModule]) -> list[manifest.ManifestWeight]:
@@ -295,7 +295,10 @@ def _weights(parts: Sequence[StageModule]) -> list[manifest.ManifestWeight]:
             tensors[name_in_module] = tensor
     return [
         manifest.ManifestWeight(
-            name, described(tensors[name], name)[0].dtype or "", tuple(tensors[name].shape), names_by_stage
+            name,
+            describe_tensors(tensors[name], name)[0].dtype or "",
+            tuple(tensors[name].shape),
+            names_by_stage,
         )
         for name, names_by_stage in places.items()
         if len(names_by_stage) > 1

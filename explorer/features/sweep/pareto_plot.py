@@ -93,7 +93,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
 
     def _divide(self) -> None:
         """Give the table the width of its columns if enough width remains for the plot."""
-        table_width = min(self._wanted_width(), self.size.width - _PLOT_WIDTH)
+        table_width = min(self._compute_wanted_width(), self.size.width - _PLOT_WIDTH)
         is_wider = self.size.width >= self.BESIDE and table_width > _SHARE * self.size.width
         self._table.styles.width = table_width if is_wider else None
 
@@ -187,7 +187,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
 
     # methods of subclasses
 
-    def _wanted_width(self) -> int:
+    def _compute_wanted_width(self) -> int:
         """Return the width of the table with all columns; 0 uses a fixed share of the screen."""
         return 0
 

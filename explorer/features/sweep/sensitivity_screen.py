@@ -25,7 +25,7 @@ from explorer.report.blocks import Table
 from explorer.report.scatter import scatter_lines
 from explorer.settings.parse import path_word
 from explorer.settings.quantize import read_text
-from explorer.tui.dialogs.dialogs import MessageDialog, without_options
+from explorer.tui.dialogs.dialogs import MessageDialog, format_without_options
 from explorer.tui.text.drawing import cell_line, draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, cut, fit, safe
@@ -219,7 +219,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
             self._say(f"stopped: {trials.open:,} or more are open; n goes on" if trials.open else "stopped")
         except ExplorerError as error:
             trials.request = request if trials.rows else None
-            message = MessageDialog("Sensitivity", without_options(error))
+            message = MessageDialog("Sensitivity", format_without_options(error))
             self.app.push_screen(message, lambda _: self._ask_again(request))
 
     def _take(self, fact: FormatSweep) -> None:
@@ -230,7 +230,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
 
     # choosing
 
-    def _usable_row(self) -> FormatRow | None:
+    def _find_usable_row(self) -> FormatRow | None:
         """Return the choice under the cursor. If it has no figures, show a message and return None."""
         row = self.current
         if row is None or row.error:
@@ -239,7 +239,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         return row
 
     def _choose(self) -> None:
-        row, request = self._usable_row(), self._trials.request
+        row, request = self._find_usable_row(), self._trials.request
         if row is not None and request is not None:
             spec = read_text(row.config, self._trials.written.get(row.key, ""))
             tried = request.spec
@@ -264,7 +264,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
 
     def action_sensitivity_copy(self) -> None:
         """Copy the command that makes the choice to the terminal's clipboard."""
-        row, trials = self._usable_row(), self._trials
+        row, trials = self._find_usable_row(), self._trials
         if row is None or not row.command:
             self._refuse("no command does the same")
             return
@@ -280,7 +280,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
 
     def action_sensitivity_write(self) -> None:
         """Ask for a path and write the formats of the choice."""
-        row = self._usable_row()
+        row = self._find_usable_row()
         if row is None:
             return
 

@@ -24,7 +24,7 @@ from explorer.engine.evaluate import data_file
 from explorer.engine.sweep import formats, trainings
 from explorer.engine.sweep.fingerprint import digest, files_of, fingerprint
 from explorer.engine.sweep.measure import ProofSpec, SweepSession
-from explorer.engine.sweep.store import Store, holds, is_store
+from explorer.engine.sweep.store import Store, has_rows, is_store
 from explorer.facts import TileSpec, to_json
 from explorer.facts.comparison import FigureTable, tilings_table
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
@@ -35,7 +35,13 @@ from explorer.features.quantize.quantize import Quantizer
 from explorer.host import input_files
 from explorer.host.output_files import check_target
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.session.parts.worker_models import MATTERS, Reopen, from_anywhere, module_anew, worker_model
+from explorer.session.parts.worker_models import (
+    MATTERS,
+    Reopen,
+    build_open_arguments,
+    module_anew,
+    worker_model,
+)
 from explorer.settings.parse import opening_words, parse_tiles
 from explorer.settings.steps.trials import parse_trials
 
@@ -65,7 +71,7 @@ def sweep(
             models.check_no_step(models.current, on_progress)
     return engine.sweep(
         [
-            _traced(session, models, reopen)
+            _describe_module(session, models, reopen)
             if not verify and _is_traced(models, on_progress)
             else _subject(session, models, reopen, on_progress)
             for session, models in sessions
@@ -134,7 +140,7 @@ def sweep_trainings(
     # check the data before its digest, which takes long for large files
     data_file.read_to_hold(data, labels=training.get("labels", ""), inputs=training.get("inputs", ()))
     samples = fingerprint([data], cancel)
-    source, options = from_anywhere(models)
+    source, options = build_open_arguments(models)
     words = shlex.join(opening_words(models.options))
     matters = {name: models.options[name] for name in MATTERS}
     settings = {**training, "opening": matters, "rules": _digest(models.options["rules"])}
@@ -191,7 +197,7 @@ def is_results(path: str) -> bool:
 
 def results(path: str) -> Sweep:
     """Read all tilings of a file of results."""
-    return engine.stored_sweep(path)
+    return engine.read_sweep(path)
 
 
 def format_results(path: str, names: Sequence[str] = ()) -> FormatSweep:
@@ -214,10 +220,10 @@ def kinds(path: str) -> tuple[str, ...]:
         "trainings": TrainingTrial,
         "servings": ServingRow,
     }
-    return tuple(name for name, kind in structs.items() if holds(path, kind))
+    return tuple(name for name, kind in structs.items() if has_rows(path, kind))
 
 
-def sorted_by(fact: Sweep, figure: str) -> Sweep:
+def sort_rows(fact: Sweep, figure: str) -> Sweep:
     """Sort the rows of a sweep by a figure of `facts.sweep.SORTS`."""
     return replace(fact, rows=ordered(fact.rows, figure))
 
@@ -270,9 +276,9 @@ def _is_traced(models: Models, on_progress: OnProgress) -> bool:
         return False
 
 
-def _traced(session: SweepSession, models: Models, reopen: Reopen) -> engine.Subject:
+def _describe_module(session: SweepSession, models: Models, reopen: Reopen) -> engine.Subject:
     """Describe a module that is planned without an export, identified by a digest of its matrix products."""
-    source, options = from_anywhere(models)
+    source, options = build_open_arguments(models)
     return engine.Subject(
         name=models.label(models.current),
         door=session,

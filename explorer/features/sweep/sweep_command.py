@@ -11,15 +11,15 @@ from explorer.base.errors import Misuse
 from explorer.base.exit_codes import BAD_INPUT, DIFFERENT, IF_PROVED
 from explorer.base.features import load
 from explorer.base.options import option_of
-from explorer.base.verdicts import weakest
+from explorer.base.verdicts import find_weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of, typed_values
+from explorer.cli.arguments.declared import declared_options, read_typed_values, record_of
 from explorer.cli.arguments.options import HARDWARE, KEPT_IN, OPENING, SCHEDULER, TABLE, Option
 from explorer.cli.arguments.quantize_options import FORMAT_SWEEP
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
 from explorer.cli.arguments.training import TRAINING_SWEEP
-from explorer.cli.output.answer import Answer, document, plain, plots, present, tool
-from explorer.cli.output.computed_rows import say_what_is_kept, without_figures
+from explorer.cli.output.answer import Answer, build_plain_document, document, plots, present, tool
+from explorer.cli.output.computed_rows import say_what_is_kept, warn_missing_figures
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.evaluate.evaluation import SampleSpec
 from explorer.host import output_files
@@ -71,7 +71,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         fact = explorer.sweep_files(
             *args.models,
             on_progress=progress,
-            spec=_combined(args),
+            spec=_combine_specs(args),
             hardware=hardware(args),
             order=args.order,
             verify=args.verify,
@@ -85,7 +85,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         )
         bad = fact.failed
     if args.sort is not None:
-        fact = sweep.sorted_by(fact, args.sort)
+        fact = sweep.sort_rows(fact, args.sort)
     figures = None if args.beside is None else sweep.compare_tilings(fact, args.beside)
     if args.scalesim is not None:
         text = present("sweep_words", __package__)
@@ -100,8 +100,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         lambda: document().sweep(fact, tool(), figures),
         lambda: present("sweep_words", __package__).sweep(fact, figures),
         "rows" if figures is None else "compared",
-        warning=without_figures(fact.rows, bad),
-        outcome="some failed" if bad else weakest(proofs),
+        warning=warn_missing_figures(fact.rows, bad),
+        outcome="some failed" if bad else find_weakest(proofs),
     )
 
 
@@ -111,7 +111,7 @@ def _servings(args: ParsedArgs) -> Answer:
     args.refuse(idle, "says nothing of results that are only shown", "leave it out")
     fact = _sweeps().serving_results(args.models[0])
     return Answer(
-        lambda: plain(fact),
+        lambda: build_plain_document(fact),
         lambda: load("words", "serving_sweep")(fact),
         "rows",
     )
@@ -135,7 +135,7 @@ def _formats(
     fact = (
         _sweeps().format_results(args.models[0], args.quantize or ())
         if is_shown
-        else _swept_formats(args, progress)
+        else _sweep_formats(args, progress)
     )
     # check all outputs before the first file is written
     row = None if take is None else _row(fact, take[0])
@@ -152,7 +152,7 @@ def _formats(
             fact, written_path, args.cost, args.plot
         ),
         "choices",
-        warning=without_figures(fact.rows, bad),
+        warning=warn_missing_figures(fact.rows, bad),
         outcome="some failed"
         if bad
         else "done"
@@ -221,7 +221,7 @@ def _draw(fact: FormatSweep, front: Sequence[Scatter], args: ParsedArgs) -> None
             plots().write("scatter", None, front[0], temporary)
 
 
-def _swept_formats(args: ParsedArgs, progress: ProgressLine) -> FormatSweep:
+def _sweep_formats(args: ParsedArgs, progress: ProgressLine) -> FormatSweep:
     say_what_is_kept(args)
     spec = explorer.FormatSweepSpec(
         args.quantize,
@@ -229,7 +229,7 @@ def _swept_formats(args: ParsedArgs, progress: ProgressLine) -> FormatSweep:
         args.bits,
         args.snr,
         explorer.QuantizeSpec(
-            **typed_values(args, explorer.QuantizeSpec, group="scales"), sites=tuple(args.site)
+            **read_typed_values(args, explorer.QuantizeSpec, group="scales"), sites=tuple(args.site)
         ),
         args.calibrate or "",
         args.draws or 4,
@@ -254,17 +254,17 @@ def _trainings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) -> Answ
     if is_shown:
         fact = _sweeps().training_results(args.models[0], args.train, take, args.force)
     else:
-        fact = _trained(args, progress, take)
+        fact = _sweep_trainings(args, progress, take)
     failed = sum(bool(trial.error) for trial in fact.trials)
     return Answer(
-        lambda: plain(fact),
+        lambda: build_plain_document(fact),
         lambda: load("words", "training_sweep")(fact),
         rows="trials",
         warning=f"{failed:,} of {len(fact.trials):,} trials have no figures" if failed else "",
     )
 
 
-def _trained(args: ParsedArgs, progress: ProgressLine, take: tuple[int, str] | None) -> TrainingSweep:
+def _sweep_trainings(args: ParsedArgs, progress: ProgressLine, take: tuple[int, str] | None) -> TrainingSweep:
     if args.data is None:
         raise Misuse("needs samples", where="--train", hint="add --data FILE")
     if len(args.models) > 1:
@@ -296,7 +296,7 @@ _TRAINING_OPTIONS = {
 }
 
 
-def _combined(args: ParsedArgs) -> SweepSpec:
+def _combine_specs(args: ParsedArgs) -> SweepSpec:
     """Return the combinations to try; command line options override the file of `--config`."""
     combined = tiles(args)
     typed = {"tile": combined[0], "sites": args.site, "edges": args.edges[0], "form": args.form[0]}

@@ -17,7 +17,7 @@ from explorer.facts.cost import Hardware
 from explorer.facts.quantize import FormatCost, FormatSweepSpec
 from explorer.facts.sweep import SweepSpec, combinations, tiles_of
 from explorer.features.quantize.quantize_dialog import SAMPLES_HINT, format_samples, parse_samples
-from explorer.settings.machines import with_buffer
+from explorer.settings.machines import replace_buffer
 from explorer.settings.parse import parse_sizes, parse_tiles, path_word
 from explorer.settings.quantize import parse_formats
 from explorer.tui.dialogs.dialogs import FormDialog
@@ -119,7 +119,7 @@ class SweepDialog(FormDialog[SweepRequest]):
         machine, buffer = self._machines.hardware, self.text_of("sweep-buffer").strip()
         return SweepRequest(
             spec=SweepSpec(tiles, edges, base=self._base),
-            hardware=with_buffer(machine, buffer, "buffer") if buffer else machine,
+            hardware=replace_buffer(machine, buffer, "buffer") if buffer else machine,
             verify=self.query_one("#sweep-prove", OptionField).index == 1,
             output=os.path.expanduser(output),
             typed=typed,

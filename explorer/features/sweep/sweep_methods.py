@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from explorer.base.checked import Count, Natural, PathText, Seconds
 from explorer.features.sweep import sweep as sweeps
-from explorer.session.parts.change import changing
+from explorer.session.parts.change import make_current
 from explorer.session.parts.models import Cancel, OnProgress
 from explorer.session.session import Session, reopen
 
@@ -109,7 +109,7 @@ def sweep_formats(
         MissingExtra: `scheduler` is set, but Dask is not installed.
         Cancelled: `cancel` returned True.
     """
-    with changing(session.parts.models, state):
+    with make_current(session.parts.models, state):
         return sweeps.sweep_formats(
             [(session, session.parts.models)],
             spec,

@@ -8,11 +8,11 @@ from itertools import accumulate
 
 from explorer.base.units import bytes_text, count_text
 from explorer.facts.sweep import SweepRow
-from explorer.features.sweep.sweep_words import FRONT, SweepColumn, shown_columns, tile_text, tiling_blocks
+from explorer.features.sweep.sweep_words import FRONT, SweepColumn, select_columns, tile_text, tiling_blocks
 from explorer.report.scatter import bounds_of
 from explorer.tui.text.drawing import cell_line, draw
 from explorer.tui.text.lines import Line, Span, fit, line_text, safe
-from explorer.tui.text.plot import filled, framed, lines_of, put_text, spread
+from explorer.tui.text.plot import draw_columns, framed, lines_of, map_to_axis, put_text
 
 Axes = tuple[str, str]
 TilePlace = tuple[int, int]
@@ -48,7 +48,7 @@ _SORTED_BY: Mapping[str, tuple[str, int]] = {
 
 def columns_for(rows: Sequence[SweepRow], width: int) -> tuple[SweepColumn, ...]:
     """Return the columns that are not empty and fit in `width` cells."""
-    visible = shown_columns(rows)[:-1]
+    visible = select_columns(rows)[:-1]
     while _cells(visible) > width and any(column.drop for column, _ in visible):
         visible.remove(max(visible, key=lambda column: column[0].drop))
     return tuple(visible)
@@ -56,7 +56,7 @@ def columns_for(rows: Sequence[SweepRow], width: int) -> tuple[SweepColumn, ...]
 
 def table_width(rows: Sequence[SweepRow]) -> int:
     """Return the width of all columns, in cells."""
-    return _cells(shown_columns(rows)[:-1])
+    return _cells(select_columns(rows)[:-1])
 
 
 def _cells(columns: Sequence[SweepColumn]) -> int:
@@ -146,7 +146,7 @@ class ParetoPlot:
         rows, across = height - 3, max(8, width - margin - 3)
         other_spots, front = self._spots(across, rows)
         current_point = None if current is None else self._points.get((current.tile, current.edges))
-        cells = filled(self._column_heights(across, rows), rows, ["bar"] * across)
+        cells = draw_columns(self._column_heights(across, rows), rows, ["bar"] * across)
         for x, y in other_spots:
             put_text(cells, x, y, "·", "text")
         for x, y in front:
@@ -170,12 +170,14 @@ class ParetoPlot:
         lowest = [math.inf] * across
         for (x, y), best in self._points.values():
             if best:
-                column = spread(x, *self._bounds[0], across)
-                lowest[column] = min(lowest[column], (spread(y, low, high, rows) + 0.5) / rows)
+                column = map_to_axis(x, *self._bounds[0], across)
+                lowest[column] = min(lowest[column], (map_to_axis(y, low, high, rows) + 0.5) / rows)
         return [0.0 if height == math.inf else height for height in accumulate(lowest, min)]
 
     def _dot(self, point: tuple[float, float], across: int, rows: int) -> TilePlace:
-        return spread(point[0], *self._bounds[0], across), rows - 1 - spread(point[1], *self._bounds[1], rows)
+        return map_to_axis(point[0], *self._bounds[0], across), rows - 1 - map_to_axis(
+            point[1], *self._bounds[1], rows
+        )
 
     def _spots(self, across: int, rows: int) -> tuple[set[TilePlace], list[TilePlace]]:
         """Return the cells of the points off the front, and of the front from left to right, without

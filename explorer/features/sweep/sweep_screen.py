@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Block
     from explorer.tui.commands.context import CommandContext
 
-_AT_A_TIME, _MOST_AT_A_TIME = 64, 2048
+_AT_A_TIME, _MAX_PENDING = 64, 2048
 """Number of tiles in a request to the engine: at first, and at most. With proofs it is 1."""
 _SORTS = tuple(figure for figure in SORTS if figure not in ("time", "error"))
 
@@ -173,7 +173,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
     def _head(self, width: int) -> Line:
         return sweep_head(self._rows.columns(width), self._tilings.sort, self._tilings.reverse)
 
-    def _wanted_width(self) -> int:
+    def _compute_wanted_width(self) -> int:
         return table_width(self._rows.rows) if self._rows.rows else 0
 
     def _facts(self, width: int) -> Sequence[Line]:
@@ -277,7 +277,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
                     workers=1,
                 )
                 del self._open[: len(tiles)]
-                size = 1 if request.verify else min(2 * size, _MOST_AT_A_TIME)
+                size = 1 if request.verify else min(2 * size, _MAX_PENDING)
                 rows.update({_mark(row): row for row in fact.rows})
                 self._tilings.rows = with_front(list(rows.values()))
                 self._show()

@@ -35,12 +35,12 @@ def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
     machines = dict.fromkeys(row.hardware for row in rows if row.hardware)
     if len(machines) == 1:
         head.append(Span(f"   on {printable(next(iter(machines)))}", "quiet"))
-    table = table_of(rows, shown_columns(rows, len(models) > 1, len(machines) > 1))
+    table = table_of(rows, select_columns(rows, len(models) > 1, len(machines) > 1))
     blocks: list[Block] = [Line(tuple(head)), Line(), table]
     blocks.append(Line())
     if not all(row.error for row in rows):
         blocks.append(Paragraph(_legend(rows), "quiet"))
-    blocks += _fitting(rows)
+    blocks += _describe_fitting(rows)
     if not machines:
         blocks.append(Paragraph("Without a machine there are no cycles: --machine npu.toml", "quiet"))
     blocks += [Paragraph(f"{count:,} x {printable(why)}", "warning") for why, count in _failures(rows)]
@@ -67,7 +67,7 @@ def _legend(rows: Sequence[SweepRow]) -> str:
     )
 
 
-def _fitting(rows: Sequence[SweepRow]) -> list[Block]:
+def _describe_fitting(rows: Sequence[SweepRow]) -> list[Block]:
     """State how many tilings fit the buffer, and which is best. Return nothing if no buffer is given."""
     rows_with_buffer = [row for row in rows if row.fits is not None]
     fitting = [row for row in rows_with_buffer if row.fits]
@@ -135,7 +135,7 @@ _COLUMNS: tuple[SweepColumn, ...] = (
 )
 
 
-def shown_columns(
+def select_columns(
     rows: Sequence[SweepRow], with_model: bool = False, with_machine: bool = False
 ) -> list[SweepColumn]:
     """Select the columns whose cells differ or are not empty; the last column marks the front.

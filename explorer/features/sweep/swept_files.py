@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from explorer.base.checked import checked
+from explorer.base.checked import wrap_checked
 from explorer.features.sweep import sweep as sweeps
-from explorer.session.files import opened
+from explorer.session.files import open_sessions
 from explorer.session.session import argument_type, reopen
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Un
     """
     settings, opening = _separate(options)
     settings["seed"] = settings.pop("first_seed", 0)
-    with opened(sources, opening, broken=True) as sessions:
-        run = checked(sweeps.sweep, argument_type)
+    with open_sessions(sources, opening, broken=True) as sessions:
+        run = wrap_checked(sweeps.sweep, argument_type)
         return run([(session, session.parts.models) for session in sessions], spec, reopen, **settings)
 
 
@@ -49,8 +49,8 @@ def sweep_formats(
         options: Options of `Session.sweep_formats`, and options of `Session` for all models.
     """
     settings, opening = _separate(options)
-    with opened(sources, opening, broken=True) as sessions:
-        run = checked(sweeps.sweep_formats, argument_type)
+    with open_sessions(sources, opening, broken=True) as sessions:
+        run = wrap_checked(sweeps.sweep_formats, argument_type)
         return run([(session, session.parts.models) for session in sessions], spec, reopen, **settings)
 
 

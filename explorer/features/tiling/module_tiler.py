@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.convert.module_to_tiled import plan_module, to_torch
-from explorer.engine.tiling.layers import with_sites_found
+from explorer.engine.tiling.layers import resolve_site_filters
 from explorer.facts import Plan, TileResult, TileSpec
 from explorer.session.parts.models import Models, OnProgress
 from explorer.session.parts.module_job import module_job
@@ -33,14 +33,14 @@ class ModuleTiler:
     def plan(self, spec: TileSpec, on_progress: OnProgress) -> Plan:
         """Return the plan that `tile` would follow."""
         job = module_job(self._models, verify=False, on_progress=on_progress)
-        return self._with_macs(self._plan(self._with_names(spec, job), job))
+        return self._add_macs(self._plan(self._resolve_filters(spec, job), job))
 
     def _plan(self, spec: TileSpec, job: ConversionJob) -> Plan:
         return plan_module(job.opened, spec, job, self._macs())
 
-    def _with_names(self, spec: TileSpec, job: ConversionJob) -> TileSpec:
+    def _resolve_filters(self, spec: TileSpec, job: ConversionJob) -> TileSpec:
         """Replace the filters in `spec` by the names of the matching layers."""
-        return with_sites_found(
+        return resolve_site_filters(
             spec, lambda: self._plan(TileSpec(), job).sites, lambda: self._models.examined(0).analysis
         )
 
@@ -67,7 +67,7 @@ class ModuleTiler:
         module, result = to_torch(
             job.opened,
             None if self._models.current else self._models.module,
-            self._with_names(spec, job),
+            self._resolve_filters(spec, job),
             job,
             output=output,
             overwrite=overwrite,
@@ -78,9 +78,9 @@ class ModuleTiler:
             raise ExplorerError(
                 f"the tiled module is not the same: {evidence.verdict}", where=self._models.source
             )
-        return module, replace(result, plan=self._with_macs(result.plan), command=command)
+        return module, replace(result, plan=self._add_macs(result.plan), command=command)
 
-    def _with_macs(self, plan: Plan) -> Plan:
+    def _add_macs(self, plan: Plan) -> Plan:
         """Add the MACs of each skipped layer to the plan, where the analysis knows them."""
         if not self._models.from_torch:
             return plan

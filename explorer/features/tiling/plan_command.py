@@ -9,7 +9,7 @@ from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import hardware, tile_spec
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import about, fixed_sizes
+from explorer.cli.output.model_answer import describe_fixed_sizes, open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
 TYPE_CHECKING = False
@@ -28,11 +28,11 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
     def cost(session: Session, info: Info) -> tuple[Any, ...]:
         nonlocal warning
-        warning = fixed_sizes(info, args)
+        warning = describe_fixed_sizes(info, args)
         formulas = args.formulas or None
         return info, session.cost(spec, machine, order=args.order, formulas=formulas, on_progress=progress)
 
-    answer = about(args, progress, cost, "plan_cost", "plan_words", "sites", package=__package__)
+    answer = open_and_answer(args, progress, cost, "plan_cost", "plan_words", "sites", package=__package__)
     answer.warning = warning
     return answer
 
@@ -54,7 +54,7 @@ def _steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
 
         return info, replace(steps, dims=plan.dims)
 
-    return about(args, progress, ask, "steps", "steps_words", "steps", package=__package__)
+    return open_and_answer(args, progress, ask, "steps", "steps_words", "steps", package=__package__)
 
 
 def _range(typed: str) -> tuple[int, int]:

@@ -44,10 +44,10 @@ from explorer.report.present.figures import (
 )
 from explorer.report.present.look.info import title
 from explorer.report.present.measure.machine_words import hardware_text
-from explorer.report.present.row_groups import alike, and_more
+from explorer.report.present.row_groups import and_more, group_rows
 from explorer.report.terms import field_terms
 
-_MOST = 200
+_MAX_FORMULAS = 200
 """Maximum number of sites with formulas."""
 
 _BOUND: Mapping[str, Role] = {"compute": "good", "memory": "warning", "": "quiet"}
@@ -62,15 +62,15 @@ def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
         *([Line((hardware_text(machine), Span(f"   {machine.origin}", "quiet")))] if machine.origin else []),
         Line(),
         figures(fact),
-        *((Line(), *by_order(fact)) if len(fact.sites) > 1 else ()),
+        *((Line(), *build_order_table(fact)) if len(fact.sites) > 1 else ()),
         Line(),
         *_sites(fact),
         *((Line(), *systolic(fact), Paragraph(_DRAINED, "quiet")) if fact.systolic else ()),
-        *(block for site in detailed[:_MOST] for block in (Line(), *detail(site))),
+        *(block for site in detailed[:_MAX_FORMULAS] for block in (Line(), *detail(site))),
         Line(),
         *_assumptions(fact),
         *([] if about.model.is_graph else [Paragraph(_NAMES, "quiet")]),
-        *([Paragraph(why, "warning")] if (why := untimed(fact)) else []),
+        *([Paragraph(why, "warning")] if (why := explain_missing_time(fact)) else []),
     ]
 
 
@@ -84,7 +84,7 @@ _NAMES = (
 _NO_MACHINE = "No cycles without a machine: add --machine FILE.toml, or the name of one in the config file."
 
 
-def untimed(fact: PlanCost) -> str:
+def explain_missing_time(fact: PlanCost) -> str:
     """Explain why cycles or time are missing; '' if both are known."""
     machine = fact.hardware
     if machine == Hardware():
@@ -199,7 +199,7 @@ def _intensity(value: float | None) -> str:
     return "-" if value is None else f"{value:,.2f}"
 
 
-def by_order(fact: PlanCost) -> tuple[Line, Table]:
+def build_order_table(fact: PlanCost) -> tuple[Line, Table]:
     """Build a table of the traffic of all sites with a row for each loop order."""
     least = min(total.traffic for total in fact.orders)
     rows: list[tuple[Cell, ...]] = [
@@ -234,7 +234,7 @@ def _time_columns(fact: PlanCost) -> tuple[Column, ...]:
 
 
 def _sites(fact: PlanCost) -> list[Block]:
-    groups = alike(fact.sites, lambda site: replace(site, name="", formulas=()))
+    groups = group_rows(fact.sites, lambda site: replace(site, name="", formulas=()))
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
         row_note = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
@@ -248,10 +248,10 @@ def _sites(fact: PlanCost) -> list[Block]:
         remark = ", ".join(filter(None, row_note))
         return (Span(names), Span(f"  {remark}", "quiet")) if remark else names
 
-    def of_first(cell: Callable[[SiteCost], Cell]) -> Callable[[Sequence[SiteCost]], Cell]:
+    def apply_to_first(cell: Callable[[SiteCost], Cell]) -> Callable[[Sequence[SiteCost]], Cell]:
         return lambda group: cell(group[0])
 
-    columns = [(column, of_first(cell)) for column, cell in _site_columns(fact)]
+    columns = [(column, apply_to_first(cell)) for column, cell in _site_columns(fact)]
     return [*notes, table_of(groups, [(Column("matmul", shrink=True), name), *columns], what="matmuls")]
 
 

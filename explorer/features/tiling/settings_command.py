@@ -10,14 +10,14 @@ from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.quantize_options import FORMATS
 from explorer.cli.arguments.records import quantize_spec, tile_spec
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import about
+from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.formats:
         formats = quantize_spec(args)
-        return about(
+        return open_and_answer(
             args,
             progress,
             lambda session, info: (info, session.quantize_settings(formats, on_progress=progress)),
@@ -27,7 +27,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         )
     args.refuse(sorted(option.key for option in _FORMAT_OPTIONS), "says nothing of tiles", "add --formats")
     spec = tile_spec(args)
-    return about(
+    return open_and_answer(
         args,
         progress,
         lambda session, info: (info, session.settings(spec, on_progress=progress)),

@@ -35,7 +35,7 @@ def steps_blocks(fact: TileSteps) -> list[Block]:
             exact_text(step.step),
             *([exact_text(step.batch)] if batched else []),
             *map(exact_text, (step.m, step.k, step.n)),
-            *map(_moved, (*step.loads, step.stores)),
+            *map(_format_moved, (*step.loads, step.stores)),
             size(step.a + step.b + step.c),
             size(step.traffic),
             share_text(step.traffic, fact.traffic),
@@ -53,7 +53,7 @@ def steps_blocks(fact: TileSteps) -> list[Block]:
     return blocks
 
 
-def _moved(amount: int) -> Cell:
+def _format_moved(amount: int) -> Cell:
     """Format a number of moved bytes; '-' for zero."""
     return size(amount) if amount else Span("-", "quiet")
 

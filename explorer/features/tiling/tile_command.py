@@ -9,9 +9,9 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import OPENING, PROVED, TABLE, Option
 from explorer.cli.arguments.quantize_options import FIRST
-from explorer.cli.arguments.records import first_quantized, tile_spec
+from explorer.cli.arguments.records import read_quantize, tile_spec
 from explorer.cli.output.answer import Answer, document, present, tool
-from explorer.cli.output.model_answer import change_of, fixed_sizes, proving
+from explorer.cli.output.model_answer import change_of, describe_fixed_sizes, suggest_no_verify
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.conversion import ConversionOptions
 from explorer.settings.parse import opening_words
@@ -29,12 +29,12 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return _tile_module(args, progress)
     if args.dynamic:
         raise Misuse("says nothing of an ONNX file's own axes", where="--dynamic", hint="add --to torch")
-    spec, formats = tile_spec(args), first_quantized(args)
+    spec, formats = tile_spec(args), read_quantize(args)
     source, change, warning = args.models[0], None, ""
     quantization: Quantization | None = None
     with explorer.Session(source, **args.opening) as session:
         info = session.open(on_progress=progress)
-        model, fixed = info.model, fixed_sizes(info, args)
+        model, fixed = info.model, describe_fixed_sizes(info, args)
         digest = session.sha256() if args.json else None
         if args.output is not None:
             session.check_output(args.output, overwrite=args.force)
@@ -55,7 +55,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
                 session.plan(spec, on_progress=progress), "", None, 0.0, session.command(spec)
             )
         else:
-            with proving(args, "tiles"):
+            with suggest_no_verify(args, "tiles"):
                 result = session.tile(
                     spec,
                     output=args.output,
@@ -91,7 +91,7 @@ def _idle_rules(session: Session, spec: TileSpec) -> str:
 
 def _tile_module(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Answer `--to torch`: tile the layers of an nn.Module instead of the nodes of a graph."""
-    if first_quantized(args) is not None:
+    if read_quantize(args) is not None:
         raise Misuse("modules are not quantized", where="--quantize", hint="leave out --to torch")
     if args.input is not None:
         raise Misuse("modules are proved on random inputs", where="--input", hint="leave out --to torch")

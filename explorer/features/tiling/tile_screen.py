@@ -242,7 +242,7 @@ class TileDialog(Dialog[TileSpec]):
         cost: PlanCost | None = None
         try:
             cost = await self._ask_cost(spec, self.hardware, formulas=None)
-            self._example = await self._largest_with_formulas(spec, cost)
+            self._example = await self._find_largest_with_formulas(spec, cost)
         except Cancelled:
             return
         except ExplorerError as error:
@@ -254,7 +254,7 @@ class TileDialog(Dialog[TileSpec]):
         missing = "choose a machine above; m types one"
         self._show_rows(cost_rows(plan, cost, self._example, missing))
 
-    async def _largest_with_formulas(self, spec: TileSpec, cost: PlanCost) -> SiteCost | None:
+    async def _find_largest_with_formulas(self, spec: TileSpec, cost: PlanCost) -> SiteCost | None:
         """Return the largest site with its formulas. All sites could have thousands of formulas."""
         if not cost.sites:
             return None
@@ -385,7 +385,7 @@ class TileCommand(ScreenCommand):
     def run(self) -> None:
         """Open the dialog, then tile."""
         if self.context.ready():
-            self.context.with_layers(*self.tree.cursor_range, self._ask)
+            self.context.call_with_layers(*self.tree.cursor_range, self._ask)
 
     def _ask(self, chosen_layers: list[Layer]) -> None:
         store = self.store
@@ -451,12 +451,12 @@ class TileCommand(ScreenCommand):
             tone="good" if proof is None else verdict_tone(proof.verdict_kind),
             copy=result.command,
         )
-        self.context.ask(dialog, self._after_verdict)
+        self.context.ask(dialog, self._handle_verdict)
 
     def _blame(self, spec: TileSpec, wants_blame: bool | None) -> None:
         if wants_blame and has_command("blame"):
             command_of("blame")(self.context).begin(spec=spec)
 
-    def _after_verdict(self, answer: bool | None) -> None:
+    def _handle_verdict(self, answer: bool | None) -> None:
         if answer is not None:
             self.panes.tabs.open("diff")

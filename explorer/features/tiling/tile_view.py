@@ -30,7 +30,7 @@ from explorer.features.tiling.tile_view_page import (
     step_lines,
     tile_footer,
 )
-from explorer.features.tiling.tile_words import how_tiled
+from explorer.features.tiling.tile_words import build_tiling_fields
 from explorer.report.blocks import Block, Fields
 from explorer.report.blocks import Line as TextLine
 from explorer.tui.commands.context import AT_ONCE
@@ -189,7 +189,7 @@ class TileView(SubScreen[None]):
 
     def page_blocks(self) -> list[Block]:
         """Describe the tiling of the site, and list the next steps."""
-        return [Fields(how_tiled(self.site)), TextLine(), *steps_blocks(self._next_steps)]
+        return [Fields(build_tiling_fields(self.site)), TextLine(), *steps_blocks(self._next_steps)]
 
     def verb_words(self, source: str) -> list[str]:
         """Return the command that prints the same steps; empty for a file that is already tiled."""

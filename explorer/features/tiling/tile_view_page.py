@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from explorer.base import units
 from explorer.features.tiling.steps_words import buffer_fields, traffic_fields
 from explorer.features.tiling.tile_blocks import Scale, TileGrid, TilePlace, TileProduct
-from explorer.features.tiling.tile_words import how_tiled
+from explorer.features.tiling.tile_words import build_tiling_fields
 from explorer.report.blocks import Fields
 from explorer.report.present.figures import share_text
 from explorer.tui.text.drawing import draw, side_by_side
@@ -22,8 +22,8 @@ from explorer.tui.text.lines import (
     Span,
     bar,
     cut,
-    ending,
-    first_shown,
+    cut_start,
+    find_first_visible,
     fit,
     flow,
     line_width,
@@ -113,11 +113,11 @@ def site_lines(sites: Sequence[SitePlan], index: int, width: int) -> tuple[Line,
     room = max(8, width - len(number) - 2)
     batch = f"{blocks.batch:,} × " if blocks.batch > 1 else ""
     size = f"{batch}{site.M:,} × {site.K:,} × {site.N:,}"
-    name = ending(safe(site.name), max(8, room - len(size) - len(site.op) - 3))
+    name = cut_start(safe(site.name), max(8, room - len(size) - len(site.op) - 3))
     first: list[Span] = [(" " + name, "strong"), (f"  {safe(site.op)} ", "accent"), (size, "number")]
     gap = width - line_width(first) - len(number)
     first.append((" " * max(1, gap) + number, "dim"))
-    return cut(first, width), side_by_side(Fields(how_tiled(site)), width)[0]
+    return cut(first, width), side_by_side(Fields(build_tiling_fields(site)), width)[0]
 
 
 def tile_footer(many_sites: bool, batch: bool) -> list[tuple[str, str]]:
@@ -342,7 +342,7 @@ def block_page(
         _field("lies at", ((_slice_text(rows, cols), "number"),), width),
     ]
     if height >= 10:
-        name = ending(safe(site.output) or "the output", width - 9)
+        name = cut_start(safe(site.output) or "the output", width - 9)
         lines.insert(1, _field("of", ((name, "text"),), width))
         size = (_size_text(rows, cols), "number")
         lines.append(_field("is", (size, (f"  of {blocks.m.tile}×{blocks.n.tile}", "dim")), width))
@@ -382,7 +382,7 @@ def _operand_lines(
         where: list[Span] = [(_slice_text(first, second), "number"), (f" {_size_text(first, second)}", "dim")]
         lines.append(_field(letter, where, width))
         if named:
-            operand = f"{role} {ending(safe(name), max(8, width - 5 - len(role)))}"
+            operand = f"{role} {cut_start(safe(name), max(8, width - 5 - len(role)))}"
             lines.append((("   ", "text"), (operand, "text") if name else (nameless, "dim")))
     return lines
 
@@ -406,7 +406,7 @@ def product_text(site: SitePlan, place: TilePlace) -> str:
 def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list[Line]:
     """List the tile matmuls of the block around the chosen one."""
     count = blocks.k.count
-    start = first_shown(place.depth, room, count)
+    start = find_first_visible(place.depth, room, count)
     products = [blocks.product(place, k) for k in range(start, min(count, start + room))]
     is_wide = width >= 58
     cells: list[tuple[str, ...]] = []

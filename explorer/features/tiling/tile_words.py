@@ -26,10 +26,10 @@ from explorer.features.tiling.records import TilingRecord
 from explorer.report.blocks import Block, Cell, Column, Field, Line, Paragraph, Role, Span, Table, table_of
 from explorer.report.present.accumulator import overflows
 from explorer.report.present.compare.diff import changes
-from explorer.report.present.compare.verify import evidence, to_blame
-from explorer.report.present.effective_settings import origin_text, unused_rules
+from explorer.report.present.compare.verify import evidence, suggest_blame
+from explorer.report.present.effective_settings import origin_text, warn_unused_rules
 from explorer.report.present.figures import share_text, utilization
-from explorer.report.present.row_groups import alike, and_more
+from explorer.report.present.row_groups import and_more, group_rows
 from explorer.settings.parse import option_words, path_word
 
 
@@ -53,14 +53,14 @@ def plan(fact: Plan, source: str) -> list[Block]:
 def plan_matmuls(fact: Plan) -> list[Block]:
     """Build the sites of a plan with one row for equal sites, and the skipped matmuls with the reasons."""
     blocks: list[Block] = []
-    groups = alike(fact.sites, lambda site: replace(site, name="", output="", weight=None, place=()))
+    groups = group_rows(fact.sites, lambda site: replace(site, name="", output="", weight=None, place=()))
     if fact.sites:
-        blocks += [_with_sum(matmuls(fact, groups), fact), Line(), *_notes(fact, groups)]
+        blocks += [_add_total_row(matmuls(fact, groups), fact), Line(), *_notes(fact, groups)]
     else:
         blocks.append(Paragraph("Nothing to tile: no matmul here can be tiled.", "warning"))
     blocks += overflows(fact.accumulator_bits, {site.name: site.sums for site in fact.sites if site.sums})
     if fact.skipped:
-        blocks += [Line(), left_out(fact)[0]]
+        blocks += [Line(), build_skipped_table(fact)[0]]
     return blocks
 
 
@@ -94,7 +94,7 @@ def open_sizes(fact: Plan) -> tuple[str, Span]:
     return dims_text(fact.dims), Span(sentence, "warning" if fixed else "quiet")
 
 
-def how_tiled(site: SitePlan) -> list[Field]:
+def build_tiling_fields(site: SitePlan) -> list[Field]:
     """Build the fields for the tiling of one site, and for the utilization of its tiles."""
     return [
         Field("grid", _grid(site)),
@@ -159,7 +159,7 @@ def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
     return Table(columns, rows)
 
 
-def _with_sum(table: Table, fact: Plan) -> Table:
+def _add_total_row(table: Table, fact: Plan) -> Table:
     """Add a row of totals to the table."""
     if len(fact.sites) < 2:
         return table
@@ -197,7 +197,7 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
         notes.append(
             Paragraph(f"{count_text(zeros)} MACs more multiply zeros in the kernels: {why}.", "warning")
         )
-    notes += _in_floats(fact)
+    notes += _list_float_matmuls(fact)
     if any(site.calls == 0 for site in fact.sites):
         notes.append(Paragraph("Of the branches of an If the costliest counts.", "quiet"))
     notes.append(
@@ -210,7 +210,7 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
     return notes
 
 
-def _in_floats(fact: Plan) -> list[Block]:
+def _list_float_matmuls(fact: Plan) -> list[Block]:
     """List the quantized matmuls that are tiled as floats, with the reasons."""
     reasons = dict.fromkeys(site.in_floats for site in fact.sites if site.in_floats)
     site_names = {why: [site.name for site in fact.sites if site.in_floats == why] for why in reasons}
@@ -283,7 +283,10 @@ def tile(
         blocks.append(Paragraph(f"{why}, so no file was written.", "bad" if differs else "warning"))
         if not fact.command:
             return blocks
-        return [*blocks, *to_blame(source, fact.verification.after, opening, f"{fact.command} --no-verify")]
+        return [
+            *blocks,
+            *suggest_blame(source, fact.verification.after, opening, f"{fact.command} --no-verify"),
+        ]
     if not fact.output:
         return [
             *blocks,
@@ -315,7 +318,7 @@ def tile(
     return blocks
 
 
-def left_out(fact: Plan) -> tuple[Table, list[list[SkippedSite]]]:
+def build_skipped_table(fact: Plan) -> tuple[Table, list[list[SkippedSite]]]:
     """Build a table with a row for each operator and reason, most MACs first, and the skipped sites of each
     row.
     """
@@ -374,7 +377,7 @@ def settings(about: Info, fact: Settings) -> list[Block]:
             "quiet",
         )
     )
-    return [*blocks, *unused_rules(fact.unused, "matmul")]
+    return [*blocks, *warn_unused_rules(fact.unused, "matmul")]
 
 
 def _row(site: SiteSettings) -> tuple[Cell, ...]:

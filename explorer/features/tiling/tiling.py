@@ -24,9 +24,9 @@ from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.sites.recovery import merge_earlier_plans, recover_plan
 from explorer.engine.tiling.cost import plan_cost
-from explorer.engine.tiling.cost.formulas import with_formulas
-from explorer.engine.tiling.layers import with_sites_found
-from explorer.engine.tiling.module_products import traced_products
+from explorer.engine.tiling.cost.formulas import add_formulas
+from explorer.engine.tiling.layers import resolve_site_filters
+from explorer.engine.tiling.module_products import trace_products
 from explorer.engine.tiling.plan import make_plan
 from explorer.engine.tiling.products import Products, find_products
 from explorer.engine.tiling.rules import packing
@@ -41,7 +41,7 @@ from explorer.features.tiling.records import TilingRecord
 from explorer.session.parts import scripts
 from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work
 from explorer.session.parts.export import write_text
-from explorer.session.parts.history import between
+from explorer.session.parts.history import list_between
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.proofs import Prover
 from explorer.settings import tiling as tiling_settings
@@ -71,7 +71,7 @@ class Tiler:
         """
         state_index = self._models.current if state_index is None else state_index
         products = self._products(state_index, on_progress, spec, decomposed, will_write)
-        plan, sites = _plan_of(products, self._with_site_names(spec, products, state_index))
+        plan, sites = _plan_of(products, self._resolve_site_filters(spec, products, state_index))
         if plan.decomposed != products.decomposed and decomposed is None:
             # nodes without a chosen site are not decomposed
             return self.plan(
@@ -97,14 +97,14 @@ class Tiler:
     ) -> PlanCost:
         """Count the cost of a tiling of the current model on a machine."""
         cost = plan_cost(self.plan(spec, on_progress)[0], hardware, order=order)
-        return with_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
+        return add_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
 
     def settings(self, spec: TileSpec, on_progress: OnProgress) -> Settings:
         """Return the settings of `spec` for every site of the current model."""
         # the products depend on the spec only if groups are packed into its tiles
         products = self._products(self._models.current, on_progress, spec, None)
         all_sites = _plan_of(products, TileSpec())[0].sites
-        named = self._with_site_names(spec, products, self._models.current).sites
+        named = self._resolve_site_filters(spec, products, self._models.current).sites
         chosen_sites = _plan_of(products, TileSpec(sites=named, origins=spec.origins))[0].sites
         return effective_settings(spec, all_sites, chosen_sites)
 
@@ -113,7 +113,7 @@ class Tiler:
         started = time.perf_counter()
         command = self.command(spec, work.output)
         plan, products, sites = self.plan(spec, work.on_progress, will_write=True)
-        tiled = tile(products.bound_model, _without_origins(plan), sites)
+        tiled = tile(products.bound_model, _drop_origins(plan), sites)
         analyses: list[AnalysisResult] = []
 
         def verify_tiling(written_model: Model, path: str) -> Verification:
@@ -142,7 +142,7 @@ class Tiler:
     ) -> None:
         """Analyze the tiled model while its proof waits for the runtime."""
         if not self._models.options["observe"]:  # `observe` needs a run of the model
-            analyses.append(self._models.examined_as(tiled, target, cancel))
+            analyses.append(self._models.analyze_at_path(tiled, target, cancel))
 
     @contextlib.contextmanager
     def tried(self, spec: TileSpec, on_progress: OnProgress, cancel: Cancel) -> Iterator[tuple[Model, Model]]:
@@ -150,7 +150,7 @@ class Tiler:
         file.
         """
         plan, products, sites = self.plan(spec, on_progress, will_write=True)
-        tiled = tile(products.bound_model, _without_origins(plan), sites)
+        tiled = tile(products.bound_model, _drop_origins(plan), sites)
         with tempfile.TemporaryDirectory(prefix="tried-", dir=self._models.workdir) as folder:
             path = os.path.join(folder, "tiled.onnx")
             writer.write(tiled, path, on_progress=on_progress, cancel=cancel)
@@ -195,14 +195,14 @@ class Tiler:
         packed = any(record.spec is not None and record.spec.grouped == "pack" for record in records)
         default_spec = TileSpec(grouped="pack" if packed else "leave")
         site_names = [site.name for site in self.plan(default_spec, on_progress, state_index=0)[0].sites]
-        spec = replace(tiling_settings.chosen_by_hand(plans, site_names), grouped=default_spec.grouped)
+        spec = replace(tiling_settings.write_rules(plans, site_names), grouped=default_spec.grouped)
         comments = [f"What was tiled of {self._models.source}, and how: explorer tile MODEL --config THIS"]
-        write_text(self._models, path, tiling_settings.as_toml(spec, comments), overwrite)
+        write_text(self._models, path, tiling_settings.write_toml(spec, comments), overwrite)
         return path
 
-    def _with_site_names(self, spec: TileSpec, products: Products, state_index: int) -> TileSpec:
+    def _resolve_site_filters(self, spec: TileSpec, products: Products, state_index: int) -> TileSpec:
         """Replace the filters in `spec` by the names of the matching sites."""
-        return with_sites_found(
+        return resolve_site_filters(
             spec,
             lambda: _plan_of(products, TileSpec())[0].sites,
             lambda: self._models.examined(state_index).analysis,
@@ -238,7 +238,7 @@ class Tiler:
             rules = self._models.rules
             if traced:
                 analysis = self._models.examined(state_index, on_progress).analysis
-                cached[key] = traced_products(analysis, rules, **grouped)
+                cached[key] = trace_products(analysis, rules, **grouped)
             else:
                 model = self._models.graph(state_index, on_progress)
                 dims, shapes = self._models.sizes(state_index, model)
@@ -261,7 +261,7 @@ def _plan_of(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
     )
 
 
-def _without_origins(plan: Plan) -> Plan:
+def _drop_origins(plan: Plan) -> Plan:
     """Return the plan as stored in a tiled file: without origins, so that equal tilings give equal files."""
     skipped = [replace(skip, reason="switched off") if skip.switched_off else skip for skip in plan.skipped]
     return replace(plan, skipped=tuple(skipped))
@@ -271,7 +271,7 @@ def plan_between(history: History, before: int, after: int) -> Plan | None:
     """Return the tilings between a state and a later state made from it, or None if there are none."""
     if before not in history.line_to(after):
         return None
-    records = [entry.record for entry in between(history, before, after)]
+    records = [entry.record for entry in list_between(history, before, after)]
     plans = [record.plan for record in records if isinstance(record, TilingRecord) and record.plan]
     if not plans:
         return None
@@ -296,7 +296,7 @@ def _command_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     words = None if spec.config else scripts.tiling_words(spec)
     if words is not None and sum(map(len, words)) <= scripts.MOST_CHARACTERS:
         return [*words, *proof], ""
-    return ["--config", config, *proof], tiling_settings.as_toml(spec)
+    return ["--config", config, *proof], tiling_settings.write_toml(spec)
 
 
 def _spec_of_plan(entry: HistoryEntry) -> TileSpec:

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from explorer.facts.cost import Hardware
 from explorer.features.tiling import plan_words as words
+from explorer.features.tiling.tile_words import build_skipped_table, build_tiling_fields, matmuls, open_sizes
 from explorer.features.tiling.tile_words import headline as plan_headline
-from explorer.features.tiling.tile_words import how_tiled, left_out, matmuls, open_sizes
 from explorer.report.blocks import Block, Field, Fields, Line, Paragraph, Span, Table
-from explorer.report.present.accumulator import in_a_line, overflows
+from explorer.report.present.accumulator import overflows, summarize_overflow
 from explorer.report.present.figures import seconds
 from explorer.tui.text.drawing import draw, field_lines, row_line, title_line
 from explorer.tui.text.lines import Line as ScreenLine
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from explorer.facts.cost import PlanCost, SiteCost
 
 _Blocks = Callable[[], Sequence[Block]]
-_MOST = 500
+_MAX_SITES = 500
 """Maximum number of sites, and of reasons, in the list."""
 _HIDDEN_FIGURES = ("tiles", "macs", "products", "compute_cycles", "memory_cycles")
 """Figures that the list hides, because they are in the headline or follow from other figures."""
@@ -67,21 +67,21 @@ def cost_rows(
         rows += _fields([(Field("Counted for", sizes, graph), lambda: [Line((f"{sizes}: ", graph))])])
     if plan.accumulator_bits and plan.sites:
         sums = {site.name: site.sums for site in plan.sites if site.sums}
-        accumulator = Field("Accumulator", in_a_line(plan.accumulator_bits, sums))
+        accumulator = Field("Accumulator", summarize_overflow(plan.accumulator_bits, sums))
         rows += _fields([(accumulator, lambda: overflows(plan.accumulator_bits, sums)[1:])])
     if cost is not None and plan.sites:
         rows += _figures(cost, example, missing)
     if plan.sites:
-        sites = plan.sites[:_MOST]
+        sites = plan.sites[:_MAX_SITES]
         table = matmuls(plan, [[site] for site in sites])
         detail_makers = [partial(_site_blocks, site, cost) for site in sites]
         names = [site.name for site in sites]
         rows += _table(f"Matmuls: {len(plan.sites):,}", table, detail_makers, names)
     if plan.skipped:
-        table, groups = left_out(plan)
+        table, groups = build_skipped_table(plan)
         # the details show the full reason
         table = replace(table, columns=[*table.columns[:-1], table.columns[-1]._replace(shrink=True)])
-        reasons = [partial(_reason_blocks, group) for group in groups[:_MOST]]
+        reasons = [partial(_reason_blocks, group) for group in groups[:_MAX_SITES]]
         rows += _table(f"Left as they are: {len(plan.skipped):,}", table, reasons)
     return rows
 
@@ -100,12 +100,12 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
     order = "" if example is None else example.order
     fields = {key: field for key, field in words.figure_fields(cost).items() if key not in _HIDDEN_FIGURES}
     if cost.total.seconds is None:
-        why = missing if cost.hardware == Hardware() else words.untimed(cost)
+        why = missing if cost.hardware == Hardware() else words.explain_missing_time(cost)
         fields["untimed"] = Field("Time", seconds(None), why)
     keys = sorted(fields, key=lambda key: key not in _FIRST_FIGURES)
     formulas = {**words.FORMULAS, "traffic": (f"traffic {order}",)}
     rows = _fields([(fields[key], origin(*formulas.get(key, ()))) for key in keys])
-    head, table = words.by_order(cost)
+    head, table = words.build_order_table(cost)
     rows += _table(head, table, [origin(f"traffic {row.order}") for row in cost.orders])
     if cost.systolic:
         parts = ("", ", with moving", ", in one go", ", as SCALE-Sim 3")
@@ -117,7 +117,7 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
 def _site_blocks(site: SitePlan, cost: PlanCost | None) -> list[Block]:
     """Describe the cost and the tiling of a site."""
     figures = [] if cost is None else words.site_figures(cost, site.name)
-    return [Line(Span(site.name, "strong")), Fields([*figures, *how_tiled(site)])]
+    return [Line(Span(site.name, "strong")), Fields([*figures, *build_tiling_fields(site)])]
 
 
 def _reason_blocks(group: Sequence[SkippedSite]) -> list[Block]:

@@ -15,11 +15,11 @@ from explorer.engine.evaluate.evaluate import evaluate
 from explorer.engine.evaluate.predictor import Predictor, Run, of_graph
 from explorer.engine.runtime.input_files import InputSpec
 from explorer.facts.evaluate.evaluation import Evaluation, Task
-from explorer.session.files import opened
+from explorer.session.files import open_sessions
 from explorer.session.parts.models import Cancel, Models, OnProgress, State
 
 
-def evaluated(
+def score_models(
     states: Sequence[State],
     data: str,
     *,
@@ -120,8 +120,8 @@ def evaluate_files(
     `options` are those of `explorer.session.Session`. A dimension or input needs to exist in only one of the
     models.
     """
-    with opened(sources, options, on_progress) as sessions:
-        return evaluated(
+    with open_sessions(sources, options, on_progress) as sessions:
+        return score_models(
             [(session.parts.models, 0) for session in sessions],
             data,
             labels=labels,

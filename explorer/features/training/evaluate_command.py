@@ -8,7 +8,7 @@ import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE
-from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.output.answer import Answer, build_plain_document, present
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.evaluate.evaluation import EvaluateSpec, Evaluation
 
@@ -21,7 +21,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         **args.opening,
     )
     return Answer(
-        lambda: plain(fact), lambda: present("evaluate_words", __package__).evaluation(fact), rows="models"
+        lambda: build_plain_document(fact),
+        lambda: present("evaluate_words", __package__).evaluation(fact),
+        rows="models",
     )
 
 

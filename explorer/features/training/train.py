@@ -25,7 +25,7 @@ _MAX_CODE_BYTES = 1 << 30
 """Maximum size, in bytes, of a file that defines a class of a layer. It may be a compiled library."""
 
 
-def trained(
+def train_module(
     models: Models,
     data: str,
     *,
@@ -57,12 +57,12 @@ def module_digest(models: Models) -> str:
     """Return a digest of the opened module: its layers, its values, and the files of its classes."""
     module = _module(models).loaded.materialise()
     digest = hashlib.sha256(repr(module).encode())
-    for chunk in _hashed_bytes(module):
+    for chunk in _list_hashed_bytes(module):
         digest.update(chunk)
     return digest.hexdigest()
 
 
-def _hashed_bytes(module: Any) -> Iterator[bytes]:
+def _list_hashed_bytes(module: Any) -> Iterator[bytes]:
     """Yield the values of a module's tensors and the source files of its classes, as bytes to hash."""
     for name, tensor in module.state_dict(keep_vars=True).items():
         yield f"{name} {getattr(tensor, 'dtype', '')} {getattr(tensor, 'requires_grad', '')}".encode()

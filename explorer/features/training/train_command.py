@@ -8,7 +8,7 @@ import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.output.answer import Answer, build_plain_document, present
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.evaluate.evaluation import SampleSpec
 from explorer.facts.evaluate.training_run import TrainingRun, TrainSpec
@@ -24,7 +24,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             on_progress=progress,
         )
     return Answer(
-        lambda: plain(fact), lambda: present("train_words", __package__).training_run(fact), rows="epochs"
+        lambda: build_plain_document(fact),
+        lambda: present("train_words", __package__).training_run(fact),
+        rows="epochs",
     )
 
 

@@ -9,7 +9,7 @@ from explorer.facts.evaluate.training_run import EpochScore, TrainingRun
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.report.blocks import Block, Cell, Column, Line, Rows, Span, Table
 from explorer.report.present.computed_rows import done_and_kept
-from explorer.report.present.figures import share_text, written
+from explorer.report.present.figures import report_written, share_text
 
 _WIDTH, _HEIGHT = 60, 10
 _LEVELS = " ▁▂▃▄▅▆▇█"
@@ -35,7 +35,7 @@ def training_run(fact: TrainingRun) -> list[Block]:
         Line(("best is epoch ", Span(f"{fact.best}", "strong"), *accuracy_text(best)), 2),
         Line(Span(seconds_text(fact.seconds), "quiet"), 2),
     ]
-    return [*blocks, Line(), *written(fact.output)] if fact.output else blocks
+    return [*blocks, Line(), *report_written(fact.output)] if fact.output else blocks
 
 
 def head(fact: TrainingRun | TrainingSweep, settings: str) -> list[Block]:
@@ -98,7 +98,7 @@ def training_sweep(fact: TrainingSweep) -> list[Block]:
     summary = ("best is ", Span(f"lr {best.rate:g}, batch {best.batch:,}", "strong"), *accuracy_text(best))
     blocks: list[Block] = [*head(fact, f"seed {fact.seed}"), Table(columns, rows), Line(), Line(summary, 2)]
     if fact.written:
-        return [*blocks, Line(), *written(fact.written), Line(tuple(done_and_kept(fact)), 2)]
+        return [*blocks, Line(), *report_written(fact.written), Line(tuple(done_and_kept(fact)), 2)]
     hint = Span("--take 1:best.ckpt writes the weights of row 1", "quiet")
     return [*blocks, Line(hint, 2), Line(tuple(done_and_kept(fact)), 2)]
 

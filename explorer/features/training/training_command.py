@@ -6,7 +6,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import about
+from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.training import TrainingStepSpec
 
@@ -27,7 +27,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             card=spec.card,
         )
 
-    return about(args, progress, ask, "training", "training_words", "layers", package=__package__)
+    return open_and_answer(args, progress, ask, "training", "training_words", "layers", package=__package__)
 
 
 COMMAND = Command(

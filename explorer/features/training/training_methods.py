@@ -50,7 +50,7 @@ def evaluate(
         BadModel: A model fails.
         Cancelled: `cancel` returned True.
     """
-    from explorer.features.training.evaluate import evaluated  # imports onnxruntime
+    from explorer.features.training.evaluate import score_models  # imports onnxruntime
 
     session_models, other_models = (
         session.parts.models,
@@ -60,7 +60,7 @@ def evaluate(
         (models, 0) for models in other_models
     ]
     try:
-        return evaluated(
+        return score_models(
             all_states,
             data,
             labels=labels,
@@ -96,9 +96,9 @@ def train(session: Facade, data: PathText, **options: Unpack[TrainingKeywords]) 
         BadModel: The model fails.
         Cancelled: `cancel` returned True.
     """
-    from explorer.features.training.train import trained  # imports torch and lightning
+    from explorer.features.training.train import train_module  # imports torch and lightning
 
-    return trained(session.parts.models, data, **options)
+    return train_module(session.parts.models, data, **options)
 
 
 def module_digest(session: Facade) -> str:

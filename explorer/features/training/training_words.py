@@ -34,8 +34,8 @@ from explorer.report.present.figures import (
     bytes_field,
     count,
     count_field,
+    dash_zero,
     plain,
-    quiet_zero,
     share_text,
     size,
 )
@@ -55,13 +55,13 @@ def training_blocks(about: Info, fact: Training) -> list[Block]:
         (
             (Column("layer", shrink=True), lambda row: row.path),
             (Column("kind", shrink=True, drop=1), lambda row: Span(row.kind, "quiet")),
-            (Column("forward", "right"), lambda row: quiet_zero(count(row.forward_macs))),
-            (Column("grad of input", "right"), lambda row: quiet_zero(count(row.backward_input_macs))),
-            (Column("grad of weight", "right"), lambda row: quiet_zero(count(row.backward_weight_macs))),
-            (Column("outputs", "right", drop=2), lambda row: quiet_zero(size(row.activation_bytes))),
-            (Column("params", "right", drop=5), lambda row: quiet_zero(size(row.param_bytes))),
-            (Column("gradients", "right", drop=3), lambda row: quiet_zero(size(row.gradient_bytes))),
-            (Column("optimizer", "right", drop=4), lambda row: quiet_zero(size(row.optimizer_bytes))),
+            (Column("forward", "right"), lambda row: dash_zero(count(row.forward_macs))),
+            (Column("grad of input", "right"), lambda row: dash_zero(count(row.backward_input_macs))),
+            (Column("grad of weight", "right"), lambda row: dash_zero(count(row.backward_weight_macs))),
+            (Column("outputs", "right", drop=2), lambda row: dash_zero(size(row.activation_bytes))),
+            (Column("params", "right", drop=5), lambda row: dash_zero(size(row.param_bytes))),
+            (Column("gradients", "right", drop=3), lambda row: dash_zero(size(row.gradient_bytes))),
+            (Column("optimizer", "right", drop=4), lambda row: dash_zero(size(row.optimizer_bytes))),
             (Column("", shrink=True, role="warning", drop=6), lambda row: row.reason),
         ),
         what="layers",
@@ -144,11 +144,11 @@ def _step_row(step: StepMemory) -> tuple[Cell, ...]:
         row.append(Span("yes", "good") if step.fits else Span("no", "warning"))
     if step.plain_kept_bytes is not None and step.plain_peak_bytes is not None:
         saved = step.plain_kept_bytes - step.kept_bytes, step.plain_peak_bytes - step.peak_bytes
-        row += [*map(_saved, saved), count(step.recomputed_macs)]
+        row += [*map(_format_saved_bytes, saved), count(step.recomputed_macs)]
     return tuple(row)
 
 
-def _saved(value: int) -> Span:
+def _format_saved_bytes(value: int) -> Span:
     """Format the bytes that checkpointing saves; a negative number is an increase."""
     figure = size(abs(value))
     return figure if value >= 0 else Span(f"-{figure.text}", "warning", value=value)
@@ -170,7 +170,7 @@ def _moments(step: StepMemory) -> Table:
 
     def row(moment: TrainingMoment) -> tuple[Cell, ...]:
         parts = [getattr(moment, kind) for kind in _KINDS]
-        figures = (quiet_zero(size(part)) for part in parts)
+        figures = (dash_zero(size(part)) for part in parts)
         stack = _stack(parts, step.peak_bytes)
         return moment.phase, moment.path or _WHOLE, *figures, size(moment.live_bytes), stack
 
@@ -191,7 +191,7 @@ def figures(about: Info, fact: Training) -> Fields:
     if fact.forward_macs is not None and fact.backward_macs is not None:
         step = fact.forward_macs + fact.backward_macs
     gradients = "gradients of inputs and of weights"
-    first = _first_step(fact)
+    first = _find_shown_step(fact)
     if first is None:
         kept_field = _outputs_field(about, fact, "of every layer, for backward")
         total = bytes_field(
@@ -240,7 +240,7 @@ def _outputs_field(about: Info, fact: Training, remark: str) -> Field:
 
 def theory(about: Info, fact: Training) -> list[Block]:
     """Build the memory of a step that keeps every layer's output; empty if `figures` already shows it."""
-    first = _first_step(fact)
+    first = _find_shown_step(fact)
     if first is None or first.counted != "autograd":
         return []
     remark = (
@@ -255,7 +255,7 @@ def theory(about: Info, fact: Training) -> list[Block]:
     ]
 
 
-def _first_step(fact: Training) -> StepMemory | None:
+def _find_shown_step(fact: Training) -> StepMemory | None:
     """Return the step whose memory is shown, or None if memory was not counted."""
     return fact.memory.steps[0] if fact.memory is not None and fact.memory.steps else None
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.graph.model import Model
-from explorer.engine.quantize.stored_weights import as_multiplied
+from explorer.engine.quantize.stored_weights import map_to_multiplied
 from explorer.engine.runtime.input_files import Array as InputArray
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values import activations, weights
@@ -30,24 +30,24 @@ def _backward(loss: str, target: str | None) -> Backward:
     if loss not in _LOSSES and not loss.endswith((".npy", ".npz")):
         hint = nearest(loss, _LOSSES) or f"one of {', '.join(_LOSSES)}, or a .npy file with the gradient"
         raise Misuse(f"'{loss}' is no loss", where="--loss", hint=hint)
-    target_values = None if target is None else _single_array(target)
+    target_values = None if target is None else _read_single_array(target)
     if loss in _LOSSES:
         if target_values is not None and loss == "sum":
             raise Misuse("the sum of the outputs has no target", where="--target", hint="--loss mse")
         return Backward(loss, target_values)
     if target_values is not None:
         raise Misuse("a gradient that is given has no target", where="--target", hint="leave it out")
-    return Backward("", None, _single_array(loss))
+    return Backward("", None, _read_single_array(loss))
 
 
-def _single_array(path: str) -> InputArray:
+def _read_single_array(path: str) -> InputArray:
     arrays = list(read_input(path).arrays.values())
     if len(arrays) != 1:
         raise Misuse(f"it holds {len(arrays):,} arrays, and one is needed", where=path)
     return arrays[0]
 
 
-def _with_run_shapes(
+def _set_run_shapes(
     statistics: Sequence[StatisticsRow], layers: Sequence[Layer]
 ) -> tuple[StatisticsRow, ...]:
     """Set the input and output shapes of each row to those of the run."""
@@ -96,7 +96,7 @@ class ModelValues:
             options=choices,
             source=self._models.label(state_index),
             layers=layers,
-            real=as_multiplied(graph_of(self._models, state_index, on_progress)),
+            real=map_to_multiplied(graph_of(self._models, state_index, on_progress)),
             # a state derived from random weights has random weights, too
             notes=self._models.random_weights() if state_index else notes,
             on_progress=on_progress,
@@ -142,5 +142,5 @@ class ModelValues:
         )
         if answer.statistics and answer.sizes and rows and state_index == 0:
             ran = self._models.original_at(answer.sizes, on_progress, cancel).analysis.layers
-            answer = replace(answer, statistics=_with_run_shapes(answer.statistics, ran))
+            answer = replace(answer, statistics=_set_run_shapes(answer.statistics, ran))
         return replace(answer, notes=(*self._models.random_weights(), *answer.notes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import about, open_or_stored
+from explorer.cli.output.model_answer import open_and_answer, open_or_stored
 from explorer.cli.output.progress import ProgressLine
 
 TYPE_CHECKING = False
@@ -74,7 +74,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     # a module does not declare its inputs, but a file with inputs does
     opening = None if args.input is None else open_or_stored
     rows = "tensors" if args.stat is None and args.axis is None else "statistics"
-    return about(args, progress, ask, "activations", "weights_words", rows, opening, __package__)
+    return open_and_answer(args, progress, ask, "activations", "weights_words", rows, opening, __package__)
 
 
 COMMAND = Command(

@@ -75,7 +75,7 @@ def _cell(fact: HeatMap, row: int, column: int) -> str:
     return "NaN or Inf" if value is None else number(value)
 
 
-def about_lines(fact: HeatMap, width: int) -> list[Line]:
+def build_figure_lines(fact: HeatMap, width: int) -> list[Line]:
     """Build the figures of the whole tensor: range, spread, histogram, outliers, widest channels."""
     lines = [*_figures(fact, width)]
     if fact.before is not None and fact.before.stats is not None:

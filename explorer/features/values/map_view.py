@@ -13,7 +13,7 @@ from textual.containers import Horizontal
 
 from explorer.base.errors import ExplorerError
 from explorer.features.values.heat_panel import HeatPanel, Palette, Picture
-from explorer.features.values.map_page import about_lines, cell_span, cursor_line, title_lines
+from explorer.features.values.map_page import build_figure_lines, cell_span, cursor_line, title_lines
 from explorer.features.values.tensor_words import heat_map, scale_of
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group, keys_line
@@ -201,7 +201,7 @@ class HeatMapView(SubScreen[None]):
         self.query_one(TitleBar).show(
             lambda width: title_lines(fact, self._tensor_index, len(self._names), width)
         )
-        self.query_one("#heat-about", LineView).show(lambda width: about_lines(fact, width))
+        self.query_one("#heat-about", LineView).show(lambda width: build_figure_lines(fact, width))
         self._show_cursor()
 
     def _show_cursor(self) -> None:
@@ -269,7 +269,7 @@ class HeatMapView(SubScreen[None]):
             self._say(str(error))
             return
         if not request.whole and earlier_fact is not None:
-            fact = _with_figures(fact, earlier_fact)
+            fact = _add_figures(fact, earlier_fact)
         self.fact, self._fetched = fact, request
         goal, self._goal = self._goal, None
         if goal is not None and fact.cells:
@@ -412,11 +412,11 @@ class HeatMapView(SubScreen[None]):
                 request = request._replace(**{name: None})  # type: ignore[arg-type]
         if request == self.request:
             self._goal = None
-            self._to(row, column)
+            self._move_to(row, column)
         else:
             self._go(request, (row, column))
 
-    def _to(self, row: int, column: int) -> None:
+    def _move_to(self, row: int, column: int) -> None:
         """Move the cursor to a number in the visible part."""
         assert self.fact is not None
         (top, bottom), (first_column, right) = self.fact.rows, self.fact.columns
@@ -445,9 +445,9 @@ class HeatMapView(SubScreen[None]):
         self.query_one("#heat-about", LineView).action_scroll_page(step)
 
 
-def _with_figures(fact: HeatMap, full: HeatMap) -> HeatMap:
+def _add_figures(fact: HeatMap, full: HeatMap) -> HeatMap:
     """Add the figures of the whole tensor from an earlier answer to the map of a part."""
     earlier = fact.before
     if earlier is not None and full.before is not None:
-        earlier = _with_figures(earlier, full.before)
+        earlier = _add_figures(earlier, full.before)
     return replace(fact, stats=full.stats, outliers=full.outliers, channels=full.channels, before=earlier)

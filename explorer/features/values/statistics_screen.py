@@ -234,7 +234,9 @@ class StatisticsScreen(SubScreen[str]):
         ordered = ordered if self._column_index else self._statistics[:: -1 if self._reversed else 1]
         self._ordered = ordered
         rows.take(
-            [_with_first(name, row) for row in ordered] if descends and self.size.width < _NARROW else ordered
+            [_add_first_figure(name, row) for row in ordered]
+            if descends and self.size.width < _NARROW
+            else ordered
         )
         self.query_one("#statistics-head", PaneHead).show(
             lambda width: (title_line(rows.table, width - 1, self._exact),)
@@ -295,7 +297,7 @@ class StatisticsScreen(SubScreen[str]):
         self._show()
 
 
-def _with_first(label: str, row: StatisticsRow) -> StatisticsRow:
+def _add_first_figure(label: str, row: StatisticsRow) -> StatisticsRow:
     return replace(row, values={label: row.values[label], **row.values})
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import shape_text
-from explorer.engine.quantize.stored_weights import rounded_weight, rounders
+from explorer.engine.quantize.stored_weights import round_weight, rounders
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values.activations import ActivationRequest
 from explorer.engine.values.numbers import Numbers
@@ -148,7 +148,7 @@ class TensorNumbers:
             graph = graph_of(models, state_index, on_progress)
             node = None if graph is None else rounders(graph).get(name)
             if graph is not None and node is not None:
-                numbers = rounded_weight(graph, node, numbers)
+                numbers = round_weight(graph, node, numbers)
                 remarks = (
                     *remarks,
                     f"the file holds float32 numbers: {node.op} rounds them where the model runs",
@@ -289,7 +289,7 @@ def _build_map(
 
 
 def _add_figures(fact: HeatMap, sliced: SlicedTensor, cancel: Cancel) -> HeatMap:
-    numbers = heat.whole(sliced)
+    numbers = heat.build_whole(sliced)
     shape = sliced.numbers.shape
     stats = measure(numbers, choices=parse_statistics("min,max"), axis=0 if shape else None, cancel=cancel)
     ranges = stats.chosen

@@ -41,7 +41,7 @@ def tensor_values(fact: TensorValues) -> list[Block]:
     )
     blocks += _scales(fact)
     if fact.before is not None:
-        blocks += _before_blocks(fact.before, fact.indices)
+        blocks += _build_before_blocks(fact.before, fact.indices)
     if fact.output:
         blocks += [Line(), Line((Span("numbers written to  ", "quiet"), Span(fact.output, "strong")))]
     return blocks
@@ -153,7 +153,7 @@ def _gaps(indices: Sequence[int]) -> list[int | None]:
     return places
 
 
-def _before_blocks(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -> list[Block]:
+def _build_before_blocks(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -> list[Block]:
     rows = [
         Field("equal", f"{exact_text(fact.equal)} of {exact_text(fact.elements)}"),
         Field("largest difference", number(fact.largest)),

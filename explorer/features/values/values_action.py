@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from explorer.facts import Layer
     from explorer.facts.values import HeatMap
 
-MOST = 12
+MAX_READ = 12
 """Maximum number of tensors or layers of a group that are read at once."""
 _WITH_BODIES = frozenset({"If", "Loop", "Scan"})
 """Operators that contain other operators and also have their own outputs."""
@@ -52,13 +52,13 @@ class _Values(ScreenCommand):
         first, stop = self.tree.cursor_range
         # a row for identical blocks stands for the first block
         span = (first, self.tree.model.end[first]) if stop else (0, 0)
-        self.context.with_layers(*span, on_layers, self.has_values)
+        self.context.call_with_layers(*span, on_layers, self.has_values)
 
     async def _find(self, path: str, layers: Sequence[Layer]) -> None:
         answers: dict[str, tuple[Any, int]] = getattr(self.store.on_demand, self.subject)
         count, names = self.named(path, layers)
         # escape the names, so that each glob matches only one of them
-        globs = [glob.escape(name) for name in islice(names, MOST)]
+        globs = [glob.escape(name) for name in islice(names, MAX_READ)]
         answers[path] = await self.jobs.run(self.progress_title, self.subject, globs), count
         self._show(path)
 
@@ -138,7 +138,7 @@ class MapCommand(ScreenCommand):
             first = above or 0
             stop = self.tree.model.end[above] if above is not None else len(layers)
             first, stop = (first, stop) if stop - first <= AT_ONCE else (layer.id, layer.id + 1)
-        self.context.with_layers(
+        self.context.call_with_layers(
             first,
             stop,
             lambda layers_with_values: self._show(layer, layers_with_values),
@@ -168,7 +168,7 @@ class MapCommand(ScreenCommand):
 
     def _show(self, layer: Layer, layers: Sequence[Layer]) -> None:
         all_names = list(dict.fromkeys(self._names(layer, layers)))
-        names = all_names[:MOST]
+        names = all_names[:MAX_READ]
         if not names:
             self.store.say("nothing is stored in this group: choose a layer, for what it puts out")
             return

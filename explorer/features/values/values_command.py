@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.output.answer import Answer, build_plain_document, present
 from explorer.cli.output.progress import ProgressLine
 
 _OWN = (
@@ -68,9 +68,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         )
     words = present("tensor_words", __package__)
     if drawn:
-        return Answer(lambda: plain(fact), lambda: words.heat_map(fact), "outliers")
+        return Answer(lambda: build_plain_document(fact), lambda: words.heat_map(fact), "outliers")
     return Answer(
-        lambda: plain(fact),
+        lambda: build_plain_document(fact),
         lambda: words.tensor_values(fact),
         "values",
         csv=lambda: words.number_rows(fact),

@@ -147,7 +147,7 @@ def values(
         name,
         slice,
         index,
-        _compared_model(session, before),
+        _find_compared_model(session, before),
         before_name,
         input,
         seed,
@@ -158,7 +158,7 @@ def values(
     )
 
 
-def _compared_model(session: Facade, before: int | PathText | None) -> tuple[Models, int] | None:
+def _find_compared_model(session: Facade, before: int | PathText | None) -> tuple[Models, int] | None:
     """Return the model to compare with, or None."""
     if before is None:
         return None
@@ -213,7 +213,7 @@ def heat_map(
         size,
         whole,
         index,
-        _compared_model(session, before),
+        _find_compared_model(session, before),
         input,
         seed,
         on_progress,

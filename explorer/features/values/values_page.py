@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base.units import count_text
-from explorer.features.values.weights_words import figures, not_seen, same_tensors, spark, tensor_line
+from explorer.features.values.weights_words import (
+    build_unseen_table,
+    figures,
+    list_equal_tensors,
+    spark,
+    tensor_line,
+)
 from explorer.report.blocks import Block, Heading, Paragraph
 from explorer.report.blocks import Line as TextLine
 from explorer.report.blocks import Span as TextSpan
@@ -48,7 +54,7 @@ def weight_lines(weights: Weights, total: int, width: int, exact: bool, *, brief
     """
     above = _heading("Values of the weights", len(weights.tensors), total, "tensors", weights.notes)
     lines = [*draw(above, width), *_stats(weights.tensors, width, exact, brief)]
-    return lines + draw(same_tensors(weights), width)
+    return lines + draw(list_equal_tensors(weights), width)
 
 
 def activation_lines(
@@ -62,7 +68,7 @@ def activation_lines(
     above = _heading("Values of the activations", ran, total, "layers", activations.notes)
     lines = [*draw(above, width), *_stats(activations.tensors, width, exact, brief)]
     below: list[Block] = [Paragraph(text, "quiet") for text in activations.inputs]
-    return lines + draw([*below, *not_seen(activations)], width)
+    return lines + draw([*below, *build_unseen_table(activations)], width)
 
 
 def _heading(title: str, count: int, total: int, noun: str, notes: Sequence[str]) -> list[Block]:

@@ -65,13 +65,13 @@ def activations(about: Info, fact: Activations) -> list[Block]:
         Line(),
         *(statistics(fact.statistics, "outputs") or _tensors(fact.tensors, "outputs")),
     ]
-    blocks += not_seen(fact)
+    blocks += build_unseen_table(fact)
     if fact.output:
         blocks += [Line(), Line((Span("values written to  ", "quiet"), Span(fact.output, "strong")))]
     return [*blocks, Line(), Line(Span(seconds_text(fact.seconds), "quiet"), 2)]
 
 
-def not_seen(fact: Activations) -> list[Block]:
+def build_unseen_table(fact: Activations) -> list[Block]:
     """Build a table of the layers without values, with the reasons."""
     columns = (Column("not seen", shrink=True), Column(""))
     rows = Rows(lambda skipped: (Span(skipped[0], "warning"), skipped[1]), fact.skipped)
@@ -80,7 +80,7 @@ def not_seen(fact: Activations) -> list[Block]:
 
 def figures(stats: TensorStats, *, brief: bool = False) -> list[Block]:
     """Build the figures of one tensor, with warnings; `brief` leaves out the less important ones."""
-    wrong = _wrong(stats)
+    wrong = _count_nonfinite(stats)
     pairs: list[tuple[str, Cell]] = [
         ("min", _number(stats.minimum)),
         ("max", _number(stats.maximum)),
@@ -153,7 +153,7 @@ def tensor_line(stats: TensorStats) -> Line:
     return Line((Span(stats.tensor.name or stats.layer or "(unnamed)", "strong"), Span(type_text, "quiet")))
 
 
-def same_tensors(fact: Weights) -> list[Block]:
+def list_equal_tensors(fact: Weights) -> list[Block]:
     """List the groups of equal tensors that contain a tensor of `fact`."""
     names = {stats.tensor.name for stats in fact.tensors}
     return [
@@ -164,7 +164,7 @@ def same_tensors(fact: Weights) -> list[Block]:
     ]
 
 
-def _wrong(stats: TensorStats) -> str:
+def _count_nonfinite(stats: TensorStats) -> str:
     """Count the values that are NaN or Inf: '3 NaN, 1 Inf', or '' for none."""
     return ", ".join(f"{count:,} {word}" for count, word in ((stats.nan, "NaN"), (stats.inf, "Inf")) if count)
 
@@ -188,7 +188,7 @@ def _tensors(tensors: Sequence[TensorStats], noun: str) -> list[Block]:
                 lambda stats: "" if stats.zeros is None else f"{100 * stats.zeros:.1f} %",
             ),
             (Column("", role="bar", drop=3), lambda stats: spark(stats.histogram, _CELLS)),
-            (Column("", role="bad", drop=1), _wrong),
+            (Column("", role="bad", drop=1), _count_nonfinite),
         ),
         0,
         noun,

@@ -14,14 +14,14 @@ from explorer.base.units import printable
 from explorer.facts import Info
 from explorer.report import plots
 from explorer.report.blocks import Block, Cell, Chart, Column, Fields, Heading, Line, Paragraph, Scatter, Span
-from explorer.report.layout import some_of
-from explorer.report.present.look.info import about_text
+from explorer.report.layout import note_omitted_rows
+from explorer.report.present.look.info import describe_model
 from explorer.session.headers import label
 
 Sections = Sequence[tuple[str, Sequence[Block]]]
 """Sections of a page, each with a title and blocks."""
 
-_MOST = 5_000
+_MAX_ROWS = 5_000
 """Maximum number of rows of a table; browsers are slow with more."""
 
 _FIELDS = (Column(""), Column("", "right"), Column("", "right"), Column("", role="quiet"))
@@ -83,14 +83,14 @@ def _markdown_lines(blocks: Iterable[Block], info: Info | None, name: str, exact
         if part.heading:
             lines += [f"### {_escape(part.heading)}", ""]
         if part.text:
-            lines += [_escape(_plain(part.text)), ""]
+            lines += [_escape(_join_texts(part.text)), ""]
         if part.picture:
             coded = base64.b64encode(part.picture.encode()).decode()
             lines += [f"![{name}](data:image/svg+xml;base64,{coded})", ""]
         if part.columns:
             lines += [_row(column.title for column in part.columns)]
             lines += [_row("---:" if column.align == "right" else "---" for column in part.columns)]
-            lines += [_row(_keep_indent(_plain(cell, exact)) for cell in row) for row in part.rows]
+            lines += [_row(_keep_indent(_join_texts(cell, exact)) for cell in row) for row in part.rows]
             lines.append("")
     return lines
 
@@ -98,7 +98,7 @@ def _markdown_lines(blocks: Iterable[Block], info: Info | None, name: str, exact
 def _subtitle(info: Info | None) -> str:
     if info is None:
         return ""
-    about = about_text(info.model, label(info.model.format))
+    about = describe_model(info.model, label(info.model.format))
     return f"{printable(info.model.source)} · {printable(about)}"
 
 
@@ -119,8 +119,8 @@ def _parts(blocks: Iterable[Block], info: Info | None) -> Iterable[_Part]:
             rows = [(f.label, f.figure, f.exact, f.remark) for f in block.rows]
             yield _table(_FIELDS, rows, sortable=False)
         else:
-            yield from (_Part(text=[Span(text, "warning")]) for text in some_of(block, _MOST))
-            yield _table(block.columns, block.rows[:_MOST], sortable=True)
+            yield from (_Part(text=[Span(text, "warning")]) for text in note_omitted_rows(block, _MAX_ROWS))
+            yield _table(block.columns, block.rows[:_MAX_ROWS], sortable=True)
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, sortable: bool) -> _Part:
@@ -128,7 +128,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, sortabl
     filled = [
         i
         for i, column in enumerate(columns)
-        if column.role != "bar" and any(i < len(row) and _plain(_spans(row[i])) for row in rows)
+        if column.role != "bar" and any(i < len(row) and _join_texts(_spans(row[i])) for row in rows)
     ]
     cells = [[_spans(row[i]) if i < len(row) else [] for i in filled] for row in rows]
     titled = any(columns[i].title for i in filled)
@@ -141,7 +141,7 @@ def _spans(cell: Cell) -> list[Span]:
     return [cell] if isinstance(cell, Span) else [span for part in cell for span in _spans(part)]
 
 
-def _plain(spans: Iterable[Span], exact: bool = False) -> str:
+def _join_texts(spans: Iterable[Span], exact: bool = False) -> str:
     return "".join(span.exact if exact and span.exact else span.text for span in spans)
 
 

@@ -10,7 +10,7 @@ from explorer.report.blocks import Block, Column, Line, Paragraph, Span, table_o
 from explorer.report.present.figures import plain
 
 
-def in_a_line(bits: int, sums: Mapping[str, Accumulator]) -> Span:
+def summarize_overflow(bits: int, sums: Mapping[str, Accumulator]) -> Span:
     """Summarize how many layers overflow an accumulator of `bits` bits, and how many bits are needed."""
     if not sums:
         return Span("no layer here sums stored integers", "quiet")

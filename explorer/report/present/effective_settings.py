@@ -10,7 +10,7 @@ from explorer.report.blocks import Block, Paragraph
 _DEFAULT = "default"
 
 
-def unused_rules(rules: Sequence[UnusedRule], noun: str) -> list[Block]:
+def warn_unused_rules(rules: Sequence[UnusedRule], noun: str) -> list[Block]:
     """Warn about rules that match nothing in this model."""
     near = [f"; did you mean '{rule.near}'?" if rule.near else "" for rule in rules]
     return [

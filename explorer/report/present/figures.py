@@ -67,7 +67,7 @@ def share(part: float | None, total: float | None) -> Span:
     return Span(percent_text(part, total), value=part / total if is_known and part and total else None)
 
 
-def quiet_zero(figure: Span) -> Span:
+def dash_zero(figure: Span) -> Span:
     """Return a figure for a table, with a dash for zero."""
     return figure if figure.value != 0 else Span("-", "quiet", value=0)
 
@@ -98,18 +98,18 @@ def utilization(share: float | None) -> Span:
     return Span(share_text(share, 1), role, value=share)
 
 
-def in_unit(unit: str, value: Any) -> Span:
+def format_in_unit(unit: str, value: Any) -> Span:
     """Format a figure in a unit of `settings.columns`: '-' for zero, '?' for unknown."""
     if value is None:
         return Span("?", "warning")
     if unit == "count":
-        return quiet_zero(count(value))
+        return dash_zero(count(value))
     if unit == "bytes":
-        return quiet_zero(size(round(value)))
+        return dash_zero(size(round(value)))
     if unit == "number":
-        return quiet_zero(number(value))
+        return dash_zero(number(value))
     if unit == "seconds":
-        return quiet_zero(seconds(value))
+        return dash_zero(seconds(value))
     if unit == "plain":
         return plain(value)
     if unit == "share":
@@ -117,8 +117,8 @@ def in_unit(unit: str, value: Any) -> Span:
         return Span(text, value=value)
     if unit == "mebibytes":
         text = "<0.01" if 0 < value / 2**20 < 0.005 else f"{value / 2**20:,.2f}"
-        return quiet_zero(Span(text, "figure", f"{value / 2**20:,.6f}", value))
-    return quiet_zero(Span(f"{value:,.2f}".removesuffix(".00"), "figure", value=value))
+        return dash_zero(Span(text, "figure", f"{value / 2**20:,.6f}", value))
+    return dash_zero(Span(f"{value:,.2f}".removesuffix(".00"), "figure", value=value))
 
 
 def bar_text(value: float | None, largest: float, cells: int = 10) -> str:
@@ -157,7 +157,7 @@ def ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:
     ]
 
 
-def written(output: str, *about: str) -> list[Block]:
+def report_written(output: str, *about: str) -> list[Block]:
     """Return the line that reports a written file, with optional details."""
     details = [Span(f"   {', '.join(about)}", "quiet")] if about else []
     return [Line((Span("written  ", "quiet"), Span(output, "strong"), *details))]

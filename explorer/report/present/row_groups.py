@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
-MANY = 24
+MAX_UNGROUPED = 24
 """Maximum number of rows that are shown without grouping."""
 
 Row = TypeVar("Row")
 
 
-def alike(rows: Sequence[Row], sort: Callable[[Row], Hashable]) -> list[list[Row]]:
+def group_rows(rows: Sequence[Row], sort: Callable[[Row], Hashable]) -> list[list[Row]]:
     """Group rows by the key `sort`, in order of first occurrence. Few rows are not grouped."""
-    if len(rows) <= MANY:
+    if len(rows) <= MAX_UNGROUPED:
         return [[row] for row in rows]
     groups: dict[Hashable, list[Row]] = {}
     for row in rows:

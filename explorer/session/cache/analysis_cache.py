@@ -38,7 +38,7 @@ from explorer.facts.profile.profile import Profile
 from explorer.host import SWITCH, cache_home, file_reads, memory_limit
 from explorer.host.cache_folder import CacheFolder, CacheUsage
 from explorer.host.file_reads import FileRead
-from explorer.session.cache.rows import Chunk, RowPages, tupled
+from explorer.session.cache.rows import Chunk, RowPages, restore_tuples
 
 _VERSION = 2
 _PACKAGES = (
@@ -168,7 +168,7 @@ class AnalysisCache:
             seconds: Seconds that it took to make it.
         """
         self.tried.add(kind)
-        limit = memory_limit.in_force()
+        limit = memory_limit.read_limit()
         if (
             files is None
             or self._key is None
@@ -196,7 +196,7 @@ class AnalysisCache:
         digest = file_reads.digest(files)
         if not files or digest is None:
             return None
-        changed = max(file_reads.last_change(files), os.stat(self._source).st_ctime_ns)
+        changed = max(file_reads.find_last_change(files), os.stat(self._source).st_ctime_ns)
         if self._since < changed + _CLOCK_NS:
             return None
         content = msgspec.msgpack.encode(_Evidence(files, digest))
@@ -226,8 +226,8 @@ class AnalysisCache:
         else:
             parts.append(os.path.abspath(self._source))
         if folder:
-            parts += [_package_code("transformers"), _installed(), _variables()]
-        parts += [self._source, [[name, _with_order(value)] for name, value in sorted(about.items())]]
+            parts += [_package_code("transformers"), _list_installed(), _variables()]
+        parts += [self._source, [[name, _keep_order(value)] for name, value in sorted(about.items())]]
         try:
             return _hash("", msgspec.msgpack.encode(parts))
         except (OverflowError, TypeError, ValueError):
@@ -254,14 +254,14 @@ def opens(source: Any, options: Mapping[str, Any], strict: bool, since: int) -> 
 
 
 def _restore_info(fact: Info) -> Info:
-    force_setattr(fact, "assumptions", tupled(fact.assumptions))
+    force_setattr(fact, "assumptions", restore_tuples(fact.assumptions))
     return fact
 
 
 def _restore_ops(fact: tuple[OpStat, ...]) -> tuple[OpStat, ...]:
     for values in (values for stat in fact for values in stat.attributes.values()):
         for name in ("minimum", "maximum", "values"):
-            force_setattr(values, name, tupled(getattr(values, name)))
+            force_setattr(values, name, restore_tuples(getattr(values, name)))
     return fact
 
 
@@ -312,7 +312,7 @@ def _is_name(source: str) -> bool:
     return source.isidentifier() and not os.path.lexists(source)
 
 
-def _with_order(value: Any) -> Any:
+def _keep_order(value: Any) -> Any:
     """Converts a mapping to a list of pairs, because the order of dimensions matters."""
     return list(value.items()) if isinstance(value, Mapping) else value
 
@@ -369,7 +369,7 @@ def _package_code(package: str) -> list[tuple[str, int, int]] | None:
     return _code_files(os.path.dirname(spec.origin)) or None
 
 
-def _installed() -> list[str]:
+def _list_installed() -> list[str]:
     """Lists the names and versions of all installed packages."""
     names: list[str] = []
     for folder in dict.fromkeys(sys.path):

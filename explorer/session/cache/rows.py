@@ -121,7 +121,7 @@ def structure_of(layers: Sequence[Layer]) -> Structure:
         params(layer.params)
         weights(layer.weight_bytes)
         activations(-1 if layer.activation_bytes is None else layer.activation_bytes)
-    structure.columns = {name: narrow(column) for name, column in zip(COLUMNS, values, strict=True)}
+    structure.columns = {name: narrow_numbers(column) for name, column in zip(COLUMNS, values, strict=True)}
     close(structure)
     return structure
 
@@ -139,7 +139,7 @@ def close(structure: Structure) -> None:
     )
     count = len(parent)
     structure.deepest = max(structure.depth, default=0)
-    structure.depth = narrow(structure.depth)
+    structure.depth = narrow_numbers(structure.depth)
     structure.known = tuple(
         [name for name, numbers in structure.columns.items() if max(numbers, default=-1) >= 0]
     )
@@ -161,7 +161,7 @@ def close(structure: Structure) -> None:
         if repeat[row] > 0:
             parent_row = parent[row]
             children[parent_row] = children.get(parent_row, 0) + 1
-    structure.repeat = narrow(repeat)
+    structure.repeat = narrow_numbers(repeat)
     for parent_row, child_count in children.items():
         if child_count > WIDE:
             structure.wide[parent_row] = _range_starts(structure, parent_row)
@@ -181,7 +181,7 @@ def _range_starts(structure: Structure, parent_row: int) -> Numbers:
     return starts
 
 
-def narrow(values: Sequence[int]) -> Numbers:
+def narrow_numbers(values: Sequence[int]) -> Numbers:
     """Stores numbers in the smallest array type that holds them."""
     low, high = min(values, default=0), max(values, default=0)
     for code, bits in (("b", 7), ("h", 15), ("i", 31), ("q", 63)):
@@ -287,20 +287,20 @@ def _decoder() -> Callable[[memoryview, int], Layer]:
         if layer.parent is not None:
             force_setattr(layer, "parent", layer.parent + layer.id)
         if layer.attributes:
-            force_setattr(layer, "attributes", tupled(layer.attributes))
+            force_setattr(layer, "attributes", restore_tuples(layer.attributes))
         return layer
 
     return row
 
 
-def tupled(value: Any) -> Any:
+def restore_tuples(value: Any) -> Any:
     """Restores a decoded value of undeclared type: lists become tuples, and extensions become lists."""
     kind = type(value)
     if kind is list or kind is tuple:
-        return tuple([tupled(member) for member in value])
+        return tuple([restore_tuples(member) for member in value])
     if kind is dict:
-        return {key: tupled(member) for key, member in value.items()}
-    return [tupled(member) for member in value] if kind is _List else value
+        return {key: restore_tuples(member) for key, member in value.items()}
+    return [restore_tuples(member) for member in value] if kind is _List else value
 
 
 def messages(layers: Iterable[Layer]) -> Iterator[tuple[Chunk, ...]]:
@@ -310,7 +310,7 @@ def messages(layers: Iterable[Layer]) -> Iterator[tuple[Chunk, ...]]:
         yield batch
 
 
-def packed(layers: Sequence[Layer]) -> RowPages:
+def pack_rows(layers: Sequence[Layer]) -> RowPages:
     """Packs rows with their structure. Rows that are already packed are returned unchanged."""
     if isinstance(layers, RowPages):
         return layers

@@ -6,7 +6,7 @@ from typing import Any
 
 from explorer.base.checked import PathText
 from explorer.base.errors import Misuse, nearest
-from explorer.base.features import load, offered
+from explorer.base.features import list_offers, load
 from explorer.facts.change import ProofRequest
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.change import Work
@@ -46,8 +46,8 @@ def do(
             written.
         Cancelled: `cancel` returned True.
     """
-    if change not in offered("changes"):
-        hint = nearest(change, list(offered("changes"))) or f"one of {', '.join(offered('changes'))}"
+    if change not in list_offers("changes"):
+        hint = nearest(change, list(list_offers("changes"))) or f"one of {', '.join(list_offers('changes'))}"
         raise Misuse(f"there is no change '{change}'", where="do", hint=hint)
     work = Work(session.parts, proof or ProofRequest(), output, overwrite, on_progress, cancel)
     return change_model(load("changes", change), options, work, state=state)

@@ -61,7 +61,7 @@ def info_at(
     models = session.parts.models
     examined = models.original_at(input_shapes, on_progress, cancel)
     models.refuse(examined.failure)
-    return models.presented(0, examined).info
+    return models.present_analysis(0, examined).info
 
 
 def stored(session: Facade) -> Info:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.graph.model import Model, renamed
+from explorer.engine.graph.model import Model, rename_file
 from explorer.facts import Analysis, HistoryEntry, Verification
 from explorer.facts.change import ChangeRecord, ProofRequest
 from explorer.host import output_files
@@ -179,7 +179,7 @@ def do(change: Change[Options], options: Options, work: Work, *, state: int | No
     models, output = work.models, work.output
     if output is not None:
         models.check_onnx(output, work.overwrite, *change.reads(options))
-    with changing(models, state):
+    with make_current(models, state):
         steps = change.steps(options, work)
         try:
             step = next(steps)
@@ -202,7 +202,7 @@ def _write(verb: str, step: ChangeStep, target: str, is_named: bool, work: Work)
         writer.write(step.model, temporary, on_progress=work.on_progress, cancel=work.cancel)
         if step.judge is not None:
             read_back = validate(reader.read(temporary))
-            outcome = Written(target, _with_labels(models, step.judge(read_back, target), target))
+            outcome = Written(target, _add_labels(models, step.judge(read_back, target), target))
             if not outcome.kept:
                 raise output_files.Discard
         if step.state is not None:
@@ -219,13 +219,13 @@ def _write(verb: str, step: ChangeStep, target: str, is_named: bool, work: Work)
         )
         models.append(
             entry,
-            graph=None if read_back is None else renamed(read_back, target),
+            graph=None if read_back is None else rename_file(read_back, target),
             examined=None if step.examine is None else step.examine(),
         )
     return outcome
 
 
-def _with_labels(models: Models, evidence: Evidence | None, target: str) -> Evidence | None:
+def _add_labels(models: Models, evidence: Evidence | None, target: str) -> Evidence | None:
     """Adds the user's names of the two models to a proof."""
     if isinstance(evidence, Verification):
         return replace(evidence, before=models.label(models.current), after=target)
@@ -233,7 +233,7 @@ def _with_labels(models: Models, evidence: Evidence | None, target: str) -> Evid
 
 
 @contextmanager
-def changing(models: Models, state: int | None) -> Iterator[None]:
+def make_current(models: Models, state: int | None) -> Iterator[None]:
     """Makes a state the current one for the duration of the block.
 
     If the block raises an error or makes no state, the history is as before.

@@ -88,7 +88,7 @@ class Exporter:
         path_states = range(len(models.history.entries)) if branches else models.history.line_to(state)
         steps = [self._step(i) for i in path_states if i]
         tool = f"explorer {__version__}"
-        return scripts.as_script(models.source, steps, stem=stem(models.source), tool=tool)
+        return scripts.write_script(models.source, steps, stem=stem(models.source), tool=tool)
 
     def _step(self, index: int) -> scripts.Step:
         """Describes a state, and the options with which its parent must be opened to make the state again."""

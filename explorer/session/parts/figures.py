@@ -67,34 +67,34 @@ def training_memory(
         if globs:
             raise Misuse(f"nothing can be checkpointed: {result}", where="--checkpoint")
         notes[f"counted by the outputs of layers: {result}"] = None
-        return step_memory.by_outputs(training.training(opened.training(batch), optimizer))
+        return step_memory.estimate_by_outputs(training.training(opened.training(batch), optimizer))
 
     def whole(batch: int | None) -> StepMemory:
         fact = step(batch, checkpoint)
         if checkpoint:
-            fact = step_memory.with_plain_figures(fact, step(batch, ()))
+            fact = step_memory.add_plain_figures(fact, step(batch, ()))
         return fact if card is None else replace(fact, fits=fact.peak_bytes <= card)
 
     steps = tuple(whole(batch) for batch in batches)
     largest = None
     if card is not None:
-        largest = step_memory.largest_batch(lambda n: step(n, checkpoint).peak_bytes, card)
+        largest = step_memory.find_largest_batch(lambda n: step(n, checkpoint).peak_bytes, card)
     return TrainingMemory(optimizer, card, largest, tuple(checkpoint), paths, steps, tuple(notes))
 
 
 def row(models: Models, layer: str | int, index: int | None, where: str = "--layer") -> int:
-    """Finds the id of the row that the user selected by id or by a text for `named_layer`."""
+    """Finds the id of the row that the user selected by id or by a text for `find_layer`."""
     layers = models.complete(models.at(index)).analysis.layers
-    row_id = layer if isinstance(layer, int) else named_layer(layers, layer, where)
+    row_id = layer if isinstance(layer, int) else find_layer(layers, layer, where)
     if not 0 <= row_id < len(layers):
         raise Misuse(f"there is no layer {row_id}", hint=f"the model has {len(layers):,} rows")
     return row_id
 
 
 def groups(models: Models, name: str, index: int | None, where: str) -> list[int]:
-    """Finds the ids of all groups that match a text for `named_layer`."""
+    """Finds the ids of all groups that match a text for `find_layer`."""
     layers = models.complete(models.at(index)).analysis.layers
-    matches = layers_named(layers, name) or [named_layer(layers, name, where)]
+    matches = layers_named(layers, name) or [find_layer(layers, name, where)]
     groups = [row_id for row_id in matches if layers[row_id].group]
     if not groups:
         matched = "one layer, in which" if len(matches) == 1 else f"{len(matches):,} layers, in none of which"
@@ -107,7 +107,7 @@ def connections(models: Models, layer: str | int, index: int | None) -> Connecti
     """Finds the producers of a layer's inputs and the readers of its outputs."""
     examined = models.complete(models.at(index))
     row_id, layers, flow = row(models, layer, index), examined.analysis.layers, examined.flow
-    same_names = same_name(layers, layer)
+    same_names = list_same_names(layers, layer)
     if flow is not None:
         _constants(examined, flow)
     edge_lists = value_flow.connections(
@@ -151,9 +151,9 @@ def table(
     figures = table_figures.sums(analysis)
     column_figures = table_figures.column_figures(analysis.info, figures)
     order = sort.removeprefix("-")
-    sort_column = tree_columns.chosen_columns([order], column_figures, "--sort")[0] if order else None
+    sort_column = tree_columns.find_columns([order], column_figures, "--sort")[0] if order else None
     column_names = names or [*preset.columns, *table_figures.names()]
-    columns = tree_columns.chosen_columns(column_names, column_figures, unknown=("seconds",))
+    columns = tree_columns.find_columns(column_names, column_figures, unknown=("seconds",))
     matches = filter.matcher(query, column_figures) if query.strip() else None
     narrowed = selection.filter_rows(analysis.info, analysis.layers, matches, figures)
     narrow = (
@@ -193,7 +193,7 @@ def column(models: Models, name: str, table_figures: TableFigures, index: int | 
     column_figures = table_figures.column_figures(
         analysis.info, narrowed.figures if narrowed is not None else figures
     )
-    (column,) = tree_columns.chosen_columns([name], column_figures, "column")
+    (column,) = tree_columns.find_columns([name], column_figures, "column")
     total_row = whole_model(analysis.info.totals, analysis.info.model.inputs, analysis.info.model.outputs)
     values = [column.of(row, column_figures) for row in (*analysis.layers, total_row)]
     if not column.is_number:
@@ -214,10 +214,10 @@ def collect_figures(
 ) -> TableFigures:
     """Collects the inputs of a table. Reads and matches figures from outside the program."""
     timed = models.history.entries[models.at(index)].profile
-    return TableFigures(machine, plan, outside(models, figures, index), placement, timed)
+    return TableFigures(machine, plan, load_overlay(models, figures, index), placement, timed)
 
 
-def outside(models: Models, figures: Overlay | Outside | None, index: int | None) -> Overlay | None:
+def load_overlay(models: Models, figures: Overlay | Outside | None, index: int | None) -> Overlay | None:
     """Reads and matches figures from outside the program, unless they are an `Overlay` already."""
     if figures is None or isinstance(figures, Overlay):
         return figures
@@ -273,7 +273,7 @@ def _missing_edges_reason(examined: AnalysisResult) -> str:
     return "which layer feeds which is not known" + (f": {failed}" if failed else "")
 
 
-def named_layer(layers: Sequence[Layer], text: str, where: str = "--layer") -> int:
+def find_layer(layers: Sequence[Layer], text: str, where: str = "--layer") -> int:
     """Finds a single layer by path, dotted names, name, glob over paths, or filter, and returns its row.
 
     The dotted names of a layer are the names of its groups and its own name, joined by dots.
@@ -295,7 +295,7 @@ def named_layer(layers: Sequence[Layer], text: str, where: str = "--layer") -> i
 
 
 def layers_named(layers: Sequence[Layer], text: str) -> list[int]:
-    """Lists all rows that match the text for `named_layer`."""
+    """Lists all rows that match the text for `find_layer`."""
     paths = [layer.path for layer in layers]
     matches = [index for index, path in enumerate(paths) if path == text]
     matches = matches or [index for index, place in enumerate(places(layers)) if place == text]
@@ -306,7 +306,7 @@ def layers_named(layers: Sequence[Layer], text: str) -> list[int]:
     return matches
 
 
-def same_name(layers: Sequence[Layer], name: str | int | None) -> tuple[str, ...]:
+def list_same_names(layers: Sequence[Layer], name: str | int | None) -> tuple[str, ...]:
     """Paths of the other layers with the same name in the file, which are numbered: name#2, name#3."""
     if not isinstance(name, str):
         return ()

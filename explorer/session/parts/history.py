@@ -44,7 +44,7 @@ def amend(history: History, index: int, **fields: Any) -> History:
     return replace(history, entries=tuple(entries))
 
 
-def between(history: History, first: int, second: int) -> tuple[HistoryEntry, ...]:
+def list_between(history: History, first: int, second: int) -> tuple[HistoryEntry, ...]:
     """Lists the states on the way from one state to another, by way of their common ancestor."""
     a, b = history.line_to(first), history.line_to(second)
     return tuple(history.entries[index] for index in sorted({*a} ^ {*b}))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.base.features import load, offered
+from explorer.base.features import list_offers, load
 from explorer.engine.costs import value_flow
 from explorer.engine.costs.layer_tree import add_bounds_note
 from explorer.engine.costs.memory import liveness
@@ -29,15 +29,15 @@ from explorer.engine.models.opened_model import (
     OpenOptions,
     check_names,
     dims_of,
+    load_rules,
     name_only_input,
-    with_rules,
 )
 from explorer.engine.progress import Cancel, OnProgress
-from explorer.engine.runtime.plain_form import plain
+from explorer.engine.runtime.plain_form import build_plain_form
 from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
 from explorer.host import confinement, output_files, scratch
 from explorer.session.cache import analysis_cache
-from explorer.session.cache.rows import packed
+from explorer.session.cache.rows import pack_rows
 from explorer.session.parts import history as states
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class Models:
         if graph is not None:
             self._states[self.current] = _onnx(graph.path, OpenOptions(), graph)
         if examined is not None:
-            self._examined[self.current] = self.presented(self.current, examined)
+            self._examined[self.current] = self.present_analysis(self.current, examined)
 
     def is_module(self, state: int) -> bool:
         """Whether a state is an nn.Module without a file."""
@@ -345,10 +345,12 @@ class Models:
             with scratch.private_files(folder_path) as folder:
                 return self._module(state, on_progress).graph(folder, on_progress=on_progress)
         if state:
-            return plain(self._state(state).model)
+            return build_plain_form(self._state(state).model)
         if self._graph is None:
             with scratch.private_files(self.workdir) as folder:
-                self._graph = plain(self.opened(0, on_progress).graph(folder, on_progress=on_progress))
+                self._graph = build_plain_form(
+                    self.opened(0, on_progress).graph(folder, on_progress=on_progress)
+                )
         return self._graph
 
     def sizes(self, state: int, model: Model) -> tuple[dict[str, int], dict[str, Any]]:
@@ -369,9 +371,9 @@ class Models:
     def examined(self, state: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """Analysis and execution order of a state, computed once."""
         if state not in self._examined:
-            stored_result = None if state else self._cached_analysis()
+            stored_result = None if state else self._load_cached_analysis()
             result = stored_result or self._analyze(state, on_progress, cancel)
-            self._examined[state] = self.presented(state, result)
+            self._examined[state] = self.present_analysis(state, result)
             if stored_result is None:
                 self._cache_fact(state, "info", lambda: _info_with_bounds(result))
         return self._examined[state]
@@ -398,17 +400,17 @@ class Models:
         if failure and not self.partial:
             raise BadModel(f"the model failed in {failure}", where=self.source, hint=_PARTIAL)
 
-    def examined_as(self, model: Model, path: str, cancel: Cancel) -> AnalysisResult:
+    def analyze_at_path(self, model: Model, path: str, cancel: Cancel) -> AnalysisResult:
         """Analyzes a graph, with its rows, that will become a state with another path."""
         result = _onnx(path, self._state_options(self.options["dims"]), model).examine(cancel=cancel)
         result.rows()
-        return result.with_info(replace(result.info, model=replace(result.info.model, source=path)))
+        return result.replace_info(replace(result.info, model=replace(result.info.model, source=path)))
 
     def analysis(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """Totals and all layers of a state."""
         analysis = self.complete(state, on_progress, cancel).analysis
         if len(analysis.layers) <= _ALWAYS_PACKED + _PACKED_PER_SECOND * self._seconds:
-            self._cache_fact(state, "rows", lambda: packed(analysis.layers))
+            self._cache_fact(state, "rows", lambda: pack_rows(analysis.layers))
         return analysis
 
     def pages(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
@@ -416,17 +418,17 @@ class Models:
         examined = self.complete(state, on_progress, cancel)
         rows: Any = None if state or self.cache is None else self.cache.rows()
         if rows is None:
-            rows = packed(examined.analysis.layers)
+            rows = pack_rows(examined.analysis.layers)
             self._cache_fact(state, "rows", lambda: rows)
         return Analysis(examined.info, rows)
 
     def ops(self, state: int) -> tuple[OpStat, ...]:
         """Statistics of the operator types of a state."""
-        return self._cached_or_computed(state, "ops", lambda: operator_stats(self.complete(state).analysis))
+        return self._load_or_compute(state, "ops", lambda: operator_stats(self.complete(state).analysis))
 
     def memory(self, state: int) -> Memory:
         """Lifetimes of tensors and the arena of a state."""
-        return self._cached_or_computed(state, "memory", lambda: liveness.memory(self.ordered(state)))
+        return self._load_or_compute(state, "memory", lambda: liveness.memory(self.ordered(state)))
 
     def profile(self, state: int) -> Profile | None:
         """Last profile of a state in this session, or the cached profile of the original."""
@@ -442,12 +444,12 @@ class Models:
             self.cache.tried.discard("profile")
             self._cache_fact(0, "profile", lambda: profile)
 
-    def presented(self, state: int, examined: AnalysisResult) -> AnalysisResult:
+    def present_analysis(self, state: int, examined: AnalysisResult) -> AnalysisResult:
         """Adds the saved path of a state and the notes about inexact figures to its analysis."""
         info, saved = _info_with_bounds(examined), self.history.entries[state].saved
         if saved:
             info = replace(info, model=replace(info.model, source=saved))
-        return examined.with_info(info)
+        return examined.replace_info(info)
 
     def ordered(self, index: int | None) -> AnalysisResult:
         """Analysis of a state whose execution order is known, at least in part.
@@ -479,9 +481,9 @@ class Models:
         opened = self.opened(0, on_progress)
         # a module has no named dimensions: the shapes determine its batch size
         dims = opened.options.dims if opened.names() else {}
-        return self.examined_with(0, dims, input_shapes, on_progress, cancel)
+        return self.analyze_with(0, dims, input_shapes, on_progress, cancel)
 
-    def examined_with(
+    def analyze_with(
         self,
         state: int,
         dims: Mapping[str, int],
@@ -528,7 +530,7 @@ class Models:
     ) -> Analysis:
         """Analysis of a state at the sizes of the tilings between it and another state."""
         analysis = self.graph_analysis(state, on_progress, cancel)
-        between = states.between(self.history, state, another)
+        between = states.list_between(self.history, state, another)
         records = [entry.record for entry in between if entry.record is not None]
         sizes = next((record.sizes for record in records if record.sizes is not None), None)
         if analysis.info.totals.coverage == 1 or sizes is None:
@@ -545,7 +547,7 @@ class Models:
             self._uses_cache = self._cache is not None
         return self._cache
 
-    def _cached_analysis(self) -> AnalysisResult | None:
+    def _load_cached_analysis(self) -> AnalysisResult | None:
         """Cached analysis of the original. Its rows are read, or computed again, when they are needed."""
         cache = self.cache
         info = None if cache is None else cache.get("info")
@@ -567,7 +569,7 @@ class Models:
 
         return AnalysisResult(info, rows)
 
-    def _with_cached_flow(self, examined: AnalysisResult) -> AnalysisResult:
+    def _wrap_cached_flow(self, examined: AnalysisResult) -> AnalysisResult:
         """Wraps the analysis of the original so that its edges are cached once they are computed."""
 
         def rows() -> MadeRows:
@@ -583,7 +585,7 @@ class Models:
 
         return type(examined)(examined.info, rows, examined.bounds, examined.failure)
 
-    def _cached_or_computed(self, state: int, name: str, make: Callable[[], _T]) -> _T:
+    def _load_or_compute(self, state: int, name: str, make: Callable[[], _T]) -> _T:
         """Reads a fact of the original from the cache, or computes and caches it."""
         stored_fact: _T | None = None if state or self.cache is None else self.cache.get(name)
         if stored_fact is not None:
@@ -609,7 +611,7 @@ class Models:
         self._seconds = time.perf_counter() - began
         if self.options["past"] is not None and "decode" not in examined.info.assumptions:
             raise Misuse("models of this format have no decode mode", where="--past", hint="leave it out")
-        return examined if state or self.cache is None else self._with_cached_flow(examined)
+        return examined if state or self.cache is None else self._wrap_cached_flow(examined)
 
     # helpers
 
@@ -641,7 +643,9 @@ class Models:
         """Module of a state. It is made again from its parent if it was dropped from memory."""
         if state not in self._modules:
             entry, parent = self.history.entries[state], self.history.parent(state) or 0
-            make_again = load("changes", entry.change).again if entry.change in offered("changes") else None
+            make_again = (
+                load("changes", entry.change).again if entry.change in list_offers("changes") else None
+            )
             if make_again is None:
                 raise Misuse("this state of the session is gone", where="history")
             parent_model = self.opened(parent, on_progress)
@@ -676,7 +680,7 @@ class Models:
 
     def _open_options(self) -> OpenOptions:
         """Options with the rules that the user's file registers. The file runs once."""
-        options = with_rules(OpenOptions(**self.options, own=self.rules))
+        options = load_rules(OpenOptions(**self.options, own=self.rules))
         self.rules = options.own
         return options
 

@@ -12,7 +12,7 @@ from explorer.engine.proof.blame.search import blame
 from explorer.engine.proof.outputs.whole_run import TorchRun
 from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.input_files import read_input
-from explorer.engine.runtime.random_inputs import given_inputs
+from explorer.engine.runtime.random_inputs import read_given_inputs
 from explorer.facts import Plan, Verification
 from explorer.facts.blame import Blame
 from explorer.session.parts.models import Dims, Models, OnProgress
@@ -87,7 +87,7 @@ class Prover:
         """Refuses a file of inputs on which the current state cannot run."""
         models = self._models
         model = models.graph(models.current, on_progress)
-        given_inputs(model, read_input(input), models.options["input_shapes"])
+        read_given_inputs(model, read_input(input), models.options["input_shapes"])
 
     def _inputs(
         self, before: Model, fixed: Mapping[str, int], dims: Dims | None, input: str | None

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.base.features import load, offered
+from explorer.base.features import list_offers, load
 from explorer.base.units import printable
 from explorer.facts import HistoryEntry, TileSpec, Verification
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
@@ -103,7 +103,7 @@ def calibration_words(request: QuantizeRequest) -> list[str]:
     return words_of(request)
 
 
-def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> str:
+def write_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> str:
     """Writes the commands that make all `steps` of the model `source`.
 
     Args:
@@ -136,7 +136,7 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
         named = f', "{_comment(entry.name)}"' if entry.name else ""
         branch = "" if step.before == last else f", made of {step.before or 'the model'}"
         lines += ["", f"# {number}: {_comment(entry.label)}{named}{branch}"]
-        if entry.change not in offered("changes"):
+        if entry.change not in list_offers("changes"):
             raise Misuse("this state does not say how it was made", where=entry.label, hint="save it as ONNX")
         words, config = load("changes", entry.change).words(entry, path_word(f"{output}.toml"))
         if config:

@@ -17,7 +17,7 @@ MATTERS = ("dims", "input_shapes", "observe", "past")
 Reopen = Callable[..., SweepSession]
 
 
-def from_anywhere(models: Models) -> tuple[str, dict[str, Any]]:
+def build_open_arguments(models: Models) -> tuple[str, dict[str, Any]]:
     """Returns source and options that open a module on any worker, with absolute paths."""
     head, colon, name = models.source.rpartition(":")
     source = f"{os.path.abspath(head)}:{name}" if colon and os.path.exists(head) else models.source

@@ -19,7 +19,7 @@ def is_report(heads: Sequence[str]) -> bool:
     return bool(heads) and heads[0].replace(" ", "").replace("_", "").casefold() == _ID
 
 
-def with_unit(head: str) -> str:
+def convert_header(head: str) -> str:
     """Converts a header to the syntax of overlays: 'Overall Util %' becomes 'Overall Util (%)'.
 
     Groups get the mean of bandwidths, the first start cycle and the last stop cycle.

@@ -93,7 +93,7 @@ def read(trace: bytes, path: str) -> TraceRows | None:
         if start == b"{":
             events = msgspec.json.decode(trace, type=_Trace).traceEvents
         else:
-            events = msgspec.json.decode(_with_closing_bracket(trace), type=list[_Event])
+            events = msgspec.json.decode(_add_closing_bracket(trace), type=list[_Event])
     except msgspec.ValidationError as error:
         raise Misuse(f"this is no trace: {error}", where=path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -104,7 +104,7 @@ def read(trace: bytes, path: str) -> TraceRows | None:
     return _rows(spans, path) if spans else None
 
 
-def _with_closing_bracket(data: bytes) -> bytes:
+def _add_closing_bracket(data: bytes) -> bytes:
     """Adds the closing bracket, which a stopped profiler omits and the format allows to be missing."""
     text = data.rstrip()
     return text if text.endswith(b"]") else text.rstrip(b",") + b"]"

@@ -51,8 +51,8 @@ def steps_of(path: str | None, typed: Iterable[tuple[str, str]]) -> tuple[EditSt
     Raises:
         Misuse: A step is invalid, or there are no steps.
     """
-    steps = [] if path is None else list(_of_file(content(path), path))
-    steps += [_of_words(flag, value) for flag, value in typed]
+    steps = [] if path is None else list(_parse_file(content(path), path))
+    steps += [_parse_words(flag, value) for flag, value in typed]
     if not steps:
         raise Misuse(
             "says nothing to do",
@@ -72,7 +72,7 @@ def step_words(steps: Sequence[EditStep]) -> list[str]:
     return words
 
 
-def _of_words(flag: str, value: str) -> EditStep:
+def _parse_words(flag: str, value: str) -> EditStep:
     kind: Any = flag.removeprefix("--").replace("-", "_")
     hint = f"write {flag} {EDITS[kind].metavar}"
     if kind == "set":
@@ -88,7 +88,7 @@ def _of_words(flag: str, value: str) -> EditStep:
     return EditStep(kind, name, to)
 
 
-def _of_file(toml: bytes, path: str) -> Iterable[EditStep]:
+def _parse_file(toml: bytes, path: str) -> Iterable[EditStep]:
     file = SettingsFile(toml, path)
     for rule in file.rules(("step",), file.content.get("step", []), _READERS, _KINDS):
         where = rule["origin"]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from explorer.base.errors import Misuse, nearest
 
-MOST = 1000
+MAX_TRIALS = 1000
 """Largest number of training runs in one sweep."""
 
 _HINT = "write --train lr=1e-4..1e-2,batch=64,256"
@@ -74,14 +74,16 @@ def parse_trials(text: str, count: int | None = None, seed: int = 0) -> tuple[di
         for name, value_spans in spans.items()
     ]
     trial_count = math.prod(map(len, axes)) if count is None else count
-    if trial_count > MOST:
-        raise Misuse(f"these are {trial_count:,} trainings", where="--train", hint=f"{MOST:,} are the most")
+    if trial_count > MAX_TRIALS:
+        raise Misuse(
+            f"these are {trial_count:,} trainings", where="--train", hint=f"{MAX_TRIALS:,} are the most"
+        )
     if count is None:
         points = list(itertools.product(*axes))
     else:
         draw = random.Random(seed)
         # bounded, because there may be fewer combinations than requested
-        draws = (tuple(_drawn(_KINDS[n], draw, s) for n, s in spans.items()) for _ in range(100 * count))
+        draws = (tuple(_draw_value(_KINDS[n], draw, s) for n, s in spans.items()) for _ in range(100 * count))
         points = list(itertools.islice(dict.fromkeys(draws), count))
     names = [_KINDS[name].name for name in spans]
     return tuple(dict(zip(names, values, strict=True)) for values in dict.fromkeys(points))
@@ -107,7 +109,7 @@ def _grid(kind: _Kind, low: Any, high: Any) -> list[Any]:
     return values if low == high else [*values, high]
 
 
-def _drawn(kind: _Kind, draw: random.Random, spans: Sequence[_Span]) -> Any:
+def _draw_value(kind: _Kind, draw: random.Random, spans: Sequence[_Span]) -> Any:
     """Draws a value from one of the ranges, uniformly in its logarithm."""
     low, high = draw.choice(spans)
     if low == high:

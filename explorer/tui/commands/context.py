@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.tui.terminal.slices import Slices, after_paint
+from explorer.tui.terminal.slices import Slices, wait_for_paint
 from explorer.tui.text.lines import safe
 
 if TYPE_CHECKING:
@@ -107,9 +107,9 @@ class CommandContext:
         self, title: str, work: Coroutine[Any, Any, None], failed: Callable[[], None] | None = None
     ) -> None:
         """Run a job even if another one is running."""
-        self.screen.run_worker(self._guarded(title, work, failed), group="job", exit_on_error=False)
+        self.screen.run_worker(self._show_errors(title, work, failed), group="job", exit_on_error=False)
 
-    async def _guarded(
+    async def _show_errors(
         self, title: str, work: Coroutine[Any, Any, None], failed: Callable[[], None] | None
     ) -> None:
         try:
@@ -125,10 +125,10 @@ class CommandContext:
         """Show an error in a dialog, and call `then` when it is closed."""
         from explorer.tui.dialogs.dialogs import (  # imported when a dialog opens
             MessageDialog,
-            without_options,
+            format_without_options,
         )
 
-        message = MessageDialog(title, without_options(error), hint=hint)
+        message = MessageDialog(title, format_without_options(error), hint=hint)
         self.app.push_screen(message, lambda _: then() if then is not None else None)
 
     def ask(self, dialog: Screen[T], then: Callable[[T | None], None]) -> None:
@@ -172,11 +172,11 @@ class CommandContext:
         """Show the state that a job made, and the command that makes it again."""
         await self.show_current(*way_back)
         self.store.say("", command)
-        await after_paint(self.screen)  # two paints of the whole screen in one go would hold keys up
+        await wait_for_paint(self.screen)  # two paints of the whole screen in one go would hold keys up
 
     # the layers
 
-    def with_layers(
+    def call_with_layers(
         self,
         first: int,
         stop: int,
@@ -212,15 +212,15 @@ class CommandContext:
 
         async def go(path: str) -> None:
             if (layer_id := await self.located(path)) is not None:
-                self.panes.to_layer(layer_id)
+                self.panes.move_to_layer(layer_id)
 
         if path is not None:
             self.screen.run_worker(go(path), exit_on_error=False)
 
-    def to_row(self, row: int | None) -> None:
+    def move_to_row(self, row: int | None) -> None:
         """Move the tree's cursor to a layer, if one was chosen."""
         if row is not None:
-            self.panes.to_layer(row)
+            self.panes.move_to_layer(row)
 
     async def located(self, path: str) -> int | None:
         """Return the ID of a layer in the current model. If there is none, report it and return None."""

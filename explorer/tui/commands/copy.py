@@ -81,7 +81,7 @@ class CopyAsCommand(ScreenCommand):
     def _markdown(self) -> str:
         layer, info = self.tree.current_layer, self.store.analysis
         if self.store.tab != "layer" or layer is None or info is None:
-            return _as_code(self._page())
+            return _format_as_code(self._page())
         return f"## {layer.path}\n\n" + _blocks_markdown(layer_blocks(layer, info.info.totals))
 
     def _command(self) -> str:
@@ -100,7 +100,7 @@ class CopyAsCommand(ScreenCommand):
 
 def _page_markdown(screen: SubScreen[Any]) -> str:
     blocks = screen.page_blocks()
-    return _blocks_markdown(blocks) if blocks else _as_code(screen.page_text())
+    return _blocks_markdown(blocks) if blocks else _format_as_code(screen.page_text())
 
 
 def _blocks_markdown(blocks: Sequence[Block]) -> str:
@@ -109,7 +109,7 @@ def _blocks_markdown(blocks: Sequence[Block]) -> str:
     return markdown_text(blocks)
 
 
-def _as_code(page: str) -> str:
+def _format_as_code(page: str) -> str:
     return f"```text\n{page}\n```\n" if page else ""
 
 

@@ -48,11 +48,11 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
     options = [
         option for field in screen.query("*") if (option := getattr(field, "option", None)) is not None
     ]
-    keys = partial(help_lines, own_groups=_own_groups(screen))
+    keys = partial(help_lines, own_groups=_find_own_groups(screen))
     return HelpDialog(keys, [text_of(pane) for pane in panes], options)
 
 
-def _own_groups(screen: Screen[Any]) -> set[str]:
+def _find_own_groups(screen: Screen[Any]) -> set[str]:
     """Return the key groups that belong to the current screen alone."""
     screen_actions = {binding.action for binding in type(screen).BINDINGS if isinstance(binding, Binding)}
     # groups with a key that this screen does not have

@@ -127,7 +127,7 @@ _BUILT_IN: tuple[CommandKey, ...] = (
 # fmt: on
 
 
-def _with_features(kernel_commands: Sequence[CommandKey]) -> tuple[CommandKey, ...]:
+def _insert_feature_commands(kernel_commands: Sequence[CommandKey]) -> tuple[CommandKey, ...]:
     """Insert the commands of features, each after the command that its `after` field names."""
     commands = list(kernel_commands)
     waiting: list[CommandKey] = [command for table in load_all("commands") for command in table]
@@ -139,7 +139,7 @@ def _with_features(kernel_commands: Sequence[CommandKey]) -> tuple[CommandKey, .
     return tuple(commands)
 
 
-COMMANDS = _with_features(_BUILT_IN)
+COMMANDS = _insert_feature_commands(_BUILT_IN)
 """All commands, in the order of the help and the menu."""
 
 _COMMANDS = {command.id: command for command in COMMANDS}

@@ -9,7 +9,7 @@ from explorer.tui.commands.key_table import command_of, has_command
 from explorer.tui.dialogs.states.figures_screen import FigureScreen
 from explorer.tui.models.chooser import ChooserScreen
 from explorer.tui.models.open_list import OpenListRequest, OpenListScreen
-from explorer.tui.state.hardware import known_machine
+from explorer.tui.state.hardware import find_machine
 
 if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
@@ -35,9 +35,9 @@ class OpenModelsCommand(ScreenCommand):
 
     def run(self) -> None:
         """Show the list."""
-        self.context.app.push_screen(OpenListScreen(self.context.host), self._answered)
+        self.context.app.push_screen(OpenListScreen(self.context.host), self._handle_answer)
 
-    def _answered(self, request: OpenListRequest | None) -> None:
+    def _handle_answer(self, request: OpenListRequest | None) -> None:
         context = self.context
         if request is None:
             return
@@ -53,7 +53,7 @@ class OpenModelsCommand(ScreenCommand):
 
     async def _figures(self, other_sources: list[str]) -> None:
         store = self.store
-        known_machine(store)
+        find_machine(store)
         state_indices = [store.history_place]
         table = await self.jobs.run(
             "comparing", "beside", state_indices, others=other_sources, hardware=store.hardware

@@ -27,7 +27,7 @@ class SiteCommand(ScreenCommand):
             self.context.start(self.title, self._show((), named))
         else:
             begin = self.context.start
-            self.context.with_layers(
+            self.context.call_with_layers(
                 *self.tree.cursor_range, lambda layers: begin(self.title, self._show(layers, ""))
             )
 

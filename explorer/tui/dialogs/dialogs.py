@@ -144,7 +144,7 @@ class PageDialog(Dialog[bool]):
             self.query_one("#box").border_subtitle = Content("sent to terminal ") + key_hint("Esc close")
 
 
-def without_options(error: ExplorerError) -> str:
+def format_without_options(error: ExplorerError) -> str:
     """Format an error without references to command-line options, which do not exist on the screen."""
     where = "" if error.where.startswith("--") else error.where
     hint = "" if error.code == "drop_option" else error.hint
@@ -210,7 +210,7 @@ class EntryDialog(Dialog[str]):
         return (*wrap(((self._said, "dim"),), width), BLANK)
 
     @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
+    def _handle_submit(self, event: Input.Submitted) -> None:
         if event.value.strip() or not self._required:
             self.dismiss(event.value.strip())
 
@@ -233,7 +233,7 @@ def ask_path(
             a function that asks for another path after a failure.
     """
 
-    def answered(typed: str | None) -> None:
+    def handle_answer(typed: str | None) -> None:
         if typed is None:
             return
         chosen_path = os.path.expanduser(typed)
@@ -256,7 +256,7 @@ def ask_path(
             answer_confirmation(True)
 
     dialog = EntryDialog(title, path, question, placeholder="path", hint="write", required=True)
-    app.push_screen(dialog, answered)
+    app.push_screen(dialog, handle_answer)
 
 
 class FormDialog(Dialog[T], Generic[T]):

@@ -125,7 +125,7 @@ class MachineDialog(FormDialog[Hardware]):
 
     @on(Input.Changed)
     @on(OptionField.OptionChanged, "#moving")
-    def _typed(self) -> None:
+    def _handle_typing(self) -> None:
         """Choose no listed machine once the fields differ from it."""
         self._failed = ""
         try:

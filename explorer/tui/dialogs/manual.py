@@ -113,9 +113,11 @@ def _block_lines(lines: list[str], width: int) -> list[Line]:
             cut(text(f"  {line}", "key" if line.startswith("$ ") else "number"), width) for line in lines[1:]
         ]
     if first.startswith("#"):
-        return [head(_plain(first.lstrip("# ")))]
+        return [head(_strip_markdown(first.lstrip("# ")))]
     if first.startswith("|"):
-        rows = [[_plain(cell.strip()) for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+        rows = [
+            [_strip_markdown(cell.strip()) for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines
+        ]
         return [
             line
             for row in rows
@@ -127,11 +129,11 @@ def _block_lines(lines: list[str], width: int) -> list[Line]:
         if re.match(r"(-|\d+\.) ", first)
         else ["\n".join(lines)]
     )
-    texts = [_plain(" ".join(part.split())) for part in items]
+    texts = [_strip_markdown(" ".join(part.split())) for part in items]
     return [line for part in texts if part for line in wrap(text(part), width, 2 * (len(items) > 1))]
 
 
-def _plain(markdown: str) -> str:
+def _strip_markdown(markdown: str) -> str:
     """Remove the markup of Markdown, pictures and link targets from a text."""
     markdown = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", re.sub(r"!\[.*?\]\(.*?\)", "", markdown)).replace(
         "\\|", "|"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from textual.app import ComposeResult
 
 from explorer.base.options import DeclaredOption, options
-from explorer.base.units import joined_text
+from explorer.base.units import join_values
 from explorer.settings.option_values import read_option
 from explorer.settings.parse import parse_words
 from explorer.tui.dialogs.dialogs import FormDialog
@@ -43,7 +43,7 @@ class RecordForm(FormDialog[R], Generic[R]):
             if option.choices:
                 yield OptionField(declared.label, option.choices, value, id=_id(option))
             else:
-                write = joined_text if option.many and not declared.joined else declared.write
+                write = join_values if option.many and not declared.joined else declared.write
                 text = "" if value in (None, "", ()) else write(value)
                 yield from self.entry(
                     declared.label, text, declared.placeholder, _id(option), longest=_LONGEST

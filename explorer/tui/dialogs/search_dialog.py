@@ -47,11 +47,11 @@ class SearchDialog(PickDialog):
         self._typed_text = text
         self.search = None
         self.listed = {}
-        self.show_choices(self._matching_choices(text))
+        self.show_choices(self._find_matching_choices(text))
         if text.strip() and (self._search_worker is None or self._search_worker.is_finished):
             self._search_worker = self.run_worker(self._search_layers(), exit_on_error=False)
 
-    def _matching_choices(self, text: str) -> list[MenuItem]:
+    def _find_matching_choices(self, text: str) -> list[MenuItem]:
         """Return the choices that contain all words, or else all letters of the text in their title."""
         query = Query(text)
         if not query.words:
@@ -89,7 +89,7 @@ class SearchDialog(PickDialog):
         self.search = search
         best = search.best()
         self.listed = {f"found:{index}": result for index, result in enumerate(best)}
-        choices = self._matching_choices(search.query.text)
+        choices = self._find_matching_choices(search.query.text)
         loose = [c for c in choices if (search.query.rank(c.title) or 0) >= 1]
         items = [_menu_item(id, result) for id, result in self.listed.items()]
         exact = [menu_item for menu_item, result in zip(items, best, strict=True) if result.rank < 1]

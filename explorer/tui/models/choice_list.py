@@ -7,13 +7,13 @@ from typing import Any
 
 from explorer.facts.models.listing import KeptSession, ModelFile, NamedModel, RecentModel
 from explorer.report.blocks import Table
-from explorer.report.present.shell.list import Choice, choice_table, stored
+from explorer.report.present.shell.list import Choice, choice_table, describe_stored
 from explorer.tui.text.drawing import row_line, title_line
 from explorer.tui.text.lines import Line, fit
 from explorer.tui.widgets.line_view import LineList
 
 SESSIONS, RECENT = "Sessions to resume", "Recent"
-_FEW = 8
+_MAX_SHORTLIST = 8
 """Maximum number of sessions and recent models without typed words, so that the folder's models are visible.
 """
 
@@ -158,7 +158,7 @@ class ChoiceList(LineList, can_focus=False):
     def _filter_and_sort(self, title: str, choices: Sequence[Choice]) -> list[Choice]:
         matches = [choice for choice in choices if self._matches_words(choice)]
         if not self._is_unlimited(title):
-            matches = matches[:_FEW]
+            matches = matches[:_MAX_SHORTLIST]
         key = SORTS[self.sort]
         if key is not None:
             matches.sort(key=key, reverse=(self.sort != "name") != self.turned)
@@ -171,7 +171,7 @@ class ChoiceList(LineList, can_focus=False):
             return True
         about = f"{choice_name(choice)} {getattr(choice, 'format', '')}"
         if isinstance(choice, ModelFile):
-            about = f"{about} {stored(choice)}"
+            about = f"{about} {describe_stored(choice)}"
         about = about.lower()
         return all(word in about for word in self.words)
 

@@ -25,7 +25,7 @@ from explorer.facts.models.listing import KeptSession, ModelFile, NamedModel, Re
 from explorer.host import confinement
 from explorer.process import recent_models, saved_sessions
 from explorer.process.header_reader import AT_ONCE, HeaderReader
-from explorer.report.present.shell.list import stored
+from explorer.report.present.shell.list import describe_stored
 from explorer.session import headers
 from explorer.tui.models.choice_list import RECENT, SESSIONS, SORTS, ChoiceList
 from explorer.tui.models.open_models import ModelChoice
@@ -121,7 +121,7 @@ class ChooserScreen(Screen[None]):
     def _begin(self) -> None:
         """List the folder from the beginning."""
         self._files, self._wanted, self._note, self._message = {}, {}, "", ""
-        title = _with_tilde(os.path.abspath(self._folder))
+        title = _shorten_home(os.path.abspath(self._folder))
         title_in_folder = f"In {title}"
         first = {title_in_folder: ()} if self._is_folder_given else {}
         other_parts = {SESSIONS: (), RECENT: ()}
@@ -140,9 +140,11 @@ class ChooserScreen(Screen[None]):
 
     async def _load_recent(self) -> None:
         """Load the sessions to resume and the recent models."""
-        sessions = await asyncio.to_thread(saved_sessions.kept_sessions, os.environ)
+        sessions = await asyncio.to_thread(saved_sessions.list_kept_sessions, os.environ)
         openings = await asyncio.to_thread(recent_models.openings, os.environ)
-        self._openings = {_with_tilde(_relative_path(opening.model.source)): opening for opening in openings}
+        self._openings = {
+            _shorten_home(_relative_path(opening.model.source)): opening for opening in openings
+        }
         self._list.parts[SESSIONS] = _sessions_to_list(sessions)
         self._list.parts[RECENT] = [
             replace(opening.model, source=name) for name, opening in self._openings.items()
@@ -164,7 +166,7 @@ class ChooserScreen(Screen[None]):
             if models is None:  # the folder itself is a model
                 self._files[os.curdir] = ModelFile(os.curdir, "")
             while not is_complete:
-                batch, failed = await asyncio.to_thread(_next_rows, rows)
+                batch, failed = await asyncio.to_thread(_read_next_rows, rows)
                 is_complete = not batch
                 self._note = failed or next((row.note for row in batch if row.kind != "model"), self._note)
                 for row in batch:
@@ -235,7 +237,7 @@ class ChooserScreen(Screen[None]):
             state = "no name matches: Backspace shows more"
         data_types = ""
         if rows.short and not state and isinstance(chosen_row, ModelFile) and chosen_row.architecture:
-            data_types = stored(chosen_row)  # narrow rows have no room for the data types
+            data_types = describe_stored(chosen_row)  # narrow rows have no room for the data types
         summary = " · ".join(filter(None, (data_types, f"{count:,} model{'s' * (count != 1)}", order, state)))
 
         def line(width: int) -> tuple[Line, ...]:
@@ -364,7 +366,7 @@ def _sessions_to_list(sessions: Sequence[KeptSession]) -> list[KeptSession]:
     ]
 
 
-def _next_rows(rows: Iterator[OutlineRow]) -> tuple[list[OutlineRow], str]:
+def _read_next_rows(rows: Iterator[OutlineRow]) -> tuple[list[OutlineRow], str]:
     """Return the next rows, and the error that ended them early, or ''."""
     rows_read: list[OutlineRow] = []
     try:
@@ -375,7 +377,7 @@ def _next_rows(rows: Iterator[OutlineRow]) -> tuple[list[OutlineRow], str]:
     return rows_read, ""
 
 
-def _with_tilde(path: str) -> str:
+def _shorten_home(path: str) -> str:
     """Return a path with `~` for the home folder."""
     home = os.path.expanduser("~")
     return f"~{path[len(home) :]}" if path == home or path.startswith(home.rstrip(os.sep) + os.sep) else path

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from explorer.process.screen_choices import ScreenChoices
     from explorer.tui.state.store import ScreenStore
 
-MOST = 12
+MAX_OPEN = 12
 """Maximum number of open models."""
 
 
@@ -187,8 +187,8 @@ class OpenModels:
         """
         if not choice.kept and (open_model := self.find(choice.source)) is not None:
             return open_model
-        if len(self.open) >= MOST:
-            raise Misuse(f"{MOST} models are open", hint="close one first: L, then x")
+        if len(self.open) >= MAX_OPEN:
+            raise Misuse(f"{MAX_OPEN} models are open", hint="close one first: L, then x")
         return self.add(self._begin(choice))
 
     def find(self, source: str) -> OpenModel | None:

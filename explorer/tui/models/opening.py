@@ -60,7 +60,7 @@ def _resume_session(folder: str, memory: int | None) -> OpenModel:
     """Resume a saved session. Relative paths from another folder are made absolute."""
     store, saved = saved_sessions.take_over(folder, os.environ)
     try:
-        saved = _with_full_paths(saved)
+        saved = _expand_paths(saved)
         check_source(saved.source)
     except BaseException:
         store.release()
@@ -70,13 +70,13 @@ def _resume_session(folder: str, memory: int | None) -> OpenModel:
     return OpenModel(saved.source, session.engine, session, saved.view)
 
 
-def _with_full_paths(saved: SavedSession) -> SavedSession:
-    def to_full_path(path: str | None) -> str | None:
+def _expand_paths(saved: SavedSession) -> SavedSession:
+    def expand_path(path: str | None) -> str | None:
         full_path = None if path is None else os.path.join(saved.cwd, path)
         return full_path if full_path is not None and os.path.exists(full_path) else path
 
     if os.path.realpath(saved.cwd) == os.path.realpath(os.getcwd()):
         return saved
     paths = ("weights", "weights_file", "rules")
-    opening = replace(saved.opening, **{name: to_full_path(getattr(saved.opening, name)) for name in paths})
-    return replace(saved, source=to_full_path(saved.source) or saved.source, opening=opening)
+    opening = replace(saved.opening, **{name: expand_path(getattr(saved.opening, name)) for name in paths})
+    return replace(saved, source=expand_path(saved.source) or saved.source, opening=opening)

@@ -77,14 +77,14 @@ class ResumableSession:
         if self._kept is None:
             folder = screen_choices.state_folder(os.environ)
             return f"this session cannot be resumed later: {folder} cannot be written"
-        has_waiting_session = self._kept.others_wait(self._source, os.environ, self._cwd)
+        has_waiting_session = self._kept.has_other_waiting(self._source, os.environ, self._cwd)
         if has_waiting_session:
             return "a session of this model was cut off: explorer --resume continues it"
         return FIRST_KEYS if self._is_first_use else ""
 
     def choices(self) -> ScreenChoices:
         """Return the saved choices for the screen. Reads a small file."""
-        return screen_choices.stored_choices(os.environ).for_model(self._model())
+        return screen_choices.load_choices(os.environ).for_model(self._model())
 
     def keep_choices(self, choices: ScreenChoices) -> None:
         """Save the choices for the screen. Thread-safe."""

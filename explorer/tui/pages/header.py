@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 _MACS = ("MAC: multiply-accumulate, 2 FLOPs", "MAC: multiply-accumulate", "1 MAC = 2 FLOPs")
 """Explanations of MACs, the longest first. The first that fits is shown."""
-_LEAST = 12
+_MIN_NAME_CELLS = 12
 """Minimum cells of the model's name."""
 
 
-def short_name(source: str) -> str:
+def shorten_source(source: str) -> str:
     """Return the file name of a model without its folder."""
     return safe(source.rstrip("/").rsplit("/", 1)[-1]) or safe(source)
 
@@ -33,7 +33,7 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
         f"{name}={'?' if size is None else size}" for name, size in presented.sizes_of(info).items()
     ]
     words = safe(" · ".join(descriptions))
-    right, role = middle(note, width - _LEAST - 4), "accent"
+    right, role = middle(note, width - _MIN_NAME_CELLS - 4), "accent"
     if not note:
         used_cells = len(name) + len(words) + 6
         right, role = (
@@ -41,7 +41,7 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
             "dim",
         )
     room = width - len(right) - 4
-    title.append((middle(name, max(_LEAST, room - 12)), "strong"))
+    title.append((middle(name, max(_MIN_NAME_CELLS, room - 12)), "strong"))
     title.append((fit("  " + words, max(0, room - line_width(title))), "dim"))
     gap = max(1, width - line_width(title) - len(right) - 1)
     title += [(" " * gap, "text"), (right, role)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from explorer.base.verdicts import VERDICTS
 from explorer.report.present.compare.verify import TONES, evidence, key_facts
 from explorer.tui.text.drawing import ROLES, draw
-from explorer.tui.text.letters import large
+from explorer.tui.text.letters import draw_large
 from explorer.tui.text.lines import BLANK
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def verdict_tone(kind: VerdictKind) -> str:
 def verdict_lines(proof: Verification, width: int) -> list[Line]:
     """Draw the verdict in large letters if they fit, the key facts, and the evidence."""
     role = verdict_tone(proof.verdict_kind)
-    letters = large(VERDICTS[proof.verdict_kind].upper(), width - 2)
+    letters = draw_large(VERDICTS[proof.verdict_kind].upper(), width - 2)
     lines: list[Line] = [((f" {row}", role),) for row in letters]
     facts = draw([key_facts(proof)], width - 1)
     return [*lines, *facts, BLANK, *draw(evidence(proof), width - 1)]

@@ -15,8 +15,8 @@ from textual.driver import Driver
 from textual.screen import Screen
 
 from explorer.base.errors import Misuse
-from explorer.base.version_notes import internal_error
-from explorer.tui.compat import ReportingApp, asking_node, watch_workers
+from explorer.base.version_notes import build_internal_error
+from explorer.tui.compat import ReportingApp, find_asking_node, watch_workers
 from explorer.tui.models.open_models import Begin, ModelChoice, OpenModel, OpenModels
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.terminal import clipboard
@@ -117,7 +117,7 @@ class ExplorerApp(ReportingApp[int]):
             self.fail_with(error)
         elif repr(error) not in self._reported_errors:
             self._reported_errors.add(repr(error))
-            self.main.fail(internal_error(error))
+            self.main.fail(build_internal_error(error))
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copy a text to the terminal's clipboard, also through a terminal multiplexer."""
@@ -150,12 +150,12 @@ class ExplorerApp(ReportingApp[int]):
         self, screen: Any, callback: Any = None, wait_for_dismiss: Any = False, *, mode: str | None = None
     ) -> Any:
         """Push a dialog onto the mode of the model that it belongs to, which may be invisible."""
-        mode = mode or self._asking_mode()
+        mode = mode or self._find_asking_mode()
         return super().push_screen(screen, callback, wait_for_dismiss, mode=mode)
 
-    def _asking_mode(self) -> str | None:
+    def _find_asking_mode(self) -> str | None:
         """Return the mode of the screen that opens the dialog, or None for the visible mode."""
-        node = asking_node()
+        node = find_asking_node()
         while node is not None and not isinstance(node, Screen):
             node = getattr(node, "parent", None)
         for mode in self._mode_names:

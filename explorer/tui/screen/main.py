@@ -22,7 +22,7 @@ from explorer.base.errors import Cancelled, ExplorerError
 from explorer.host.gc_pause import freeze_once
 from explorer.tui.commands.context import CommandContext
 from explorer.tui.commands.key_table import COMMANDS, command_of, has_command, run_command
-from explorer.tui.pages.header import has_open_sizes, header_lines, short_name
+from explorer.tui.pages.header import has_open_sizes, header_lines, shorten_source
 from explorer.tui.screen.model_loader import ModelLoader
 from explorer.tui.screen.saved_view import SavedView
 from explorer.tui.state.store import ScreenStore
@@ -170,7 +170,7 @@ class MainScreen(Screen[None]):
 
     def _draw_header(self) -> None:
         store = self.store
-        name, note = short_name(store.source), store.note or store.state_note
+        name, note = shorten_source(store.source), store.note or store.state_note
         name = " ".join(filter(None, (self._place(), name)))
         info, exact = store.analysis.info if store.analysis else None, store.exact
         self.query_one(TitleBar).show(lambda width: header_lines(name, info, note, exact, width))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import Misuse
 from explorer.tui.state.store import OnDemandCache
-from explorer.tui.terminal.slices import after_paint
+from explorer.tui.terminal.slices import wait_for_paint
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.overlay_rows import overlay_text, show_overlay
 from explorer.tui.tree.rows import METRICS
@@ -40,7 +40,7 @@ class ModelLoader:
     async def preview(self) -> None:
         """Show the rows of the header while they are read, until the analysis is available."""
         store, tree = self._store, self._panes.layer_tree
-        await after_paint(self._panes)
+        await wait_for_paint(self._panes)
         for index in count():
             tree_preview = await store.jobs.outlined(index)
             if tree_preview is None or store.analysis is not None:
@@ -56,7 +56,7 @@ class ModelLoader:
             store.notify("model")
             await self._filter.filter_again()
 
-    async def _from_header(self) -> Analysis | None:
+    async def _build_from_header(self) -> Analysis | None:
         """Build the analysis of a file of tensors from its header, if possible, to avoid another request.
 
         Returns None if the totals differ from those of the engine, as they do if several names share a
@@ -106,7 +106,7 @@ class ModelLoader:
         """
         store, tree = self._store, self._panes.layer_tree
         ops: tuple[OpStat, ...] | None = None
-        analysis: Analysis | None = await self._from_header()
+        analysis: Analysis | None = await self._build_from_header()
         if analysis is None:
             analysis, ops = await asyncio.gather(store.jobs.ask("analysis"), store.jobs.ask("ops"))
         assert analysis is not None

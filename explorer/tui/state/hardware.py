@@ -27,12 +27,12 @@ def use_hardware(store: ScreenStore, hardware: Hardware | None) -> None:
 def machine_again(store: ScreenStore, hardware: Hardware | None, machine: Machine | None) -> None:
     """Restore the machine of a resumed session. Sessions of older versions contain only its rates."""
     if hardware is None and machine is not None:
-        hardware = machines.as_hardware(machine)
+        hardware = machines.find_hardware(machine)
     if hardware is not None:
         use_hardware(store, hardware)
 
 
-def known_machine(store: ScreenStore) -> Machine | None:
+def find_machine(store: ScreenStore) -> Machine | None:
     """Return the chosen machine, or the only machine of the configuration file, or None."""
     if store.hardware is None:
         with suppress(ExplorerError):  # the dialog reports the error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from explorer.facts import Layer
 
-_MOST = 100
+_MAX_JUMPS = 100
 """Maximum number of layers in each direction."""
 
 
@@ -21,7 +21,7 @@ class Jumps:
     def leave(self, layer: Layer | None) -> None:
         """Record the layer that the user jumps away from."""
         if layer is not None and self._back[-1:] != [layer.path]:
-            self._back = [*self._back[1 - _MOST :], layer.path]
+            self._back = [*self._back[1 - _MAX_JUMPS :], layer.path]
         self._forward.clear()
 
     def step(self, current_layer: Layer | None, forward: bool) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from explorer.report.blocks import Block, Table
-from explorer.report.present.compare.diff import by_operator, costs, doubts, node_blocks, nodes, verdict
+from explorer.report.present.compare.diff import costs, count_by_operator, doubts, node_blocks, nodes, verdict
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.lines import BLANK, Line, cut
@@ -60,7 +60,7 @@ def diff_entries(diff: Diff, exact: bool) -> list[FoldEntry]:
     """Build the entries of the tab: the verdict, changes by operator, costs, and one row per changed node."""
     entries = [_line_entry(((verdict(diff), "strong"),)), _line_entry(BLANK)]
     if diff.summary:
-        entries += [*_table_entries(by_operator(diff), exact), _line_entry(BLANK)]
+        entries += [*_table_entries(count_by_operator(diff), exact), _line_entry(BLANK)]
     entries += _table_entries(costs(diff, brief=True), exact)
     entries += [_sentence_entry(block) for block in doubts(diff)]
     if diff.nodes:

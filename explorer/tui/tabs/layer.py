@@ -11,16 +11,16 @@ from msgspec import Struct
 from explorer.base.errors import ExplorerError
 from explorer.base.features import load_all
 from explorer.report.present.look.connections import (
+    build_unknown_blocks,
     conflicts,
+    find_row_links,
     input_table,
-    leads,
     output_table,
-    unknown_blocks,
 )
-from explorer.report.present.look.layers import layer_blocks, layer_parts, layer_title, outside_fields
+from explorer.report.present.look.layers import build_overlay_fields, layer_blocks, layer_parts, layer_title
 from explorer.tui.pages.outline_page import failed_page, outline_page, range_page, run_lines
 from explorer.tui.tabs.tab import Tab, note_page
-from explorer.tui.terminal.slices import after_paint
+from explorer.tui.terminal.slices import wait_for_paint
 from explorer.tui.text.drawing import draw, row_line
 from explorer.tui.text.lines import BLANK, Line, head
 from explorer.tui.widgets.line_view import LineView
@@ -83,13 +83,13 @@ class LayerTab(Tab[LineView]):
             self._path = ""
             self.view.show(lambda width: range_page(model, row, width, exact), top=True)
             return
-        parts = self._on_demand(layers[0].id, layers[0].path)
+        parts = self._list_demanded_parts(layers[0].id, layers[0].path)
         if len(layers) > 1:
             parts.insert(0, lambda width: run_lines(model, row, width, exact))
         is_other_layer, self._path = layers[0].path != self._path, layers[0].path
         self._painted = layers[0].id
         edges = self._connections(layers[0].id)
-        outside = outside_fields(model.overlay, layers[0].id)
+        outside = build_overlay_fields(model.overlay, layers[0].id)
         self.view.show(
             lambda width: layer_page(layers, totals, width, exact, parts, edges, outside), top=is_other_layer
         )
@@ -108,7 +108,7 @@ class LayerTab(Tab[LineView]):
         """Request the connections of the current layer, and again if the user moved meanwhile."""
         if cache.connecting == self._painted:
             # the figures of a newly opened model are drawn before its connections
-            await after_paint(self.view.screen)
+            await wait_for_paint(self.view.screen)
         try:
             while (layer := cache.connecting) not in cache.connections:
                 request = asyncio.ensure_future(self.store.jobs.ask("connections", layer))
@@ -128,7 +128,7 @@ class LayerTab(Tab[LineView]):
         if cache is self.store.on_demand and self.store.tab == "layer" and self.store.analysis is not None:
             self.paint()
 
-    def _on_demand(self, layer: int, path: str) -> list[Callable[[int], list[Line]]]:
+    def _list_demanded_parts(self, layer: int, path: str) -> list[Callable[[int], list[Line]]]:
         """Return the parts of the page that features computed on demand for the layer."""
         # over SSH a histogram is sent only once, when the user asks for it
         brief = self.store.remote and path != self.store.asked_path
@@ -173,7 +173,7 @@ def layer_page(
         if part_lines := part(width):
             lines += [BLANK, *part_lines]
     if connections is None or connections.unknown:
-        unknown = unknown_blocks(connections) if connections is not None else []
+        unknown = build_unknown_blocks(connections) if connections is not None else []
         return lines + draw([*unknown, *layer_parts(layer)], width, exact)
     lines += link_lines(connections, width, exact)
     return lines + draw([*conflicts(connections), *layer_parts(layer, tensors=False)], width, exact)
@@ -183,7 +183,7 @@ def link_lines(connections: Connections, width: int, exact: bool) -> list[Line]:
     """Draw one line per producer of an input and per reader of an output. Each line links to that layer."""
     lines: list[Line] = []
     tables = ("Inputs", input_table(connections)), ("Outputs", output_table(connections))
-    for (title, table), leads_to in zip(tables, leads(connections), strict=True):
+    for (title, table), leads_to in zip(tables, find_row_links(connections), strict=True):
         if not table.rows:
             continue
         lines += [BLANK, head(f" {title}")]

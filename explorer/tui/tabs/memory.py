@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.base import units
-from explorer.report.present.look.memory_words import figures, live_blocks, step_blocks
+from explorer.report.present.look.memory_words import build_live_blocks, figures, step_blocks
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import BLANK, Line, cut, fit, line_width
-from explorer.tui.text.plot import column_values, columns_of, filled, framed, lines_of, part_names
+from explorer.tui.text.plot import column_values, columns_of, draw_columns, framed, lines_of, part_names
 
 if TYPE_CHECKING:
     from explorer.facts.memory import Memory
@@ -48,7 +48,7 @@ class MemoryTab(PlotTab):
         layer: int | None = self.answer.steps[step].layer if self.answer is not None else None
         return layer
 
-    def to_peak(self) -> None:
+    def move_to_peak(self) -> None:
         """Move the cursor to the peak."""
         if self.answer is not None:
             self.view.move_to(self.answer.peak_step)
@@ -74,7 +74,10 @@ def memory_page(
         return [*lines, BLANK, ((" Nothing runs in this model", "dim"),)]
     step_index = max(0, min(step_index, len(memory.steps) - 1))
     lines += _timeline(memory, step_index, width, rows, stacks(memory) if stacked is None else stacked)
-    return [*lines, *draw([*step_blocks(memory, step_index), *live_blocks(memory, step_index)], width, exact)]
+    return [
+        *lines,
+        *draw([*step_blocks(memory, step_index), *build_live_blocks(memory, step_index)], width, exact),
+    ]
 
 
 def step_at(memory: Memory, place: tuple[int, int], width: int, height: int, exact: bool) -> int | None:
@@ -106,7 +109,7 @@ def _timeline(memory: Memory, step_index: int, width: int, rows: int, stacked: b
     cursor_columns = columns_of(step_index, steps, plot_width)
     for x in cursor_columns:
         roles[x] = "accent"
-    picture = filled([value / top_bytes for value in heights], rows, roles, base / top_bytes)
+    picture = draw_columns([value / top_bytes for value in heights], rows, roles, base / top_bytes)
     labels = {0: top, rows - 1: fit("0", scale, right=True)}
     weights = rows - 1 - round(rows * base / top_bytes)
     if stacked and 0 < weights < rows - 1:

@@ -26,7 +26,7 @@ from explorer.tui.tabs.head import tab_at, tab_head
 from explorer.tui.tree.model import TreeModel, TreeShape
 from explorer.tui.tree.rail import Rail
 from explorer.tui.tree.rows import METRICS, Metric, columns_of, metric_of
-from explorer.tui.tree.table import CORE_WIDTH, chosen_columns
+from explorer.tui.tree.table import CORE_WIDTH, list_chosen_columns
 from explorer.tui.tree.widget import LayerTree, tree_head
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
@@ -270,7 +270,7 @@ class Panes(Horizontal):
         order = (shape.metric, shape.by_cost, shape.turned, shape.flat)
         return ScreenChoices(shape.columns, *order, self.divider)
 
-    def to_defaults(self) -> None:
+    def reset_to_defaults(self) -> None:
         """Reset columns, order and divider to their defaults."""
         self.take_choices(ScreenChoices())
         shape = replace(self.initial_shape, open_rows=self.layer_tree.model.shape.open_rows)
@@ -338,7 +338,7 @@ class Panes(Horizontal):
         """Mark the focused pane: a narrow screen shows only this one."""
         self.set_class(not self.layer_tree.has_focus, "on-right")
 
-    def to_layer(self, layer: int, *, focus: bool = True) -> None:
+    def move_to_layer(self, layer: int, *, focus: bool = True) -> None:
         """Move the tree's cursor to a layer, and with `focus` focus the tree. Backspace returns."""
         self._store.jumps.leave(self.layer_tree.current_layer)
         self.show_layer(layer)
@@ -352,13 +352,13 @@ class Panes(Horizontal):
             self.rearrange(lambda model: model.set_filter(None))
             self._store.query = ""
             self._store.notify("query")
-        self.layer_tree.to_layer(layer)
+        self.layer_tree.move_to_layer(layer)
 
     def next_column(self) -> None:
         """Sort by the next numeric column. The sorted column is always visible."""
         model = self.layer_tree.model
         columns = columns_of(model)
-        names = [name for name in chosen_columns(model) if columns[name].is_number and name != "share"]
+        names = [name for name in list_chosen_columns(model) if columns[name].is_number and name != "share"]
         if not names:
             names = [metric.id for metric in METRICS]
         index = names.index(model.metric.id) + 1 if model.metric.id in names else 0
@@ -391,7 +391,7 @@ class Panes(Horizontal):
         """Request the missing figures of the columns in use."""
         model = self.layer_tree.model
         is_default = model.metric.array and not model.columns
-        if self._store.analysis is not None and not is_default and self.asked_columns.lacking():
+        if self._store.analysis is not None and not is_default and self.asked_columns.list_missing():
             self.run_worker(self.asked_columns.ask(), group="columns", exclusive=True, exit_on_error=False)
 
     # events of the mouse and the cursor
@@ -415,7 +415,7 @@ class Panes(Horizontal):
 
     @on(LinkView.LinkFollowed)
     def _link_followed(self, event: LinkView.LinkFollowed) -> None:
-        self.to_layer(event.lead, focus=False)
+        self.move_to_layer(event.lead, focus=False)
 
     def on_plot_view_point_selected(self, event: Any) -> None:
         """Move the tree's cursor to the layer at the plot's cursor."""
@@ -423,4 +423,4 @@ class Panes(Horizontal):
         if layer is None:
             self._store.say("this step has no layer of its own")
         else:
-            self.to_layer(layer)
+            self.move_to_layer(layer)

@@ -12,12 +12,12 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from explorer.facts.profile.points import measured_points
-from explorer.report.present.look.roofline_words import LIMITS, by_time, figures, slowest, together
-from explorer.tui.state.hardware import known_machine
+from explorer.report.present.look.roofline_words import LIMITS, describe_total, figures, slowest, sort_by_time
+from explorer.tui.state.hardware import find_machine
 from explorer.tui.tabs.roofline_plot import STEPS, RankedPoints, roof_plot
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import ROLES, draw, row_line, title_line
-from explorer.tui.text.lines import BLANK, Line, cut, first_shown, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, cut, find_first_visible, safe, wrap
 
 if TYPE_CHECKING:
     from explorer.facts.profile.profile import Profile
@@ -32,7 +32,7 @@ class RooflineTab(PlotTab):
 
     def request(self) -> tuple[Any, ...] | None:
         """Return the machine as the argument of the engine, or None if none is known."""
-        machine = known_machine(self.store)
+        machine = find_machine(self.store)
         return None if machine is None else (machine,)
 
     def prepare(self, answer: Any) -> Any:
@@ -41,29 +41,29 @@ class RooflineTab(PlotTab):
 
     def paint(self) -> None:
         """Show the roof and the list of layers."""
-        ranked, view = self._with_measured(self.answer), self.view
+        ranked, view = self._add_measured(self.answer), self.view
         self.show_age()
         if ranked is None:
             self.show_wait()
             if self.store.machine is None:
                 name = self.store.hardware.name or "The machine" if self.store.hardware else ""
-                view.show_page(lambda width: no_machine_page("m", width, name))
+                view.show_page(lambda width: draw_missing_machine("m", width, name))
             return
         is_new = view.count != len(ranked.points)
         view.show_plot(
             lambda cursor, width, height: roofline_page(
-                ranked, cursor, self._marked_points(cursor), width, height
+                ranked, cursor, self._find_marked_points(cursor), width, height
             ),
             len(ranked.points),
             0 if is_new else view.cursor,
             lambda x, y, width, height: point_at(
-                ranked, view.cursor, self._marked_points(view.cursor), y, width, height
+                ranked, view.cursor, self._find_marked_points(view.cursor), y, width, height
             ),
         )
         if is_new:
             self.follow()
 
-    def _with_measured(self, answer: RankedPoints | None) -> RankedPoints | None:
+    def _add_measured(self, answer: RankedPoints | None) -> RankedPoints | None:
         """Add the points of the current profile to the ranked points."""
         profile = self.store.profile
         if answer is None or answer.profile is profile:
@@ -73,7 +73,7 @@ class RooflineTab(PlotTab):
             cache.answers[self.id] = ranked
         return ranked
 
-    def _marked_points(self, index: int) -> list[int]:
+    def _find_marked_points(self, index: int) -> list[int]:
         """Return the points of the group under the tree's cursor, if `index` is the first of them."""
         points = self._points(*self.tree.span) if self.tree.cursor_layers and self.answer is not None else []
         return points if points and points[0] == index else [index]
@@ -93,7 +93,7 @@ class RooflineTab(PlotTab):
 
 def rank_points(roofline: Roofline, profile: Profile | None = None) -> RankedPoints:
     """Sort the layers by time, and compute their positions on the intensity axis."""
-    points, measured = by_time(roofline), () if profile is None else measured_points(profile)
+    points, measured = sort_by_time(roofline), () if profile is None else measured_points(profile)
     places = (round(STEPS * math.log10(p.intensity)) if p.intensity else None for p in points)
     table = slowest(roofline, points, profile)
     return RankedPoints(roofline, tuple(points), tuple(places), table, profile, measured)
@@ -104,7 +104,7 @@ def points_of(points: Sequence[RooflinePoint], first: int, last: int) -> list[in
     return [i for i, p in enumerate(points) if first <= p.layer <= last]
 
 
-def no_machine_page(key: str, width: int, name: str = "") -> list[Line]:
+def draw_missing_machine(key: str, width: int, name: str = "") -> list[Line]:
     """Draw the page for a missing machine, or for the machine `name` if its rates are unknown."""
     why = " What bounds each layer, computing or moving bytes, depends on the machine. "
     why += f"{safe(name)} has no clock: what it does in a second is not known. " if name else ""
@@ -137,7 +137,9 @@ def roofline_page(
     lines += roof_plot(ranked, cursor, marked, width, rows) if rows else []
     room = _list_rows(len(lines), height, len(marked_indices))
     if len(marked_indices) > 1:
-        lines += draw([together(ranked.roofline, [ranked.points[i] for i in marked_indices])], width)[:1]
+        lines += draw([describe_total(ranked.roofline, [ranked.points[i] for i in marked_indices])], width)[
+            :1
+        ]
     return [*lines, *_list(ranked, cursor, marked, width, room)]
 
 
@@ -148,15 +150,17 @@ def point_at(
     lines_above, rows = _head_lines(ranked, width - 1, height)
     lines = len(lines_above) + (rows + _AROUND if rows else 0)
     room = _list_rows(lines, height, len(marked_indices))
-    index = first_shown(cursor, room, len(ranked.points)) + row - lines - (len(marked_indices) > 1) - 2
-    return index if first_shown(cursor, room, len(ranked.points)) <= index < len(ranked.points) else None
+    index = find_first_visible(cursor, room, len(ranked.points)) + row - lines - (len(marked_indices) > 1) - 2
+    return (
+        index if find_first_visible(cursor, room, len(ranked.points)) <= index < len(ranked.points) else None
+    )
 
 
 _LOW = 30
 """Height in rows below which some figures are left out, to leave room for the list."""
 _SHORT = 48
 """Width in cells below which the machine's name and rates are on separate lines."""
-_LEAST = 6
+_MIN_ROWS = 6
 """Minimum rows of the plot and the list together."""
 _AROUND = 3
 """Lines around the plot: its unit, the axis and the axis labels."""
@@ -169,7 +173,7 @@ def _head_lines(ranked: RankedPoints, width: int, height: int) -> tuple[list[Lin
     lines += [BLANK] if height > 18 else []
     # the heading of the list and the total of the group are below
     remaining = height - len(lines) - _AROUND - 3
-    return lines, min(12, remaining * 5 // 8) if remaining >= _LEAST else 0
+    return lines, min(12, remaining * 5 // 8) if remaining >= _MIN_ROWS else 0
 
 
 def _list_rows(lines: int, height: int, marked_count: int) -> int:
@@ -182,7 +186,7 @@ def _list(ranked: RankedPoints, cursor: int, marked: Collection[int], width: int
     points = ranked.points
     lines: list[Line] = [cut(((f" {cursor + 1:,} of {len(points):,} by time", "head"),), width)]
     lines.append(title_line(ranked.table, width))
-    start = first_shown(cursor, room, len(points))
+    start = find_first_visible(cursor, room, len(points))
     for i in range(start, min(start + room, len(points))):
         mark = (" ◆ " if i in marked else "   ", "accent" if i == cursor else ROLES[LIMITS[points[i].limit]])
         lines.append(row_line(ranked.table, i, width, mark=mark, here=i == cursor))

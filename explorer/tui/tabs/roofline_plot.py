@@ -18,8 +18,17 @@ from explorer.facts.profile.profile import Profile
 from explorer.report.blocks import Table
 from explorer.report.present.look.roofline_words import LIMITS
 from explorer.tui.text.drawing import ROLES
-from explorer.tui.text.lines import Line, ending, fit, safe
-from explorer.tui.text.plot import Cells, filled, framed, lines_of, log_ticks, power_text, put_text, spread
+from explorer.tui.text.lines import Line, cut_start, fit, safe
+from explorer.tui.text.plot import (
+    Cells,
+    draw_columns,
+    framed,
+    lines_of,
+    log_ticks,
+    map_to_axis,
+    power_text,
+    put_text,
+)
 
 if TYPE_CHECKING:
     from explorer.facts.roofline import Roofline, RooflinePoint
@@ -82,7 +91,7 @@ class _Scale(Struct, frozen=True):
 
     def column(self, x: float) -> int:
         """Return the column of the logarithm of an intensity."""
-        return spread(x, self.low, self.high, self.across)
+        return map_to_axis(x, self.low, self.high, self.across)
 
     def share(self, column: int) -> float:
         """Return the height of the roof in a column, as a share of the plot's height."""
@@ -91,7 +100,7 @@ class _Scale(Struct, frozen=True):
 
     def row(self, y: float) -> int:
         """Return the row, counted from the top, of the logarithm of a rate."""
-        return self.rows - 1 - spread(y, self.floor, self.top, self.rows)
+        return self.rows - 1 - map_to_axis(y, self.floor, self.top, self.rows)
 
     def roof(self, column: int) -> int:
         """Return the row of the roof in a column."""
@@ -127,7 +136,7 @@ def roof_plot(
     roles = ["track"] * scale.across
     if cursor_place is not None:
         roles[scale.column(cursor_place / STEPS)] = "accent"
-    cells = filled([max(0.0, scale.share(x)) for x in range(scale.across)], rows, roles)
+    cells = draw_columns([max(0.0, scale.share(x)) for x in range(scale.across)], rows, roles)
     places = _put_layers(cells, scale, ranked, marked)
     _put_measured(cells, scale, ranked.measured, {ranked.points[i].layer for i in marked})
     _put_names(cells, scale, ranked, places)
@@ -179,7 +188,7 @@ def _put_names(cells: Cells, scale: _Scale, ranked: RankedPoints, places: _Place
     """Label the slowest positions with layer names, where there is room."""
     for x, layers in places[: -_NAMED - 1 : -1]:
         suffix = f" +{len(layers) - 1:,}" if len(layers) > 1 else ""
-        _name_above(cells, x, scale.roof(x), ending(safe(ranked.points[layers[0]].path), 24) + suffix)
+        _name_above(cells, x, scale.roof(x), cut_start(safe(ranked.points[layers[0]].path), 24) + suffix)
 
 
 def _put_measured(

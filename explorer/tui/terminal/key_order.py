@@ -36,9 +36,9 @@ class KeysInOrder:
         """Queue a key, and handle it at once if no other key is in progress."""
         self._waiting.append(event)
         if self._current_turn is None or time.monotonic() - self._current_turn > _PATIENCE:
-            await self._next()
+            await self._post_next()
 
-    async def _next(self) -> None:
+    async def _post_next(self) -> None:
         self._current_turn = None
         if self._waiting:
             self._current_turn = turn = time.monotonic()
@@ -61,4 +61,4 @@ class KeysInOrder:
 
     async def _handle_next(self, turn: float) -> None:
         if turn == self._current_turn:
-            await self._next()
+            await self._post_next()

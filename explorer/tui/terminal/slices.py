@@ -46,7 +46,7 @@ class Slices:
         self._until = time.monotonic() + _SLICE
 
 
-async def after_paint(pump: MessagePump) -> None:
+async def wait_for_paint(pump: MessagePump) -> None:
     """Wait until pending changes are painted."""
     painted = asyncio.Event()
     pump.call_after_refresh(painted.set)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from explorer.base.families import family
 from explorer.report.blocks import Block, Cell, Chart, Field, Fields, Heading, Paragraph, Scatter, Table
 from explorer.report.blocks import Line as TextLine
-from explorer.report.layout import TableLines, some_of
+from explorer.report.layout import TableLines, note_omitted_rows
 from explorer.report.pieces import cell_pieces
 from explorer.report.scatter import scatter_lines
 from explorer.tui.text.lines import BLANK, Line, Span, cut, fit, flow, head, line_text, line_width, safe, wrap
@@ -30,7 +30,7 @@ ROLES: Mapping[str, str] = {
 """Roles of the screen by role of a report."""
 
 _SIGNS = {">= ": "≥ ", "<= ": "≤ ", "~ ": "≈ "}
-_MOST = 200
+_MAX_ROWS = 200
 """Maximum number of table rows that are drawn."""
 _NARROWEST = 15
 """Cells to which a name is cut before a column is left out."""
@@ -38,7 +38,7 @@ _ROOMY = 64
 """Width of a pane in cells from which figures have their full labels."""
 _BELOW = 4
 """Indentation in cells of a continued row."""
-_LABEL, _LEAST = 24, 17
+_LABEL, _MIN_WIDTH = 24, 17
 """Maximum and minimum cells of the labels of figures."""
 
 
@@ -56,16 +56,16 @@ def draw(blocks: Iterable[Block], width: int, exact: bool = False, *, beside: bo
         if isinstance(block, Fields):
             lines += side_by_side(block, width, exact) if beside else _fields(block, width, exact)
         elif isinstance(block, Table):
-            lines += [((f" {text}", "warn"),) for text in some_of(block, _MOST)]
+            lines += [((f" {text}", "warn"),) for text in note_omitted_rows(block, _MAX_ROWS)]
             lines += _table(block, width, exact)
         elif isinstance(block, Scatter):
             lines += [cut(cell_line(spans), width) for spans in scatter_lines(block, width)]
         else:
-            lines += _wrapped(block, width, exact)
+            lines += _wrap_block(block, width, exact)
     return lines
 
 
-def _wrapped(block: Heading | TextLine | Paragraph | Chart, width: int, exact: bool) -> list[Line]:
+def _wrap_block(block: Heading | TextLine | Paragraph | Chart, width: int, exact: bool) -> list[Line]:
     if isinstance(block, Heading):
         return wrap((*head(f" {block.text}"), (f"  {block.note}" * bool(block.note), "text")), width, 1)
     if isinstance(block, TextLine):
@@ -83,17 +83,17 @@ def _table(block: Table, width: int, exact: bool) -> list[Line]:
         wider = _layout_of(replace(block, indent=0), width, exact)
         # do not use the indentation for another column, which would cut the names more
         laid = wider if wider.shown == laid.shown else laid
-    lines = (_to_line(line, row=True) for line in laid)
+    lines = (_convert_to_line(line, row=True) for line in laid)
     if block.columns[-1].title:
         return [cut(line, width) for line in lines]
     if len(block.columns) > 2:
-        return [row for line in lines for row in _last_below(line, width)]
-    first = max((line_width(cell_line(row[0])) for row in block.rows[:_MOST]), default=0)
+        return [row for line in lines for row in _draw_last_below(line, width)]
+    first = max((line_width(cell_line(row[0])) for row in block.rows[:_MAX_ROWS]), default=0)
     indent = min(block.indent + first + 2, max(4, width // 2))
     return [row for line in lines for row in wrap(line, width, indent)]
 
 
-def _last_below(line: Line, width: int) -> list[Line]:
+def _draw_last_below(line: Line, width: int) -> list[Line]:
     """Draw a row, with the last cell below the others if it does not fit beside them."""
     gap = max((index for index, (text, _) in enumerate(line) if not text.strip()), default=0)
     if line_width(line) <= width or not gap:
@@ -110,7 +110,7 @@ def _fields(block: Fields, width: int, exact: bool) -> list[Line]:
 def field_lines(block: Fields, width: int, exact: bool = False) -> tuple[int, list[Line]]:
     """Return the width of the labels, and one line per figure of any length."""
     names = [cell_line(_label_of(field, width), "quiet") for field in block.rows]
-    room = min(max(map(line_width, names), default=0) + 3, _LABEL, max(_LEAST, width // 2))
+    room = min(max(map(line_width, names), default=0) + 3, _LABEL, max(_MIN_WIDTH, width // 2))
     lines: list[Line] = []
     for name, field in zip(names, block.rows, strict=True):
         label = (fit(f" {line_text(name)}", room - 1) + " ", name[0][1] if name else "dim")
@@ -146,7 +146,8 @@ def side_by_side(block: Fields, width: int, exact: bool = False, gap: int = 2) -
 def title_line(table: Table, width: int, exact: bool = False, narrowest: int = _NARROWEST) -> Line:
     """Draw the column titles of a table whose rows are drawn by `row_line`."""
     return cut(
-        ((" ", "text"), *_to_line(_layout_of(table, width - 1, exact, narrowest).head(), row=True)), width
+        ((" ", "text"), *_convert_to_line(_layout_of(table, width - 1, exact, narrowest).head(), row=True)),
+        width,
     )
 
 
@@ -171,7 +172,7 @@ def row_line(
         here: Whether the cursor is on the row.
         narrowest: Cells that names keep before a column is left out.
     """
-    line = _to_line(_layout_of(table, width - 1, exact, narrowest).line(table.rows[at]), row=True)[
+    line = _convert_to_line(_layout_of(table, width - 1, exact, narrowest).line(table.rows[at]), row=True)[
         bool(table.indent) :
     ]
     return cut((mark, *((text, "strong" if here and role == "text" else role) for text, role in line)), width)
@@ -180,19 +181,19 @@ def row_line(
 @lru_cache(8)
 def _layout_of(table: Table, width: int, exact: bool, narrowest: int = _NARROWEST) -> TableLines:
     """Return the layout of a table, which is cached so that columns are measured once."""
-    return TableLines(table, width, most=_MOST, exact=exact, narrowest=narrowest)
+    return TableLines(table, width, most=_MAX_ROWS, exact=exact, narrowest=narrowest)
 
 
 def cell_line(cell: Cell, role: str = "", exact: bool = False) -> Line:
     """Convert a cell to a line. Text without a role gets `role`."""
-    return _to_line(cell_pieces(cell, role, exact=exact))
+    return _convert_to_line(cell_pieces(cell, role, exact=exact))
 
 
-def _to_line(pieces: Sequence[tuple[str, str]], *, row: bool = False) -> Line:
+def _convert_to_line(pieces: Sequence[tuple[str, str]], *, row: bool = False) -> Line:
     """Convert pieces with report roles to a line. The texts of a table row keep their widths."""
     return tuple(
         (
-            _with_unicode_sign(text, row) if role == "warning" else text,
+            _replace_sign(text, row) if role == "warning" else text,
             kind_role(text) if role == "kind" else ROLES[role],
         )
         for text, role in pieces
@@ -205,7 +206,7 @@ def kind_role(kind: str, *, tiled: bool = False) -> str:
     return "dim" if family_name == "other" else family_name
 
 
-def _with_unicode_sign(text: str, row: bool) -> str:
+def _replace_sign(text: str, row: bool) -> str:
     """Replace the ASCII sign of an inexact figure by the Unicode character."""
     sign = next((sign for sign in _SIGNS if text.startswith(sign)), "")
     return _SIGNS.get(sign, "").rjust(len(sign) * row) + text[len(sign) :]

@@ -31,7 +31,7 @@ _GLYPHS: Mapping[str, str] = {
 _HALVES = {"..": " ", "#.": "▀", ".#": "▄", "##": "█"}
 
 
-def large(word: str, width: int) -> list[str]:
+def draw_large(word: str, width: int) -> list[str]:
     """Draw a word in large letters.
 
     Args:

@@ -60,7 +60,7 @@ def merge_spans(cells: Iterable[Span]) -> Line:
     return tuple(spans)
 
 
-def first_shown(at: int, room: int, count: int) -> int:
+def find_first_visible(at: int, room: int, count: int) -> int:
     """Return the first of `count` rows in a window of `room` rows around the row `at`."""
     return max(0, min(at - room // 2, count - room))
 
@@ -70,7 +70,7 @@ def line_width(line: Iterable[Span]) -> int:
     return sum(cell_len(content) for content, _ in line)
 
 
-def beside(left_lines: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
+def join_columns(left_lines: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
     """Place two columns of lines side by side; the second starts at cell `at`."""
     lines: list[Line] = []
     for y in range(max(len(left_lines), len(right))):
@@ -113,7 +113,7 @@ def middle(content: str, width: int) -> str:
     return set_cell_size(content, width - 1 - tail) + "…" + content[-tail:]
 
 
-def ending(content: str, width: int) -> str:
+def cut_start(content: str, width: int) -> str:
     """Cut a text to at most `width` cells at its start, for paths that differ in their ends."""
     if cell_len(content) <= width:
         return content

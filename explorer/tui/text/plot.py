@@ -35,7 +35,7 @@ def columns_of(index: int, count: int, width: int) -> range:
     return range(first, max(first + 1, min(width, -(-(index + 1) * width // count))))
 
 
-def filled(heights: Sequence[float], height: int, roles: Sequence[str], floor: float = 0.0) -> Cells:
+def draw_columns(heights: Sequence[float], height: int, roles: Sequence[str], floor: float = 0.0) -> Cells:
     """Draw columns in eighths of a cell.
 
     Args:
@@ -81,7 +81,7 @@ def area(values: Sequence[float], width: int, height: int) -> list[Line]:
         return [()] * max(0, height)
     top = max(values) or 1
     shares = [max(0.0, value) / top for value in column_values(tuple(values), width)]
-    return lines_of(filled(shares, height, ["bar"] * width))
+    return lines_of(draw_columns(shares, height, ["bar"] * width))
 
 
 def part_names(paths: Sequence[str], width: int) -> list[tuple[int, str]]:
@@ -110,7 +110,7 @@ def _labels_of_depth(pieces: Sequence[Sequence[str]], width: int, *, least: int 
         parts, covered = [], 0
         for step, end in zip(begins, [*begins[1:], len(pieces)], strict=True):
             names, first, last = pieces[step], step * width // len(pieces), end * width // len(pieces)
-            name = _last_module(names[: depth + 1])
+            name = _shorten_module(names[: depth + 1])
             if 0 < least < last - first:
                 name = middle(name, last - first - 1)
             if len(names) > min(depth, 1) and 0 < len(name) == cell_len(name) < last - first:
@@ -128,7 +128,7 @@ _MIN_LABELED = 0.6
 """Minimum share of the axis that labels of a deeper level must cover to be used."""
 
 
-def _last_module(names: Sequence[str]) -> str:
+def _shorten_module(names: Sequence[str]) -> str:
     """Return the last module name, preceded by its parent's name if it is only a number."""
     return ".".join(names[-2:]) if names[-1].isdigit() else names[-1]
 
@@ -173,7 +173,7 @@ def framed(
     return lines
 
 
-def spread(value: float, low: float, high: float, dots: int) -> int:
+def map_to_axis(value: float, low: float, high: float, dots: int) -> int:
     """Return the position of `at` on an axis from `low` to `high` with `dots` positions."""
     return max(0, min(dots - 1, round((value - low) / (high - low) * (dots - 1))))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.settings.columns import LayerColumn
-from explorer.tui.state.hardware import known_machine
+from explorer.tui.state.hardware import find_machine
 from explorer.tui.tree.rows import MEASURED, columns_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class AskedColumns:
         self._given: dict[str, object] = {}
         self._refused: set[tuple[str, object]] = set()
 
-    def lacking(self) -> list[str]:
+    def list_missing(self) -> list[str]:
         """Return the names of the columns in use whose figures are missing or outdated."""
         model = self._tree.model
         columns = columns_of(model)
@@ -72,7 +72,7 @@ class AskedColumns:
         """Return the input that the figures of a column depend on, or None until the user has chosen it."""
         needs = self._column(name).needs
         if needs == "seconds":
-            return known_machine(self._store)
+            return find_machine(self._store)
         if needs in MEASURED:
             profile = self._store.profile
             if profile is None or (needs == "efficiency" and profile.machine is None):
@@ -87,7 +87,7 @@ class AskedColumns:
     async def ask(self) -> None:
         """Request the figures of all columns that lack them, one column at a time."""
         tree, store = self._tree, self._store
-        while names := self.lacking():
+        while names := self.list_missing():
             model, name = tree.model, names[0]
             argument = self._needs(name)
             tree.stale |= {name}

@@ -126,7 +126,7 @@ class FilterLine(Horizontal):
         self._show_complaint(fault)
         # an unfinished query is no error: the tree stays unchanged while the user types
         if not fault and text != self._store.query:
-            await self._narrow_by(text)
+            await self._show_matches(text)
 
     def _fault(self, text: str) -> str:
         """Return the reason that a query cannot be parsed, or ''."""
@@ -151,13 +151,13 @@ class FilterLine(Horizontal):
         if text:
             self._stop_finding()
             try:
-                await self._narrow_by(text)
+                await self._show_matches(text)
             except ExplorerError as error:  # the query asks for figures that this model does not have
                 self._show_all()
                 self._store.query = ""
                 self._store.say(f"filter removed: {error}")
 
-    async def _narrow_by(self, text: str) -> None:
+    async def _show_matches(self, text: str) -> None:
         """Show the matches of a query while they are found. Key presses interrupt the search."""
         self._store.query = text
         self._clear_report()

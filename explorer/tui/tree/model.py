@@ -66,7 +66,7 @@ class TreeModel(FoldedRows):
     def __init__(self, layers: Sequence[Layer]) -> None:
         super().__init__(layers)
         self._chosen = False
-        self.metric = self._first_metric()
+        self.metric = self._choose_first_metric()
         self.by_cost = False
         self.turned = False
         self.columns: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class TreeModel(FoldedRows):
     def children(self, row: int | None) -> Iterator[int]:
         """Iterate over the child rows of `row` in display order; None stands for the root."""
         if self.flat:
-            return iter(self._flat_rows() if row is None else ())
+            return iter(self._list_flat_rows() if row is None else ())
         rows: Iterable[int]
         if self.matches is not None:
             rows = self._visible_children.get(-1 if row is None else row, ())
@@ -127,7 +127,7 @@ class TreeModel(FoldedRows):
         elif (above := self._ranges[-row - self.count - 1][0]) is not None and above < 0:
             rows = self.members(row)
         else:
-            rows = self._with_constants_row(row, self._with_runs(self._siblings(*self._span(row))))
+            rows = self._merge_constants(row, self._with_runs(self._siblings(*self._span(row))))
         if self.by_cost:
             sign = 1 if self.turned else -1
             # unknown values come last in both directions
@@ -139,7 +139,7 @@ class TreeModel(FoldedRows):
             rows = [layer for *_, layer in ranked]
         return iter(rows)
 
-    def _flat_rows(self) -> list[int]:
+    def _list_flat_rows(self) -> list[int]:
         """Return the layers of the flat list, without groups: the first or the largest `MATCHES` of them."""
         flags, column = self.structure.flags, self.column(self.metric)
         candidates: Iterable[int] = range(self.count) if self.matches is None else sorted(self.matches)
@@ -159,9 +159,9 @@ class TreeModel(FoldedRows):
         if (-1 if row is None else row) in self.structure.wide:
             return self._range_rows(row)
         start, stop = (0, self.count) if row is None else (row + 1, self.end[row])
-        return self._with_constants_row(row, self._with_runs(self._siblings(start, stop)))
+        return self._merge_constants(row, self._with_runs(self._siblings(start, stop)))
 
-    def _with_constants_row(self, above: int | None, rows: Iterable[int]) -> Iterator[int]:
+    def _merge_constants(self, above: int | None, rows: Iterable[int]) -> Iterator[int]:
         """Yield the children of `above`, with all constants replaced by one row at the first constant."""
         folds, place = self._folds, None
         group = -1 if above is None else above if above >= 0 else self.structure.parent[self.first(above)]
@@ -195,9 +195,9 @@ class TreeModel(FoldedRows):
 
     def rebuild(self) -> None:
         """Recompute the list of visible rows after a change of the order or the filter."""
-        self.rows = list(self._visible_rows(None))
+        self.rows = list(self._list_visible_rows(None))
 
-    def _visible_rows(self, row: int | None) -> Iterator[int]:
+    def _list_visible_rows(self, row: int | None) -> Iterator[int]:
         parents, depths = self._parents, self._depths
         stack = [(row, self.children(row))]
         base = 0 if row is None else depths[row] + 1
@@ -227,7 +227,7 @@ class TreeModel(FoldedRows):
             self._set_open(row, False)
         else:
             self._set_open(row, True)
-            self.rows[index + 1 : index + 1] = list(self._visible_rows(row))
+            self.rows[index + 1 : index + 1] = list(self._list_visible_rows(row))
         return True
 
     def _set_open(self, row: int, opened: bool) -> None:
@@ -339,7 +339,7 @@ class TreeModel(FoldedRows):
         """ID of the metric, or '' if it replaces the first metric, which is unknown for these layers."""
         return self.metric.id if self._chosen or self.metric is METRICS[0] else ""
 
-    def _first_metric(self) -> Metric:
+    def _choose_first_metric(self) -> Metric:
         """Return the default metric: MACs, or parameters for a file of tensors, whose MACs are unknown."""
         known_arrays = self.structure.known
         return (
@@ -365,7 +365,7 @@ class TreeModel(FoldedRows):
         """
         metric = metric_of(shape.metric, columns_of(self) if self.overlay else None) or METRICS[0]
         self._chosen = metric is not METRICS[0]
-        self.metric = metric if self._chosen else self._first_metric()
+        self.metric = metric if self._chosen else self._choose_first_metric()
         self.by_cost, self.turned, self.columns = shape.by_cost, shape.turned, shape.columns
         self.flat = shape.flat
         self._show_constants(shape.constants)

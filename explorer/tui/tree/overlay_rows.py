@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from explorer.tui.text.lines import safe
 from explorer.tui.tree.rows import METRICS, columns_of, metric_of
-from explorer.tui.tree.table import chosen_columns
+from explorer.tui.tree.table import list_chosen_columns
 
 if TYPE_CHECKING:
     from explorer.facts.external.overlay import Overlay
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 def show_overlay(model: TreeModel, overlay: Overlay | None) -> None:
     """Set the overlay of the model, and place its columns before the other figures."""
-    names = chosen_columns(model) if model.columns or overlay is not None else []
+    names = list_chosen_columns(model) if model.columns or overlay is not None else []
     old_columns = columns_of(model)
     model.set_overlay(overlay)
     columns = columns_of(model)
     names = [name for name in names if name in columns]
     fresh = () if overlay is None else [column.name for column in overlay.columns]
     news = next((name for name in fresh if name not in old_columns), None)
-    model.set_columns(in_front(model, names, fresh))
+    model.set_columns(insert_in_front(model, names, fresh))
     if news is not None and (metric := metric_of(news, columns)) is not None:
         model.set_metric(metric)  # the metric's column always has room
     if model.metric.aggregate and metric_of(model.metric.id, columns) is None:
         model.set_metric(METRICS[0])
 
 
-def in_front(model: TreeModel, shown: Sequence[str], fresh: Sequence[str]) -> tuple[str, ...]:
+def insert_in_front(model: TreeModel, shown: Sequence[str], fresh: Sequence[str]) -> tuple[str, ...]:
     """Return the columns `shown`, with those in `fresh` inserted before the first column of numbers."""
     columns = columns_of(model)
     index = next((index for index, name in enumerate(shown) if columns[name].is_number), len(shown))

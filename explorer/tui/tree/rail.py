@@ -24,7 +24,7 @@ _ABOVE, _STEP, _BELOW = 100, 50, 150
 
 Drawing takes about 6 us per row. An edge that starts further above has no lane.
 """
-_MOST = 8_000
+_MAX_EDGES = 8_000
 """Maximum number of edges that are examined for one drawing."""
 _REACH = 16
 """Typical maximum length of an edge in rows. Only longer edges can leave a closed group before its last rows.
@@ -114,7 +114,7 @@ class Rail:
                     continue
             if first in self._followers and (place + 1 == len(begins) or first < begins[place + 1]):
                 below.add(place - 1)
-        for edge in islice(self._crossing_edges(begins), _MOST):
+        for edge in islice(self._find_crossing_edges(begins), _MAX_EDGES):
             producer, reader = edges.makers[edge], edges.readers[edge]
             if gathered is not None and (gathered(producer) or gathered(reader)):
                 continue
@@ -125,7 +125,7 @@ class Rail:
                 skips.setdefault(producer_row, set()).add(reader_row)
         return skips, below
 
-    def _crossing_edges(self, begins: Sequence[int]) -> Iterator[int]:
+    def _find_crossing_edges(self, begins: Sequence[int]) -> Iterator[int]:
         """Yield the edges that may connect two rows. Edges within a large closed group are mostly skipped.
 
         Args:

@@ -70,12 +70,12 @@ def columns_of(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
     Without a model, only the built-in columns are returned.
     """
     # imported here because the first paint does not need it
-    from explorer.settings.columns import COLUMNS, outside_columns
+    from explorer.settings.columns import COLUMNS, build_overlay_columns
 
     if model is None or (model.overlay is None and model.stages is None):
         return COLUMNS
     if model.known is None:
-        outside = {} if model.overlay is None else outside_columns(model.overlay)
+        outside = {} if model.overlay is None else build_overlay_columns(model.overlay)
         model.known = {**COLUMNS, **outside, **({} if model.stages is None else stage_columns())}
     return model.known
 

@@ -139,7 +139,7 @@ def look_of(
     )
 
 
-def chosen_columns(model: TreeModel) -> list[str]:
+def list_chosen_columns(model: TreeModel) -> list[str]:
     """Return the columns selected for the table, even those that do not fit."""
     columns = columns_of(model)
     # profile columns stay selected for models without a profile, but take no room there
@@ -155,7 +155,7 @@ def places(model: TreeModel, width: int, *, exact: bool) -> Places:
     together if necessary.
     """
     columns = columns_of(model)
-    names = chosen_columns(model)
+    names = list_chosen_columns(model)
     timed = [name for name in MEASURED if name in names]
     # in a narrow tree the background of the MACs shows the share
     always = ("kind", "macs", "output", "share") if _NARROW <= width < _ROOMY else ("kind", "macs", "share")
@@ -376,9 +376,9 @@ def _number(unit: str, value: Any, exact: bool) -> str:
     if unit == "number":
         return number_text(value)
     if unit == "ratio":
-        return three_digits(value)
+        return format_three_digits(value)
     if unit == "mebibytes":
-        return three_digits(value / (1 << 20))
+        return format_three_digits(value / (1 << 20))
     if unit == "plain" or (exact and unit in _EXACT):
         return exact_text(int(value))
     if unit == "seconds":
@@ -387,7 +387,7 @@ def _number(unit: str, value: Any, exact: bool) -> str:
     if value == 0:
         digits, prefix = "-", ""
     elif "." in digits:
-        digits = three_digits(float(digits))
+        digits = format_three_digits(float(digits))
     return f"{digits} {prefix:<{1 if unit == 'count' else 3}}"
 
 
@@ -396,11 +396,11 @@ def _seconds(value: float) -> str:
     for least, unit in ((60.0, ""), (1.0, "s "), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns")):
         if value >= least:
             scale = {"s ": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}.get(unit, 0.0)
-            return f"{three_digits(value * scale)} {unit}" if scale else seconds_text(value)
+            return f"{format_three_digits(value * scale)} {unit}" if scale else seconds_text(value)
     return "?"
 
 
-def three_digits(value: float) -> str:
+def format_three_digits(value: float) -> str:
     """Format a number with three significant digits, without dropping any before the decimal point."""
     size = abs(value)
     return f"{value:.2f}" if size < 9.995 else f"{value:.1f}" if size < 99.95 else f"{value:.0f}"

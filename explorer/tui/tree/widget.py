@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, overload
 
 from rich.cells import cell_len
 
-from explorer.tui.text.lines import BLANK, Line, Span, ending, fit, line_width, middle, safe
+from explorer.tui.text.lines import BLANK, Line, Span, cut_start, fit, line_width, middle, safe
 from explorer.tui.tree import table
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.table import Places, TableLook
@@ -93,7 +93,7 @@ class LayerTree(LineList):
         last = members[0] if self.model.is_constants(row) else members[-1]
         return members[0], self.model.end[last]
 
-    def to_layer(self, layer: int) -> None:
+    def move_to_layer(self, layer: int) -> None:
         """Move the cursor to a layer, and open its ancestors."""
         row = self.model.reveal(layer)
         self.rows_changed()
@@ -141,7 +141,10 @@ class LayerTree(LineList):
         assert layout is not None
         strip: Line = ((f"{rail} " if layout.name < 2 * _NAME else f" {rail} ", "track"),) if rail else ()
         rail_width = line_width(strip)
-        return (*strip, *table_line(self.model, row, layout, self._current_look(), used_cells=rail_width))
+        return (
+            *strip,
+            *table_line(self.model, row, layout, self._find_current_look(), used_cells=rail_width),
+        )
 
     def uncut(self, y: int) -> Iterable[Line]:
         """Return the full texts of a row, which its columns may cut: name, path, kind, text columns."""
@@ -149,7 +152,7 @@ class LayerTree(LineList):
         layer = self.model.layers[self.model.first(row)]
         yield from (((safe(text), ""),) for text in (layer.name, layer.path, layer.kind))
         if self.totals is not None and (layout := self.places(self.size.width)) is not None:
-            yield from (((text, ""),) for text in table.uncut(layer, layout, self._current_look()))
+            yield from (((text, ""),) for text in table.uncut(layer, layout, self._find_current_look()))
         yield self.row_line(y + self.scroll_offset.y, ROOM)
 
     def places(self, width: int) -> Places | None:
@@ -171,7 +174,7 @@ class LayerTree(LineList):
             self._places = (key, table.places(model, width, exact=self.exact))
         return self._places[1]
 
-    def _current_look(self) -> TableLook:
+    def _find_current_look(self) -> TableLook:
         """Return the current `TableLook`, cached until an input changes."""
         letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
         providers = self.model.providers
@@ -243,10 +246,10 @@ def row_name(layers: Sequence[Layer], room: int) -> str:
         return middle(first, room)
     name = f"{first} … {last}"
     if cell_len(name) > room:
-        name = f"{first} … {last[_common_prefix(first, last) :]}"
+        name = f"{first} … {last[_measure_common_prefix(first, last) :]}"
     closer = name.replace(" … ", "…")
     # the numbers of a run are at its end
-    return name if cell_len(name) <= room else ending(closer, room)
+    return name if cell_len(name) <= room else cut_start(closer, room)
 
 
 def _row_label(model: TreeModel, row: int, first: Layer, members: Sequence[int], room: int) -> str:
@@ -254,7 +257,7 @@ def _row_label(model: TreeModel, row: int, first: Layer, members: Sequence[int],
     if model.is_constants(row):
         return fit(f"+{model.layers_in(row):,} constant", room).rstrip()
     if model.flat:
-        return ending(safe(first.path or first.name), room)
+        return cut_start(safe(first.path or first.name), room)
     return row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
 
 
@@ -316,6 +319,6 @@ def _drop_spaces(spans: Sequence[Span], blanks: int) -> list[Span]:
     return [(remaining[0][0][blanks:], remaining[0][1]), *remaining[1:]] if remaining else []
 
 
-def _common_prefix(first: str, last: str) -> int:
+def _measure_common_prefix(first: str, last: str) -> int:
     """Return the length of the common prefix of two names."""
     return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)

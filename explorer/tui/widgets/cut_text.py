@@ -20,7 +20,7 @@ _WORDS = (re.compile(r"\S+(?: \S+)*"), re.compile(r"\S+"))
 """Patterns of the texts in a table: separated by two spaces or, in narrow tables, by one."""
 
 
-def whole_text(line: Line, x: int, lines: Iterable[Line]) -> str:
+def find_full_text(line: Line, x: int, lines: Iterable[Line]) -> str:
     """Return the full form of the text that is cut at column `x` of a line.
 
     Args:

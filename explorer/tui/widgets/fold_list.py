@@ -98,7 +98,7 @@ class FoldList(LineList):
         """Index of the entry that contains the cursor, or -1 for an empty list."""
         return self._rows[self.cursor][0] if self._rows else -1
 
-    def to_first_foldable(self) -> None:
+    def move_to_first_foldable(self) -> None:
         """Move the cursor to the first row that can be opened, if it is visible without scrolling.
 
         Remarks are skipped.

@@ -28,7 +28,7 @@ from textual.widget import Widget
 from explorer.tui.compat import keep_bar_lines, keep_plain_lines, update_scroll
 from explorer.tui.text.keys import MOVE, Key, bindings
 from explorer.tui.text.lines import BLANK, ROLES, Line
-from explorer.tui.widgets.cut_text import ROOM, whole_text
+from explorer.tui.widgets.cut_text import ROOM, find_full_text
 
 # fmt: off
 LIST_KEYS = (
@@ -161,12 +161,14 @@ class _ScrollLines(RoleLines, ScrollView):
         """Show the full form of a text that is cut under the mouse as a tooltip."""
         offset = event.get_content_offset(self)
         full_text = (
-            "" if offset is None else whole_text(self.under_mouse(offset.y), offset.x, self.uncut(offset.y))
+            ""
+            if offset is None
+            else find_full_text(self.find_line_under_mouse(offset.y), offset.x, self.uncut(offset.y))
         )
         if full_text != str(self.tooltip or ""):
             self.tooltip = Text(full_text) if full_text else None
 
-    def under_mouse(self, y: int) -> Line:
+    def find_line_under_mouse(self, y: int) -> Line:
         """Return line `y` of the widget."""
         return self.line_at(y)
 
@@ -366,7 +368,7 @@ class LineList(_ScrollLines, can_focus=True):
 
     # drawing
 
-    def under_mouse(self, y: int) -> Line:
+    def find_line_under_mouse(self, y: int) -> Line:
         """Return the row that is visible in line `y`, or a blank line."""
         index = y + self.scroll_offset.y
         return self.row_line(index, self.size.width) if index < self.row_count else BLANK

@@ -31,7 +31,7 @@ class MachineField(OptionField):
         self.complaint = ""
         self._machines: dict[str, Hardware | None] = {nothing: None}
         try:
-            self._machines.update(machines.known_hardware())
+            self._machines.update(machines.load_hardware())
             self.own = list(machines.hardware_profiles().values())
         except ExplorerError as error:
             self.complaint = str(error)

@@ -10,14 +10,14 @@ from textual.widget import Widget
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.line_view import LineList, LineView
 
-_MOST = 2_000
+_MAX_COPIED_ROWS = 2_000
 """Maximum number of copied rows, because the clipboard of a terminal is small."""
 
 
 def text_of(widget: Widget) -> str:
     """Return the text of a widget, including lines that are scrolled out of view."""
     if isinstance(widget, LineList):
-        width, count = max(20, widget.size.width), min(widget.row_count, _MOST)
+        width, count = max(20, widget.size.width), min(widget.row_count, _MAX_COPIED_ROWS)
         lines = [line_text(widget.row_line(index, width)).rstrip() for index in range(count)]
         if widget.row_count > count:
             lines.append(f"({count:,} of {widget.row_count:,} rows)")

@@ -98,7 +98,7 @@ class KeyBar(_Lines):
         self._keys = keys
         self.show(lambda width: (self._line(width),))
 
-    def _visible_keys(self, width: int) -> list[FooterKey]:
+    def _select_visible_keys(self, width: int) -> list[FooterKey]:
         """Return the keys that fit."""
         keys = list(self._keys)
         while len(keys) > 2 and 1 + sum(_cells(key) for key in keys) > width:
@@ -107,14 +107,14 @@ class KeyBar(_Lines):
 
     def _line(self, width: int) -> Line:
         spans: list[tuple[str, str]] = [(" ", "text")]
-        for key in self._visible_keys(width):
+        for key in self._select_visible_keys(width):
             spans += [(key.shown, "key"), (f" {key.label}  ", "dim")]
         return tuple(spans)
 
     async def on_click(self, event: events.Click) -> None:
         """Run the action of the clicked key."""
         x = 1
-        for key in self._visible_keys(self.size.width):
+        for key in self._select_visible_keys(self.size.width):
             if x <= event.x < x + _cells(key) - 1:
                 await self.screen.run_action(key.action)
                 return

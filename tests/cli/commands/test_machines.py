@@ -71,7 +71,7 @@ def test_this_machine_is_measured_written_listed_and_taken_by_name(
     here = machines.hardware("here")
     assert here.peak_macs == pytest.approx(peaks["float32"], rel=1e-3)
     assert here.bandwidth == pytest.approx(measured["bandwidth"]["bytes_per_second"], rel=1e-3)
-    found = {one.name: one for one in machines.listed().machines}
+    found = {one.name: one for one in machines.list_machines().machines}
     assert found["here"].measured is not None
     assert found["here"].about.startswith(processor.name())
     assert said(capsys, "machines").index("  here ") < said(capsys, "machines").index("  h100 ")

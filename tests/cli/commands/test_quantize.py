@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer import Session
 from explorer.cli import main
 from explorer.facts.quantize import QuantizeRule, QuantizeSpec
-from explorer.settings.quantize import as_toml, read_text, spec_of
+from explorer.settings.quantize import read_text, spec_of, write_toml
 
 Sample = Callable[[str], Path]
 
@@ -289,8 +289,8 @@ def test_a_percentile_in_a_file_asks_for_its_calibrator(tmp_path: Path) -> None:
     """As on the command line, and as it is written back."""
     spec = read_text("[quantize]\npercentile = 99.5\n", "q.toml")
     assert (spec.calibrator, dict(spec.origins)["calibrator"]) == ("percentile", "q.toml:2")
-    assert read_text(as_toml(spec), "q.toml").calibrator == "percentile"
-    assert read_text(as_toml(QuantizeSpec(percentile=99.5)), "q.toml").calibrator == "minmax"
+    assert read_text(write_toml(spec), "q.toml").calibrator == "percentile"
+    assert read_text(write_toml(QuantizeSpec(percentile=99.5)), "q.toml").calibrator == "minmax"
 
 
 def rows(path: Path, *shape: int, broken: bool = False) -> Path:

@@ -19,7 +19,7 @@ from explorer.base.errors import Misuse
 from explorer.cli import main
 from explorer.engine.tiling.rules import name_matcher
 from explorer.facts.quantize import QuantizeSpec
-from explorer.settings.quantize import for_layer
+from explorer.settings.quantize import add_layer_choice
 
 Sample = Callable[[str], Path]
 
@@ -212,15 +212,15 @@ def test_a_layer_that_loses_most_is_given_another_format(sample: Sample) -> None
 
 def test_a_name_with_brackets_is_a_name() -> None:
     """A rule by hand means the one layer, whatever is in its name; a later choice replaces it."""
-    spec = for_layer(QuantizeSpec(), "/layers[0]/fc*", weight="int4")
+    spec = add_layer_choice(QuantizeSpec(), "/layers[0]/fc*", weight="int4")
     (rule,) = spec.rules
     matches = name_matcher(rule.site, "")
     assert matches("/layers[0]/fc*")
     assert not matches("/layers0/fc*")
     assert not matches("/layers[0]/fc1")
-    again = for_layer(spec, "/layers[0]/fc*", on=False)
+    again = add_layer_choice(spec, "/layers[0]/fc*", on=False)
     assert [(one.weight, one.on) for one in again.rules] == [(None, False)]
-    assert for_layer(again, "/layers[0]/fc*").rules == ()
+    assert add_layer_choice(again, "/layers[0]/fc*").rules == ()
 
 
 def test_a_weight_that_two_layers_read_in_two_formats_counts_twice(

@@ -65,10 +65,10 @@ def test_names_of_onnxruntime_in_another_form_are_those_of_nobody() -> None:
     assert of_onnxruntime.blocked_values("conv_nchwc") == ("conv", "conv")
     assert of_onnxruntime.blocked_values("x_bn_nchwc") == ("x_bn", "x")
     assert of_onnxruntime.blocked_values("conv_blocked") == ()
-    assert of_onnxruntime.timed_kernel("conv_kernel_time") == "conv"
-    assert of_onnxruntime.timed_kernel("conv/time") is None
-    assert of_onnxruntime.without_precision("InsertedPrecisionFreeCast_x") == "x"
-    assert of_onnxruntime.without_precision("Cast_x") == "Cast_x"
+    assert of_onnxruntime.find_timed_node("conv_kernel_time") == "conv"
+    assert of_onnxruntime.find_timed_node("conv/time") is None
+    assert of_onnxruntime.strip_precision("InsertedPrecisionFreeCast_x") == "x"
+    assert of_onnxruntime.strip_precision("Cast_x") == "Cast_x"
 
 
 def test_an_accessor_without_code_of_python_names_nothing() -> None:
@@ -92,7 +92,7 @@ def test_a_detection_model_of_a_torchvision_without_its_loops_is_marked_as_assum
     monkeypatch.setattr(
         roi_heads.RoIHeads, "forward", lambda self, features, proposals, sizes, targets=None: "ran"
     )
-    with of_torchvision.replaced(notes.append):
+    with of_torchvision.install_replacements(notes.append):
         assert roi_heads.RoIHeads.forward(heads, {}, [], [(4, 4)]) == "ran"
     assert len(notes) == 1
     assert "has no paste_mask_in_image: every box taken to have a side of 1" in notes[0]

@@ -142,14 +142,14 @@ def test_without_the_way_past_those_who_watch_one_line_says_so(monkeypatch: pyte
     monkeypatch.delattr("torch.utils._python_dispatch._disable_current_modes")
     with (
         pytest.raises(BadModel, match="does not take off those who watch its operators"),
-        compat.without_modes(),
+        compat.hide_from_modes(),
     ):
         pass
 
 
 def test_a_layer_with_other_tensors_computes_the_same_without_its_dictionary() -> None:
     layer, weight, x = nn.Linear(3, 2), torch.ones(2, 3), torch.ones(1, 3)
-    twin = compat.with_tensors(layer, {"weight": weight, "bias": None})
+    twin = compat.copy_with_tensors(layer, {"weight": weight, "bias": None})
     assert nn.Linear.forward(twin, x).tolist() == [[3.0, 3.0]]
     assert layer.bias is not None
 
@@ -161,7 +161,7 @@ def test_a_layer_with_other_tensors_computes_the_same_without_its_dictionary() -
     odd = Odd(3, 2)
     held = vars(odd).pop("_parameters")
     object.__setattr__(odd, "_parameters", held)
-    twin = compat.with_tensors(odd, {"weight": weight, "bias": None})
+    twin = compat.copy_with_tensors(odd, {"weight": weight, "bias": None})
     assert nn.Linear.forward(twin, x).tolist() == [[3.0, 3.0]]
 
 

@@ -255,7 +255,7 @@ def test_without_the_comparison_nothing_is_claimed(convert: Convert) -> None:
 def test_large_weights_lie_in_a_file_beside_the_model_and_move_with_it(
     convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_export, "_MANY_BYTES", 100)
+    monkeypatch.setattr(onnx_export, "_EXTERNAL_BYTES", 100)
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(40, 40), torch.nn.ReLU()).eval()
     fact = convert(module, "large.onnx", inputs=torch.rand(2, 40), exporter="dynamo", draws=1)

@@ -7,7 +7,7 @@ import pytest
 from explorer import Session
 from explorer.engine.costs import layer_rows
 from explorer.engine.costs.layer_rows import build
-from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope, summed, totals
+from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope, sum_known, totals
 from explorer.facts import Layer, Status
 
 
@@ -62,9 +62,9 @@ def test_unknown_is_never_summed_up_to_zero() -> None:
     assert by_path["b"].macs == 3
     assert by_path["b"].status == "unknown"
     assert by_path["b"].reason == "1 of 2 below have no known cost"
-    assert summed([None, 0]) is None
-    assert summed([0, 0]) == 0
-    assert summed([None, 2]) == 2
+    assert sum_known([None, 0]) is None
+    assert sum_known([0, 0]) == 0
+    assert sum_known([None, 2]) == 2
 
 
 def test_a_shared_parameter_counts_once_in_every_group_and_names_its_other_users() -> None:
@@ -135,7 +135,7 @@ def test_a_deep_tree_is_no_problem() -> None:
 def test_rows_that_are_made_when_they_are_looked_at_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     with Session("sample_models/bert_tiny.onnx") as session:
         at_once = session.analysis().layers
-    monkeypatch.setattr(layer_rows, "MANY", 0)
+    monkeypatch.setattr(layer_rows, "LAZY_ROWS", 0)
     with Session("sample_models/bert_tiny.onnx") as session:
         found = session.analysis().layers
         steps = session.memory().steps

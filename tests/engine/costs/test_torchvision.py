@@ -178,7 +178,7 @@ def test_analyses_that_overlap_put_the_originals_back_when_the_last_one_ends() -
 
     before = roi_heads.paste_mask_in_image
     heard: list[str] = []
-    first, second = patches.replaced(heard.append), patches.replaced(heard.append)
+    first, second = patches.install_replacements(heard.append), patches.install_replacements(heard.append)
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
@@ -192,7 +192,7 @@ def test_a_thread_that_runs_a_model_for_real_has_the_originals() -> None:
 
     mask, box = torch.ones(30, 30), torch.tensor([2, 3, 11, 12])
     alone = roi_heads.paste_mask_in_image(mask, box, 20, 20)
-    with patches.replaced(lambda text: None), ThreadPoolExecutor(1) as pool:
+    with patches.install_replacements(lambda text: None), ThreadPoolExecutor(1) as pool:
         beside = pool.submit(roi_heads.paste_mask_in_image, mask, box, 20, 20).result()
         assert not torch.equal(roi_heads.paste_mask_in_image(mask, box, 20, 20), alone)
     assert torch.equal(beside, alone)

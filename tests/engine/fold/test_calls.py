@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
-from explorer.engine.fold.calls import MOST, inline_calls
+from explorer.engine.fold.calls import MAX_NODES, inline_calls
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 
@@ -85,7 +85,7 @@ def test_an_opened_model_gives_the_same_numbers(name: str, tmp_path: Path) -> No
 
 def test_what_cannot_be_opened_stays(tmp_path: Path) -> None:
     """Functions of another operator set, those that are kept, and calls that would be too many."""
-    last = MOST.bit_length()
+    last = MAX_NODES.bit_length()
     bodies = [f"F{at} (a) => (b) {{ c = my.F{at + 1}(a) b = my.F{at + 1}(c) }}" for at in range(last)]
     many = "".join(f"{OWN} {body} " for body in (*bodies, f"F{last} (a) => (b) {{ b = Relu(a) }}"))
     other = f"{{ y = my.Lin(x,w) }}{OWN.replace('17', '16')} Lin (a, m) => (b) {{ b = MatMul(a,m) }}"

@@ -11,7 +11,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from explorer import BadModel, Session
 from explorer.cli.main import main
-from explorer.engine.graph.arity import LEAST, REQUIRED_ATTRIBUTES
+from explorer.engine.graph.arity import MIN_INPUTS, REQUIRED_ATTRIBUTES
 
 SINGLE = defs.OpSchema.FormalParameterOption.Single
 
@@ -24,11 +24,11 @@ def test_the_table_is_that_of_the_schemas() -> None:
             count = next((at for at, single in enumerate(options) if not single), len(options))
             key = "", schema.name
             least[key] = min(least.get(key, count), count)
-    ours = {key: count for key, count in LEAST.items() if not key[0] and key in least}
+    ours = {key: count for key, count in MIN_INPUTS.items() if not key[0] and key in least}
     assert {key: least[key] for key in ours} == ours
     assert len(ours) > 150
     there = {(s.domain, s.name) for s in get_all_operator_schema()}
-    assert {key for key in LEAST if key[0] == "com.microsoft"} & there
+    assert {key for key in MIN_INPUTS if key[0] == "com.microsoft"} & there
 
 
 def test_required_attributes_are_those_of_all_versions_of_the_schemas() -> None:

@@ -15,7 +15,7 @@ from explorer.engine.graph.repeated_nodes import (
     Nodes,
     Tensors,
     WeightBundle,
-    gathered,
+    combine_nodes,
     node_sequence,
 )
 
@@ -50,7 +50,7 @@ def model(nodes: list[Node], weights: dict[str, Tensor] | Tensors) -> Model:
     total = Node("Sum", nodes[0].outputs, ("y",), name="sum")
     graph = Graph(
         name="g",
-        nodes=gathered([*nodes, total]),
+        nodes=combine_nodes([*nodes, total]),
         inputs=(Value("x", "float32", (5, 2)),),
         outputs=(Value("y", "float32", (5, 3)),),
         initializers=weights,
@@ -59,7 +59,7 @@ def model(nodes: list[Node], weights: dict[str, Tensor] | Tensors) -> Model:
 
 
 def test_a_graph_of_runs_shows_every_node() -> None:
-    nodes = gathered([Node("Identity", ("a",), ("b",)), run()])
+    nodes = combine_nodes([Node("Identity", ("a",), ("b",)), run()])
     assert isinstance(nodes, Nodes)
     assert len(node_sequence(nodes)) == 2
     assert [n.op for n in nodes] == ["Identity", *["MatMul"] * 4]
@@ -72,7 +72,7 @@ def test_a_graph_of_runs_shows_every_node() -> None:
 
 
 def test_nodes_without_runs_stay_a_tuple() -> None:
-    assert isinstance(gathered([Node("Identity", ("a",), ("b",))]), tuple)
+    assert isinstance(combine_nodes([Node("Identity", ("a",), ("b",))]), tuple)
 
 
 def test_weights_in_a_bundle_are_found_by_name() -> None:

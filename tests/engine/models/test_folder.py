@@ -164,15 +164,15 @@ def test_the_look_is_bounded_and_says_that_there_is_more(
     assert more(models)
     shutil.rmtree(models / "a")
     with monkeypatch.context() as patch:
-        patch.setattr(folder, "MOST_FOLDERS", 1)
+        patch.setattr(folder, "MAX_FOLDERS", 1)
         assert [path for path, _, _ in found(models)] == ["small.onnx"]
         assert more(models)
-        patch.setattr(folder, "MOST_FILES", 0)
+        patch.setattr(folder, "MAX_FILES", 0)
         with pytest.raises(BadModel, match="no model is among the first 0 files"):
             found(models)
     for n in range(30):
         shutil.copy(sample("jsc_tiny"), models / f"m{n}.onnx")
-    monkeypatch.setattr(folder, "MOST_FILES", 10)
+    monkeypatch.setattr(folder, "MAX_FILES", 10)
     assert 0 < len(found(models)) <= 10
     assert more(models)
 

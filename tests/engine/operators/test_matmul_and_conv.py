@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.registry import packed_bits
+from explorer.engine.operators.registry import find_packed_bits
 from explorer.facts import Shape
 
 Count = Callable[..., Cost]
@@ -162,7 +162,7 @@ def test_each_weight_of_the_experts_may_have_a_width_of_its_own(count: Count) ->
 def test_how_many_parameters_a_byte_holds_is_said_for_each_weight(
     op: str, attributes: dict[str, int], widths: dict[int, int]
 ) -> None:
-    assert {place: packed_bits(op, place, "uint8", attributes) for place in widths} == widths
+    assert {place: find_packed_bits(op, place, "uint8", attributes) for place in widths} == widths
 
 
 def test_a_sparse_operand_makes_a_bound(count: Count) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from explorer.engine.profile.load import LoadWatch, processors
-from explorer.engine.profile.statistics import spread
+from explorer.engine.profile.statistics import compute_spread
 
-_STEADY = spread([1.0] * 20)
+_STEADY = compute_spread([1.0] * 20)
 
 
 def _watch(
@@ -50,4 +50,7 @@ def test_others_on_our_processors_are_told_and_our_own_work_is_none() -> None:
 
 
 def test_runs_that_take_very_different_times_are_told() -> None:
-    assert _watch([0, 0]).words(spread([1.0, 2.0] * 10)) == "a run in ten took 2.0 times as long as another"
+    assert (
+        _watch([0, 0]).words(compute_spread([1.0, 2.0] * 10))
+        == "a run in ten took 2.0 times as long as another"
+    )

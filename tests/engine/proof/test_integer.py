@@ -197,7 +197,7 @@ def test_packed_weights_are_compared_bit_for_bit(tmp_path: Path, bits: int) -> N
 
 
 def test_dense_integers_take_the_whole_range() -> None:
-    from explorer.engine.proof.sites.exact import dense_integers
+    from explorer.engine.proof.sites.exact import draw_dense_integers
 
-    made = dense_integers(integers(np.int8, 4000), (0, 1))
+    made = draw_dense_integers(integers(np.int8, 4000), (0, 1))
     assert (made.min(), made.max()) == (-128, 127)

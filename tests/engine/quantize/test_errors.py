@@ -63,11 +63,11 @@ def quantize(name: str, folder: Path, *, count: int = 3, calibrator: Any = "minm
     samples = random_samples(model, count)
     grids = Grids(ranges(model, range_uses(choices), samples, calibrator, 99))
     writer.write(quantize_model(model, choices, grids, known), target)
-    layers, outputs = run_errors(model, reader.read(target), choices, grids.of_operand, samples)
+    layers, outputs = run_errors(model, reader.read(target), choices, grids.find_operand_grid, samples)
     open_sizes = {d: 1 for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)}
     with Session(source, dims=open_sizes) as session:
         info, rows = session.open(), session.layers().layers
-    fact = answer(choices, grids.of_operand, rows, info.totals.weight_bytes, layers, outputs)
+    fact = answer(choices, grids.find_operand_grid, rows, info.totals.weight_bytes, layers, outputs)
     return Case(source, target, samples, fact)
 
 

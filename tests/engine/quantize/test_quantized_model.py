@@ -18,7 +18,7 @@ from explorer.engine.quantize.choice import choose
 from explorer.engine.quantize.grids import Grids, range_uses
 from explorer.engine.quantize.layers import find_layers
 from explorer.engine.quantize.quantize import quantize_model
-from explorer.engine.quantize.write.opset import least_opset, raise_opset
+from explorer.engine.quantize.write.opset import find_lowest_opset, raise_opset
 from explorer.engine.runtime.samples import random_samples
 from explorer.facts.quantize import QuantizeSpec
 
@@ -29,7 +29,7 @@ LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENA
 def quantize(source: Path, target: Path, **spec: Any) -> Model:
     """The model in `source`, quantized into `target`."""
     asked, model = QuantizeSpec(**spec), reader.read(str(source))
-    needed = least_opset(choose(find_layers(model, shapes.infer(model).values), asked))
+    needed = find_lowest_opset(choose(find_layers(model, shapes.infer(model).values), asked))
     model = raise_opset(model, needed) if needed > model.opset else model
     known = shapes.infer(model).values
     choices = choose(find_layers(model, known), asked)

@@ -14,7 +14,7 @@ from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.proof import verify
-from explorer.engine.runtime.onnxruntime import RuntimeSession, one_line, weights_folder
+from explorer.engine.runtime.onnxruntime import RuntimeSession, shorten_error, weights_folder
 from tests.engine.proof import tiled as t
 
 
@@ -69,8 +69,8 @@ def test_signed_bytes_without_a_zero_point_stay_what_they_are(
 
 
 def test_a_reason_without_words_is_told_by_its_kind() -> None:
-    assert one_line(RuntimeError("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : ")) == "not implemented"
-    assert one_line(RuntimeError("[ONNXRuntimeError] : 1 : FAIL : no such kernel.")) == "no such kernel"
+    assert shorten_error(RuntimeError("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : ")) == "not implemented"
+    assert shorten_error(RuntimeError("[ONNXRuntimeError] : 1 : FAIL : no such kernel.")) == "no such kernel"
 
 
 def test_what_loads_at_no_level_is_refused_in_the_words_of_the_highest(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from explorer.base.errors import BadModel, Cancelled
 from explorer.engine.runtime import parallel
 from explorer.engine.runtime.parallel import (
     ThreadShare,
-    in_background,
     processors,
     side_by_side,
-    streamed,
+    start_in_background,
+    stream_results,
     wait_for,
 )
 
@@ -76,7 +76,7 @@ def test_no_more_memory_is_in_use_than_was_said_and_a_work_above_it_runs_alone(s
 
 @pytest.mark.usefixtures("four")
 def test_under_a_limit_of_memory_less_runs_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("explorer.host.memory_limit.in_force", lambda: 8)
+    monkeypatch.setattr("explorer.host.memory_limit.read_limit", lambda: 8)
     running: list[None] = []
     most = 0
 
@@ -174,20 +174,20 @@ def test_a_work_goes_on_meanwhile_and_who_gives_up_does_not_wait_for_it(
     four: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = threading.Event()
-    with in_background(lambda: go.wait(120)) as going:
+    with start_in_background(lambda: go.wait(120)) as going:
         assert going is not None
         assert not going.done()
         go.set()
         assert wait_for(going, lambda: False)
     go.clear()
-    with in_background(lambda: go.wait(120)) as going:
+    with start_in_background(lambda: go.wait(120)) as going:
         assert going is not None
         with pytest.raises(Cancelled):
             wait_for(going, lambda: True)
     assert not going.done()
     go.set()
     monkeypatch.setattr(parallel, "processors", lambda: 1)
-    with in_background(go.wait) as nothing:
+    with start_in_background(go.wait) as nothing:
         assert nothing is None
 
 
@@ -207,7 +207,7 @@ def test_the_next_is_asked_for_when_there_is_room_for_it() -> None:
             at_once.append(len(asked) - len(ended))
             yield work, 1
 
-    assert streamed(coming(), 8) == [None] * 12
+    assert stream_results(coming(), 8) == [None] * 12
     assert 1 < max(at_once) <= 4
 
 
@@ -236,9 +236,9 @@ def test_what_goes_on_in_a_thread_of_its_own_counts_as_a_work_until_it_has_ended
                 until(beside.done)
             yield work(at), 1
 
-    with in_background(lambda: go.wait(120)) as beside:
+    with start_in_background(lambda: go.wait(120)) as beside:
         assert beside is not None
-        streamed(coming(), 30, beside=beside)
+        stream_results(coming(), 30, beside=beside)
     assert most == {False: 3, True: 4}
 
 
@@ -256,7 +256,7 @@ def test_a_work_above_the_limit_has_the_machine_to_itself() -> None:
 
         return run
 
-    streamed(((work(at), size) for at, size in enumerate([1, 1, 9, 1, 1])), 4)
+    stream_results(((work(at), size) for at, size in enumerate([1, 1, 9, 1, 1])), 4)
     assert seen[2] == (4, 1)
     assert seen[0][0] == seen[4][0] == 1
 
@@ -275,5 +275,5 @@ def test_what_fails_while_the_next_is_asked_for_ends_the_others() -> None:
         raise BadModel("it does not run")
 
     with pytest.raises(BadModel, match="does not run"):
-        streamed(coming(), 8)
+        stream_results(coming(), 8)
     assert told == [True]

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer import QuantizeSpec, Session, TileSpec, blame_files, verify_files
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx import reader
-from explorer.engine.runtime.plain_form import plain
+from explorer.engine.runtime.plain_form import build_plain_form
 from tests.engine.tiling.test_tile import run, weight
 
 node = helper.make_node
@@ -140,7 +140,7 @@ def test_nodes_of_one_name_are_told_apart(tmp_path: Path) -> None:
     stored = [numpy_helper.from_array(weight(6, 6, seed=s), n) for s, n in enumerate("ab")]
     graph = helper.make_graph(nodes, "g", [info("x", [3, 6])], [info("y", [3, 6])], stored)
     source, target = save(tmp_path / "m.onnx", graph), str(tmp_path / "t.onnx")
-    names = [each.name for each in plain(reader.read(source)).graph.nodes]
+    names = [each.name for each in build_plain_form(reader.read(source)).graph.nodes]
     assert len(set(names)) == 3
     assert names[0] == "mm"
     with Session(source) as session:
@@ -161,6 +161,6 @@ def test_indices_outside_of_a_sparse_tensor_are_one_line(tmp_path: Path) -> None
     wrong.indices.CopyFrom(numpy_helper.from_array(indices, ""))
     graph.sparse_initializer.append(wrong)
     source = save(tmp_path / "m.onnx", graph)
-    tensor = plain(reader.read(source)).graph.initializers["w"]
+    tensor = build_plain_form(reader.read(source)).graph.initializers["w"]
     with pytest.raises(BadModel, match="the indices of sparse tensor 'w' do not fit its shape"):
         tensor.array()

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from explorer.engine.runtime.torch_fastpath import without_fastpath  # noqa: E402
+from explorer.engine.runtime.torch_fastpath import disable_fastpath  # noqa: E402
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -14,14 +14,14 @@ def test_two_users_that_overlap_leave_the_fast_path_as_they_found_it(enabled: bo
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(enabled)
     try:
-        first, second = without_fastpath(), without_fastpath()
+        first, second = disable_fastpath(), disable_fastpath()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)
         assert not torch.backends.mha.get_fastpath_enabled(), "the second still needs it off"
         second.__exit__(None, None, None)
         assert torch.backends.mha.get_fastpath_enabled() is enabled
-        with pytest.raises(ValueError, match="mine"), without_fastpath():
+        with pytest.raises(ValueError, match="mine"), disable_fastpath():
             raise ValueError("mine")
         assert torch.backends.mha.get_fastpath_enabled() is enabled
     finally:

@@ -94,7 +94,7 @@ def test_a_prompt_a_step_and_the_cache_are_what_torch_counts_when_it_runs_them(n
     transformers.logging.set_verbosity_error()
     config = small(name)
     with torch.device("meta"):
-        own = module_cache.of_module(AutoModelForCausalLM.from_config(copy.deepcopy(config)).eval())
+        own = module_cache.find_own_cache(AutoModelForCausalLM.from_config(copy.deepcopy(config)).eval())
     model = AutoModelForCausalLM.from_config(config).eval()
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")  # the counter does not know grouped products
@@ -106,7 +106,7 @@ def test_a_prompt_a_step_and_the_cache_are_what_torch_counts_when_it_runs_them(n
     assert sum(one.nbytes for one in tensors_of(given[own.name])) == nbytes
     behind = module_step.step_behind(own, given, PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
-    assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
+    assert module_step.analyze_run(own, own.prompt(PROMPT), 1).info.totals.macs == text
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ def test_experts_of_dbrx_are_what_torch_counts_with_gradients_on() -> None:
     sizes = {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 256, "vocab_size": 128}
     config = AutoConfig.for_model("dbrx", **sizes, attn_config=heads, ffn_config=experts, pad_token_id=0)
     with torch.device("meta"):
-        own = module_cache.of_module(AutoModelForCausalLM.from_config(copy.deepcopy(config)).eval())
+        own = module_cache.find_own_cache(AutoModelForCausalLM.from_config(copy.deepcopy(config)).eval())
     model = AutoModelForCausalLM.from_config(config).eval()
     text, result = counted(model, gradients=True, input_ids=ids(PROMPT), use_cache=True)
     cache = getattr(result, own.name)
@@ -124,14 +124,14 @@ def test_experts_of_dbrx_are_what_torch_counts_with_gradients_on() -> None:
     step, _ = counted(model, gradients=True, **{"input_ids": ids(1), own.name: cache, "use_cache": True})
     behind = module_step.step_behind(own, own.step(PROMPT), PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
-    assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
+    assert module_step.analyze_run(own, own.prompt(PROMPT), 1).info.totals.macs == text
 
 
 @pytest.mark.slow
 def test_code_that_keeps_its_cache_to_itself_is_refused_with_what_it_lacks() -> None:
     config = small("recurrent_gemma", num_hidden_layers=3, lru_width=64, num_key_value_heads=1)
     with torch.device("meta"):
-        own = module_cache.of_module(AutoModelForCausalLM.from_config(config).eval())
+        own = module_cache.find_own_cache(AutoModelForCausalLM.from_config(config).eval())
     with pytest.raises(
         Misuse, match=r"takes a cache and returns none, .*; a step is counted behind the cache"
     ):
@@ -148,7 +148,7 @@ def test_code_that_mixes_sequences_is_counted_as_it_runs_and_what_they_take_apar
     past: int, batch: int
 ) -> None:
     with torch.device("meta"):
-        own = module_cache.of_module(AutoModelForCausalLM.from_config(rwkv()).eval())
+        own = module_cache.find_own_cache(AutoModelForCausalLM.from_config(rwkv()).eval())
     model = AutoModelForCausalLM.from_config(rwkv()).eval()
     state = counted(model, input_ids=ids(past, batch), use_cache=True)[1].state if past else None
     step, result = counted(model, input_ids=ids(1, batch), state=state, use_cache=True)
@@ -166,7 +166,7 @@ def test_code_that_mixes_sequences_is_counted_as_it_runs_and_what_they_take_apar
 @pytest.mark.slow
 def test_batches_of_code_that_mixes_sequences_are_told_as_sequences_run_apart() -> None:
     with torch.device("meta"):
-        own = module_cache.of_module(AutoModelForCausalLM.from_config(rwkv()).eval())
+        own = module_cache.find_own_cache(AutoModelForCausalLM.from_config(rwkv()).eval())
     spec = ServingSpec(PROMPT, (30,), (1, 2))
     chip = Machine("chip", 1e6, 1e15)
     passes = create_passes(own, spec)
@@ -210,7 +210,7 @@ def test_a_prompt_that_is_read_in_pieces_is_counted_as_torch_does_wherever_it_en
     one = {} if name == "xlstm" else {"logits_to_keep": 1}
     text, _ = counted(model, input_ids=ids(prompt), use_cache=True, **one)
     with torch.device("meta"):
-        own = module_cache.of_module(AutoModelForCausalLM.from_config(config).eval())
+        own = module_cache.find_own_cache(AutoModelForCausalLM.from_config(config).eval())
     spec = ServingSpec(prompt, (30,))
     found = compute_serving(create_passes(own, spec), spec)
     assert (found.prefill.macs, found.prefill.status) == (text, "exact")
@@ -248,7 +248,9 @@ def test_a_text_of_a_model_that_sees_is_counted_as_torch_does(name: str) -> None
     picture, text_of = PICTURES[name]
     config = AutoConfig.for_model(name, vision_config=picture, text_config=text_of)
     with torch.device("meta"):
-        own = module_cache.of_module(AutoModelForImageTextToText.from_config(copy.deepcopy(config)).eval())
+        own = module_cache.find_own_cache(
+            AutoModelForImageTextToText.from_config(copy.deepcopy(config)).eval()
+        )
     model = AutoModelForImageTextToText.from_config(config).eval()
     text, result = counted(model, input_ids=ids(PROMPT), use_cache=True)
     cache = getattr(result, own.name)
@@ -256,7 +258,7 @@ def test_a_text_of_a_model_that_sees_is_counted_as_torch_does(name: str) -> None
     step, _ = counted(model, **{"input_ids": ids(1), own.name: cache, "use_cache": True})
     behind = module_step.step_behind(own, own.step(PROMPT), PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
-    assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
+    assert module_step.analyze_run(own, own.prompt(PROMPT), 1).info.totals.macs == text
     found = compute_serving(
         create_passes(own, ServingSpec(prompt=20, contexts=(30,))), ServingSpec(prompt=20, contexts=(30,))
     )
@@ -270,7 +272,7 @@ def test_a_text_of_a_model_that_sees_is_counted_as_torch_does(name: str) -> None
 def test_an_encoder_decoder_is_counted_behind_what_its_encoder_read(name: str) -> None:
     config = small(name)
     with torch.device("meta"):
-        own = module_cache.of_module(AutoModelForSeq2SeqLM.from_config(config).eval())
+        own = module_cache.find_own_cache(AutoModelForSeq2SeqLM.from_config(config).eval())
     model = AutoModelForSeq2SeqLM.from_config(config).eval()
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
@@ -283,4 +285,4 @@ def test_an_encoder_decoder_is_counted_behind_what_its_encoder_read(name: str) -
     step, _ = counted(model, decoder_input_ids=ids(1), use_cache=True, **read)
     behind = module_step.step_behind(own, own.step(1, 1, PROMPT), 1, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
-    assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
+    assert module_step.analyze_run(own, own.prompt(PROMPT), 1).info.totals.macs == text

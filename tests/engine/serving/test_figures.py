@@ -40,7 +40,7 @@ def serve(
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **config)).eval()
     spec = spec or ServingSpec(dtype="bf16")
-    return compute_serving(create_passes(module_cache.of_module(model), spec), spec, machine)
+    return compute_serving(create_passes(module_cache.find_own_cache(model), spec), spec, machine)
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_an_encoder_is_held_and_not_read_by_a_step() -> None:
     with torch.device("meta"):
         model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model("t5", **small)).eval()
     spec = ServingSpec(prompt=20, contexts=(30,), batches=(1,))
-    found = compute_serving(create_passes(module_cache.of_module(model), spec), spec, CHIP)
+    found = compute_serving(create_passes(module_cache.find_own_cache(model), spec), spec, CHIP)
     encoder = sum(p.numel() for p in model.encoder.block.parameters())
     assert found.active <= found.params - encoder
     assert found.decode.weight_bytes < found.weight_bytes - 4 * encoder
@@ -314,12 +314,12 @@ def test_layouts_of_many_contexts_are_those_of_each_alone() -> None:
         config = AutoConfig.for_model("gemma3_text", **sizes, **more, intermediate_size=96)
         model = AutoModelForCausalLM.from_config(config).eval()
     spec = ServingSpec(prompt=32, contexts=(20, 50, 63, 64, 100, 300, 1001), devices=(2,), links=1e9)
-    passes = create_passes(module_cache.of_module(model), spec)
+    passes = create_passes(module_cache.find_own_cache(model), spec)
     together = compute_serving(passes, spec, CHIP).layouts
     alone = [compute_serving(passes, replace(spec, contexts=(one,)), CHIP).layouts for one in spec.contexts]
     assert together == tuple(one for layouts in alone for one in layouts)
     for context, found in zip(spec.contexts, alone, strict=True):
-        fresh = create_passes(module_cache.of_module(model), spec)
+        fresh = create_passes(module_cache.find_own_cache(model), spec)
         assert fresh.holders
         fresh.attention(context)  # counted there, and not between two others
         assert compute_serving(fresh, replace(spec, contexts=(context,)), CHIP).layouts == found
@@ -330,7 +330,7 @@ def test_layouts_of_many_contexts_are_those_of_each_alone() -> None:
 def test_other_batches_and_devices_need_no_other_pass() -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **TWO_LAYERS)).eval()
-    passes = create_passes(module_cache.of_module(model), ServingSpec())
+    passes = create_passes(module_cache.find_own_cache(model), ServingSpec())
     made: list[int] = []
     passes.on_pass = made.append
     compute_serving(passes, ServingSpec(prompt=64, contexts=(512,)), CHIP)
@@ -345,7 +345,7 @@ def test_other_batches_and_devices_need_no_other_pass() -> None:
 def test_layouts_at_other_contexts_need_one_step_for_the_rows_that_are_shown() -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **TWO_LAYERS)).eval()
-    passes = create_passes(module_cache.of_module(model), ServingSpec())
+    passes = create_passes(module_cache.find_own_cache(model), ServingSpec())
     made: list[int] = []
     compute_serving(passes, ServingSpec(prompt=64, contexts=(512,)), CHIP)
     passes.on_pass = made.append

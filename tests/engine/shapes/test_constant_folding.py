@@ -159,7 +159,7 @@ def test_constants_are_known_and_weights_are_not_touched(build: Build) -> None:
         outputs=["y"],
         weights={"w": (64, 64), "axes": np.array([1, 2])},
     )
-    found = constant_folding.small_constants(model.graph)
+    found = constant_folding.collect_small_constants(model.graph)
     assert found["k"].tolist() == [4, 5]
     assert found["axes"].tolist() == [1, 2]
     assert "w" not in found

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from explorer.engine.costs.onnx.analyse import analyse
-from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
+from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.shapes import infer
@@ -40,7 +40,7 @@ def one_file(path: Path) -> None:
     model = structure()
     graph = model.graph.SerializeToString()
     model.ClearField("graph")
-    head = b"".join(tagged_varint(1, n) for n in (ROWS, COLUMNS)) + tagged_varint(2, 1)
+    head = b"".join(encode_tagged_varint(1, n) for n in (ROWS, COLUMNS)) + encode_tagged_varint(2, 1)
     head += length_delimited(8, b"table") + varint(9 << 3 | 2) + varint(SIZE)
     tensor = varint(5 << 3 | 2) + varint(len(head) + SIZE) + head
     with path.open("wb") as file:

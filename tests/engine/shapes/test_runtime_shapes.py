@@ -135,7 +135,7 @@ def test_every_shape_of_a_sample_model_is_what_a_run_gives(
     sample: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # several runs, as for a model that does not fit into memory
-    monkeypatch.setattr(runtime_shapes, "MOST_VALUES", 50)
+    monkeypatch.setattr(runtime_shapes, "MAX_VALUES", 50)
     model = read(str(sample(name)))
     symbols = [d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)]
     sizes = dict.fromkeys(symbols, 3)

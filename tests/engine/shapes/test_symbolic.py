@@ -265,7 +265,7 @@ def test_the_expression_is_what_the_runtime_makes_of_given_sizes(
     expected = (
         ort.InferenceSession(encode(model), providers=["CPUExecutionProvider"]).run(["y"], feeds)[0].shape
     )
-    assert tuple(dims.substituted(d, sizes) for d in shape) == expected
+    assert tuple(dims.substitute_sizes(d, sizes) for d in shape) == expected
     assert infer(model, sizes).values["y"].shape == expected
 
 

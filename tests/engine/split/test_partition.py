@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from explorer.engine.split import costs
-from explorer.engine.split.partition import Row, best_cuts
-from explorer.engine.split.schedule import forecast, in_flight
+from explorer.engine.split.partition import Row, find_best_cuts
+from explorer.engine.split.schedule import count_in_flight, forecast
 
 
 def tried(
@@ -40,13 +40,13 @@ def test_the_cuts_are_as_good_as_the_best_of_all(seed: int) -> None:
         count, stages = draw.randint(1, 10), draw.randint(1, 4)
         work = np.array([draw.choice([0, 0, 1, 2, 5, 9]) for _ in range(count)], dtype=float)
         kinds = [draw.randint(0, 1) for _ in range(stages)]  # every other machine is half as fast
-        row = costs.scaled_by_kind(costs.sum_of_units(work), (1.0, 2.0))
+        row = costs.scale_by_kind(costs.sum_of_units(work), (1.0, 2.0))
         if draw.random() < 0.3:
-            row = costs.with_memory_limit(row, costs.maximum_of_units(work), draw.choice([3, 6, 9]))
+            row = costs.apply_memory_limit(row, costs.maximum_of_units(work), draw.choice([3, 6, 9]))
         crossing = [draw.randint(0, 9) for _ in range(count)]
         allowed = sorted(draw.sample(range(1, count), draw.randint(0, count - 1))) if count > 1 else []
         link = (lambda size: size / 2) if draw.random() < 0.5 else None
-        found = best_cuts(count, kinds, row, crossing, allowed, link)
+        found = find_best_cuts(count, kinds, row, crossing, allowed, link)
         best = tried(count, kinds, row, crossing, allowed, link)
         assert (found and (found.cost, found.crossing)) == best
         assert found is None or set(found.places) <= set(allowed)
@@ -61,15 +61,15 @@ def test_a_pipeline_of_equal_stages_waits_as_gpipe_says() -> None:
 
 
 def test_1f1b_keeps_no_more_micro_batches_than_stages_lie_behind() -> None:
-    assert [in_flight(at, 4, 8, "1f1b") for at in range(4)] == [4, 3, 2, 1]
-    assert [in_flight(at, 4, 8, "gpipe") for at in range(4)] == [8] * 4
+    assert [count_in_flight(at, 4, 8, "1f1b") for at in range(4)] == [4, 3, 2, 1]
+    assert [count_in_flight(at, 4, 8, "gpipe") for at in range(4)] == [8] * 4
     told = forecast([1.0, 2.0, 1.0], [0.5, 0.25], 8, "1f1b")
     for stage in range(3):
         kept = most = 0
         for work in (one for one in told.steps if one.stage == stage):
             kept += 1 if work.work == "forward" else -1
             most = max(most, kept)
-        assert (kept, most) == (0, in_flight(stage, 3, 8, "1f1b"))
+        assert (kept, most) == (0, count_in_flight(stage, 3, 8, "1f1b"))
 
 
 def test_a_stage_begins_when_the_one_before_and_the_link_have_ended() -> None:

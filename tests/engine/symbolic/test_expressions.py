@@ -31,8 +31,8 @@ from explorer.engine.symbolic import dimensions as dims
         (dims.greatest("N", 1), "N"),
         (dims.greatest(dims.add("N", 2), "N"), "N+2"),
         (dims.greatest("N", "M"), "max(M,N)"),
-        (dims.greatest("N", dims.least("N", 64)), "N"),
-        (dims.least("N", 0), 0),
+        (dims.greatest("N", dims.find_smaller("N", 64)), "N"),
+        (dims.find_smaller("N", 0), 0),
         (dims.add(None, 1), None),
         (dims.multiply(None, 0), 0),
     ],
@@ -50,7 +50,7 @@ def test_five_halvings_of_a_picture_are_one_division() -> None:
         seen.append(size)
     assert seen[0] == "floor((H+1)/2)"
     assert seen[-1] == "floor((H+31)/32)"
-    assert dims.substituted(size, {"H": 224}) == 7
+    assert dims.substitute_sizes(size, {"H": 224}) == 7
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_names_in_a_file_are_arithmetic_only_if_they_are_written_so(written: str
 def test_a_name_alone_is_shown_without_quotes() -> None:
     assert dims.display("'batch-size'") == "batch-size"
     assert dims.add("'batch-size'", 1) == "'batch-size'+1"
-    assert dims.substituted("'batch-size'+1", {"batch-size": 4}) == 5
+    assert dims.substitute_sizes("'batch-size'+1", {"batch-size": 4}) == 5
 
 
 def test_an_expression_too_long_to_read_is_unknown() -> None:
@@ -89,12 +89,12 @@ def test_an_expression_too_long_to_read_is_unknown() -> None:
 
 
 def test_a_bound_holds_only_for_what_grows_with_it() -> None:
-    count = dims.fresh(1)
+    count = dims.create_name(1)
     limits: dict[str, Any] = {count: "H*N"}
-    assert dims.upper(dims.add(dims.multiply(count, 3), "N"), limits) == "3*H*N+N"
-    assert dims.upper(dims.floor_div(count, 2), limits) == "floor(H*N/2)"
-    assert dims.upper(dims.subtract("N", count), limits) is None
-    assert dims.upper(dims.add(count, 1), {count: None}) is None
+    assert dims.find_upper_bound(dims.add(dims.multiply(count, 3), "N"), limits) == "3*H*N+N"
+    assert dims.find_upper_bound(dims.floor_div(count, 2), limits) == "floor(H*N/2)"
+    assert dims.find_upper_bound(dims.subtract("N", count), limits) is None
+    assert dims.find_upper_bound(dims.add(count, 1), {count: None}) is None
 
 
 Tree = Any
@@ -120,7 +120,7 @@ def symbolic(tree: Tree) -> Any:
         "-": dims.subtract,
         "*": dims.multiply,
         "max": dims.greatest,
-        "min": dims.least,
+        "min": dims.find_smaller,
         "floor": dims.floor_div,
         "ceil": dims.ceil_div,
     }[sign](a, b)
@@ -144,17 +144,17 @@ def test_arithmetic_on_names_is_arithmetic_on_their_sizes(tree: Tree, sizes: tup
     found = symbolic(tree)
     if found is None:
         return
-    assert dims.substituted(found, named) == counted(tree, named)
+    assert dims.substitute_sizes(found, named) == counted(tree, named)
     if isinstance(found, str):
         # the text says all that there is to say
-        assert dims.dim(dims.parsed(found)) == found
-        least = dims.known_least(found)
+        assert dims.dim(dims.parse_expression(found)) == found
+        least = dims.find_minimum(found)
         assert least is None or least <= counted(tree, named)
 
 
 def test_a_bound_from_below_is_one() -> None:
-    assert dims.known_least("N") == 1
-    assert dims.known_least("N-1") == 0
-    assert dims.known_least(dims.fresh(1)) == 0
-    assert dims.known_least("1-N") is None
-    assert math.prod((dims.known_least("2*N") or 0, 1)) == 2
+    assert dims.find_minimum("N") == 1
+    assert dims.find_minimum("N-1") == 0
+    assert dims.find_minimum(dims.create_name(1)) == 0
+    assert dims.find_minimum("1-N") is None
+    assert math.prod((dims.find_minimum("2*N") or 0, 1)) == 2

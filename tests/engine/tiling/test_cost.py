@@ -21,7 +21,7 @@ from explorer import Session
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.options import OPTIONS
 from explorer.engine.tiling.cost import plan_cost, site_cost
-from explorer.engine.tiling.cost.formulas import with_formulas
+from explorer.engine.tiling.cost.formulas import add_formulas
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
 from explorer.facts.cost import ORDERS, Hardware, PlanCost, SiteCost
 
@@ -413,7 +413,7 @@ def test_a_plan_of_nothing_costs_nothing() -> None:
 
 @pytest.mark.parametrize("empty", [(0, 4, 4), (4, 0, 4), (4, 4, 0), (0, 0, 0)])
 def test_a_product_with_an_empty_side_multiplies_nothing(empty: tuple[int, int, int]) -> None:
-    cost = with_formulas(plan_cost(plan_of(site(*empty)), replace(NPU, array=(4, 4)))).sites[0]
+    cost = add_formulas(plan_cost(plan_of(site(*empty)), replace(NPU, array=(4, 4)))).sites[0]
     assert cost.macs == cost.products == 0
     assert cost.lower_bound == cost.compulsory
     assert cost.chosen.traffic == 4 * empty[0] * empty[1] + 4 * empty[1] * empty[2] + 4 * empty[0] * empty[2]
@@ -473,7 +473,7 @@ MACHINES = [
 @settings(max_examples=120, deadline=None)
 @given(any_site, st.sampled_from(MACHINES))
 def test_every_formula_filled_in_gives_the_figure_that_it_explains(plan: SitePlan, machine: Hardware) -> None:
-    cost = with_formulas(plan_cost(plan_of(plan), machine)).sites[0]
+    cost = add_formulas(plan_cost(plan_of(plan), machine)).sites[0]
     names = [formula.name for formula in cost.formulas]
     assert len(names) == len(set(names))
     assert {f"traffic {order}" for order in ORDERS} < set(names)
@@ -491,9 +491,7 @@ def figures(cost: SiteCost) -> dict[str, float]:
 
 
 def test_formulas_explain_the_figures_that_are_shown_and_not_others() -> None:
-    cost = with_formulas(
-        plan_cost(plan_of(site(100, 300, 200, edges="padded")), replace(NPU, array=(64, 64)))
-    )
+    cost = add_formulas(plan_cost(plan_of(site(100, 300, 200, edges="padded")), replace(NPU, array=(64, 64))))
     one = cost.sites[0]
     shown = figures(one)
     assert shown["products"] == one.products

@@ -58,7 +58,7 @@ def test_codes_scales_and_offsets_of_any_bytes_make_the_numbers(tmp_path: Path, 
     span = FileSpan(Source(str(tmp_path / "blocks")), 7, raw.nbytes)
     first, last = count // 2, count * 190 + 1
     told = {
-        part: np.concatenate(list(ggml_codes.of_part(name, span, part, first, last)))
+        part: np.concatenate(list(ggml_codes.read_part(name, span, part, first, last)))
         for part in ggml_codes.parts(name)
     }
     codes = told["codes"].astype(np.float32) - np.float32(ggml_codes.zero_point(name) or 0)

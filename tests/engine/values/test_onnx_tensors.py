@@ -18,7 +18,7 @@ from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import ComputedPayload, Tensor
 from explorer.engine.values import onnx_tensors
 from explorer.engine.values.numbers import SLAB, Numbers
-from explorer.engine.values.onnx_tensors import stored
+from explorer.engine.values.onnx_tensors import list_stored
 from explorer.engine.values.statistics import measure
 
 
@@ -31,7 +31,7 @@ def tensors(folder: Path, *initializers: Any, nodes: Any = (), **more: Any) -> d
     graph = helper.make_graph(body, "g", [info("x")], [info("y")], list(initializers), **more)
     path = folder / "m.onnx"
     path.write_bytes(helper.make_model(graph).SerializeToString())
-    return {n.name: n for n in stored(validate(read(str(path))))}
+    return {n.name: n for n in list_stored(validate(read(str(path))))}
 
 
 def whole(numbers: Numbers) -> Any:
@@ -84,7 +84,7 @@ def test_weights_beside_the_file_are_read_where_they_lie(tmp_path: Path) -> None
     graph = helper.make_graph(nodes, "g", [x], [info("y")], [numpy_helper.from_array(big, "w")])
     onnx.save(helper.make_model(graph), str(path), save_as_external_data=True, size_threshold=0)
     assert path.stat().st_size < 4096
-    (found,) = stored(validate(read(str(path))))
+    (found,) = list_stored(validate(read(str(path))))
     np.testing.assert_array_equal(whole(found), big)
     assert found.layer == "mm"
 
@@ -176,7 +176,7 @@ def test_one_place_in_a_file_is_one_identity(tmp_path: Path) -> None:
         [outside("a", 0), outside("b", 0), outside("c", 16)],
     )
     path.write_bytes(helper.make_model(graph).SerializeToString())
-    a, b, c = stored(validate(read(str(path))))
+    a, b, c = list_stored(validate(read(str(path))))
     assert a.identity == b.identity != c.identity
 
 

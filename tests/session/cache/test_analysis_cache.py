@@ -420,7 +420,7 @@ def test_nothing_is_kept_of_a_callable_or_of_an_object(
 def test_nothing_is_kept_under_a_limit_of_memory(
     model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_limit, "in_force", lambda: 1 << 30)
+    monkeypatch.setattr(memory_limit, "read_limit", lambda: 1 << 30)
     assert was_opened(model)
     assert not cache.exists()
 

@@ -117,7 +117,7 @@ def test_what_changed_is_looked_at_anew(model: Path, change: Callable[[Path], No
 @pytest.mark.slow
 def test_other_packages_and_variables_are_other_answers(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told(model)
-    for name in ("_packages", "_installed", "_variables"):
+    for name in ("_packages", "_list_installed", "_variables"):
         real = getattr(analysis_cache, name)
         with monkeypatch.context() as patch:
             patch.setattr(analysis_cache, name, lambda real=real: [*real(), ("another", 1, 2)])

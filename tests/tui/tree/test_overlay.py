@@ -12,7 +12,7 @@ from explorer.tui.text.lines import line_text
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.overlay_rows import show_overlay
 from explorer.tui.tree.rows import columns_of, metric_of
-from explorer.tui.tree.table import chosen_columns
+from explorer.tui.tree.table import list_chosen_columns
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen
@@ -38,7 +38,7 @@ async def test_a_file_named_on_the_command_line_is_a_column_that_sums_sorts_and_
         assert "114 µs" in line(hands, "features")
         assert "12.5 µs" in line(hands, "0")
         tree = hands.main.query_one(LayerTree)
-        hands.main.panes.to_layer([layer.path for layer in tree.model.layers].index("features.0"))
+        hands.main.panes.move_to_layer([layer.path for layer in tree.model.layers].index("features.0"))
         await hands.rest()
         assert "latency 12.5 µs 11.0 %" in " ".join(hands.text("#layer").split())
         hands.main.panes.sort_by("latency")
@@ -58,13 +58,13 @@ async def test_x_lays_a_file_over_the_layers_keeps_it_over_a_tiling_and_takes_it
         await hands.press("X")
         assert "Figures from outside" in hands.dialog()
         await hands.press(*profile, "enter")
-        assert chosen_columns(tree.model)[:3] == ["kind", "output", "latency"]
+        assert list_chosen_columns(tree.model)[:3] == ["kind", "output", "latency"]
         assert tree.model.metric.id == "latency", "the one that has room where others have none"
         await hands.press("C")
         assert "latency" in "".join(row for row in hands.pilot.app.screen._rows.rows)  # type: ignore[attr-defined]
         await hands.press("escape")
         await hands.tile()
-        assert chosen_columns(tree.model)[:3] == ["kind", "output", "latency"]
+        assert list_chosen_columns(tree.model)[:3] == ["kind", "output", "latency"]
         assert hands.main.store.overlays == (profile,)
         assert tree.model.overlay is not None
         await hands.press("x")
@@ -73,7 +73,7 @@ async def test_x_lays_a_file_over_the_layers_keeps_it_over_a_tiling_and_takes_it
         assert {row["path"]: row["latency"] for row in rows}["features.0"] == "1.25e-05"
         await hands.press("X", "enter")
         assert tree.model.overlay is None
-        assert "latency" not in chosen_columns(tree.model)
+        assert "latency" not in list_chosen_columns(tree.model)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from explorer.cli.main import main
 from explorer.facts import History, HistoryEntry
 from explorer.facts.values import HeatMap
 from explorer.features.values.heat_panel import HeatPanel, Picture, palette
-from explorer.features.values.map_page import about_lines, cell_span, cursor_line, title_lines
+from explorer.features.values.map_page import build_figure_lines, cell_span, cursor_line, title_lines
 from explorer.features.values.map_view import HEAT_KEYS, HeatMapView
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.strips import Status, TitleBar
@@ -430,7 +430,7 @@ def test_cells_stand_for_the_rows_that_the_engine_gathers() -> None:
 def test_no_line_is_wider_than_its_room(lenet: Session, width: int) -> None:
     found = lenet.heat_map("conv2.weight", before=LENET)
     lines = [
-        *about_lines(found, width),
+        *build_figure_lines(found, width),
         *title_lines(found, 0, 3, width),
         cursor_line(found, 0, 0, 1.0, width),
     ]

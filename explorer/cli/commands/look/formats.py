@@ -19,8 +19,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return outline.answer(args, progress)
     facts = headers.formats()
     if args.json:
-        return Answer(lambda: report.as_json(facts, head()))
-    return Answer(pieces=lambda: report.as_text(facts))
+        return Answer(lambda: report.write_json(facts, head()))
+    return Answer(pieces=lambda: report.write_text(facts))
 
 
 COMMAND = Command(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import about
+from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    return about(args, progress, lambda session, info: (info,), "info", "look.info", "totals")
+    return open_and_answer(args, progress, lambda session, info: (info,), "info", "look.info", "totals")
 
 
 COMMAND = Command(

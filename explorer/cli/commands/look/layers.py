@@ -8,7 +8,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import roofline_machine
 from explorer.cli.output.answer import Answer, document, present
-from explorer.cli.output.model_answer import about
+from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
 TYPE_CHECKING = False
@@ -46,10 +46,10 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return _torchinfo(args, progress)
     args.refuse(("col_width", "row_settings"), "only torchinfo's own table has it", "add --style torchinfo")
     if args.style != "tree" or args.explicit.intersection(_TABLE):
-        return about(
+        return open_and_answer(
             args, progress, lambda session, info: (_table(args, session),), "table", "look.table", "table"
         )
-    return about(
+    return open_and_answer(
         args, progress, lambda session, info: (session.analysis(),), "layers", "look.table", "layers"
     )
 
@@ -80,7 +80,7 @@ def _layer_answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Return the answer for one layer with its connections and external figures."""
     shaping = [name for name in (*_TABLE, "csv", "compare", "style") if name != "overlay"]
     args.refuse(shaping, "one layer is no table", "leave --layer out, or type --json")
-    return about(
+    return open_and_answer(
         args,
         progress,
         lambda session, info: (
@@ -128,7 +128,7 @@ def _torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
         answer: dict[str, Any] = (document().table if len(facts) == 3 else document().torchinfo)(*facts)
         return answer
 
-    return about(args, progress, ask, build_document, page, "differences")
+    return open_and_answer(args, progress, ask, build_document, page, "differences")
 
 
 COMMAND = Command(

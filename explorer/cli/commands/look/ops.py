@@ -5,16 +5,18 @@ from __future__ import annotations
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import about
+from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if not args.fx:
         args.refuse(("input", "seed", "stat"), "it is of the nodes of torch.fx", "--fx")
-        return about(args, progress, lambda session, info: (info, session.ops()), "ops", "look.ops", "ops")
+        return open_and_answer(
+            args, progress, lambda session, info: (info, session.ops()), "ops", "look.ops", "ops"
+        )
     options = {"stat": args.stat, "input": args.input, "seed": args.seed, "on_progress": progress}
-    return about(
+    return open_and_answer(
         args,
         progress,
         lambda session, info: (info, session.fx_graph(**options)),

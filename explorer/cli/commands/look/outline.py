@@ -24,13 +24,13 @@ def answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
     )
     if args.json:
         return Answer(
-            pieces=lambda: report.as_json(outline, head(), args.top), csv=lambda: report.records(outline)
+            pieces=lambda: report.write_json(outline, head(), args.top), csv=lambda: report.records(outline)
         )
     if wants_code:
         args.refuse(("csv", "top", "exact"), "code is no table", "leave --code out")
         return Answer(pieces=lambda: report.code_text(outline))
     return Answer(
-        pieces=lambda: report.as_text(outline, top=args.top, exact=args.exact),
+        pieces=lambda: report.write_text(outline, top=args.top, exact=args.exact),
         csv=lambda: report.records(outline),
     )
 

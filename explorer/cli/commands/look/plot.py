@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 
-def _timed(args: ParsedArgs, session: Session, info: Info, machine: Machine | None = None) -> Any:
+def _read_profile(args: ParsedArgs, session: Session, info: Info, machine: Machine | None = None) -> Any:
     """Return a profile, which runs the model, and the rows of the tree."""
     batches = args.batch or (None,)
     if len(batches) > 1:
@@ -38,7 +38,7 @@ def _roofline(args: ParsedArgs, session: Session, info: Info) -> Any:
     """Return the roofline, and with `--measured` also a profile."""
     machine = roofline_machine(args)
     fact = session.roofline(machine)
-    return (fact, _timed(args, session, info, machine)[0]) if args.measured else fact
+    return (fact, _read_profile(args, session, info, machine)[0]) if args.measured else fact
 
 
 def _flame(args: ParsedArgs, session: Session, info: Info) -> Any:
@@ -51,7 +51,7 @@ def _flame(args: ParsedArgs, session: Session, info: Info) -> Any:
             raise Misuse(f"there is no layer '{args.layer}'", where="--layer", hint=suggestion)
         top = paths.index(args.layer)
     if args.by == "measured":
-        profile, _ = _timed(args, session, info)
+        profile, _ = _read_profile(args, session, info)
         measured = profile, session.column(args.by)
     return plots().flame_of(args.by, info, layers, top, measured)
 
@@ -64,7 +64,7 @@ _FACTS_BY_PICTURE: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
         batches=args.batch or (None,), optimizer=args.optimizer, checkpoint=tuple(args.checkpoint)
     ),
     "flame": _flame,
-    **dict.fromkeys(("time", "timeline"), _timed),
+    **dict.fromkeys(("time", "timeline"), _read_profile),
 }
 """Function that computes the fact of each picture."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING, Option
-from explorer.cli.arguments.records import named_machine
+from explorer.cli.arguments.records import read_machine
 from explorer.cli.output.answer import Answer, tool
 from explorer.cli.output.model_answer import output_file
 from explorer.cli.output.progress import ProgressLine
@@ -22,7 +22,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     from explorer.report.html import page  # imported on demand: it loads rich
 
     page.check(args.output)
-    machine = named_machine(args)
+    machine = read_machine(args)
 
     def ask(session: Session, info: Info) -> Any:
         measured = explorer.ProfileSpec(steps=args.steps) if args.measured else None

@@ -6,13 +6,13 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE
 from explorer.cli.arguments.records import roofline_machine
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import about
+from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     machine = roofline_machine(args)
-    return about(
+    return open_and_answer(
         args,
         progress,
         lambda session, info: (info, session.roofline(machine)),

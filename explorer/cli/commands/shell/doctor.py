@@ -15,8 +15,8 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
     fact = checkup(extras=args.extras)
     outcome = "something is wrong" if fact.problems else "no problem found"
     if args.json:
-        return Answer(pieces=lambda: doctor_words.as_json(fact, head()), outcome=outcome)
-    return Answer(pieces=lambda: doctor_words.as_text(fact), outcome=outcome)
+        return Answer(pieces=lambda: doctor_words.write_json(fact, head()), outcome=outcome)
+    return Answer(pieces=lambda: doctor_words.write_text(fact), outcome=outcome)
 
 
 COMMAND = Command(

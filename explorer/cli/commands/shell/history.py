@@ -8,7 +8,7 @@ import os
 import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import IF_PROVED
-from explorer.base.verdicts import weakest
+from explorer.base.verdicts import find_weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import HARDWARE, TABLE, Option
 from explorer.cli.arguments.records import hardware
@@ -68,7 +68,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         lambda: document().history(history, saved.source, args.output, tool(), figures),
         lambda: present("shell.history_words").history(history, saved.source, args.output, figures),
         "states" if figures is None else "compared",
-        outcome=weakest(figures.verdicts) if figures is not None and args.verify else "done",
+        outcome=find_weakest(figures.verdicts) if figures is not None and args.verify else "done",
     )
 
 

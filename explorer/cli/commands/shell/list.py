@@ -6,7 +6,7 @@ import os
 
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import TABLE
-from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.output.answer import Answer, build_plain_document, present
 from explorer.cli.output.progress import ProgressLine
 
 
@@ -14,8 +14,10 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     # imported on demand: the help imports this module, and msgspec with the facts takes 30 ms
     from explorer.process import choices
 
-    fact = choices.in_folder(args.models[0]) if args.models else choices.everything(os.environ)
-    return Answer(lambda: plain(fact), lambda: present("shell.list").listing(fact), rows="models")
+    fact = choices.list_folder(args.models[0]) if args.models else choices.everything(os.environ)
+    return Answer(
+        lambda: build_plain_document(fact), lambda: present("shell.list").listing(fact), rows="models"
+    )
 
 
 COMMAND = Command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import HARDWARE, MACHINE_SETTINGS, TABLE, Option
-from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.output.answer import Answer, build_plain_document, present
 from explorer.cli.output.progress import ProgressLine
 
 TYPE_CHECKING = False
@@ -31,7 +31,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.measure:
         fact = _measure(args, progress)
     elif args.save is None:
-        fact = machines.listed()
+        fact = machines.list_machines()
         args.refuse(_OF_MEASURING, *_NOT_MEASURED)
         args.refuse((*_SETTINGS, "machine"), "this is for a machine that is saved", "add --save NAME")
     else:
@@ -39,7 +39,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         typed = {key: getattr(args, key) for key in _SETTINGS if getattr(args, key) is not None}
         fact = machine_file.add_machine(args.save, args.machine, typed, overwrite=args.force)
     return Answer(
-        lambda: plain(fact),
+        lambda: build_plain_document(fact),
         lambda: present("shell.machines_words").machines(fact, saved=args.save is not None or args.measure),
         "machines",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.base.errors import Misuse, nearest_alone
+from explorer.base.errors import Misuse, suggest_only_near
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.output.answer import Answer
 
@@ -19,7 +19,7 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
         return Answer(pieces=lambda: _list(tuple(DOCUMENTS)))
     verb = args.models[0]
     if verb not in DOCUMENTS:
-        hint = nearest_alone(verb, DOCUMENTS) or "explorer schema lists the verbs with --json"
+        hint = suggest_only_near(verb, DOCUMENTS) or "explorer schema lists the verbs with --json"
         raise Misuse(f"'{verb}' is no verb with --json", where="explorer schema", hint=hint)
     return Answer(pieces=lambda: _schema(verb))
 

@@ -58,7 +58,7 @@ class OperatorCall(Struct):
 
     def tensor(self, value: Any) -> torch.Tensor:
         """Converts a value to a tensor."""
-        result: torch.Tensor = as_tensor(value, self.device)
+        result: torch.Tensor = convert_to_tensor(value, self.device)
         return result
 
     def ints(self, value: Any) -> list[Any]:
@@ -77,7 +77,7 @@ class OperatorCall(Struct):
         return len(self.node.outputs)
 
 
-def as_tensor(value: Any, device: torch.device) -> Any:
+def convert_to_tensor(value: Any, device: torch.device) -> Any:
     """Converts an array to a tensor.
 
     Returns any other value (a tensor, a list of tensors, None) unchanged.

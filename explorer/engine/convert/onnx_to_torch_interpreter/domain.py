@@ -20,8 +20,8 @@ from explorer.engine.convert.onnx_to_torch_interpreter import (
     recurrent,
     shape_arithmetic,
 )
-from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, as_tensor
-from explorer.engine.convert.onnx_to_torch_interpreter.shape_arithmetic import as_host
+from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, convert_to_tensor
+from explorer.engine.convert.onnx_to_torch_interpreter.shape_arithmetic import convert_to_host
 from explorer.engine.graph.model import Node, Tensor
 from explorer.host.optional_packages import error_line
 
@@ -84,7 +84,9 @@ class TorchDomain(Struct):
             raise BadModel(f"operator {printable(name)} has no counterpart in torch here")
         call = OperatorCall(node, attributes, self.opsets.get(node.domain, 0), self.device)
         host_places = _HOST_INPUTS.get(node.op, ()) if not node.domain else ()
-        inputs = [a if index in host_places else as_tensor(a, self.device) for index, a in enumerate(args)]
+        inputs = [
+            a if index in host_places else convert_to_tensor(a, self.device) for index, a in enumerate(args)
+        ]
         while inputs and inputs[-1] is None:
             inputs.pop()
         try:
@@ -116,22 +118,22 @@ class TorchDomain(Struct):
         if node.op in ("Shape", "Size") and isinstance(args[0], torch.Tensor):
             sizes = list(args[0].shape)
             if node.op == "Shape":
-                return as_host(sizes[attributes.get("start", 0) : attributes.get("end")])
-            return as_host(math.prod(sizes))
+                return convert_to_host(sizes[attributes.get("start", 0) : attributes.get("end")])
+            return convert_to_host(math.prod(sizes))
         rule = shape_arithmetic.RULES.get(node.op)
         if rule is None or not args or any(isinstance(a, (torch.Tensor, list)) for a in args):
             return None
         if all(a is None for a in args) or len(node.outputs) != 1:
             return None
         result = rule(attributes, [None if a is None else np.asarray(a) for a in args])
-        return result if result is None or isinstance(result, np.ndarray) else as_host(result)
+        return result if result is None or isinstance(result, np.ndarray) else convert_to_host(result)
 
     def _literal(self, attributes: Mapping[str, Any]) -> Any:
         for name, value in attributes.items():
             if isinstance(value, Tensor):
                 return self.constants(value)
             if name in ("value_int", "value_ints"):
-                return as_host(value)
+                return convert_to_host(value)
             if name in ("value_float", "value_floats"):
                 return torch.tensor(value, dtype=torch.float32, device=self.device)
         raise BadModel("a Constant without a number in it cannot be run by torch")
@@ -144,7 +146,7 @@ class TorchDomain(Struct):
 
     def stack(self, values: Sequence[Any], axis: int) -> Any:
         """Stacks values along a new axis."""
-        tensors = [as_tensor(value, self.device) for value in values]
+        tensors = [convert_to_tensor(value, self.device) for value in values]
         if not tensors:
             raise BadModel("torch cannot run a loop without turns, whose result has no shape")
         return torch.stack(tensors, axis)

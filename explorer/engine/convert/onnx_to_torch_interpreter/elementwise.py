@@ -148,7 +148,7 @@ def _softmax_rule(function: Callable[..., Tensor]) -> Rule:
     return rule
 
 
-def _cumulative_sum(call: OperatorCall, x: Tensor, axis: Any) -> Tensor:
+def _sum_cumulatively(call: OperatorCall, x: Tensor, axis: Any) -> Tensor:
     axis_number = call.number(axis)
     is_reversed, exclusive = call.get("reverse", 0), call.get("exclusive", 0)
     x = x.flip(axis_number) if is_reversed else x
@@ -213,7 +213,7 @@ _SPECIAL: Mapping[str, Rule] = {
     "CastLike": _cast_like,
     "Celu": lambda call, x: functional.celu(x, call.get("alpha", 1.0)),
     "Clip": _clip,
-    "CumSum": _cumulative_sum,
+    "CumSum": _sum_cumulatively,
     "Dropout": _dropout,
     "Elu": lambda call, x: functional.elu(x, call.get("alpha", 1.0)),
     "Gelu": lambda call, x: functional.gelu(x, approximate=call.get("approximate", "none")),

@@ -16,7 +16,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.proof.verdict import Grounds, verdict_of
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import RandomInput, draw, sizes_of
-from explorer.engine.runtime.torch_arrays import as_array, as_tensor
+from explorer.engine.runtime.torch_arrays import convert_to_array, convert_to_tensor
 from explorer.facts import Verification
 from explorer.host.optional_packages import error_line, silence
 
@@ -37,7 +37,7 @@ def torch_runner(module: Any, names: Sequence[str], source: str) -> Callable[[Fe
     import torch
 
     def call(feeds: Feeds) -> list[Array]:
-        inputs = [as_tensor(feeds[name]) for name in names]
+        inputs = [convert_to_tensor(feeds[name]) for name in names]
         try:
             with torch.no_grad(), silence():
                 result = module(*inputs)
@@ -47,7 +47,7 @@ def torch_runner(module: Any, names: Sequence[str], source: str) -> Callable[[Fe
             raise BadModel(
                 f"cannot be run ({error_line(error)})", where=source, hint=comparison.UNPROVED
             ) from error
-        return [as_array(tensor) for _, tensor in tensors(result)]
+        return [convert_to_array(tensor) for _, tensor in tensors(result)]
 
     return call
 

@@ -13,7 +13,7 @@ from torch import nn
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import printable
 from explorer.engine.compat.torch import children_of
-from explorer.engine.convert.onnx_to_torch_interpreter.call import as_tensor, torch_dtype
+from explorer.engine.convert.onnx_to_torch_interpreter.call import convert_to_tensor, torch_dtype
 from explorer.engine.convert.onnx_to_torch_interpreter.domain import TorchDomain, can_run
 from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import FileSpan, Model, Node, Tensor, subgraphs
@@ -50,9 +50,9 @@ class OnnxModule(nn.Module):
         maps: dict[int, mmap.mmap] = {}
         initializer_ids = {id(t) for t in model.graph.initializers.values()}
         statistics = {
-            n for node in _all_nodes(model) if node.op == "BatchNormalization" for n in node.inputs[3:5]
+            n for node in _list_all_nodes(model) if node.op == "BatchNormalization" for n in node.inputs[3:5]
         }
-        for index, tensor in enumerate(_all_constants(model)):
+        for index, tensor in enumerate(_list_all_constants(model)):
             if id(tensor) in self._tensor_places or id(tensor) in self._sizes:
                 continue
             # values that the host needs: inputs of size computations, and conditions of branches and loops
@@ -90,7 +90,7 @@ class OnnxModule(nn.Module):
         graph = self._model.graph
         scope = interpreter.scope(graph.initializers, feeds)
         interpreter.run(graph.nodes, scope, keep=self._outputs)
-        results = tuple(as_tensor(scope[name], device) for name in self._outputs)
+        results = tuple(convert_to_tensor(scope[name], device) for name in self._outputs)
         return results[0] if len(results) == 1 else results
 
     def extra_repr(self) -> str:
@@ -161,10 +161,10 @@ class OnnxModule(nn.Module):
 
     def _check_operators(self, model: Model) -> None:
         """Raises an error for unsupported operators before any weight is loaded."""
-        if 0 < model.opset < 9 and any(n.op == "Scan" and not n.domain for n in _all_nodes(model)):
+        if 0 < model.opset < 9 and any(n.op == "Scan" and not n.domain for n in _list_all_nodes(model)):
             raise BadModel(f"torch cannot run the Scan of opset {model.opset} here", where=model.path)
         missing: dict[str, int] = {}
-        for node in _all_nodes(model):
+        for node in _list_all_nodes(model):
             if node.key not in model.functions and not can_run(node.domain, node.op):
                 name = f"{node.domain}.{node.op}" if node.domain else node.op
                 missing[printable(name)] = missing.get(printable(name), 0) + 1
@@ -183,7 +183,7 @@ def load_onnx(model: Model) -> OnnxModule:
     return OnnxModule(model).eval()
 
 
-def _all_nodes(model: Model) -> Iterator[Node]:
+def _list_all_nodes(model: Model) -> Iterator[Node]:
     """Yields all nodes of the model, of its functions, and of inner graphs."""
 
     def walk(nodes: Sequence[Node]) -> Iterator[Node]:
@@ -197,10 +197,10 @@ def _all_nodes(model: Model) -> Iterator[Node]:
         yield from walk(function.nodes)
 
 
-def _all_constants(model: Model) -> Iterator[Tensor]:
+def _list_all_constants(model: Model) -> Iterator[Tensor]:
     """Yields all tensors that the model stores."""
     yield from model.graph.initializers.values()
-    for node in _all_nodes(model):
+    for node in _list_all_nodes(model):
         if node.op == "Constant" and not node.domain:
             yield from (v for v in node.attributes.values() if isinstance(v, Tensor) and v.dtype != "string")
         for _, graph in subgraphs(node):
@@ -223,7 +223,7 @@ def _load_tensor(tensor: Tensor, maps: dict[int, mmap.mmap]) -> torch.Tensor:
     if isinstance(payload, FileSpan) and payload.offset % kind.itemsize == 0:
         key = id(payload.source)
         if key not in maps:
-            maps[key] = input_files.mapped(payload.source.path, private=True)
+            maps[key] = input_files.map_file(payload.source.path, private=True)
         flat = torch.frombuffer(maps[key], dtype=kind, count=tensor.elements, offset=payload.offset)
         return flat.reshape(tensor.shape)
     return torch.frombuffer(bytearray(payload.view()), dtype=kind).reshape(tensor.shape)

@@ -96,18 +96,18 @@ def _expand(call: OperatorCall, x: Tensor, shape: Any) -> Tensor:
 
 def _gather(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
     axis = call.get("axis", 0) % max(x.dim(), 1)
-    flat = _positive_index(index.reshape(-1).long(), x.shape[axis])
+    flat = _make_positive(index.reshape(-1).long(), x.shape[axis])
     rows = x.index_select(axis, flat)
     return rows.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
 
 
-def _positive_index(index: Tensor, size: Any) -> Tensor:
+def _make_positive(index: Tensor, size: Any) -> Tensor:
     return torch.where(index < 0, index + size, index)
 
 
 def _gather_elements(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
     axis = call.get("axis", 0)
-    return torch.gather(x, axis, _positive_index(index.long(), x.shape[axis]))
+    return torch.gather(x, axis, _make_positive(index.long(), x.shape[axis]))
 
 
 def _gather_nd(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def _gather_nd(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
         sizes = [1] * (index.dim() - 1)
         sizes[axis] = x.shape[axis]
         indices.append(torch.arange(x.shape[axis], device=x.device).reshape(sizes))
-    indices += [_positive_index(index[..., offset], x.shape[batch + offset]) for offset in range(depth)]
+    indices += [_make_positive(index[..., offset], x.shape[batch + offset]) for offset in range(depth)]
     return x[tuple(indices)]
 
 
@@ -127,7 +127,7 @@ _TORCH_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 def _scatter_elements(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
     axis = call.get("axis", 0)
-    index = _positive_index(index.long(), x.shape[axis])
+    index = _make_positive(index.long(), x.shape[axis])
     reduction = call.get("reduction", "none")
     if reduction == "none":
         return x.scatter(axis, index, updates)
@@ -135,9 +135,7 @@ def _scatter_elements(call: OperatorCall, x: Tensor, index: Tensor, updates: Ten
 
 
 def _scatter_nd(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
-    indices = tuple(
-        _positive_index(index[..., axis].long(), x.shape[axis]) for axis in range(index.shape[-1])
-    )
+    indices = tuple(_make_positive(index[..., axis].long(), x.shape[axis]) for axis in range(index.shape[-1]))
     reduction = call.get("reduction", "none")
     if reduction == "none":
         return x.index_put(indices, updates)
@@ -199,9 +197,9 @@ def _range(call: OperatorCall, start: Any, end: Any, step: Any) -> Tensor:
     return torch.arange(*values, dtype=kinds[0] if kinds else torch.int64, device=call.device)
 
 
-def _one_hot(call: OperatorCall, index: Tensor, depth: Any, values: Tensor) -> Tensor:
+def _encode_one_hot(call: OperatorCall, index: Tensor, depth: Any, values: Tensor) -> Tensor:
     count, axis = int(call.number(depth)), call.get("axis", -1)
-    indices = _positive_index(index.long(), count)
+    indices = _make_positive(index.long(), count)
     classes = torch.arange(count, device=index.device)
     is_hot = (indices.unsqueeze(-1) == classes).movedim(-1, axis)
     return torch.where(is_hot, values[1], values[0])
@@ -288,7 +286,7 @@ def _split_to_sequence(call: OperatorCall, x: Tensor, sizes: Any = None) -> list
     return _split_axis(x, lengths[0] if scalar else lengths, axis)
 
 
-def _unique(call: OperatorCall, x: Tensor) -> tuple[Tensor, ...]:
+def _find_unique(call: OperatorCall, x: Tensor) -> tuple[Tensor, ...]:
     axis = call.get("axis")
     values, inverse, counts = torch.unique(x, sorted=True, return_inverse=True, return_counts=True, dim=axis)
     inverse = inverse.reshape(-1)
@@ -317,7 +315,7 @@ TABLE: Mapping[str, Rule] = {
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
     "NonZero": lambda call, x: torch.nonzero(x).t(),
-    "OneHot": _one_hot,
+    "OneHot": _encode_one_hot,
     "Pad": _pad,
     "Range": _range,
     "Reshape": _reshape,
@@ -341,6 +339,6 @@ TABLE: Mapping[str, Rule] = {
     "TopK": _top_k,
     "Transpose": _transpose,
     "Trilu": _trilu,
-    "Unique": _unique,
+    "Unique": _find_unique,
     "Unsqueeze": _unsqueeze,
 }

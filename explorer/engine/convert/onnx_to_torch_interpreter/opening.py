@@ -13,7 +13,7 @@ from explorer.engine.convert.onnx_to_torch_interpreter.module import load_onnx
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.models.registry import recognise
-from explorer.engine.runtime.plain_form import plain
+from explorer.engine.runtime.plain_form import build_plain_form
 from explorer.engine.runtime.random_inputs import plan_inputs
 from explorer.host.optional_packages import require
 
@@ -46,7 +46,7 @@ def to_torch(
     kind = recognise(source).name
     if kind != "onnx":
         raise Misuse(f"to_torch reads ONNX, and this is {kind}", where=source)
-    model = plain(validate(reader.read(source)))
+    model = build_plain_form(validate(reader.read(source)))
     module = load_onnx(model)
     if verify:
         job = ConversionJob("torch", source, draws=draws, seed=seed)

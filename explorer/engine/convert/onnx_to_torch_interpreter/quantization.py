@@ -56,7 +56,7 @@ def _dequantize(call: OperatorCall, x: Tensor, scale: Tensor, zero: Tensor | Non
     return integers.to(scale.dtype) * _broadcast(scale, x, axis, block)
 
 
-def _dynamic_quantize(call: OperatorCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _quantize_dynamically(call: OperatorCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     low, high = x.min().clamp(max=0), x.max().clamp(min=0)
     scale = (high - low) / 255
     zero = torch.round((0 - low) / scale).clamp(0, 255)
@@ -208,10 +208,10 @@ def _matmul_integer_to_float(call: OperatorCall, *inputs: Any) -> Tensor:
     return y if bias is None else y + bias
 
 
-def _dynamic_matmul(
+def _multiply_dynamically(
     call: OperatorCall, a: Tensor, b: Tensor, sb: Tensor, zb: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
-    integers, scale, zero = _dynamic_quantize(call, a)
+    integers, scale, zero = _quantize_dynamically(call, a)
     return _matmul_integer_to_float(call, integers, b, scale, sb, zero, zb, bias)
 
 
@@ -248,7 +248,7 @@ def _unpack(b: Tensor, bits: int) -> Tensor:
 TABLE: Mapping[str, Rule] = {
     "ConvInteger": _conv_integer,
     "DequantizeLinear": _dequantize,
-    "DynamicQuantizeLinear": _dynamic_quantize,
+    "DynamicQuantizeLinear": _quantize_dynamically,
     "MatMulInteger": _matmul_integer,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
@@ -257,7 +257,7 @@ TABLE: Mapping[str, Rule] = {
 
 MICROSOFT: Mapping[str, Rule] = {
     "DequantizeLinear": _dequantize,
-    "DynamicQuantizeMatMul": _dynamic_matmul,
+    "DynamicQuantizeMatMul": _multiply_dynamically,
     "MatMulIntegerToFloat": _matmul_integer_to_float,
     "MatMulNBits": _matmul_nbits,
     "QGemm": _qgemm,

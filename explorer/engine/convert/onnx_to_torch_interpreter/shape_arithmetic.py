@@ -18,7 +18,7 @@ Host = np.ndarray[Any, Any]
 Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 
 
-def as_host(values: Any) -> Host:
+def convert_to_host(values: Any) -> Host:
     """Converts numbers or torch symbols to an object array."""
     if isinstance(values, np.ndarray):
         return values
@@ -32,7 +32,7 @@ def as_host(values: Any) -> Host:
     return host
 
 
-def _as_objects(value: Any) -> Host:
+def _convert_to_objects(value: Any) -> Host:
     objects: Host = value if value.dtype == object else value.astype(object)
     return objects
 
@@ -41,7 +41,7 @@ def _elementwise_rule(function: Callable[..., Any]) -> Rule:
     """Makes a rule that applies a function to each element, with numpy's broadcasting."""
 
     def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
-        arrays = np.broadcast_arrays(*(_as_objects(a) for a in args))
+        arrays = np.broadcast_arrays(*(_convert_to_objects(a) for a in args))
         result = np.empty(arrays[0].shape, object)
         for index in np.ndindex(result.shape):
             result[index] = function(*(a[index] for a in arrays))
@@ -70,7 +70,7 @@ def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]
 
 def _gather(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
     elements: Any = np.take(args[0], args[1].astype(np.int64), axis=attributes.get("axis", 0))
-    return as_host(elements)
+    return convert_to_host(elements)
 
 
 def _slice(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
@@ -104,7 +104,7 @@ def _reduction_rule(function: Callable[[Any, Any], Any], first: Any) -> Rule:
         values = list(args[0])
         start = values.pop(0) if first is None and values else first
         total = reduce(function, values, start)
-        return as_host([total]) if attributes.get("keepdims", 1) else as_host(total)
+        return convert_to_host([total]) if attributes.get("keepdims", 1) else convert_to_host(total)
 
     return rule
 
@@ -125,10 +125,10 @@ def _constant_of_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Ho
     return np.full([int(s) for s in sizes], value.array().reshape(-1)[0], object)
 
 
-def _where(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
+def _compute_where(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
     if any(not isinstance(c, (bool, np.bool_)) for c in args[0].reshape(-1)):
         return None
-    return np.where(args[0].astype(bool), _as_objects(args[1]), _as_objects(args[2]))
+    return np.where(args[0].astype(bool), _convert_to_objects(args[1]), _convert_to_objects(args[2]))
 
 
 RULES: Mapping[str, Rule] = {
@@ -137,7 +137,9 @@ RULES: Mapping[str, Rule] = {
     "Cast": lambda attributes, args: (
         args[0] if attributes.get("to") in (6, 7) and args[0].dtype != bool else None
     ),
-    "Concat": lambda attributes, args: np.concatenate([_as_objects(a) for a in args], attributes["axis"]),
+    "Concat": lambda attributes, args: np.concatenate(
+        [_convert_to_objects(a) for a in args], attributes["axis"]
+    ),
     "ConstantOfShape": _constant_of_shape,
     "Div": _elementwise_rule(_divide),
     "Equal": _elementwise_rule(lambda a, b: a == b),
@@ -160,12 +162,12 @@ RULES: Mapping[str, Rule] = {
     "ReduceProd": _reduction_rule(lambda a, b: a * b, 1),
     "ReduceSum": _reduction_rule(lambda a, b: a + b, 0),
     "Reshape": _reshape,
-    "Shape": lambda attributes, args: as_host(list(args[0].shape)),
-    "Size": lambda attributes, args: as_host(args[0].size),
+    "Shape": lambda attributes, args: convert_to_host(list(args[0].shape)),
+    "Size": lambda attributes, args: convert_to_host(args[0].size),
     "Slice": _slice,
     "Squeeze": lambda attributes, args: np.asarray(np.squeeze(args[0], _axes(attributes, args))),
     "Sub": _elementwise_rule(lambda a, b: a - b),
     "Unsqueeze": lambda attributes, args: np.asarray(np.expand_dims(args[0], _axes(attributes, args) or ())),
-    "Where": _where,
+    "Where": _compute_where,
 }
 """Rules for operators on sizes. If a rule returns None, torch runs the node."""

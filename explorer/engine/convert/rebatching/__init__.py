@@ -13,11 +13,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.base.verdicts import weakest
+from explorer.base.verdicts import find_weakest
 from explorer.engine.convert.comparison import ROUNDING_OPERATORS, Feeds, compare_runs
 from explorer.engine.convert.job import ConversionJob, ConversionResult, tensor_infos
 from explorer.engine.convert.rebatching.batch_axis import Array, BatchAxis
-from explorer.engine.convert.rebatching.rewrite import RebatchedModel, rebatched
+from explorer.engine.convert.rebatching.rewrite import RebatchedModel, rewrite_batch
 from explorer.engine.fold import calls
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
@@ -46,7 +46,7 @@ def rebatching(
         model = bind_dims(model, infer(model, job.dims).values)
     # the batch is traced node by node, and functions are inlined for it
     inlined_model = calls.inline_calls(model, ())
-    rewritten = rebatched(inlined_model, batch, axes)
+    rewritten = rewrite_batch(inlined_model, batch, axes)
 
     def convert(job: ConversionJob) -> ConversionResult:
         writer.write(rewritten.model, job.path, on_progress=job.on_progress, cancel=job.cancel)
@@ -94,7 +94,7 @@ def _prove(
         for proof, size in zip(proofs, sizes, strict=True)
         for output in proof.outputs
     ]
-    worst = weakest([proof.verdict_kind for proof in proofs])
+    worst = find_weakest([proof.verdict_kind for proof in proofs])
     first = next(proof for proof in proofs if proof.verdict_kind == worst)
     return replace(first, outputs=tuple(outputs), seconds=sum(proof.seconds for proof in proofs))
 
@@ -128,12 +128,12 @@ def _prove_at_size(
     evidence = compare_runs(job, rewritten_file, run_original, run_rewritten, input_plans, layers)
     repeated_inputs = draw(input_plans, job.seed)
     if all(
-        run.identical(a, b)
+        run.is_identical(a, b)
         for a, b in zip(run_original(repeated_inputs), run_original(repeated_inputs), strict=True)
     ):
         return evidence
     # rows cannot be compared if a model draws random numbers or keeps state between runs
-    kind = weakest(["unproven", evidence.verdict_kind])
+    kind = find_weakest(["unproven", evidence.verdict_kind])
     if kind == evidence.verdict_kind:
         return evidence
     verdict = "not proved: the original gives other rows each time it is run on the same inputs"

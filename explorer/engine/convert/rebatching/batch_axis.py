@@ -35,7 +35,7 @@ class BatchAxis(NamedTuple):
         """Whether the axis contains only the batch."""
         return self.outer == 1 == self.inner
 
-    def moved_to(self, axis: int) -> BatchAxis:
+    def move_to(self, axis: int) -> BatchAxis:
         """Returns the same batch on another axis."""
         return BatchAxis(axis, self.outer, self.inner)
 
@@ -186,14 +186,14 @@ class Rewriting(Struct):
         shape = self.shape(name)
         if axis >= len(shape) or shape[axis] != self.old:
             self.refuse(f"'{name}' has no axis {axis} of {self.old}")
-        row = self.first_row(name, axis)
+        row = self.take_first_row(name, axis)
         expanded = self.fresh(name)
         target = self.sizes([None if position == axis else 1 for position in range(len(shape))], 1, name)
         self.nodes.append(Node("Expand", [row, target], [expanded], name=expanded))
         self.changed.append(name)
         return expanded
 
-    def first_row(self, name: str, axis: int) -> str:
+    def take_first_row(self, name: str, axis: int) -> str:
         """Returns the first row of a value without a batch, to be broadcast to a batched value.
 
         Raises:

@@ -17,10 +17,10 @@ from explorer.base.errors import Misuse
 from explorer.base.units import printable
 from explorer.engine.convert.rebatching.batch_axis import BatchAxis, RewriteError, Rewriting, input_batches
 from explorer.engine.convert.rebatching.rules import RULES
-from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, subgraphs, tensor_from_array
 from explorer.engine.graph.repeated_nodes import value_names
-from explorer.engine.shapes import captured_names, infer
+from explorer.engine.shapes import find_captured_names, infer
 
 _MAX_TRIES = 400
 """Most combinations of options at ambiguous Reshapes that are tried."""
@@ -45,7 +45,7 @@ class RebatchedModel(Struct, frozen=True):
     changed: tuple[str, ...]
 
 
-def rebatched(model: Model, batch: int | str, axes: Mapping[str, int] | None = None) -> RebatchedModel:
+def rewrite_batch(model: Model, batch: int | str, axes: Mapping[str, int] | None = None) -> RebatchedModel:
     """Rewrites a model for another batch.
 
     Args:
@@ -106,14 +106,14 @@ def _run(model: Model, r: Rewriting) -> RebatchedModel:
             raise RewriteError(
                 f"output '{printable(value.name)}' tells the size of the batch", len(graph.nodes)
             )
-    nodes, initializers = _without_unused(r.nodes, r.initializers, graph)
+    nodes, initializers = _drop_unused(r.nodes, r.initializers, graph)
     rewritten = Graph(
         name=graph.name,
         nodes=nodes,
-        inputs=tuple(_with_new_shape(r, value) for value in graph.inputs),
-        outputs=tuple(_with_new_shape(r, value) for value in graph.outputs),
+        inputs=tuple(_update_shape(r, value) for value in graph.inputs),
+        outputs=tuple(_update_shape(r, value) for value in graph.outputs),
         initializers=initializers,
-        values=tuple(_with_new_shape(r, value) for value in graph.values),
+        values=tuple(_update_shape(r, value) for value in graph.values),
         extra=graph.extra,
     )
     return RebatchedModel(
@@ -123,13 +123,13 @@ def _run(model: Model, r: Rewriting) -> RebatchedModel:
 
 def _rewrite_node(model: Model, r: Rewriting, node: Node) -> Node:
     """Returns the node for the new batch, and records the batch axes of its outputs."""
-    captured_values = {n for _, body in subgraphs(node) for n in captured_names(body)}
+    captured_values = {n for _, body in subgraphs(node) for n in find_captured_names(body)}
     if captured_values & (r.batched.keys() | r.size_values):
         r.refuse("a body reads values of the batch")
     if node.op in _SIZES and not node.domain and node.inputs[0] in r.batched:
         r.size_values.update(node.outputs)
         return node
-    node = _with_known_sizes(r, node)
+    node = _replace_known_sizes(r, node)
     if not any(name in r.batched for name in node.inputs):
         if any(name in r.size_values for name in node.inputs):
             r.size_values.update(node.outputs)
@@ -140,7 +140,7 @@ def _rewrite_node(model: Model, r: Rewriting, node: Node) -> Node:
     return rule(r, node)
 
 
-def _with_known_sizes(r: Rewriting, node: Node) -> Node:
+def _replace_known_sizes(r: Rewriting, node: Node) -> Node:
     """Replaces inputs that are computed from the batch size by their values, which rules can rewrite.
 
     A node whose results are known and that has no batched input stays unchanged.
@@ -158,15 +158,15 @@ def _with_known_sizes(r: Rewriting, node: Node) -> Node:
                 r.refuse(f"'{name}' is computed from the size of the batch")
             inputs[index] = r.fresh(name)
             r.initializers[inputs[index]] = tensor_from_array(inputs[index], array)
-    return node.with_values(inputs, node.outputs)
+    return node.replace_values(inputs, node.outputs)
 
 
-def _with_new_shape(r: Rewriting, value: Value) -> Value:
+def _update_shape(r: Rewriting, value: Value) -> Value:
     shape = None if value.shape is None else r.declared(value.name, value.shape)
     return value if shape == value.shape else Value(value.name, value.dtype, shape)
 
 
-def _without_unused(
+def _drop_unused(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], graph: Graph
 ) -> tuple[list[Node], dict[str, Tensor]]:
     """Removes nodes and initializers that only computed shapes which are now constants."""
@@ -178,7 +178,7 @@ def _without_unused(
     for node in reversed(nodes):
         if id(node) in unused_ids or any(name in needed for name in node.outputs):
             kept_nodes.append(node)
-            needed.update(reads(node))
+            needed.update(list_reads(node))
     still_unread = {name for name in graph.initializers if name not in read_before and name not in needed}
     kept_initializers = {
         name: tensor for name, tensor in initializers.items() if name in needed or name in still_unread

@@ -35,7 +35,7 @@ def _check_others(r: Rewriting, node: Node, *allowed: int) -> None:
             r.refuse(f"input {index} ('{name}') must not depend on the batch")
 
 
-def _first_input_batch(r: Rewriting, node: Node) -> BatchAxis:
+def _find_first_input_batch(r: Rewriting, node: Node) -> BatchAxis:
     """Returns the batch of the first input, and refuses a batch in any other input."""
     _check_others(r, node, 0)
     return r.batched[node.inputs[0]]
@@ -49,7 +49,7 @@ def _broadcast_input(r: Rewriting, node: Node, index: int, axis: int, batch: Bat
         return node
     if not batch.is_unmerged or shape[axis] != r.old:
         r.refuse(f"'{name}' meets the batch with an axis of {shape[axis]}")
-    return _with_input(node, index, r.first_row(name, axis))
+    return _replace_input(node, index, r.take_first_row(name, axis))
 
 
 def _set_outputs(r: Rewriting, node: Node, *batches: BatchAxis | None) -> Node:
@@ -64,16 +64,16 @@ def _axis(node: Node, rank: int, default: int, name: str = "axis") -> int:
     return axis % max(rank, 1)
 
 
-def _with_input(node: Node, index: int, name: str) -> Node:
+def _replace_input(node: Node, index: int, name: str) -> Node:
     inputs = [name if i == index else old_name for i, old_name in enumerate(node.inputs)]
-    return node.with_values(inputs, node.outputs)
+    return node.replace_values(inputs, node.outputs)
 
 
 def _elementwise(r: Rewriting, node: Node) -> Node:
     """Elementwise operators: all batches must be on the same axis, counted from the last."""
     rank = max(len(r.shape(name)) for name in node.inputs if name)
     batches = {
-        batch.moved_to(batch.axis + rank - len(r.shape(n)))
+        batch.move_to(batch.axis + rank - len(r.shape(n)))
         for n in node.inputs
         if n and (batch := r.batched.get(n))
     }
@@ -86,9 +86,9 @@ def _elementwise(r: Rewriting, node: Node) -> Node:
     return _set_outputs(r, node, *(batch for _ in node.outputs))
 
 
-def _first_axis(r: Rewriting, node: Node) -> Node:
+def _rewrite_first_axis(r: Rewriting, node: Node) -> Node:
     """Operators on images and similar: the batch is the first axis of the first input and of the output."""
-    batch = _first_input_batch(r, node)
+    batch = _find_first_input_batch(r, node)
     if batch.axis != 0:
         r.refuse(f"the batch of '{node.inputs[0]}' would have to be its first axis")
     return _set_outputs(r, node, batch)
@@ -102,14 +102,14 @@ def _fused(r: Rewriting, node: Node) -> Node:
     return _set_outputs(r, node, *(BatchAxis(0) for _ in node.outputs))
 
 
-def _over_axis(default: int, *, coerced: int = 0) -> Rule:
+def _build_axis_rule(default: int, *, coerced: int = 0) -> Rule:
     """Rule for operators along one axis, which must not be the batch.
 
     Before opset `coerced`, such an operator also runs over all later axes.
     """
 
     def rule(r: Rewriting, node: Node) -> Node:
-        batch = _first_input_batch(r, node)
+        batch = _find_first_input_batch(r, node)
         rank = len(r.shape(node.inputs[0]))
         is_old_opset = r.opset < coerced
         axis = _axis(node, rank, 1 if is_old_opset else default)
@@ -122,7 +122,7 @@ def _over_axis(default: int, *, coerced: int = 0) -> Rule:
 
 
 def _reduce(r: Rewriting, node: Node) -> Node:
-    batch = _first_input_batch(r, node)
+    batch = _find_first_input_batch(r, node)
     rank = len(r.shape(node.inputs[0]))
     listed_axes = node.attributes.get("axes")
     if listed_axes is None and len(node.inputs) > 1:
@@ -135,7 +135,7 @@ def _reduce(r: Rewriting, node: Node) -> Node:
     if batch.axis in axes:
         r.refuse("it reduces over the batch")
     removed = 0 if node.attributes.get("keepdims", 1) else sum(axis < batch.axis for axis in axes)
-    return _set_outputs(r, node, batch.moved_to(batch.axis - removed))
+    return _set_outputs(r, node, batch.move_to(batch.axis - removed))
 
 
 def _matmul(r: Rewriting, node: Node) -> Node:
@@ -150,7 +150,7 @@ def _matmul(r: Rewriting, node: Node) -> Node:
             continue
         if own_rank == 1 or batch.axis - own_rank == depth:
             r.refuse("it multiplies over the batch")
-        batches.add(batch.moved_to(batch.axis + rank - own_rank))
+        batches.add(batch.move_to(batch.axis + rank - own_rank))
         other_index, other_rank = (second, ranks[1]) if index == 0 else (0, ranks[0])
         if batch.axis - own_rank < -2 and _batch_of(r, node, other_index) is None:
             node = _broadcast_input(r, node, other_index, batch.axis - own_rank + other_rank, batch)
@@ -163,7 +163,7 @@ def _matmul(r: Rewriting, node: Node) -> Node:
     if ranks[1] == 1 and ranks[0] > 1:
         return _set_outputs(r, node, batch)
     if ranks[0] == 1 and batch.axis == rank - 1:
-        batch = batch.moved_to(batch.axis - 1)
+        batch = batch.move_to(batch.axis - 1)
     return _set_outputs(r, node, batch)
 
 
@@ -177,13 +177,13 @@ def _gemm(r: Rewriting, node: Node) -> Node:
         if batch is not None and batch.axis == depth:
             r.refuse("it multiplies over the batch")
         if batch is not None:
-            batches.add(batch.moved_to(index))
+            batches.add(batch.move_to(index))
     if len(batches) != 1:
         r.refuse("two batches meet on different axes")
     batch = batches.pop()
     if len(node.inputs) > 2 and node.inputs[2]:
         shape, bias = r.shape(node.inputs[2]), _batch_of(r, node, 2)
-        if bias is not None and bias.moved_to(bias.axis + 2 - len(shape)) != batch:
+        if bias is not None and bias.move_to(bias.axis + 2 - len(shape)) != batch:
             r.refuse("two batches meet on different axes")
         if bias is None:
             node = _broadcast_input(r, node, 2, batch.axis - 2 + len(shape), batch)
@@ -191,13 +191,13 @@ def _gemm(r: Rewriting, node: Node) -> Node:
 
 
 def _transpose(r: Rewriting, node: Node) -> Node:
-    batch = _first_input_batch(r, node)
+    batch = _find_first_input_batch(r, node)
     rank = len(r.shape(node.inputs[0]))
     order = list(node.attributes.get("perm") or range(rank)[::-1])
-    return _set_outputs(r, node, batch.moved_to(order.index(batch.axis)))
+    return _set_outputs(r, node, batch.move_to(order.index(batch.axis)))
 
 
-def _possible_batches(
+def _list_possible_batches(
     r: Rewriting, batch: BatchAxis, source: Sequence[Dim], target: Sequence[Dim]
 ) -> list[BatchAxis]:
     """Possible batch axes in a new shape of the same elements, likeliest first.
@@ -239,9 +239,9 @@ def _choose_batch(r: Rewriting, candidates: Sequence[BatchAxis], shape: Sequence
 
 
 def _reshape(r: Rewriting, node: Node) -> Node:
-    source_batch = _first_input_batch(r, node)
+    source_batch = _find_first_input_batch(r, node)
     source, target = r.shape(node.inputs[0]), r.shape(node.outputs[0])
-    batch = _choose_batch(r, _possible_batches(r, source_batch, source, target), target)
+    batch = _choose_batch(r, _list_possible_batches(r, source_batch, source, target), target)
     _set_outputs(r, node, batch)
     requested = list(node.attributes.get("shape") or ()) or r.numbers(node.inputs[1]) or []
     copied_axes = {
@@ -267,12 +267,12 @@ def _reshape(r: Rewriting, node: Node) -> Node:
         r.refuse("a size beside the batch is open (--dim binds it)")
     r.changed.append(node.label)
     if "shape" in node.attributes:
-        return node.with_attributes({**node.attributes, "shape": tuple(numbers)})
-    return _with_input(node, 1, r.store(numbers, node.label))
+        return node.replace_attributes({**node.attributes, "shape": tuple(numbers)})
+    return _replace_input(node, 1, r.store(numbers, node.label))
 
 
 def _flatten(r: Rewriting, node: Node) -> Node:
-    batch = _first_input_batch(r, node)
+    batch = _find_first_input_batch(r, node)
     source = r.shape(node.inputs[0])
     axis = node.attributes.get("axis", 1)
     axis = axis + len(source) if axis < 0 else axis
@@ -284,7 +284,7 @@ def _flatten(r: Rewriting, node: Node) -> Node:
 
 def _change_rank(r: Rewriting, node: Node) -> Node:
     """Squeeze and Unsqueeze."""
-    batch = _first_input_batch(r, node)
+    batch = _find_first_input_batch(r, node)
     axes = node.attributes.get("axes")
     if axes is None and len(node.inputs) > 1:
         axes = r.numbers(node.inputs[1])
@@ -293,13 +293,13 @@ def _change_rank(r: Rewriting, node: Node) -> Node:
         rank = len(shape) + len(axes or ())
         new = {axis % rank for axis in axes or ()}
         free = [axis for axis in range(rank) if axis not in new]
-        return _set_outputs(r, node, batch.moved_to(free[batch.axis]))
+        return _set_outputs(r, node, batch.move_to(free[batch.axis]))
     if not axes:
         axes = [index for index, size in enumerate(shape) if size == 1]
     removed = {axis % len(shape) for axis in axes}
     if batch.axis in removed:
         r.refuse("it drops the axis of the batch")
-    return _set_outputs(r, node, batch.moved_to(batch.axis - sum(axis < batch.axis for axis in removed)))
+    return _set_outputs(r, node, batch.move_to(batch.axis - sum(axis < batch.axis for axis in removed)))
 
 
 def _concat(r: Rewriting, node: Node) -> Node:
@@ -313,12 +313,12 @@ def _concat(r: Rewriting, node: Node) -> Node:
         if name not in r.batched:
             if not batch.is_unmerged:
                 r.refuse(f"'{name}' has no batch, and stands beside one that is mixed with another axis")
-            node = _with_input(node, index, r.spread(name, batch.axis))
+            node = _replace_input(node, index, r.spread(name, batch.axis))
     return _set_outputs(r, node, batch)
 
 
 def _slice(r: Rewriting, node: Node) -> Node:
-    batch = _first_input_batch(r, node)
+    batch = _find_first_input_batch(r, node)
     rank = len(r.shape(node.inputs[0]))
     attributes = node.attributes
     if "starts" in attributes:
@@ -341,14 +341,14 @@ def _slice(r: Rewriting, node: Node) -> Node:
             ends[index] = _END
             r.changed.append(node.label)
             if "starts" in attributes:
-                node = node.with_attributes({**attributes, "ends": tuple(ends)})
+                node = node.replace_attributes({**attributes, "ends": tuple(ends)})
             else:
-                node = _with_input(node, 2, r.store(ends, node.label))
+                node = _replace_input(node, 2, r.store(ends, node.label))
     return _set_outputs(r, node, batch)
 
 
 def _split(r: Rewriting, node: Node) -> Node:
-    batch = _first_input_batch(r, node)
+    batch = _find_first_input_batch(r, node)
     if batch.axis == _axis(node, len(r.shape(node.inputs[0])), 0):
         r.refuse("it splits the batch")
     return _set_outputs(r, node, *(batch for _ in node.outputs))
@@ -360,18 +360,18 @@ def _gather(r: Rewriting, node: Node) -> Node:
     if table_batch is not None and index_batch is not None:
         r.refuse("table and indices both hold the batch")
     if index_batch is not None:
-        return _set_outputs(r, node, index_batch.moved_to(index_batch.axis + axis))
+        return _set_outputs(r, node, index_batch.move_to(index_batch.axis + axis))
     assert table_batch is not None
     if table_batch.axis == axis:
         r.refuse("it takes rows out of the batch")
     rank = len(r.shape(node.inputs[1]))
     return _set_outputs(
-        r, node, table_batch.moved_to(table_batch.axis + (rank - 1 if table_batch.axis > axis else 0))
+        r, node, table_batch.move_to(table_batch.axis + (rank - 1 if table_batch.axis > axis else 0))
     )
 
 
 def _pad(r: Rewriting, node: Node) -> Node:
-    batch = _first_input_batch(r, node)
+    batch = _find_first_input_batch(r, node)
     rank = len(r.shape(node.inputs[0]))
     pads = list(node.attributes.get("pads") or ()) or r.numbers(node.inputs[1]) or []
     axes = (r.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(range(rank))
@@ -382,14 +382,14 @@ def _pad(r: Rewriting, node: Node) -> Node:
 
 
 def _tile(r: Rewriting, node: Node) -> Node:
-    batch = _first_input_batch(r, node)
+    batch = _find_first_input_batch(r, node)
     if (r.numbers(node.inputs[1]) or [])[batch.axis] != 1:
         r.refuse("it repeats the batch")
     return _set_outputs(r, node, batch)
 
 
 def _expand(r: Rewriting, node: Node) -> Node:
-    batch = _first_input_batch(r, node)
+    batch = _find_first_input_batch(r, node)
     target, rank = r.numbers(node.inputs[1]) or [], len(r.shape(node.inputs[0]))
     shift = max(len(target) - rank, 0)
     position = batch.axis - rank + len(target)
@@ -398,10 +398,10 @@ def _expand(r: Rewriting, node: Node) -> Node:
             r.refuse("it repeats the batch")
         r.changed.append(node.label)
         # an axis of 1 stays 1
-        node = _with_input(
+        node = _replace_input(
             node, 1, r.store([1 if index == position else v for index, v in enumerate(target)], node.label)
         )
-    return _set_outputs(r, node, batch.moved_to(batch.axis + shift))
+    return _set_outputs(r, node, batch.move_to(batch.axis + shift))
 
 
 def _resize(r: Rewriting, node: Node) -> Node:
@@ -420,7 +420,7 @@ def _resize(r: Rewriting, node: Node) -> Node:
         if sizes[index] != r.old:
             r.refuse("it resizes the batch")
         r.changed.append(node.label)
-        node = _with_input(
+        node = _replace_input(
             node, 3, r.sizes([None if i == index else v for i, v in enumerate(sizes)], 1, node.label)
         )
     return _set_outputs(r, node, batch)
@@ -436,7 +436,7 @@ def _recurrent(r: Rewriting, node: Node) -> Node:
             if node.inputs[index] in r.batched:
                 _require_batch_axis(r, node, index, axis)
             else:
-                node = _with_input(node, index, r.spread(node.inputs[index], axis))
+                node = _replace_input(node, index, r.spread(node.inputs[index], axis))
     batch = BatchAxis(0 if has_batch_first else 1)
     return _set_outputs(r, node, BatchAxis(0 if has_batch_first else 2), batch, batch)
 
@@ -455,7 +455,7 @@ def _einsum(r: Rewriting, node: Node) -> Node:
     letter, batch = next(iter(batch_by_letter.items()))
     if any(letter in term and name not in r.batched for term, name in zip(terms, node.inputs, strict=True)):
         r.refuse("something without a batch stands beside it")
-    return _set_outputs(r, node, batch.moved_to(output_term.index(letter)))
+    return _set_outputs(r, node, batch.move_to(output_term.index(letter)))
 
 
 _END = (1 << 63) - 1
@@ -463,7 +463,7 @@ _SECOND = {"QLinearMatMul": 3}
 _NORMALISE = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 
 _SHARED: Mapping[Rule, str] = {
-    _first_axis: "Conv ConvTranspose ConvInteger QLinearConv FusedConv AveragePool MaxPool LpPool"
+    _rewrite_first_axis: "Conv ConvTranspose ConvInteger QLinearConv FusedConv AveragePool MaxPool LpPool"
     " GlobalAveragePool GlobalMaxPool GlobalLpPool BatchNormalization InstanceNormalization"
     " GroupNormalization LRN DepthToSpace SpaceToDepth QLinearAveragePool QLinearGlobalAveragePool",
     _fused: "Attention MultiHeadAttention GroupQueryAttention RotaryEmbedding SkipLayerNormalization"
@@ -473,9 +473,9 @@ _SHARED: Mapping[Rule, str] = {
     _matmul: "MatMul MatMulInteger QLinearMatMul",
     _change_rank: "Squeeze Unsqueeze",
     _recurrent: "RNN GRU LSTM",
-    _over_axis(-1, coerced=13): "Softmax LogSoftmax Hardmax",
-    _over_axis(-1): " ".join((*_NORMALISE, "LpNormalization", "TopK")),
-    _over_axis(0): "CumSum",
+    _build_axis_rule(-1, coerced=13): "Softmax LogSoftmax Hardmax",
+    _build_axis_rule(-1): " ".join((*_NORMALISE, "LpNormalization", "TopK")),
+    _build_axis_rule(0): "CumSum",
 }
 
 RULES: Mapping[str, Rule] = {

@@ -20,7 +20,7 @@ from explorer.base.units import bytes_text, many_text, printable
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.convert.tensor_files.checkpoint_values import METADATA, plain, values_of
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, named_few
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, format_names
 from explorer.engine.formats.torch_files import checkpoint, checkpoint_modules
 from explorer.engine.formats.torch_files.checkpoint_modules import holds_data
 from explorer.engine.formats.torch_files.tensors import TensorSpec, WrappedTensor
@@ -139,7 +139,7 @@ def collect(job: ConversionJob) -> StateDict:
         return read_checkpoint(job.source)
     contents = job.opened.contents
     if contents.missing:
-        message = f"parts of the model are missing: {named_few(contents.missing)}"
+        message = f"parts of the model are missing: {format_names(contents.missing)}"
         raise BadModel(message, where=job.source, hint="fetch them first")
     metadata: dict[str, str] = {}
     strides: dict[str, Sequence[int]] = {}
@@ -232,7 +232,7 @@ def _bundle(
     """
     unread = [tensor for tensor in tensors if tensor.unread]
     if unread:
-        others_text = f"; {named_few([t.name for t in unread[1:]])} neither" if unread[1:] else ""
+        others_text = f"; {format_names([t.name for t in unread[1:]])} neither" if unread[1:] else ""
         message = (
             f"'{printable(unread[0].name)}' cannot be copied: {unread[0].unread}{printable(others_text)}"
         )
@@ -258,7 +258,7 @@ def _bundle(
             versions = None
         if versions is not None:
             del metadata[VERSIONS]
-    notes = [f"as the metadata says, {named_few(tie_texts)}"] if tie_texts else []
+    notes = [f"as the metadata says, {format_names(tie_texts)}"] if tie_texts else []
     return StateDict(list(bundled.values()), metadata, versions, [*notes, *_storage_notes(tensors)])
 
 

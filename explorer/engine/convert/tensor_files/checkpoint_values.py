@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from explorer.base.units import many_text
-from explorer.engine.formats.tensor_index import named_few
+from explorer.engine.formats.tensor_index import format_names
 from explorer.engine.formats.torch_files.checkpoint import array_type
 from explorer.engine.formats.torch_files.checkpoint_modules import Checkpoint, holds_data, is_array
 from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, Global, PickledDict, ReducedObject
@@ -73,7 +73,7 @@ def values_of(root: Any, checkpoint: Checkpoint, prefix: str) -> CheckpointValue
     skipped_keys = {name.partition(".")[0] for name in checkpoint.roles}
     for path, value in _walk_values(root, skipped_keys):
         name = path.removeprefix(f"{prefix}.") if prefix else path
-        text = _as_text(value)
+        text = _convert_to_text(value)
         if text is None:
             values.unknown.append((path, _reason(value)))
         elif text:
@@ -97,17 +97,19 @@ def values_of(root: Any, checkpoint: Checkpoint, prefix: str) -> CheckpointValue
         count = many_text(len(paths), "tensor")
         values.notes.append(
             f"{count} of {kind} written as what the file keeps of it, with its attributes in the metadata:"
-            f" {named_few(paths)}; code that loads them has to put them together"
+            f" {format_names(paths)}; code that loads them has to put them together"
         )
     if dropped_attributes:
-        values.notes.append(f"attributes of parameters left behind: {named_few(sorted(dropped_attributes))}")
+        values.notes.append(
+            f"attributes of parameters left behind: {format_names(sorted(dropped_attributes))}"
+        )
     if checkpoint.whole:
-        kinds = named_few(sorted({kind for _, kind in checkpoint.whole}))
+        kinds = format_names(sorted({kind for _, kind in checkpoint.whole}))
         values.notes.append(f"left behind: the code and the settings of {kinds}")
     if checkpoint.renamed:
         count = many_text(len(checkpoint.renamed), "tensor")
         values.notes.append(
-            f"{count} renamed, as another has the name, or it is long: {named_few(checkpoint.renamed)}"
+            f"{count} renamed, as another has the name, or it is long: {format_names(checkpoint.renamed)}"
         )
     return values
 
@@ -166,11 +168,11 @@ def _reason(value: Any) -> str:
     return f"{kind or 'an object'} cannot be written as text"
 
 
-def _as_text(value: Any) -> str | None:
+def _convert_to_text(value: Any) -> str | None:
     """Text of a value: a string unchanged, any other value as JSON, or None if JSON has no form for it."""
     if isinstance(value, str):
         return value if len(value) <= _MAX_CHARACTERS else None
-    description = _as_json(value, _json_form)
+    description = _convert_to_json(value, _json_form)
     return None if description is _NO_JSON else _json(description)
 
 
@@ -184,7 +186,7 @@ def _json(value: Any) -> str | None:
 
 def _describe_wrapper(tensor: WrappedTensor, attributes: Mapping[str, Any]) -> str | None:
     """Description of a wrapper tensor: its class, dtype and shape, inner tensors and attributes."""
-    description = _as_json(dict(attributes), _json_form)
+    description = _convert_to_json(dict(attributes), _json_form)
     if description is _NO_JSON:
         return None
     inner = [key for key, entry in tensor.inner.items() if key and _is_tensor(entry)]
@@ -198,7 +200,7 @@ def _describe_wrapper(tensor: WrappedTensor, attributes: Mapping[str, Any]) -> s
 _NO_JSON = object()
 
 
-def _as_json(value: Any, convert_other: Callable[[Any, Callable[[Any], Any]], Any]) -> Any:
+def _convert_to_json(value: Any, convert_other: Callable[[Any, Callable[[Any], Any]], Any]) -> Any:
     """Value in JSON types, or `_NO_JSON` if the value has no JSON form or is too large.
 
     Args:
@@ -237,7 +239,7 @@ def plain(value: Any) -> Any:
     def refuse(value: Any, convert: Callable[[Any], Any]) -> Any:
         raise ValueError("something else")
 
-    plain_value = _as_json(value, refuse)
+    plain_value = _convert_to_json(value, refuse)
     return None if plain_value is _NO_JSON else plain_value
 
 

@@ -16,7 +16,7 @@ from explorer.base.units import many_text, printable
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.tensor_files import write as conversion
 from explorer.engine.convert.tensor_files.bundle import VERSIONS, BundledTensor, StateDict, read_safetensors
-from explorer.engine.formats.tensor_index import named_few
+from explorer.engine.formats.tensor_index import format_names
 from explorer.engine.formats.weights.safetensors import DTYPES, HEADER_BYTES
 from explorer.host import output_files
 
@@ -33,7 +33,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     """
 
     def write(bundle: StateDict) -> Sequence[str]:
-        tensors, metadata, notes = _unique_tensors(bundle)
+        tensors, metadata, notes = _find_unique_tensors(bundle)
         if bundle.versions is not None:
             metadata[VERSIONS] = json.dumps(bundle.versions)
         metadata.setdefault("format", "pt")
@@ -50,7 +50,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     return conversion.convert(job, write, read_safetensors)
 
 
-def _unique_tensors(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, str], list[str]]:
+def _find_unique_tensors(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, str], list[str]]:
     """Returns each tensor under one name, in the order of the format; the metadata; and notes."""
     metadata = dict(bundle.metadata)
     names: dict[object, str] = {}
@@ -73,10 +73,10 @@ def _unique_tensors(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, s
     if tie_texts:
         notes.append(
             f"{many_text(len(tie_texts), 'tied tensor')} stored once, with its other names in the metadata:"
-            f" {named_few(tie_texts)} (safetensors.torch.load_model reads that)"
+            f" {format_names(tie_texts)} (safetensors.torch.load_model reads that)"
         )
     if conflicting_names:
-        notes.append(f"stored twice, as the metadata has the name: {named_few(conflicting_names)}")
+        notes.append(f"stored twice, as the metadata has the name: {format_names(conflicting_names)}")
     tensors.sort(key=lambda p: (-_CODES.get(p.dtype, ("", 0))[1], p.name.encode()))
     return tensors, metadata, notes
 

@@ -74,7 +74,7 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
                 continue
             counterpart_keys[tensor.shared_key] = counterpart.shared_key
         job.tell("comparing byte for byte", index, len(source_tensors))
-        for old, new in _paired_chunks(tensor.read(), counterpart.read()):
+        for old, new in _pair_chunks(tensor.read(), counterpart.read()):
             digest.update(old)
             nbytes += old.nbytes
             if old.nbytes != new.nbytes or not np.array_equal(
@@ -84,7 +84,7 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
                 break
             job.tell("comparing byte for byte", index, len(source_tensors))
     differing += [(name, "it is not in the source") for name in sorted(result_tensors)]
-    differing += [(name, "it is not in the result") for name in _differing_metadata(source, result)]
+    differing += [(name, "it is not in the result") for name in _find_differing_metadata(source, result)]
     differing += [(name, f"it is not understood: {why}") for name, why in source.unknown]
     count = f"{many_text(len(source_tensors), 'tensor')}, {bytes_text(nbytes)}"
     verdict = f"equal byte for byte: {count}"
@@ -104,15 +104,13 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
     )
 
 
-def _differing_metadata(source: StateDict, result: StateDict) -> list[str]:
+def _find_differing_metadata(source: StateDict, result: StateDict) -> list[str]:
     """Keys of the source's metadata that are missing or different in the written file."""
     lost = [f"metadata {key}" for key, text in source.metadata.items() if result.metadata.get(key) != text]
     return lost if source.versions == result.versions else [*lost, "_metadata"]
 
 
-def _paired_chunks(
-    a: Iterator[memoryview], b: Iterator[memoryview]
-) -> Iterator[tuple[memoryview, memoryview]]:
+def _pair_chunks(a: Iterator[memoryview], b: Iterator[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:
     """Yields two byte streams in chunks of equal length.
 
     The rest of a longer stream comes with an empty chunk.

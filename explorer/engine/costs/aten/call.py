@@ -140,11 +140,11 @@ def pair_gradient(first: int, second: int) -> GradientRule:
     return rule
 
 
-def per_output_element(label: str, per_element: int = 1) -> Rule:
+def build_output_rule(label: str, per_element: int = 1) -> Rule:
     """A rule with `per_element` operations on each element of the result."""
     return lambda call: cost_formulas.elementwise(label, call.result_shape(), per_element)
 
 
-def per_input_element(label: str, per_element: int = 1) -> Rule:
+def build_input_rule(label: str, per_element: int = 1) -> Rule:
     """A rule with `per_element` operations on each element of the first tensor, for reductions."""
     return lambda call: cost_formulas.elementwise(label, call.shape(), per_element)

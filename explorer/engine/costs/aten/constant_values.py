@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from explorer.engine.formats.torch_module.meta_copy import MOST_KEPT
+from explorer.engine.formats.torch_module.meta_copy import MAX_KEPT_ELEMENTS
 
 LISTS = frozenset(("tensor", "as_tensor", "new_tensor", "scalar_tensor"))
 """Functions that create a tensor from Python numbers."""
@@ -33,15 +33,15 @@ def keep_values_here(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     if device is None or torch.device(device).type != "meta":
         return kwargs
     if name == "aten::_to_copy":
-        keep_values = not args[0].is_meta and args[0].numel() <= MOST_KEPT
+        keep_values = not args[0].is_meta and args[0].numel() <= MAX_KEPT_ELEMENTS
     elif name == "aten::arange":
         numbers = [a for a in args if isinstance(a, (int, float))]
-        keep_values = len(numbers) == len(args) and sum(map(abs, numbers[:2])) <= MOST_KEPT
+        keep_values = len(numbers) == len(args) and sum(map(abs, numbers[:2])) <= MAX_KEPT_ELEMENTS
     elif name == "aten::linspace":
-        keep_values = kwargs.get("steps", args[2] if len(args) > 2 else 0) <= MOST_KEPT
+        keep_values = kwargs.get("steps", args[2] if len(args) > 2 else 0) <= MAX_KEPT_ELEMENTS
     elif name in _SIZED:
         kind = kwargs.get("dtype") or (torch.float32 if name != "aten::full" else _default_dtype(args[1]))
-        keep_values = not kind.is_floating_point and math.prod(args[0]) <= MOST_KEPT
+        keep_values = not kind.is_floating_point and math.prod(args[0]) <= MAX_KEPT_ELEMENTS
     else:
         keep_values = False
     return {**kwargs, "device": _CPU} if keep_values else kwargs

@@ -18,14 +18,14 @@ import torch
 from explorer.engine.compat.torch import schema_of
 from explorer.engine.costs.assumption import Assumption
 from explorer.engine.costs.aten.expert_routing import EVENLY, Classes
-from explorer.engine.formats.torch_module.meta_copy import MOST_KEPT
+from explorer.engine.formats.torch_module.meta_copy import MAX_KEPT_ELEMENTS
 from explorer.engine.operators import cost_formulas
 
 AssumeCount = Callable[[int, Any], int]
 """Assumes a count, given its maximum and the mask whose elements are counted (None if there is none)."""
 
 
-def _all_indices(args: Sequence[Any], assume_count: AssumeCount) -> Any:
+def _assume_all_indices(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     source = args[0]
     count = assume_count(source.numel() if source.dim() else 1, source)
     return source.new_empty((count, source.dim()), dtype=torch.long)
@@ -35,7 +35,7 @@ def _keep_all(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     return args[0].new_empty((assume_count(args[0].shape[0], None),), dtype=torch.long)
 
 
-def _all_distinct(args: Sequence[Any], assume_count: AssumeCount) -> Any:
+def _assume_all_distinct(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     source = args[0]
     count = assume_count(source.numel(), None)
     return (
@@ -45,7 +45,7 @@ def _all_distinct(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     )
 
 
-def _all_distinct_slices(args: Sequence[Any], assume_count: AssumeCount) -> Any:
+def _assume_all_distinct_slices(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     source, axis = args[0], args[1]
     size = source.shape[axis]
     count = assume_count(size, None)
@@ -58,7 +58,7 @@ def _all_distinct_slices(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     )
 
 
-def _all_selected(args: Sequence[Any], assume_count: AssumeCount) -> Any:
+def _assume_all_selected(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     """Indexing with a mask returns at most every element that the mask covers."""
     source, indices = args[0], list(args[1])
     mask_index = next((i for i, t in enumerate(indices) if _is_mask(t)), None)
@@ -75,13 +75,13 @@ def _is_mask(tensor: Any) -> bool:
     return tensor is not None and tensor.dtype in (torch.bool, torch.uint8)
 
 
-def _masked(args: Sequence[Any], assume_count: AssumeCount) -> Any:
+def _assume_all_masked(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     shape = cost_formulas.broadcast(tuple(args[0].shape), tuple(args[1].shape))
     count = math.prod(d for d in shape if isinstance(d, int))
     return args[0].new_empty((assume_count(count, args[1] if args[1].numel() == count else None),))
 
 
-def _full_length(args: Sequence[Any], assume_count: AssumeCount) -> Any:
+def _assume_full_length(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     """Packs a padded batch as if every sequence had the full length."""
     source, lengths, batch_first = args[:3]
     if not lengths.is_meta:
@@ -92,13 +92,13 @@ def _full_length(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     return source.new_empty((steps * batch, *source.shape[2:])), sizes
 
 
-def _repeated_once(args: Sequence[Any], assume_count: AssumeCount) -> Any:
+def _assume_repeated_once(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     repeats = args[0]
     # an assumption instead of an upper bound
     return repeats.new_empty((repeats.numel() + (assume_count(2, None) == 1),))
 
 
-def _least_bins(args: Sequence[Any], assume_count: AssumeCount) -> Any:
+def _assume_fewest_bins(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     minimum_length = next((a for a in args[2:3] if isinstance(a, int)), 0)
     weights = args[1] if len(args) > 1 and args[1] is not None else None
     kind = (
@@ -119,17 +119,23 @@ ASKED = Assumption(
 EQUAL = Assumption("assumed: two tensors that were compared are equal")
 
 BOUNDS: dict[str, tuple[Callable[[Sequence[Any], AssumeCount], Any], str]] = {
-    "aten::nonzero": (_all_indices, "nonzero: every element taken as nonzero"),
+    "aten::nonzero": (_assume_all_indices, "nonzero: every element taken as nonzero"),
     "torchvision::nms": (_keep_all, "nms: every box taken as kept"),
-    "aten::_unique2": (_all_distinct, "unique: every value taken as distinct"),
-    "aten::unique_consecutive": (_all_distinct, "unique: every value taken as distinct"),
-    "aten::unique_dim": (_all_distinct_slices, "unique: every slice taken as distinct"),
-    "aten::unique_dim_consecutive": (_all_distinct_slices, "unique: every slice taken as distinct"),
-    "aten::index": (_all_selected, "indexing with a mask: everything taken as selected"),
-    "aten::masked_select": (_masked, "masked_select: everything taken as selected"),
-    "aten::_pack_padded_sequence": (_full_length, "packed sequence: every length taken as the longest"),
-    "aten::repeat_interleave": (_repeated_once, Assumption("assumed: every element is repeated once")),
-    "aten::bincount": (_least_bins, Assumption("assumed: no value reaches beyond the least number of bins")),
+    "aten::_unique2": (_assume_all_distinct, "unique: every value taken as distinct"),
+    "aten::unique_consecutive": (_assume_all_distinct, "unique: every value taken as distinct"),
+    "aten::unique_dim": (_assume_all_distinct_slices, "unique: every slice taken as distinct"),
+    "aten::unique_dim_consecutive": (_assume_all_distinct_slices, "unique: every slice taken as distinct"),
+    "aten::index": (_assume_all_selected, "indexing with a mask: everything taken as selected"),
+    "aten::masked_select": (_assume_all_masked, "masked_select: everything taken as selected"),
+    "aten::_pack_padded_sequence": (
+        _assume_full_length,
+        "packed sequence: every length taken as the longest",
+    ),
+    "aten::repeat_interleave": (_assume_repeated_once, Assumption("assumed: every element is repeated once")),
+    "aten::bincount": (
+        _assume_fewest_bins,
+        Assumption("assumed: no value reaches beyond the least number of bins"),
+    ),
     "aten::_local_scalar_dense": (_value, ASKED),
     "aten::is_nonzero": (lambda args, assume_count: True, ASKED),
     "aten::equal": (lambda args, assume_count: True, EQUAL),
@@ -147,10 +153,10 @@ REFUSED = Assumption(
     "assumed: a value of a tensor was asked for and taken as false, because the model fails otherwise"
 )
 
-_MOST_VALUES = 1_000_000
+_MAX_VALUES = 1_000_000
 
 
-def _ones(tensor: Any) -> Any:
+def _fill_with_ones(tensor: Any) -> Any:
     """A nested list in the shape of a tensor, filled with the assumed value (1 or True)."""
     ones: Any = _value((tensor,))
     for size in reversed(tuple(tensor.shape)):
@@ -167,10 +173,10 @@ def guess(name: str, args: Sequence[Any]) -> tuple[Any, str] | None:
     if name not in ("tolist", "numpy", "__array__") or not args or not getattr(args[0], "is_meta", False):
         return None
     tensor = args[0]
-    if tensor.numel() > _MOST_VALUES or (name != "tolist" and tensor.dtype == torch.bfloat16):
+    if tensor.numel() > _MAX_VALUES or (name != "tolist" and tensor.dtype == torch.bfloat16):
         return None
     if name == "tolist":
-        return _ones(tensor), ASKED
+        return _fill_with_ones(tensor), ASKED
     return torch.ones(tuple(tensor.shape), dtype=tensor.dtype, device="cpu").numpy(), ASKED
 
 
@@ -190,7 +196,7 @@ def answer(
         The result and its reason, or None for an operator that runs without values.
     """
     row = BOUNDS.get(schema_of(func).name)
-    if row is None or not any(_no_values(a) for a in args):
+    if row is None or not any(_lacks_values(a) for a in args):
         return None
     text = row[1]
 
@@ -208,12 +214,12 @@ def answer(
     if valued and not least and text is row[1] and schema_of(func).name == "aten::nonzero":
         # if every element is nonzero, the indices are known
         source = args[0]
-        if 0 < result.numel() <= MOST_KEPT:
+        if 0 < result.numel() <= MAX_KEPT_ELEMENTS:
             result = torch.ones(tuple(source.shape), device="cpu").nonzero()
     return result, text
 
 
-def _no_values(argument: Any) -> bool:
+def _lacks_values(argument: Any) -> bool:
     if isinstance(argument, (tuple, list)):
-        return any(_no_values(a) for a in argument)
+        return any(_lacks_values(a) for a in argument)
     return bool(getattr(argument, "is_meta", False))

@@ -46,7 +46,7 @@ def answer(func: Any, tensor: Any) -> Any:
     fixed_answer = None if is_type else _ANSWERS.get(getattr(func, "__self__", None))
     if (fixed_answer is None and not is_type) or not tensor.is_meta:
         return None
-    frame = _asking_frame()
+    frame = _find_asking_frame()
     if not _is_model_code(frame):
         caller = frame and (frame.f_globals.get("__name__"), frame.f_code.co_name)
         return _GUARDED.get(caller) if fixed_answer is CPU else None
@@ -55,10 +55,10 @@ def answer(func: Any, tensor: Any) -> Any:
 
 def is_asked_by_model() -> bool:
     """Whether a model's code, and not torch's or Explorer's, calls the current torch function."""
-    return _is_model_code(_asking_frame())
+    return _is_model_code(_find_asking_frame())
 
 
-def _asking_frame() -> FrameType | None:
+def _find_asking_frame() -> FrameType | None:
     """The frame that calls the current torch function."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_mode(frame):
@@ -75,7 +75,7 @@ def _is_model_code(frame: FrameType | None) -> bool:
     return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES
 
 
-def without_values(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+def replace_cpu(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
     """The arguments of a call, with `CPU` replaced by the meta device.
 
     A random generator is dropped with it, because it belongs to another device.

@@ -9,8 +9,8 @@ from explorer.engine.costs.aten.call import (
     AtenCall,
     OperatorRecord,
     Rule,
-    per_input_element,
-    per_output_element,
+    build_input_rule,
+    build_output_rule,
 )
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import Cost
@@ -37,7 +37,7 @@ def _distances(call: AtenCall) -> Cost:
 
 
 def _normalization(kind: str) -> Rule:
-    return per_output_element(kind.replace("_", " "), cost_formulas.ELEMENTWISE[kind][0])
+    return build_output_rule(kind.replace("_", " "), cost_formulas.ELEMENTWISE[kind][0])
 
 
 def _batch_norm(call: AtenCall) -> Cost:
@@ -136,10 +136,10 @@ _WINDOWS = {"bartlett": 2, "hann": 4, "hamming": 4, "blackman": 9, "kaiser": 7}
 
 TABLE: Mapping[str, OperatorRecord] = {
     **{
-        f"{name}_window": OperatorRecord(per_output_element(f"{name} window", n))
+        f"{name}_window": OperatorRecord(build_output_rule(f"{name} window", n))
         for name, n in _WINDOWS.items()
     },
-    **dict.fromkeys(("fft_fftfreq", "fft_rfftfreq"), OperatorRecord(per_output_element("frequencies"))),
+    **dict.fromkeys(("fft_fftfreq", "fft_rfftfreq"), OperatorRecord(build_output_rule("frequencies"))),
     **dict.fromkeys(
         """
         abs acos acosh add angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not
@@ -168,11 +168,11 @@ TABLE: Mapping[str, OperatorRecord] = {
         """,
     ),
     **_entries(_extreme, "max min"),
-    **_entries(per_input_element(_VARIANCE, 4), "var std var_mean std_mean"),
-    **_entries(per_input_element("power, sum", 2), "linalg_vector_norm norm"),
-    "logsumexp": OperatorRecord(per_input_element("max, subtract, exp, sum", 4)),
-    "renorm": OperatorRecord(per_input_element("power, sum, scale", 3)),
-    "_weight_norm_interface": OperatorRecord(per_input_element("square, sum, scale", 3), auxiliary=True),
+    **_entries(build_input_rule(_VARIANCE, 4), "var std var_mean std_mean"),
+    **_entries(build_input_rule("power, sum", 2), "linalg_vector_norm norm"),
+    "logsumexp": OperatorRecord(build_input_rule("max, subtract, exp, sum", 4)),
+    "renorm": OperatorRecord(build_input_rule("power, sum, scale", 3)),
+    "_weight_norm_interface": OperatorRecord(build_input_rule("square, sum, scale", 3), auxiliary=True),
     **_entries(_distances, "_cdist_forward _euclidean_dist _pdist_forward"),
     # -- normalizations
     **_entries(_batch_norm, "batch_norm _batch_norm_no_update"),
@@ -206,55 +206,53 @@ TABLE: Mapping[str, OperatorRecord] = {
         adaptive_max_pool2d adaptive_max_pool3d
         """,
     ),
-    **{name: OperatorRecord(per_output_element("interpolation", count)) for name, count in _LINEAR.items()},
-    **_entries(per_output_element("interpolation", 7), "_upsample_bilinear2d_aa"),
-    **_entries(per_output_element("interpolation", 35), "upsample_bicubic2d _upsample_bicubic2d_aa"),
+    **{name: OperatorRecord(build_output_rule("interpolation", count)) for name, count in _LINEAR.items()},
+    **_entries(build_output_rule("interpolation", 7), "_upsample_bilinear2d_aa"),
+    **_entries(build_output_rule("interpolation", 35), "upsample_bicubic2d _upsample_bicubic2d_aa"),
     "grid_sampler_2d": OperatorRecord(_grid_sample(7)),
     "grid_sampler_3d": OperatorRecord(_grid_sample(15)),
     "torchvision::roi_align": OperatorRecord(_region_pool),
-    **_entries(per_input_element("add"), "col2im unfold_backward"),
+    **_entries(build_input_rule("add"), "col2im unfold_backward"),
     **dict.fromkeys(
         ("_embedding_bag", "_embedding_bag_forward_only"), OperatorRecord(_bags, lookup=True, auxiliary=True)
     ),
     "embedding_renorm_": OperatorRecord(_renormalized),
     # -- several operations on each element
-    "glu": OperatorRecord(per_output_element("gate, multiply", 2)),
-    "lerp": OperatorRecord(per_output_element("subtract, multiply, add", 3)),
-    **_entries(per_output_element("multiply, add", 2), "addcmul addr"),
-    "addcdiv": OperatorRecord(per_output_element("divide, add", 2)),
-    "_prelu_kernel": OperatorRecord(per_output_element("prelu")),
-    "rrelu_with_noise": OperatorRecord(per_output_element("rrelu")),
-    "log_sigmoid_forward": OperatorRecord(per_output_element("log_sigmoid")),
-    "polar": OperatorRecord(per_output_element("polar", 2)),
-    "outer": OperatorRecord(per_output_element("multiply")),
-    "linalg_cross": OperatorRecord(per_output_element("multiply, subtract", 3)),
-    **_entries(per_output_element("quantize", _QUANTIZE), "quantize_per_tensor quantize_per_channel"),
-    "quantize_per_tensor_dynamic": OperatorRecord(per_output_element("min, max, quantize", 2 + _QUANTIZE)),
-    "dequantize": OperatorRecord(
-        per_output_element("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])
-    ),
+    "glu": OperatorRecord(build_output_rule("gate, multiply", 2)),
+    "lerp": OperatorRecord(build_output_rule("subtract, multiply, add", 3)),
+    **_entries(build_output_rule("multiply, add", 2), "addcmul addr"),
+    "addcdiv": OperatorRecord(build_output_rule("divide, add", 2)),
+    "_prelu_kernel": OperatorRecord(build_output_rule("prelu")),
+    "rrelu_with_noise": OperatorRecord(build_output_rule("rrelu")),
+    "log_sigmoid_forward": OperatorRecord(build_output_rule("log_sigmoid")),
+    "polar": OperatorRecord(build_output_rule("polar", 2)),
+    "outer": OperatorRecord(build_output_rule("multiply")),
+    "linalg_cross": OperatorRecord(build_output_rule("multiply, subtract", 3)),
+    **_entries(build_output_rule("quantize", _QUANTIZE), "quantize_per_tensor quantize_per_channel"),
+    "quantize_per_tensor_dynamic": OperatorRecord(build_output_rule("min, max, quantize", 2 + _QUANTIZE)),
+    "dequantize": OperatorRecord(build_output_rule("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])),
     # programs that torch's quantization of exported programs writes
     **{
         f"quantized_decomposed::{name}{per}": OperatorRecord(rule)
         for name, rule in (
-            ("quantize", per_output_element("quantize", _QUANTIZE)),
-            ("dequantize", per_output_element("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])),
+            ("quantize", build_output_rule("quantize", _QUANTIZE)),
+            ("dequantize", build_output_rule("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])),
         )
         for per in ("_per_tensor", "_per_channel", "_per_channel_group", "_per_token")
     },
     "quantized_decomposed::fake_quant_per_channel": OperatorRecord(
-        per_output_element("quantize, dequantize", 5)
+        build_output_rule("quantize, dequantize", 5)
     ),
     **dict.fromkeys(
         [
             *(f"quantized_decomposed::choose_qparams{suffix}" for suffix in ("", "_symmetric", "_per_token")),
             "quantized_decomposed::choose_qparams_per_token_asymmetric",
         ],
-        OperatorRecord(per_input_element("min, max", 2)),
+        OperatorRecord(build_input_rule("min, max", 2)),
     ),
     "quantized_decomposed::convert_element_type": OperatorRecord(),
     **_entries(
-        per_output_element("quantize, dequantize", 5),
+        build_output_rule("quantize, dequantize", 5),
         """
         fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
         _fake_quantize_per_tensor_affine_cachemask_tensor_qparams

@@ -71,10 +71,10 @@ class _Division:
     def _share_of_index(self, index: int) -> int:
         if index >= self.count:
             return 0
-        share = self._cumulative_share(index + 1) - self._cumulative_share(index)
+        share = self._sum_previous_shares(index + 1) - self._sum_previous_shares(index)
         return min(share, 1) if self.at_most_one else share
 
-    def _cumulative_share(self, index: int) -> int:
+    def _sum_previous_shares(self, index: int) -> int:
         if self.uneven:
             return self.total * index * (index + 1) // (self.count * (self.count + 1))
         return self.total * index // self.count
@@ -134,28 +134,28 @@ class Classes:
             division = _Division(args[0].numel(), count, self.uneven)
             if name == "aten::bincount":
                 minimum_length = next((a for a in args[2:3] if isinstance(a, int)), 0)
-                return self._with_values(division.shares()) if count and minimum_length == count else None
+                return self._build_values(division.shares()) if count and minimum_length == count else None
             if not count or division.total < count:
                 return None
             inverse = args[0].new_empty(args[0].shape, dtype=torch.long)
-            return self._with_values(list(range(count))), inverse, self._with_values(division.shares())
+            return self._build_values(list(range(count))), inverse, self._build_values(division.shares())
         entry = self._masks.get(_key(args[0]))
         if entry is None:
             return None
         division, key, elements = entry
         result = make()
         if key is not None and result.numel() == 1:
-            return self._with_values([division.share(key)]).to(result.dtype).reshape(result.shape)
+            return self._build_values([division.share(key)]).to(result.dtype).reshape(result.shape)
         if (
             key is None
             and name == "aten::sum"
             and result.numel() == division.columns
             and args[0].numel() == elements
         ):
-            return self._with_values(division.shares()).to(result.dtype).reshape(result.shape)
+            return self._build_values(division.shares()).to(result.dtype).reshape(result.shape)
         return None
 
-    def _with_values(self, numbers: list[int]) -> Any:
+    def _build_values(self, numbers: list[int]) -> Any:
         self.used = True
         return torch.tensor(numbers, device="cpu")
 
@@ -202,7 +202,7 @@ class Classes:
             return
         division, key, elements = entry
         if key is None and result.numel() * division.columns == elements:
-            key = _selected_class(args)
+            key = _find_selected_class(args)
             key = ("part", len(division.places), out_key) if key is None else key
         elif key is None and result.numel() != elements:
             # a reduction over the choices of each token, which are distinct
@@ -256,7 +256,7 @@ def _column(mask: Any, size: int, columns: int) -> int:
     return offset // size if mask.is_contiguous() and size > 1 else offset % columns
 
 
-def _selected_class(args: Sequence[Any]) -> int | None:
+def _find_selected_class(args: Sequence[Any]) -> int | None:
     """The class index that selects a part of a table, or None if it has no value."""
     indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
     first = indices[0] if indices else None

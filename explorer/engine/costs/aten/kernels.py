@@ -17,7 +17,7 @@ from explorer.engine.compat.torch import (
     RecordedCalls,
     attention_workspace,
     calls_on_cpu,
-    mapped_tensors,
+    map_tensors,
 )
 
 FUNCTIONS = ("scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -45,7 +45,7 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         tensors.append(tensor)
         return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
 
-    key.append(mapped_tensors((args, tuple(sorted(kwargs.items()))), describe))
+    key.append(map_tensors((args, tuple(sorted(kwargs.items()))), describe))
     # tensor subclasses may behave differently, and tensors with values run on a CPU anyway
     if not tensors or not all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.is_meta for t in tensors):
         return function(*args, **kwargs)
@@ -120,10 +120,10 @@ def _bag(func: Any, args: Any, kwargs: Any) -> Any:
                 for k, v in kwargs.items()
             },
         )
-    return tuple(_with_storage(m, r) for m, r in zip(outputs, cpu_outputs, strict=True))
+    return tuple(_add_storage(m, r) for m, r in zip(outputs, cpu_outputs, strict=True))
 
 
-def _with_storage(tensor: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+def _add_storage(tensor: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
     """A meta tensor with the layout of `real` and a storage of the same size."""
     elements = real.untyped_storage().nbytes() // real.element_size()
     memory = tensor.new_empty(elements, dtype=real.dtype)
@@ -142,10 +142,10 @@ def operator(func: Any, args: Any, kwargs: Any) -> Any:
     """The result of an ATen operator on meta tensors, with the sizes of the CPU kernel."""
     name = func.name().partition(".")[0]
     sized = SIZED.get(name)
-    return typed(name, func(*args, **kwargs)) if sized is None else sized(func, args, kwargs)
+    return apply_kernel_dtypes(name, func(*args, **kwargs)) if sized is None else sized(func, args, kwargs)
 
 
-def typed(name: str, results: Any) -> Any:
+def apply_kernel_dtypes(name: str, results: Any) -> Any:
     """The results of an operator on meta tensors, with the dtypes of the CPU kernel.
 
     For attention over float64, torch 2.9's meta kernel returns float32 row sums, while the CPU kernel returns

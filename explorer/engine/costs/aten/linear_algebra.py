@@ -69,7 +69,7 @@ def _elimination(call: AtenCall) -> Cost:
     """LU factorization of a matrix of any shape."""
     batch, rows, columns = _matrix(call)
     operations = _elimination_operations(rows, columns)
-    return _as_upper_bound(
+    return _mark_upper_bound(
         cost_formulas.elementwise(f"elimination of {rows}x{columns}", (*batch, operations))
     )
 
@@ -78,13 +78,13 @@ def _determinant(call: AtenCall) -> Cost:
     """Elimination, then the product of the M pivots."""
     batch, m, _ = _matrix(call)
     operations = _elimination_operations(m, m) + max(m - 1, 0)
-    return _as_upper_bound(cost_formulas.elementwise(f"elimination of {m}x{m}", (*batch, operations)))
+    return _mark_upper_bound(cost_formulas.elementwise(f"elimination of {m}x{m}", (*batch, operations)))
 
 
 def _inverse(call: AtenCall) -> Cost:
     """Gauss-Jordan: each of M pivots scales a row of length 2M and subtracts it from the other rows."""
     batch, m, _ = _matrix(call)
-    return _as_upper_bound(
+    return _mark_upper_bound(
         cost_formulas.elementwise(
             f"inverse of {m}x{m} by Gauss-Jordan", (*batch, m * (2 * m + (m - 1) * 4 * m))
         )
@@ -108,16 +108,16 @@ def _triangular(call: AtenCall) -> Cost:
 def _cholesky(call: AtenCall) -> Cost:
     """A product and a sum for every i >= j > k, M (M^2 - 1) / 6 in total, and one scaled row per pivot."""
     batch, m, _ = _matrix(call)
-    return _as_upper_bound(
+    return _mark_upper_bound(
         cost_formulas.elementwise(f"Cholesky of {m}x{m}", (*batch, (m**3 - m) // 3 + m * (m + 1) // 2))
     )
 
 
-def _as_upper_bound(cost: Cost) -> Cost:
+def _mark_upper_bound(cost: Cost) -> Cost:
     return cost_formulas.bounded(cost, "counted as its textbook elimination; other ways take fewer")
 
 
-def _unknown_iterations(label: str, cause: str = "the values") -> Rule:
+def _build_unknown_iterations_rule(label: str, cause: str = "the values") -> Rule:
     cost = cost_formulas.unknown(f"how many operations {label} takes depends on {cause}")
     return lambda call: cost
 
@@ -131,13 +131,14 @@ _RULES: Mapping[str, Rule] = {
     "linalg_solve_triangular": _triangular,
     "triangular_solve": _triangular,
     "linalg_cholesky_ex": _cholesky,
-    "linalg_qr": _unknown_iterations("an orthogonalization", "the way it is done"),
-    "linalg_matrix_exp": _unknown_iterations("the exponential of a matrix"),
-    "_linalg_svd": _unknown_iterations("a singular value decomposition"),
+    "linalg_qr": _build_unknown_iterations_rule("an orthogonalization", "the way it is done"),
+    "linalg_matrix_exp": _build_unknown_iterations_rule("the exponential of a matrix"),
+    "_linalg_svd": _build_unknown_iterations_rule("a singular value decomposition"),
     **dict.fromkeys(
-        ("_linalg_eigh", "_linalg_eigvals", "linalg_eig"), _unknown_iterations("finding eigenvalues")
+        ("_linalg_eigh", "_linalg_eigvals", "linalg_eig"),
+        _build_unknown_iterations_rule("finding eigenvalues"),
     ),
-    "linalg_lstsq": _unknown_iterations("a least-squares solution"),
+    "linalg_lstsq": _build_unknown_iterations_rule("a least-squares solution"),
 }
 
 TABLE: Mapping[str, OperatorRecord] = {name: OperatorRecord(rule) for name, rule in _RULES.items()}

@@ -24,7 +24,7 @@ Rule = Callable[..., "ResultTypes | str | None"]
 _ATEN = torch.ops.aten
 
 
-def dense(shape: Sequence[int]) -> tuple[int, ...]:
+def compute_dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides of a dense tensor whose last dimension varies fastest."""
     step = 1
     strides = []
@@ -41,7 +41,7 @@ def _is_plain(tensor: Any) -> bool:
         isinstance(tensor, torch.Tensor)
         and tensor.is_meta
         and tensor.is_floating_point()
-        and tensor.stride() == dense(tensor.shape)
+        and tensor.stride() == compute_dense_strides(tensor.shape)
     )
 
 
@@ -52,15 +52,15 @@ def _match_vectors(vectors: Sequence[Any], shape: Sequence[int], dtype: torch.dt
     )
 
 
-def _same_layout(tensor: torch.Tensor) -> ResultTypes:
+def _keep_layout(tensor: torch.Tensor) -> ResultTypes:
     return [(tensor.shape, tensor.stride(), tensor.dtype)]
 
 
-def _dense_result(shape: Sequence[int], dtype: torch.dtype) -> ResultTypes:
-    return [(shape, dense(shape), dtype)]
+def _build_dense_result(shape: Sequence[int], dtype: torch.dtype) -> ResultTypes:
+    return [(shape, compute_dense_strides(shape), dtype)]
 
 
-def _are_scalars(values: Sequence[Any]) -> bool:
+def _has_only_scalars(values: Sequence[Any]) -> bool:
     """Whether all values are None, numbers that keep a floating-point dtype, or modes of gelu."""
     return all(v is None or isinstance(v, (bool, int, float)) or v in ("none", "tanh") for v in values)
 
@@ -76,27 +76,35 @@ def _is_dense(tensor: Any) -> bool:
         return False
     order = sorted(range(len(shape)), key=lambda d: -strides[d])
     is_leading = order[:single] == list(range(single))
-    return is_leading and dense([shape[d] for d in order]) == tuple([strides[d] for d in order])
+    return is_leading and compute_dense_strides([shape[d] for d in order]) == tuple(
+        [strides[d] for d in order]
+    )
 
 
 def _pointwise(x: Any, *scalars: Any, **options: Any) -> ResultTypes | None:
     """An operator on one tensor and numbers."""
-    if not _are_scalars(scalars) or not _are_scalars(tuple(options.values())):
+    if not _has_only_scalars(scalars) or not _has_only_scalars(tuple(options.values())):
         return None
-    return _same_layout(x) if _is_plain(x) or _is_dense(x) else None
+    return _keep_layout(x) if _is_plain(x) or _is_dense(x) else None
 
 
-def _where(mask: Any, x: Any, y: Any) -> ResultTypes | None:
+def _infer_where(mask: Any, x: Any, y: Any) -> ResultTypes | None:
     """Selects one of two scalar tensors for every element of a mask."""
     numbers = all(isinstance(t, torch.Tensor) and t.is_meta and not t.dim() for t in (x, y))
     if not numbers or x.dtype != y.dtype or not isinstance(mask, torch.Tensor) or not mask.is_meta:
         return None
-    is_supported = mask.dtype == torch.bool and mask.dim() > 0 and mask.stride() == dense(mask.shape)
-    return _dense_result(mask.shape, x.dtype) if is_supported else None
+    is_supported = (
+        mask.dtype == torch.bool and mask.dim() > 0 and mask.stride() == compute_dense_strides(mask.shape)
+    )
+    return _build_dense_result(mask.shape, x.dtype) if is_supported else None
 
 
-def _in_place(x: Any, *scalars: Any, **options: Any) -> str | None:
-    return SAME if _is_plain(x) and _are_scalars(scalars) and _are_scalars(tuple(options.values())) else None
+def _infer_in_place(x: Any, *scalars: Any, **options: Any) -> str | None:
+    return (
+        SAME
+        if _is_plain(x) and _has_only_scalars(scalars) and _has_only_scalars(tuple(options.values()))
+        else None
+    )
 
 
 def _broadcast(x: Any, y: Any) -> Sequence[int] | None:
@@ -115,16 +123,16 @@ def _broadcast(x: Any, y: Any) -> Sequence[int] | None:
 
 
 def _binary(x: Any, y: Any, **options: Any) -> ResultTypes | None:
-    if not _are_scalars(tuple(options.values())):
+    if not _has_only_scalars(tuple(options.values())):
         return None
     if isinstance(y, (bool, int, float)):
-        return _same_layout(x) if _is_plain(x) else None
+        return _keep_layout(x) if _is_plain(x) else None
     shape = _broadcast(x, y)
-    return None if shape is None else _dense_result(shape, x.dtype)
+    return None if shape is None else _build_dense_result(shape, x.dtype)
 
 
 def _binary_in_place(x: Any, y: Any, **options: Any) -> str | None:
-    if not _are_scalars(tuple(options.values())):
+    if not _has_only_scalars(tuple(options.values())):
         return None
     if isinstance(y, (bool, int, float)):
         return SAME if _is_plain(x) else None
@@ -157,7 +165,7 @@ def _convolution(
         if step < 1 or pad < 0 or gap < 1:
             return None
         shape.append((size + 2 * pad - gap * (taps - 1) - 1) // step + 1)
-    return _dense_result(shape, x.dtype) if min(shape) > 0 else None
+    return _build_dense_result(shape, x.dtype) if min(shape) > 0 else None
 
 
 def _batch_norm(
@@ -167,7 +175,11 @@ def _batch_norm(
         return None
     if not _match_vectors((weight, bias, mean, variance), x.shape[1:2], x.dtype):
         return None
-    return [*_same_layout(x), *_dense_result(x.shape[1:2], x.dtype), *_dense_result(x.shape[1:2], x.dtype)]
+    return [
+        *_keep_layout(x),
+        *_build_dense_result(x.shape[1:2], x.dtype),
+        *_build_dense_result(x.shape[1:2], x.dtype),
+    ]
 
 
 def _layer_norm(x: Any, dims: Sequence[int], weight: Any, bias: Any, eps: float) -> ResultTypes | None:
@@ -178,7 +190,7 @@ def _layer_norm(x: Any, dims: Sequence[int], weight: Any, bias: Any, eps: float)
     if not _match_vectors((weight, bias), dims, x.dtype):
         return None
     outer = (*x.shape[: -len(dims)], *(1 for _ in dims))
-    return [*_same_layout(x), *_dense_result(outer, x.dtype), *_dense_result(outer, x.dtype)]
+    return [*_keep_layout(x), *_build_dense_result(outer, x.dtype), *_build_dense_result(outer, x.dtype)]
 
 
 def _group_norm(
@@ -198,9 +210,9 @@ def _group_norm(
     ):
         return None
     return [
-        *_same_layout(x),
-        *_dense_result((batch, groups), x.dtype),
-        *_dense_result((batch, groups), x.dtype),
+        *_keep_layout(x),
+        *_build_dense_result((batch, groups), x.dtype),
+        *_build_dense_result((batch, groups), x.dtype),
     ]
 
 
@@ -222,28 +234,28 @@ def _can_multiply(x: Any, y: Any) -> bool:
 def _mm(x: Any, y: Any) -> ResultTypes | None:
     if not _can_multiply(x, y) or x.dim() != 2:
         return None
-    return _dense_result((x.shape[0], y.shape[1]), x.dtype)
+    return _build_dense_result((x.shape[0], y.shape[1]), x.dtype)
 
 
 def _bmm(x: Any, y: Any) -> ResultTypes | None:
     if not _can_multiply(x, y) or x.dim() != 3:
         return None
-    return _dense_result((x.shape[0], x.shape[1], y.shape[2]), x.dtype)
+    return _build_dense_result((x.shape[0], x.shape[1], y.shape[2]), x.dtype)
 
 
 def _addmm(addend: Any, x: Any, y: Any, **options: Any) -> ResultTypes | None:
-    if not _are_scalars(tuple(options.values())) or not _can_multiply(x, y) or x.dim() != 2:
+    if not _has_only_scalars(tuple(options.values())) or not _can_multiply(x, y) or x.dim() != 2:
         return None
     shape = (x.shape[0], y.shape[1])
     is_supported = _is_plain(addend) and addend.dtype == x.dtype and tuple(addend.shape) in (shape, shape[1:])
-    return _dense_result(shape, x.dtype) if is_supported else None
+    return _build_dense_result(shape, x.dtype) if is_supported else None
 
 
 _GROUPED_TYPES = (torch.bfloat16, torch.float16, torch.float32)
 """dtypes of grouped products on the CPU, from torch 2.9 on."""
 
 
-def _grouped_mm(
+def _infer_grouped_mm(
     x: Any, y: Any, offsets: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
 ) -> ResultTypes | None:
     """Products of groups that split rows (2D by 3D), columns (3D by 2D), depth (2D by 2D), or stacks.
@@ -271,17 +283,22 @@ def _grouped_mm(
 
 def _triangle(x: Any, diagonal: int = 0) -> ResultTypes | None:
     """Tril and triu, for any dtype, such as the booleans of a causal mask."""
-    is_supported = isinstance(x, torch.Tensor) and x.is_meta and x.dim() >= 2 and x.stride() == dense(x.shape)
-    return _same_layout(x) if is_supported else None
+    is_supported = (
+        isinstance(x, torch.Tensor)
+        and x.is_meta
+        and x.dim() >= 2
+        and x.stride() == compute_dense_strides(x.shape)
+    )
+    return _keep_layout(x) if is_supported else None
 
 
 def _softmax(x: Any, dim: int, half_to_float: bool = False) -> ResultTypes | None:
     if half_to_float or not _is_plain(x) or not -x.dim() <= dim < x.dim():
         return None
-    return _same_layout(x)
+    return _keep_layout(x)
 
 
-def _safe_softmax(x: Any, dim: int, dtype: Any = None) -> ResultTypes | None:
+def _infer_safe_softmax(x: Any, dim: int, dtype: Any = None) -> ResultTypes | None:
     return _softmax(x, dim) if dtype is None else None
 
 
@@ -292,7 +309,7 @@ def _mean(x: Any, dims: Sequence[int] | None, keep: bool = False, *, dtype: Any 
     if len(reduced_axes) != len(dims):
         return None
     shape = [1 if d in reduced_axes else s for d, s in enumerate(x.shape) if keep or d not in reduced_axes]
-    return _dense_result(shape, x.dtype)
+    return _build_dense_result(shape, x.dtype)
 
 
 def _cat(parts: Sequence[Any], dim: int = 0) -> ResultTypes | None:
@@ -308,29 +325,31 @@ def _cat(parts: Sequence[Any], dim: int = 0) -> ResultTypes | None:
         if part.dim() != rank or any(a != b for d, (a, b) in enumerate(zip(shape, part.shape)) if d != axis):  # noqa: B905
             return None
         shape[axis] += part.shape[axis]
-    return _dense_result(shape, first.dtype) if 0 not in shape else None
+    return _build_dense_result(shape, first.dtype) if 0 not in shape else None
 
 
 def _clone(x: Any, *, memory_format: Any = None) -> ResultTypes | None:
     if not isinstance(x, torch.Tensor) or not x.is_meta or x.layout != torch.strided or x.is_quantized:
         return None
     if memory_format == torch.contiguous_format:
-        return _dense_result(x.shape, x.dtype)
-    return _same_layout(x) if _is_plain(x) and memory_format in (None, torch.preserve_format) else None
+        return _build_dense_result(x.shape, x.dtype)
+    return _keep_layout(x) if _is_plain(x) and memory_format in (None, torch.preserve_format) else None
 
 
 def _embedding(weight: Any, indices: Any, *options: Any, **named: Any) -> ResultTypes | None:
     if not _is_plain(weight) or weight.dim() != 2 or not indices.is_meta:
         return None
-    if indices.dtype not in (torch.int64, torch.int32) or indices.stride() != dense(indices.shape):
+    if indices.dtype not in (torch.int64, torch.int32) or indices.stride() != compute_dense_strides(
+        indices.shape
+    ):
         return None
-    return _dense_result((*indices.shape, weight.shape[1]), weight.dtype)
+    return _build_dense_result((*indices.shape, weight.shape[1]), weight.dtype)
 
 
 def _upsample(x: Any, size: Sequence[int] | None, *options: Any, **named: Any) -> ResultTypes | None:
     if not _is_plain(x) or size is None or x.dim() != 4 or len(size) != 2 or 0 in x.shape or min(size) < 1:
         return None
-    return _dense_result((*x.shape[:2], *size), x.dtype)
+    return _build_dense_result((*x.shape[:2], *size), x.dtype)
 
 
 def _grid_sample(x: Any, grid: Any, mode: int, padding: int, align: bool) -> ResultTypes | None:
@@ -338,7 +357,7 @@ def _grid_sample(x: Any, grid: Any, mode: int, padding: int, align: bool) -> Res
         return None
     if x.shape[0] != grid.shape[0] or grid.shape[3] != 2 or 0 in x.shape or 0 in grid.shape:
         return None
-    return _dense_result((*x.shape[:2], *grid.shape[1:3]), x.dtype)
+    return _build_dense_result((*x.shape[:2], *grid.shape[1:3]), x.dtype)
 
 
 _UNARY = """
@@ -360,12 +379,12 @@ RULES: dict[Any, Rule] = {
     _ATEN.mm.default: _mm,
     _ATEN.bmm.default: _bmm,
     _ATEN.addmm.default: _addmm,
-    **({_ATEN._grouped_mm.default: _grouped_mm} if hasattr(_ATEN, "_grouped_mm") else {}),
-    _ATEN.where.self: _where,
+    **({_ATEN._grouped_mm.default: _infer_grouped_mm} if hasattr(_ATEN, "_grouped_mm") else {}),
+    _ATEN.where.self: _infer_where,
     _ATEN.tril.default: _triangle,
     _ATEN.triu.default: _triangle,
     _ATEN._softmax.default: _softmax,
-    _ATEN._safe_softmax.default: _safe_softmax,
+    _ATEN._safe_softmax.default: _infer_safe_softmax,
     _ATEN.mean.dim: _mean,
     _ATEN.cat.default: _cat,
     _ATEN.clone.default: _clone,
@@ -375,19 +394,19 @@ RULES: dict[Any, Rule] = {
     _ATEN.upsample_nearest2d.default: _upsample,
     _ATEN.grid_sampler_2d.default: _grid_sample,
     _ATEN.clamp.default: _pointwise,
-    _ATEN.clamp_.default: _in_place,
+    _ATEN.clamp_.default: _infer_in_place,
     _ATEN.pow.Tensor_Scalar: _pointwise,
     _ATEN.rsub.Scalar: _pointwise,
-    _ATEN.fill_.Scalar: _in_place,
+    _ATEN.fill_.Scalar: _infer_in_place,
     **{
         getattr(_ATEN, name).default: _pointwise
         for name in _UNARY
         if hasattr(getattr(_ATEN, name), "default")
     },
-    **{getattr(_ATEN, name).default: _in_place for name in _UNARY_IN_PLACE},
+    **{getattr(_ATEN, name).default: _infer_in_place for name in _UNARY_IN_PLACE},
     **{getattr(_ATEN, name).Tensor: _binary for name in _BINARY},
     **{getattr(_ATEN, name).Scalar: _pointwise for name in _BINARY},
     **{getattr(_ATEN, f"{name}_").Tensor: _binary_in_place for name in _BINARY},
-    **{getattr(_ATEN, f"{name}_").Scalar: _in_place for name in _BINARY},
+    **{getattr(_ATEN, f"{name}_").Scalar: _infer_in_place for name in _BINARY},
 }
 """Rules by operator; any other operator is left to torch."""

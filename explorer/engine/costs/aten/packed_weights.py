@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from explorer.engine.compat.torch import packed_handle
+from explorer.engine.compat.torch import read_packed_handle
 from explorer.engine.costs.aten.call import AtenCall
 from explorer.engine.costs.aten.products import DYNAMIC_LINEAR
 from explorer.engine.costs.aten.recurrent import CELLS
@@ -31,9 +31,9 @@ Convolutions over one dimension, and transposed ones, use the handles of those o
 """
 
 
-def unpacked(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def unpack_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Names and tensors of a quantized module's weights and biases, behind handles or in plain attributes."""
-    attributes = packed_handle(module) if isinstance(module, torch.jit.ScriptModule) else vars(module)
+    attributes = read_packed_handle(module) if isinstance(module, torch.jit.ScriptModule) else vars(module)
     for name, value in attributes.items():
         if isinstance(value, torch.ScriptObject):
             for part, tensor in unpack_handle(value):

@@ -69,29 +69,29 @@ def _added_matmul(call: AtenCall) -> Cost:
     return cost_formulas.adding(result, "bias", call.result_shape()) if beta != 0 else result
 
 
-def _summed_batch(call: AtenCall) -> Cost:
+def _count_summed_batch(call: AtenCall) -> Cost:
     """addbmm: the products of all batches, summed into one."""
     batch, rows, depth = call.sizes(1)
     result = cost_formulas.matmul((rows, batch * depth), (batch * depth, call.shape(2)[2]))
     return cost_formulas.adding(_count_real_products(result, call, 1, 2), "bias", call.result_shape())
 
 
-def _packed_matmul(call: AtenCall) -> Cost:
+def _count_packed_matmul(call: AtenCall) -> Cost:
     """A product with a packed low-bit weight, whose shape is implied: (rows, in) by (in, out)."""
     source = call.shape()
     return cost_formulas.matmul(source, (source[-1], call.result_shape()[-1]))
 
 
-def _dynamic_linear(call: AtenCall) -> Cost:
+def _count_dynamic_linear(call: AtenCall) -> Cost:
     """A linear layer that quantizes its input at run time: min, max, divide, round, add per element."""
     source = call.shape()
-    cost = cost_formulas.adding(_packed_matmul(call), "quantize", source, 5)
+    cost = cost_formulas.adding(_count_packed_matmul(call), "quantize", source, 5)
     return cost_formulas.adding(
         cost_formulas.adding(cost, "rescale", call.result_shape()), "bias", call.result_shape()
     )
 
 
-def _grouped_matmul(call: AtenCall) -> Cost:
+def _count_grouped_matmul(call: AtenCall) -> Cost:
     """Products of groups that split one dimension: each row, column or depth index belongs to one group."""
     first, second = call.shape(0), call.shape(1)
     if len(first) == len(second) == 3:
@@ -186,17 +186,17 @@ TABLE: Mapping[str, OperatorRecord] = {
     "_int_mm": OperatorRecord(_matmul, one_type=True),
     **dict.fromkeys(
         ("_scaled_mm", "_weight_int8pack_mm", "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu"),
-        OperatorRecord(_packed_matmul),
+        OperatorRecord(_count_packed_matmul),
     ),
     # the second is transformers' fallback for a torch without the first
     **dict.fromkeys(
-        ("_grouped_mm", "transformers::grouped_mm_fallback"), OperatorRecord(_grouped_matmul, _PAIR)
+        ("_grouped_mm", "transformers::grouped_mm_fallback"), OperatorRecord(_count_grouped_matmul, _PAIR)
     ),
-    "_scaled_grouped_mm": OperatorRecord(_grouped_matmul),
+    "_scaled_grouped_mm": OperatorRecord(_count_grouped_matmul),
     **dict.fromkeys(("addmm", "_sparse_addmm", "baddbmm", "addmv", "_addmm_activation"), _ADDED),
-    "addbmm": OperatorRecord(_summed_batch, _ADDED_PAIR),
+    "addbmm": OperatorRecord(_count_summed_batch, _ADDED_PAIR),
     "linear": OperatorRecord(_linear, _PAIR),
-    **dict.fromkeys(DYNAMIC_LINEAR, OperatorRecord(_dynamic_linear)),
+    **dict.fromkeys(DYNAMIC_LINEAR, OperatorRecord(_count_dynamic_linear)),
     "_trilinear": OperatorRecord(_trilinear, _trilinear_gradient),
     "affine_grid_generator": OperatorRecord(_sampling_grid, _grid_gradient),
     "scaled_dot_product_attention": OperatorRecord(_attention, _attention_gradient, has_own_formula=True),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from explorer.engine.compat.torch import storage_key
-from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule, per_output_element
+from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule, build_output_rule
 from explorer.engine.costs.aten.packed_weights import unpack_handle
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
@@ -77,10 +77,8 @@ def _conv_cost(call: AtenCall) -> Cost:
     transposed, bias = "transpose" in call.name, "bias" in _parts(call)
     out_size, weight = _conv_sizes(call, transposed)
     if transposed:
-        return _with_fused_work(
-            call, cost_formulas.conv_transpose(call.shape(0), weight, out_size, bias=bias)
-        )
-    return _with_fused_work(call, cost_formulas.conv(out_size, weight, bias=bias))
+        return _add_fused_work(call, cost_formulas.conv_transpose(call.shape(0), weight, out_size, bias=bias))
+    return _add_fused_work(call, cost_formulas.conv(out_size, weight, bias=bias))
 
 
 # -- linear layers and products
@@ -93,7 +91,7 @@ def _linear(call: AtenCall) -> Any:
 
 def _linear_cost(call: AtenCall) -> Cost:
     parts = _parts(call)
-    return _with_fused_work(
+    return _add_fused_work(
         call, cost_formulas.linear(call.shape(0), int(parts["weight"].shape[0]), bias="bias" in parts)
     )
 
@@ -104,7 +102,7 @@ def _matmul(call: AtenCall) -> Any:
     return first.new_empty((*batch, first.shape[-2], second.shape[-1]))
 
 
-def _with_fused_work(call: AtenCall, cost: Cost) -> Cost:
+def _add_fused_work(call: AtenCall, cost: Cost) -> Cost:
     """`cost` plus the elementwise work fused into the kernel, derived from the operator's name."""
     for word, label in (("add", "add"), ("tanh", "tanh"), ("leaky", "leaky relu"), ("relu", "relu")):
         if word in call.name.split("_"):
@@ -120,7 +118,7 @@ def _with_fused_work(call: AtenCall, cost: Cost) -> Cost:
 # -- elementwise operators
 
 
-def _like(call: AtenCall) -> Any:
+def _build_like(call: AtenCall) -> Any:
     source = call.tensors()[0]
     return source.new_empty(source.shape)
 
@@ -130,7 +128,7 @@ def _pair(call: AtenCall) -> Any:
     if len(tensors) == 2 and call.name.split("_")[0] in ("add", "mul") and "scalar" not in call.name:
         shape = torch.broadcast_shapes(*(t.shape for t in tensors))  # type: ignore[no-untyped-call]
         return tensors[0].new_empty(shape)
-    return _like(call)
+    return _build_like(call)
 
 
 def _cat(call: AtenCall) -> Any:
@@ -249,17 +247,17 @@ _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
     **_entries([f"max_pool{rank}d" for rank in (1, 2)], _pool, _pool_cost),
     **_entries(
         ["relu6", "threshold", "leaky_relu", "prelu", "elu", "celu", "hardswish", "sigmoid"],
-        _like,
-        per_output_element("activation"),
+        _build_like,
+        build_output_rule("activation"),
     ),
-    **_entries(["dropout"], _like, lambda call: cost_formulas.FREE),
-    **_entries(["softmax"], _like, per_output_element("softmax", ELEMENTWISE["softmax"][0])),
+    **_entries(["dropout"], _build_like, lambda call: cost_formulas.FREE),
+    **_entries(["softmax"], _build_like, build_output_rule("softmax", ELEMENTWISE["softmax"][0])),
     **_entries(
         [f"batch_norm{rank}{relu}" for rank in ("", "1d", "2d", "3d") for relu in ("", "_relu")],
-        _like,
+        _build_like,
         _normalization("batch_norm"),
     ),
-    **_entries(["layer_norm", "group_norm", "instance_norm"], _like, _normalization("layer_norm")),
+    **_entries(["layer_norm", "group_norm", "instance_norm"], _build_like, _normalization("layer_norm")),
     **_entries(["embedding_byte", "embedding_4bit"], _embedding, lambda call: cost_formulas.FREE),
     **_entries(["embedding_bag_byte", "embedding_bag_4bit"], _bags, _bags_cost),
 }
@@ -332,16 +330,19 @@ class QuantizedTensors:
             result = func(*args, **kwargs)
         except (RuntimeError, NotImplementedError):
             result = None
-        if result is None or not _keeps_dtype(result, kind):
-            result = func(*map(self._as_float, args), **{key: self._as_float(v) for key, v in kwargs.items()})
+        if result is None or not _has_dtype(result, kind):
+            result = func(
+                *map(self._convert_to_float, args),
+                **{key: self._convert_to_float(v) for key, v in kwargs.items()},
+            )
             result = _map_tensors(
                 result, lambda t: torch.empty_like(t, dtype=kind) if t.is_floating_point() else t
             )
         return _map_tensors(result, lambda t: self._mark(t) if t.dtype == kind else t)
 
-    def _as_float(self, value: Any) -> Any:
+    def _convert_to_float(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            return type(value)(map(self._as_float, value))
+            return type(value)(map(self._convert_to_float, value))
         if isinstance(value, torch.Tensor) and value in self:
             return torch.empty_strided(value.shape, value.stride(), dtype=torch.float32, device="meta")
         return value
@@ -367,7 +368,7 @@ def _map_tensors(result: Any, change: Callable[[torch.Tensor], torch.Tensor]) ->
     return result
 
 
-def _keeps_dtype(result: Any, kind: torch.dtype) -> bool:
+def _has_dtype(result: Any, kind: torch.dtype) -> bool:
     """Whether the first tensor of a result has the given dtype or is boolean."""
     first = result[0] if isinstance(result, (list, tuple)) and result else result
     return isinstance(first, torch.Tensor) and first.dtype in (kind, torch.bool)

@@ -31,7 +31,7 @@ def find(name: str) -> OperatorRecord | None:
     return TABLE.get(name) or TABLE.get(name.removesuffix("_"))
 
 
-def exported_cost(
+def count_exported_call(
     kind: str,
     inputs: Sequence[tuple[str, str | None, Shape | None]],
     outputs: Sequence[tuple[str, str | None, Shape | None]],

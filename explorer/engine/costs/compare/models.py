@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from explorer.base.units import shape_text
 from explorer.engine.costs.compare.rewrites import (
     IdleLayers,
+    find_rewrites,
     idle_layers,
     leaves,
     partial_sums,
-    rewritten,
     sizes_computed,
     tile_sums,
 )
@@ -104,7 +104,7 @@ def _count_unknown(analysis: Analysis) -> int:
     return sum(1 for layer in leaves(analysis) if layer.status == "unknown")
 
 
-def _by_family(analysis: Analysis, figure: str) -> Counter[str]:
+def _sum_by_family(analysis: Analysis, figure: str) -> Counter[str]:
     work: Counter[str] = Counter()
     for layer in leaves(analysis):
         work[family(layer.kind)] += getattr(layer, figure) or 0
@@ -134,7 +134,7 @@ def _batches(first: Analysis, second: Analysis) -> tuple[int, int] | None:
     return batches.pop() if len(batches) == 1 else None
 
 
-def _same_inputs(first: Analysis, second: Analysis) -> bool:
+def _have_same_inputs(first: Analysis, second: Analysis) -> bool:
     return sorted(map(str, _sizes(first))) == sorted(map(str, _sizes(second)))
 
 
@@ -164,7 +164,7 @@ def _work_differences(
     delta = b - a
     if not delta:
         return differences
-    if not _same_inputs(first, second):
+    if not _have_same_inputs(first, second):
         batches = _batches(first, second)
         if batches and b * batches[0] == a * batches[1]:
             why = f"batch {batches[1]:,} instead of {batches[0]:,}"
@@ -185,7 +185,7 @@ def _work_differences(
 
 def _work_difference_text(first: Analysis, second: Analysis, figure: str) -> str:
     """Names the kinds of work in which two models differ, largest difference first."""
-    a, b = _by_family(first, figure), _by_family(second, figure)
+    a, b = _sum_by_family(first, figure), _sum_by_family(second, figure)
     changed = {k: b[k] - a[k] for k in {*a, *b} if b[k] != a[k]}
     order = sorted(changed, key=lambda k: (-abs(changed[k]), k))
     parts = [f"{k} {changed[k]:+,}" for k in order[:SHOWN]]
@@ -201,9 +201,9 @@ def _elementwise_differences(
 ) -> list[Difference]:
     figure = "elementwise_ops"
     a, b = first.info.totals.elementwise_ops, second.info.totals.elementwise_ops
-    if a is None or b is None or a == b or not _same_inputs(first, second):
+    if a is None or b is None or a == b or not _have_same_inputs(first, second):
         return _work_differences(first, second, index, figure, idle)
-    first_work, second_work = _by_family(first, figure), _by_family(second, figure)
+    first_work, second_work = _sum_by_family(first, figure), _sum_by_family(second, figure)
     amounts: list[tuple[str, int]] = []
     if folds:
         amounts.append((_FOLDED, second_work["batch norm"] - first_work["batch norm"]))
@@ -213,7 +213,7 @@ def _elementwise_differences(
     if not first_work["quantization"] or not second_work["quantization"]:
         amounts.append((_QUANTIZED, second_work["quantization"] - first_work["quantization"]))
     settled = {"batch norm", "convolution"} if folds else set()
-    amounts += rewritten(first, second, settled, idle.paths)
+    amounts += find_rewrites(first, second, settled, idle.paths)
     amounts += sizes_computed(first, second)
     amounts += tile_sums(first, second, figure)
     amounts += partial_sums(first, second)

@@ -38,7 +38,7 @@ def _modules_and_graph(first: Analysis, second: Analysis) -> tuple[Analysis, Ana
     return (second, first, -1) if graphs[0] else (first, second, 1)
 
 
-def rewritten(
+def find_rewrites(
     first: Analysis,
     second: Analysis,
     settled: Collection[str],
@@ -166,7 +166,7 @@ def tile_sums(first: Analysis, second: Analysis, figure: str) -> list[tuple[str,
     sides = _modules_and_graph(first, second)
     if sides is not None:
         tiled = figure == "macs" and sides[1].info.tiled is not None
-        return rewritten(first, second, (), (), figure) if tiled else []
+        return find_rewrites(first, second, (), (), figure) if tiled else []
     amounts = []
     for untiled_model, tiled_model, sign in ((first, second, 1), (second, first, -1)):
         if tiled_model.info.tiled is None:

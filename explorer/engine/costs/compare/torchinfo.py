@@ -181,7 +181,7 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
     differences: list[TorchinfoDifference] = []
     reasons: Counter[str] = Counter()
     for layer, ours in _comparable(analysis, counts):
-        count = counts.get("" if layer.path == _single_leaf_class(counts) else layer.path)
+        count = counts.get("" if layer.path == _find_single_leaf_class(counts) else layer.path)
         theirs = count.macs if count is not None and count.leaf else 0
         if ours is None:
             differences.append(
@@ -204,14 +204,14 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
     )
 
 
-def _single_leaf_class(counts: Mapping[str, _ModuleCount]) -> str:
+def _find_single_leaf_class(counts: Mapping[str, _ModuleCount]) -> str:
     """The class name of a model that is a single leaf module, which torchinfo shows as one row; else ''."""
     return type(counts[""].module).__name__ if "" in counts and counts[""].leaf else ""
 
 
 def _comparable(analysis: Analysis, counts: Mapping[str, _ModuleCount]) -> Iterator[tuple[Layer, int | None]]:
     """Rows to compare, with our MACs: leaf modules (also expanded ones), and other operators."""
-    model_class = _single_leaf_class(counts)
+    model_class = _find_single_leaf_class(counts)
     if model_class and analysis.layers:
         row = replace(analysis.layers[0], path=model_class, kind=model_class, reason="")
         yield row, analysis.info.totals.macs
@@ -304,7 +304,7 @@ def _totals(
 ) -> Iterator[TorchinfoDifference]:
     """Differences in parameters, their bytes, and activations of the whole model."""
     totals = analysis.info.totals
-    tied = _tied(model)
+    tied = _find_tied_parameters(model)
     repeated = sum((len(owners) - 1) * p.numel() for p, owners in tied)
     if int(summary.total_params) != totals.params:
         theirs = int(summary.total_params)
@@ -313,7 +313,7 @@ def _totals(
             names = ", ".join(owners[0] for _, owners in tied[:3])
             reasons.append(f"a tied weight counts once for every layer that has it ({names}: {repeated:+,})")
         unexplained = theirs - totals.params - repeated
-        unowned = sum(p.numel() for p in _outside_leaves(summary, model))
+        unowned = sum(p.numel() for p in _find_parameters_outside_leaves(summary, model))
         if unexplained:
             # torchinfo subtracts the layers' parameters from the module's, so tied ones are subtracted twice
             is_subtracted_twice = repeated and 0 < -unexplained <= unowned
@@ -333,7 +333,7 @@ def _totals(
         yield TorchinfoDifference("", "", "activation_bytes", theirs, ours, why)
 
 
-def _outside_leaves(summary: Any, model: nn.Module) -> Iterator[nn.Parameter]:
+def _find_parameters_outside_leaves(summary: Any, model: nn.Module) -> Iterator[nn.Parameter]:
     """Parameters that belong to no called leaf layer."""
     leaf_ids = {id(i.module) for i in summary.summary_list if i.is_leaf_layer}
     for module in model.modules():
@@ -341,7 +341,7 @@ def _outside_leaves(summary: Any, model: nn.Module) -> Iterator[nn.Parameter]:
             yield from (p for p in parameters_of(module).values() if p is not None)
 
 
-def _tied(model: nn.Module) -> list[tuple[nn.Parameter, list[str]]]:
+def _find_tied_parameters(model: nn.Module) -> list[tuple[nn.Parameter, list[str]]]:
     """Parameters that several modules share, and their names in those modules."""
     names: defaultdict[int, list[str]] = defaultdict(list)
     parameters: dict[int, nn.Parameter] = {}
@@ -358,7 +358,7 @@ def _weight_bytes(
 ) -> TorchinfoDifference:
     theirs = int(summary.total_param_bytes)
     repeated = sum((len(owners) - 1) * p.numel() * p.element_size() for p, owners in tied)
-    unowned = sum(p.numel() * p.element_size() for p in _outside_leaves(summary, model))
+    unowned = sum(p.numel() * p.element_size() for p in _find_parameters_outside_leaves(summary, model))
     reasons = []
     if repeated:
         reasons.append(f"a tied weight counts once for every layer that has it ({repeated:+,})")

@@ -144,7 +144,7 @@ class Causes(Struct, frozen=True):
     alone: str
 
 
-def _unmatched_text(unmatched: Mapping[int, Sequence[ComparedTensor]]) -> str:
+def _format_unmatched(unmatched: Mapping[int, Sequence[ComparedTensor]]) -> str:
     texts = []
     for sign, where in ((1, "only here"), (-1, "only in the first")):
         tensors = sorted(unmatched[sign], key=lambda t: -t.elements)
@@ -155,15 +155,15 @@ def _unmatched_text(unmatched: Mapping[int, Sequence[ComparedTensor]]) -> str:
     return "; ".join(texts)
 
 
-def stored(analysis: Analysis) -> list[ComparedTensor] | None:
+def list_stored_tensors(analysis: Analysis) -> list[ComparedTensor] | None:
     """The stored tensors of a model, or None if they do not add up to its parameters.
 
     A layer lists the layers that it shares tensors with, not the shared tensors. A tensor counts as shared if
     the names match or, if the sizes do not add up then, if the shapes match.
     """
     has_full_names = analysis.info.model.is_graph or analysis.info.model.format == "tflite"
-    for is_same in (_never_same if has_full_names else _same_name, _same_name, _same_shape):
-        tensors = _stored_tensors(analysis, has_full_names, is_same)
+    for is_same in (_is_never_same if has_full_names else _has_same_name, _has_same_name, _has_same_shape):
+        tensors = _list_stored_tensors(analysis, has_full_names, is_same)
         if tensors is None or sum(t.elements for t in tensors) == analysis.info.totals.params:
             return tensors
     return None
@@ -172,20 +172,22 @@ def stored(analysis: Analysis) -> list[ComparedTensor] | None:
 _Same = Callable[[str, tuple[int, ...], ComparedTensor], bool]
 
 
-def _never_same(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bool:
+def _is_never_same(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bool:
     return False
 
 
-def _same_name(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bool:
+def _has_same_name(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bool:
     last = name.rpartition(".")[2]
     return tensor.shape == shape and any(n.rpartition(".")[2] == last for n in tensor.names)
 
 
-def _same_shape(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bool:
+def _has_same_shape(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bool:
     return tensor.shape == shape
 
 
-def _stored_tensors(analysis: Analysis, has_full_names: bool, is_same: _Same) -> list[ComparedTensor] | None:
+def _list_stored_tensors(
+    analysis: Analysis, has_full_names: bool, is_same: _Same
+) -> list[ComparedTensor] | None:
     """The stored tensors, with `is_same` deciding which are shared, or None if a size is unknown."""
     is_graphless = graphless(analysis)
     by_name: dict[str, ComparedTensor] = {}
@@ -288,7 +290,7 @@ def weight_causes(
         needless: Paths of layers whose results no output needs.
         zeros: For each model, whether the tensor with a name is all zeros.
     """
-    a, b = stored(first), stored(second)
+    a, b = list_stored_tensors(first), list_stored_tensors(second)
     if a is None or b is None:
         return None
 
@@ -307,9 +309,9 @@ def weight_causes(
         and first_norms != second_norms
         and not any(_is_multiplied_weight(t) for t in (*lost, *gained))
     )
-    joined_ids = _concatenated_ids(lost, gained) | _concatenated_ids(gained, lost)
+    joined_ids = _find_concatenated_ids(lost, gained) | _find_concatenated_ids(gained, lost)
     any_tiled = first.info.tiled is not None or second.info.tiled is not None
-    padded_pairs = _padded_pairs(lost, gained) + _padded_pairs(gained, lost) if any_tiled else []
+    padded_pairs = _find_padded_pairs(lost, gained) + _find_padded_pairs(gained, lost) if any_tiled else []
     padded_ids = {id(t) for pair in padded_pairs for t in pair}
     for sign, model, other_tensors, tensors in ((-1, first, b, lost), (1, second, a, gained)):
         # positive if this model has batch norms that the other folded, negative in the reverse case
@@ -341,10 +343,10 @@ def weight_causes(
     scales = _scale_bytes(second, b) - _scale_bytes(first, a)
     if scales:
         causes.append(Cause("scales and zero points that stand beside quantized tensors", 0, scales))
-    return Causes(causes, folds, _unmatched_text(unmatched))
+    return Causes(causes, folds, _format_unmatched(unmatched))
 
 
-def _padded_pairs(
+def _find_padded_pairs(
     weights: Sequence[ComparedTensor], tiled: Sequence[ComparedTensor]
 ) -> list[tuple[ComparedTensor, ComparedTensor]]:
     """Pairs of a weight and its padded form in the tiled model, whose name starts with the weight's name."""
@@ -358,7 +360,9 @@ def _padded_pairs(
     return pairs
 
 
-def _concatenated_ids(parts: Sequence[ComparedTensor], stored_tensors: Sequence[ComparedTensor]) -> set[int]:
+def _find_concatenated_ids(
+    parts: Sequence[ComparedTensor], stored_tensors: Sequence[ComparedTensor]
+) -> set[int]:
     """Ids of vectors that one model concatenates, and of the result that the other model stores."""
     joined_ids: set[int] = set()
     inputs_by_path: dict[str, list[ComparedTensor]] = defaultdict(list)
@@ -455,7 +459,7 @@ def _classify(
         return _RUNNING
     if unfolding and len(shape) == 1 and tensor.family in _FOLDS and tensor.place >= 1:
         return _BIAS
-    if any(_tied(t, shape, tensor.family) for t in other_tensors):
+    if any(_is_tied(t, shape, tensor.family) for t in other_tensors):
         return _OWN if sign > 0 else _SHARED
     if _is_scale(tensor):
         return _SCALES
@@ -470,7 +474,7 @@ def _classify(
     return None
 
 
-def _tied(tensor: ComparedTensor, shape: tuple[int, ...], name: str) -> bool:
+def _is_tied(tensor: ComparedTensor, shape: tuple[int, ...], name: str) -> bool:
     """Whether several layers share a tensor of this shape, one of which does work of the kind `name`."""
     kinds = {family(owner.kind) for owner in tensor.owners}
     return len(tensor.owners) > 1 and tuple(sorted(tensor.shape)) == shape and name in kinds

@@ -19,9 +19,9 @@ from torch import nn
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import shape_text
 from explorer.engine.compat import transformers as compat
-from explorer.engine.costs.torch.branch_outcomes import traced
+from explorer.engine.costs.torch.branch_outcomes import trace_model
 from explorer.engine.formats.torch_module.cache_tensors import tensors_of
-from explorer.engine.formats.torch_module.configured_inputs import likely_shape
+from explorer.engine.formats.torch_module.configured_inputs import guess_shape
 from explorer.engine.progress import Cancel, stop_if
 
 _INITIAL_TOKENS = 5
@@ -62,7 +62,7 @@ class OwnCache(Struct):
 
     def prompt(self, tokens: int, batch: int = 1) -> dict[str, Any]:
         """Arguments of a pass over a prompt; with an encoder, the decoder processes one token."""
-        arguments = self._encoded(tokens, batch) if self.encoder else {"input_ids": _ids(batch, tokens)}
+        arguments = self._run_encoder(tokens, batch) if self.encoder else {"input_ids": _ids(batch, tokens)}
         if self.encoder:
             arguments["decoder_input_ids"] = _ids(batch, 1)
         return {**arguments, **self._switches()}
@@ -102,7 +102,7 @@ class OwnCache(Struct):
         name = getattr(self.model, "main_input_name", "input_ids")
         if not self.encoder or name == "input_ids":
             return ""
-        return f"{name} {shape_text(tuple(self._encoded(1, 1)[name].shape))}"
+        return f"{name} {shape_text(tuple(self._run_encoder(1, 1)[name].shape))}"
 
     # helpers
 
@@ -137,11 +137,11 @@ class OwnCache(Struct):
             arguments["decoder_input_ids"] = _ids(batch, tokens)
         encoder_results: list[Any] = []
         with _outputs_of(self._encoder_module(), encoder_results):
-            run = traced(self.model, (), arguments, check=self.check).run
+            run = trace_model(self.model, (), arguments, check=self.check).run
         if run.failed:
             raise BadModel(f"it fails over a prompt: {run.failed[1]}", where=type(self.model).__name__)
         result = run.result
-        cache = compat.returned_cache(result, self.name)
+        cache = compat.find_returned_cache(result, self.name)
         if cache is None:
             raise Misuse(
                 "its forward takes a cache and returns none, so nothing is known behind one",
@@ -162,11 +162,11 @@ class OwnCache(Struct):
         state = getattr(result, "encoder_last_hidden_state", None)
         return {"encoder_outputs": EncoderOutput(state)} if self.encoder and state is not None else {}
 
-    def _encoded(self, tokens: int, batch: int) -> dict[str, Any]:
+    def _run_encoder(self, tokens: int, batch: int) -> dict[str, Any]:
         name = getattr(self.model, "main_input_name", "input_ids")
         if name == "input_ids":
             return {name: _ids(batch, tokens)}
-        shape = likely_shape(self.model, name)
+        shape = guess_shape(self.model, name)
         if shape is None:
             raise Misuse(f"how large its {name} is, is not known", where=type(self.model).__name__)
         dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
@@ -190,7 +190,7 @@ def _grow(cache: Any, tokens: int) -> Any:
     return cache
 
 
-def of_module(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> OwnCache:
+def find_own_cache(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> OwnCache:
     """Finds the cache of a module.
 
     Args:
@@ -211,13 +211,13 @@ def of_module(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> O
     if "input_ids" in argument_names or encoder:
         name = compat.cache_argument(arguments)
         own_cache = OwnCache(model, name or "", argument_names, encoder, check=check)
-        own_cache.name = name or _returned_argument(own_cache, arguments)
+        own_cache.name = name or _find_returned_argument(own_cache, arguments)
         if own_cache.name:
             return own_cache
     raise Misuse("it has no key-value cache of its own", where=source or type(model).__name__, hint=_HINT)
 
 
-def _returned_argument(own_cache: OwnCache, arguments: Mapping[str, inspect.Parameter]) -> str:
+def _find_returned_argument(own_cache: OwnCache, arguments: Mapping[str, inspect.Parameter]) -> str:
     """The optional argument that the forward also returns as an object of tensors, or '' if ambiguous.
 
     Either the result names it, or it is the only optional argument and the only non-tensor in a result tuple.
@@ -225,10 +225,10 @@ def _returned_argument(own_cache: OwnCache, arguments: Mapping[str, inspect.Para
     optional = [name for name, parameter in arguments.items() if parameter.default is None]
     if own_cache.encoder or not optional:
         return ""
-    run = traced(own_cache.model, (), own_cache.prompt(_INITIAL_TOKENS), check=own_cache.check).run
+    run = trace_model(own_cache.model, (), own_cache.prompt(_INITIAL_TOKENS), check=own_cache.check).run
     if run.failed:
         return ""
-    fields = compat.returned_fields(run.result)
+    fields = compat.list_returned_fields(run.result)
     objects = [
         name for name, part in fields.items() if not isinstance(part, torch.Tensor) and tensors_of(part)
     ]

@@ -12,12 +12,12 @@ from explorer.base.units import many_text, shape_text
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.decode import module_cache
 from explorer.engine.costs.decode.module_cache import OwnCache
-from explorer.engine.costs.decode.past_tokens import Inputs, check_past, with_cache_bytes
+from explorer.engine.costs.decode.past_tokens import Inputs, add_cache_bytes, check_past
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, tensors_of
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import described
+from explorer.engine.formats.torch_module.modules import describe_tensors
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis
 
@@ -47,7 +47,7 @@ def analyze_step(
     """
     check_past(past)
     with loaded.quiet():
-        own_cache = module_cache.of_module(loaded.meta(), loaded.source, cancel=cancel)
+        own_cache = module_cache.find_own_cache(loaded.meta(), loaded.source, cancel=cancel)
         batch = _batch(dims, input_shapes)
         arguments = own_cache.step(past, batch)
     return step_behind(
@@ -77,10 +77,10 @@ def analyze_prefill(
         Misuse: The model keeps no cache.
     """
     with loaded.quiet():
-        own_cache = module_cache.of_module(loaded.meta(), loaded.source, cancel=cancel)
+        own_cache = module_cache.find_own_cache(loaded.meta(), loaded.source, cancel=cancel)
         batch = _batch(dims, input_shapes)
         arguments = own_cache.prompt(max(tokens, 1), batch)
-    return examined(
+    return analyze_run(
         own_cache,
         arguments,
         batch,
@@ -96,7 +96,9 @@ def _batch(dims: Mapping[str, int], input_shapes: Inputs) -> int:
     return dims.get("batch") or (first[0] if len(first) > 1 else 1)
 
 
-def examined(own_cache: OwnCache, arguments: Mapping[str, Any], batch: int, **options: Any) -> AnalysisResult:
+def analyze_run(
+    own_cache: OwnCache, arguments: Mapping[str, Any], batch: int, **options: Any
+) -> AnalysisResult:
     """Analyzes one run of a module that keeps its own cache.
 
     Args:
@@ -105,7 +107,7 @@ def examined(own_cache: OwnCache, arguments: Mapping[str, Any], batch: int, **op
         batch: Number of sequences in the arguments.
         options: Further arguments of `analyse.examine_module`.
     """
-    inputs = tuple([info for name, value in arguments.items() for info in described(value, name)])
+    inputs = tuple([info for name, value in arguments.items() for info in describe_tensors(value, name)])
     assumptions = {"dims": {"batch": batch}}
     return analyse.examine_module(
         own_cache.model, (), arguments, inputs=inputs, assumptions=assumptions, **options
@@ -135,7 +137,7 @@ def step_behind(
         BadModel: The step fails.
     """
     cache = tensors_of(arguments[own_cache.name]) if own_cache.name in arguments else ()
-    step_result = examined(own_cache, arguments, batch, source=source, **options)
+    step_result = analyze_run(own_cache, arguments, batch, source=source, **options)
     if step_result.schedule.failed:
         raise BadModel(f"a step behind {past:,} tokens fails: {step_result.schedule.failure}", where=source)
     info = step_result.info
@@ -147,15 +149,15 @@ def step_behind(
             "decode": {"past": past, "tokens": 1, "how": _description(cache, past)},
         },
     )
-    note = _mixing_note(own_cache, step_result, past, batch)
+    note = _describe_mixing(own_cache, step_result, past, batch)
     info = replace(info, model=replace(info.model, notes=(*info.model.notes, *note)))
-    layers = with_cache_bytes(step_result.analysis.layers, _cache_bytes_by_row(cache, step_result))
+    layers = add_cache_bytes(step_result.analysis.layers, _cache_bytes_by_row(cache, step_result))
     return AnalysisResult.of(
         Analysis(info, layers), step_result.schedule, step_result.bounds, lambda: step_result.flow
     )
 
 
-def _mixing_note(own_cache: OwnCache, step_result: AnalysisResult, past: int, batch: int) -> list[str]:
+def _describe_mixing(own_cache: OwnCache, step_result: AnalysisResult, past: int, batch: int) -> list[str]:
     """A note if a step costs more than its sequences cost separately, because the model's code mixes them."""
     outputs = step_result.info.model.outputs
     shapes = (
@@ -167,7 +169,7 @@ def _mixing_note(own_cache: OwnCache, step_result: AnalysisResult, past: int, ba
     macs = step_result.info.totals.macs
     if batch == 1 or not shape or not macs:
         return []
-    single_macs = examined(own_cache, own_cache.step(past, 1), 1).info.totals.macs
+    single_macs = analyze_run(own_cache, own_cache.step(past, 1), 1).info.totals.macs
     if not single_macs or macs <= batch * single_macs:
         return []
     return [

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.decode.past_tokens import with_cache_bytes
+from explorer.engine.costs.decode.past_tokens import add_cache_bytes
 from explorer.engine.costs.layer_tree import sum_if_all_known
 from explorer.engine.costs.onnx.values import nbytes
 from explorer.engine.graph.model import Graph, Model, Node, Value, subgraphs
@@ -210,7 +210,7 @@ def _check_capacity(positions: int, past: int, name: str) -> int:
     return positions
 
 
-def whole_text(
+def compute_text_shapes(
     model: Model, tokens: int, dims: Mapping[str, int], input_shapes: Mapping[str, tuple[str | None, Shape]]
 ) -> dict[str, tuple[str | None, tuple[int, ...]]]:
     """Computes the input shapes of a pass over a text, for a model without cache inputs.
@@ -333,7 +333,7 @@ class _Sizes:
         return total
 
 
-def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) -> Analysis:
+def add_cache_to_analysis(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) -> Analysis:
     """Adds the bytes of the cache to the analysis of one step, per layer and in total.
 
     Raises:
@@ -354,7 +354,7 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
                 hint="its dimensions are not those of a cache; give them by --dim",
             )
         checked += isinstance(size, int)
-    sizes = {name: _cached_bytes(inputs[name], step.positions[name], past) for name in cache}
+    sizes = {name: _count_cached_bytes(inputs[name], step.positions[name], past) for name in cache}
     parts_by_layer: dict[int, list[int | None]] = {}
     unread = dict(sizes)
     for layer in analysis.layers:
@@ -363,7 +363,7 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
         for tensor in layer.inputs:
             if tensor.name in unread:
                 parts_by_layer.setdefault(layer.id, []).append(unread.pop(tensor.name))
-    layers = with_cache_bytes(
+    layers = add_cache_bytes(
         analysis.layers, {row_id: sum_if_all_known(parts) for row_id, parts in parts_by_layer.items()}
     )
     totals = replace(analysis.info.totals, kv_cache_bytes=sum_if_all_known(sizes.values()))
@@ -376,7 +376,7 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
     return Analysis(info, layers)
 
 
-def _cached_bytes(info: TensorInfo, positions: int, past: int) -> int | None:
+def _count_cached_bytes(info: TensorInfo, positions: int, past: int) -> int | None:
     """Bytes of the cached tokens in a cache that may have room for more."""
     size = nbytes(info)
     if size is None or positions == past:

@@ -26,7 +26,7 @@ def check_past(past: int) -> None:
         raise Misuse(f"there cannot be {past} tokens in the cache", where="--past", hint="give 0 or more")
 
 
-def with_cache_bytes(layers: Sequence[Layer], cache_bytes: Mapping[int, int | None]) -> tuple[Layer, ...]:
+def add_cache_bytes(layers: Sequence[Layer], cache_bytes: Mapping[int, int | None]) -> tuple[Layer, ...]:
     """Adds cache bytes to the rows that read them and to the groups that contain these rows.
 
     Args:

@@ -46,19 +46,19 @@ def step_of_graph(
         step = onnx_cache.bind(model, cache, past, dims, input_shapes)
         step_result = examine(dims=dims, input_shapes=step.input_shapes)
         return AnalysisResult.of(
-            onnx_cache.with_cache(step_result.analysis, cache, step, past),
+            onnx_cache.add_cache_to_analysis(step_result.analysis, cache, step, past),
             step_result.schedule,
             step_result.bounds,
             lambda: step_result.flow,
         )
-    shapes = onnx_cache.whole_text(model, 1, dims, input_shapes)
+    shapes = onnx_cache.compute_text_shapes(model, 1, dims, input_shapes)
     if past:
-        raise _no_cache()
+        raise _build_no_cache_error()
     examined = examine(dims=dims, input_shapes=shapes)
     info = examined.info
     decode = {"past": 0, "tokens": 1, "how": "a pass over the first token, with nothing in the cache"}
     totals = replace(info.totals, kv_cache_bytes=0)
-    return examined.with_info(
+    return examined.replace_info(
         replace(info, totals=totals, assumptions={**info.assumptions, "decode": decode})
     )
 
@@ -75,13 +75,13 @@ def sizes_of_step(
     cache = onnx_cache.find(model)
     if not cache:
         if past:
-            raise _no_cache()
-        return dict(dims), onnx_cache.whole_text(model, 1, dims, input_shapes)
+            raise _build_no_cache_error()
+        return dict(dims), onnx_cache.compute_text_shapes(model, 1, dims, input_shapes)
     step = onnx_cache.bind(model, cache, past, dims, input_shapes)
     return dict(step.dims), dict(step.input_shapes)
 
 
-def _no_cache() -> Misuse:
+def _build_no_cache_error() -> Misuse:
     return Misuse(
         "it takes no key-value cache, so there is no step behind one",
         where="--past",
@@ -102,7 +102,7 @@ def prefill_of_graph(
     if cache:
         shapes = onnx_cache.bind(model, cache, 0, dims, input_shapes, new=tokens).input_shapes
     else:
-        shapes = onnx_cache.whole_text(model, tokens, dims, input_shapes)
+        shapes = onnx_cache.compute_text_shapes(model, tokens, dims, input_shapes)
     return examine(dims=dims, input_shapes=shapes)
 
 

@@ -21,7 +21,7 @@ LARGEST = 1 << 62
 """Maximum total bytes for which offsets fit numpy's integers; only a corrupt file exceeds it."""
 
 
-FEW = 32
+SMALL_COUNT = 32
 """Number of blocks below which a loop is faster than numpy."""
 
 
@@ -49,14 +49,14 @@ def place_blocks(blocks: Sequence[ArenaBlock]) -> Arena:
     Returns:
         Offsets at which no two blocks that are live at the same step overlap.
     """
-    by_birth, peak, pairs = _by_birth(blocks)
+    by_birth, peak, pairs = _place_by_birth(blocks)
     if by_birth.size == peak or pairs > PAIRS or sum(b.size for b in blocks) > LARGEST:
         return by_birth
-    by_size = _by_size(blocks)
+    by_size = _place_by_size(blocks)
     return by_size if by_size.size < by_birth.size else by_birth
 
 
-def _by_birth(blocks: Sequence[ArenaBlock]) -> tuple[Arena, int, int]:
+def _place_by_birth(blocks: Sequence[ArenaBlock]) -> tuple[Arena, int, int]:
     """Places blocks in order of birth; also returns the peak of live bytes and the number of live pairs."""
     dying: dict[int, list[int]] = {}
     for index, block in enumerate(blocks):
@@ -105,7 +105,7 @@ def _free(holes: list[tuple[int, int]], start: int, stop: int, top: int) -> int:
     return top
 
 
-def _by_size(blocks: Sequence[ArenaBlock]) -> Arena:
+def _place_by_size(blocks: Sequence[ArenaBlock]) -> Arena:
     """Places blocks by decreasing size, each at the lowest offset that is free during its lifetime."""
     rank = [0] * len(blocks)
     order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].size, blocks[i].born - blocks[i].dies, i))
@@ -135,7 +135,7 @@ def _by_size(blocks: Sequence[ArenaBlock]) -> Arena:
 
 def _lowest_free_offset(offsets: Sequence[int], ends: Sequence[int], placed: Sequence[int], need: int) -> int:
     """The lowest offset at which `need` bytes are free of the blocks `placed`."""
-    if len(placed) < FEW:
+    if len(placed) < SMALL_COUNT:
         offset = 0
         for start, stop in sorted([(offsets[index], ends[index]) for index in placed]):
             if start - offset >= need:

@@ -149,7 +149,7 @@ class AnalysisResult:
         """The edges between the rows, or None if they are unknown."""
         return self.rows()[2]()
 
-    def with_info(self, info: Info) -> AnalysisResult:
+    def replace_info(self, info: Info) -> AnalysisResult:
         """A copy of the result with other facts of the whole model."""
         return AnalysisResult(info, self.rows, self.bounds, self.failure)
 
@@ -177,7 +177,7 @@ def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> li
     return [life for life in lifetimes.values() if life.size != 0]
 
 
-def _live_bytes_by_step(lifetimes: Sequence[LiveRange], count: int) -> list[int]:
+def _sum_live_bytes(lifetimes: Sequence[LiveRange], count: int) -> list[int]:
     """Bytes live at each of `count` steps; tensors of unknown size are left out."""
     change = [0] * (count + 1)
     for life in lifetimes:
@@ -187,12 +187,12 @@ def _live_bytes_by_step(lifetimes: Sequence[LiveRange], count: int) -> list[int]
     return list(accumulate(change[:-1]))
 
 
-def live_bytes(order: Schedule) -> list[int]:
+def sum_live_bytes(order: Schedule) -> list[int]:
     """Bytes live at each step; tensors of unknown size are left out."""
-    return _live_bytes_by_step(lives(order.steps, order.keep), len(order.steps))
+    return _sum_live_bytes(lives(order.steps, order.keep), len(order.steps))
 
 
-def live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> Peak:
+def find_live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> Peak:
     """The largest set of tensors live at one step.
 
     Args:
@@ -203,7 +203,7 @@ def live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -
         The peak, at the first step that reaches it. `bytes` is 0 if there are no tensors.
     """
     lifetimes = lives(steps, keep)
-    live = _live_bytes_by_step(lifetimes, len(steps))
+    live = _sum_live_bytes(lifetimes, len(steps))
     if not live:
         return Peak(0, "", ())
     best = max(live)
@@ -214,11 +214,11 @@ def live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -
     return Peak(
         best if is_known else None,
         steps[peak_step].label,
-        tuple(described(x.info) for x in live_tensors[:SHOWN]),
+        tuple(build_description(x.info) for x in live_tensors[:SHOWN]),
     )
 
 
-def described(info: TensorInfo | Named) -> TensorInfo:
+def build_description(info: TensorInfo | Named) -> TensorInfo:
     """The description of a tensor that may be given by name only."""
     if isinstance(info, TensorInfo):
         return info
@@ -226,10 +226,10 @@ def described(info: TensorInfo | Named) -> TensorInfo:
     return values.get(name) or TensorInfo(name, None, None, "unknown")
 
 
-def with_descriptions(steps: Iterable[ExecutionStep]) -> Sequence[ExecutionStep]:
+def build_descriptions(steps: Iterable[ExecutionStep]) -> Sequence[ExecutionStep]:
     """The steps with the description of each tensor built."""
     return [
-        replace(step, outputs=[(key, described(info), size) for key, info, size in step.outputs])
+        replace(step, outputs=[(key, build_description(info), size) for key, info, size in step.outputs])
         for step in steps
     ]
 
@@ -266,7 +266,7 @@ def memory(examined: AnalysisResult) -> Memory:
     """
     order, layers = examined.schedule, examined.analysis.layers
     lifetimes = lives(order.steps, order.keep)
-    live = _live_bytes_by_step(lifetimes, len(order.steps))
+    live = _sum_live_bytes(lifetimes, len(order.steps))
     sized = [(life, life.size) for life in lifetimes if life.size is not None]
     arena = place_blocks([ArenaBlock(size, life.born, life.dies) for life, size in sized])
     peak = max(live, default=0)
@@ -283,7 +283,7 @@ def memory(examined: AnalysisResult) -> Memory:
             for layer in [None if row is None else layers[row]]
         ),
         lifetimes=tuple(
-            Lifetime(described(life.info), size, life.born, life.dies, offset)
+            Lifetime(build_description(life.info), size, life.born, life.dies, offset)
             for (life, size), offset in zip(sized, arena.offsets, strict=True)
         ),
         sum_bytes=sum(size for _, size in sized),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from explorer.engine.costs.layer_tree import summed
+from explorer.engine.costs.layer_tree import sum_known
 from explorer.facts import Analysis, Layer
 from explorer.facts.roofline import Limit, Machine, Roofline, RooflinePoint
 
@@ -33,8 +33,8 @@ def roofline(analysis: Analysis, machine: Machine) -> Roofline:
         if not layer.group and layer.counted and layer.calls and (layer.macs != 0 or bytes_moved(layer) != 0)
     ]
     timed = sum(p.seconds is not None for p in points)
-    seconds = summed(p.seconds for p in points)
-    macs, moved = summed(p.macs for p in points), summed(p.bytes for p in points)
+    seconds = sum_known(p.seconds for p in points)
+    macs, moved = sum_known(p.macs for p in points), sum_known(p.bytes for p in points)
     shared = [
         replace(p, share=p.seconds / seconds if p.seconds is not None and seconds else 0.0) for p in points
     ]
@@ -60,7 +60,7 @@ def bytes_moved(layer: Layer) -> int | None:
     return layer.bytes_read + layer.bytes_written
 
 
-def least_seconds(macs: int, moved: int, machine: Machine) -> float:
+def compute_minimum_seconds(macs: int, moved: int, machine: Machine) -> float:
     """Minimum time in seconds: the larger of MACs at the peak and bytes at full bandwidth."""
     return max(macs / machine.peak_macs, moved / machine.bandwidth)
 
@@ -72,7 +72,7 @@ def _point(layer: Layer, machine: Machine) -> RooflinePoint:
     limit: Limit = "unknown"
     if layer.macs is not None and moved is not None:
         computing, moving = layer.macs / machine.peak_macs, moved / machine.bandwidth
-        seconds = least_seconds(layer.macs, moved, machine)
+        seconds = compute_minimum_seconds(layer.macs, moved, machine)
         limit = "compute" if computing >= moving else "memory"
         intensity = 2 * layer.macs / moved if moved else None
     return RooflinePoint(layer.id, layer.path, layer.kind, layer.macs, moved, intensity, limit, seconds, 0.0)

@@ -17,9 +17,9 @@ from explorer.engine.costs.memory.liveness import (
     AnalysisResult,
     MadeRows,
     Schedule,
-    live_peak,
+    build_descriptions,
+    find_live_peak,
     schedule,
-    with_descriptions,
 )
 from explorer.engine.costs.onnx import tile_coverage, visitor
 from explorer.engine.costs.onnx.boundaries import boundaries
@@ -31,7 +31,7 @@ from explorer.engine.graph.model import Model, subgraphs
 from explorer.engine.operators.call import Rules
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes import Inference, InputShapes
-from explorer.engine.shapes.bodies import captured_names
+from explorer.engine.shapes.bodies import find_captured_names
 from explorer.facts import Analysis, Info, ModelInfo, Progress, TensorInfo, TiledMacs
 from explorer.host.gc_pause import gc_pause
 
@@ -138,7 +138,7 @@ def _info(
     model: Model, format: str, inference: Inference, visited: VisitResult, observed_notes: tuple[str, ...]
 ) -> Info:
     """The facts of the whole model, without tile coverage."""
-    peak = live_peak(visited.steps, visited.kept)
+    peak = find_live_peak(visited.steps, visited.kept)
     values = inference.main.values
     declared = {v.name: TensorInfo(v.name, v.dtype, v.shape, "declared") for v in model.graph.outputs}
     return Info(
@@ -177,7 +177,7 @@ def _rows(model: Model, visited: VisitResult, look: Look | None) -> MadeRows:
 
     @cache
     def order() -> Schedule:
-        return schedule(with_descriptions(visited.steps), visited.kept, layers, rows_of)
+        return schedule(build_descriptions(visited.steps), visited.kept, layers, rows_of)
 
     @cache
     def flow() -> ValueFlow:
@@ -197,7 +197,11 @@ def _tile_coverage(
     """The tile coverage; if it depends on symbolic sizes, computed at the sizes of the plan."""
     values = inference.main.values
     symbolic = {d for v in model.graph.feeds for d in values[v.name].shape or () if isinstance(d, str)}
-    sizes = tile_coverage.planned_sizes(model, symbolic) if tiled is not None and tiled.share is None else {}
+    sizes = (
+        tile_coverage.collect_planned_sizes(model, symbolic)
+        if tiled is not None and tiled.share is None
+        else {}
+    )
     if not sizes:
         return tiled
     try:
@@ -220,7 +224,7 @@ def _notes(model: Model, visited: VisitResult) -> list[str]:
     unused_tensors = [t for t in model.graph.initializers.values() if t.name not in used_names]
     if unused_tensors:
         # captured values are not listed among a node's inputs
-        captured = (captured_names(body) for node in model.graph.nodes for _, body in subgraphs(node))
+        captured = (find_captured_names(body) for node in model.graph.nodes for _, body in subgraphs(node))
         used_names.update(*captured)
         unused_tensors = [t for t in unused_tensors if t.name not in used_names]
     if unused_tensors:

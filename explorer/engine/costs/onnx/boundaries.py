@@ -8,7 +8,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from explorer.engine.costs.layer_tree import GroupFacts, Scope
-from explorer.engine.costs.memory.liveness import Named, described
+from explorer.engine.costs.memory.liveness import Named, build_description
 from explorer.engine.costs.onnx.leaves import OperatorFigures, OperatorLeaf
 from explorer.engine.costs.onnx.values import SHOWN, GraphContext
 from explorer.engine.graph.model import Graph
@@ -65,7 +65,7 @@ def boundaries(
                 and name not in edge_context.stored
                 and name not in edge.constants
             ):
-                info = described((edge_context.shapes.values, name))
+                info = build_description((edge_context.shapes.values, name))
                 is_size = edge.node.op in _SIZE_READERS or info.dtype == "int64"
                 _cross(
                     key,
@@ -109,7 +109,7 @@ def _cross(
         shared_depth += 1
     if shared_depth == len(scopes) == len(origin):
         return
-    named = own_name(key, described(info))
+    named = restore_own_name(key, build_description(info))
     for crossings, crossed_scopes in (
         (inputs_by_group, scopes[shared_depth:]),
         (outputs_by_group, origin[shared_depth:]),
@@ -120,7 +120,7 @@ def _cross(
                 group_values[key] = named
 
 
-def own_name(key: Hashable, info: TensorInfo) -> TensorInfo:
+def restore_own_name(key: Hashable, info: TensorInfo) -> TensorInfo:
     """Renames a value from its name in a function or body to its own name."""
     name = key[1] if isinstance(key, tuple) and len(key) == 2 else key
     return replace(info, name=name) if isinstance(name, str) and name != info.name else info

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from explorer.engine.costs.layer_tree import GroupFacts, Scope, summed
-from explorer.engine.costs.memory.liveness import live_peak
+from explorer.engine.costs.layer_tree import GroupFacts, Scope, sum_known
+from explorer.engine.costs.memory.liveness import find_live_peak
 from explorer.engine.costs.onnx.scopes import ScopedName
 from explorer.engine.costs.onnx.sequences import SequenceElements
 from explorer.engine.costs.onnx.state import Visit, VisitResult, VisitState
-from explorer.engine.costs.onnx.values import GraphContext, nbytes, scaled
+from explorer.engine.costs.onnx.values import GraphContext, multiply_by_runs, nbytes
 from explorer.engine.graph.model import Graph, Node, subgraphs
 from explorer.engine.shapes import Shapes
 from explorer.engine.shapes.bodies import iterations
@@ -62,7 +62,7 @@ def _branches(owner: ControlFlowNode) -> None:
     branches: list[tuple[str, VisitResult]] = []
     costs: list[tuple[int | None, int | None]] = []
     ends: list[list[Hashable]] = []
-    branch_index = _known_branch(context, node, [name for name, _ in subgraphs(node)])
+    branch_index = _find_constant_branch(context, node, [name for name, _ in subgraphs(node)])
     for name, body in subgraphs(node):
         shapes = owner.shapes(body, ())
         body_scopes = (*scopes, Scope(prefix + name, name, "branch"))
@@ -74,10 +74,13 @@ def _branches(owner: ControlFlowNode) -> None:
         branches.append((name, branch_result))
         counted_figures = [x.figures for x in branch_result.leaves if x.counted]
         costs.append(
-            (summed(x.macs for x in counted_figures), summed(x.elementwise_ops for x in counted_figures))
+            (
+                sum_known(x.macs for x in counted_figures),
+                sum_known(x.elementwise_ops for x in counted_figures),
+            )
         )
     # if the branch is unknown, memory is that of the branch with the highest peak
-    peaks = [live_peak(b.steps, end).bytes or 0 for (_, b), end in zip(branches, ends, strict=True)]
+    peaks = [find_live_peak(b.steps, end).bytes or 0 for (_, b), end in zip(branches, ends, strict=True)]
     if branch_index is None:
         costliest = max(range(len(branches)), key=lambda i: (costs[i][0] or 0, costs[i][1] or 0))
         largest = peaks.index(max(peaks))
@@ -121,7 +124,7 @@ def _branches(owner: ControlFlowNode) -> None:
     state.finish(context, node, scopes)
 
 
-def _known_branch(context: GraphContext, node: Node, names: list[str]) -> int | None:
+def _find_constant_branch(context: GraphContext, node: Node, names: list[str]) -> int | None:
     """The index of the branch that runs if the condition is constant, else None."""
     condition = context.shapes.constants.get(node.inputs[0]) if node.inputs else None
     if condition is None or condition.size != 1:
@@ -217,7 +220,7 @@ def _sequence_map(owner: ControlFlowNode) -> None:
             state.sequences[context.key(name)] = SequenceElements(trips, shapes.values.get(value.name))
 
 
-def _modified_attention(owner: ControlFlowNode) -> None:
+def _analyze_modified_attention(owner: ControlFlowNode) -> None:
     """FlexAttention: the attention, and the graphs that modify its scores and probabilities."""
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
     scopes, prefix = owner.open_scopes(node.op)
@@ -277,7 +280,7 @@ def _repeat(
         (
             context.key(outer_name),
             context.info(outer_name),
-            scaled(nbytes(body_context.info(value.name)), count),
+            multiply_by_runs(nbytes(body_context.info(value.name)), count),
         )
         for outer_name, value in list(zip(node.outputs, body.outputs[output_offset:], strict=False))[carried:]
         if outer_name
@@ -310,7 +313,7 @@ _HANDLERS: Mapping[tuple[str, str], Callable[[ControlFlowNode], None]] = {
     ("", "Loop"): _loop,
     ("", "Scan"): _scan,
     ("", "SequenceMap"): _sequence_map,
-    ("ai.onnx.preview", "FlexAttention"): _modified_attention,
+    ("ai.onnx.preview", "FlexAttention"): _analyze_modified_attention,
 }
 
 KEYS = _HANDLERS.keys()

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 
 from explorer.engine.costs.layer_tree import Scope
-from explorer.engine.costs.onnx.boundaries import own_name
+from explorer.engine.costs.onnx.boundaries import restore_own_name
 from explorer.engine.costs.onnx.leaves import OperatorFigures, OperatorLeaf
 from explorer.engine.costs.onnx.state import VisitResult
 from explorer.engine.costs.onnx.values import GraphContext, parameters
@@ -89,7 +89,7 @@ def _row(scopes: Sequence[Scope], groups: dict[str, int]) -> int:
 
 
 def _info(context: GraphContext, key: Hashable, name: str) -> TensorInfo:
-    return own_name(key, context.info(name))
+    return restore_own_name(key, context.info(name))
 
 
 def _identity(info: TensorInfo) -> TensorInfo:

@@ -11,8 +11,8 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.costs.layer_tree import UNPLACED, summed
-from explorer.engine.costs.memory.liveness import live_peak
+from explorer.engine.costs.layer_tree import UNPLACED, sum_known
+from explorer.engine.costs.memory.liveness import find_live_peak
 from explorer.engine.costs.onnx import tile_coverage
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.scopes import ScopedName
@@ -22,18 +22,18 @@ from explorer.engine.costs.onnx.values import (
     GraphContext,
     StoredValue,
     constant,
+    multiply_by_runs,
     nbytes,
-    plain_attributes,
-    scaled,
+    simplify_attributes,
 )
 from explorer.engine.graph.model import Function, Model, Node, subgraphs
 from explorer.engine.operators import cost_formulas, registry
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.shapes import Shapes, substituted
+from explorer.engine.shapes import Shapes, substitute_attributes
 from explorer.facts import Layer, TensorInfo, TiledMacs
 
 
-def single_operator(
+def find_single_operator(
     model: Model, function: Function, node: Node
 ) -> tuple[Node, Mapping[str, TensorInfo]] | None:
     """The single operator that a function consists of, and its constants by name; None if it has several."""
@@ -42,7 +42,7 @@ def single_operator(
         return None
     body_node, alike = operators[0], operators[0].alike
     if function.attributes or function.defaults:
-        body_node, alike = substituted(body_node, {**function.defaults, **node.attributes}), None
+        body_node, alike = substitute_attributes(body_node, {**function.defaults, **node.attributes}), None
     outer_names = dict(zip(function.inputs, node.inputs, strict=False))
     outer_names.update(zip(function.outputs, node.outputs, strict=False))
     constants: dict[str, TensorInfo] = {}
@@ -153,8 +153,11 @@ class FunctionCalls:
             output_memory = frozenset(self._state.memory(body_context.key(n)) for n in function.outputs)
             labels = self._state.result.tile_labels
             tiled = None if labels is None else tile_coverage.count_tiled_macs(labels, body_result.leaves)
-            peak = live_peak(body_result.steps, output_memory).bytes
-            self._closed[key] = body_context.shapes, _closed_body(body_result, stored_arguments, peak, tiled)
+            peak = find_live_peak(body_result.steps, output_memory).bytes
+            self._closed[key] = (
+                body_context.shapes,
+                _analyze_closed_body(body_result, stored_arguments, peak, tiled),
+            )
         return self._closed[key][1]
 
     def _close(self, body: ClosedBody, context: GraphContext, node: Node, name: ScopedName) -> None:
@@ -182,18 +185,21 @@ class FunctionCalls:
             macs=cost.macs,
             formula=cost.formula,
             elementwise_ops=cost.elementwise_ops,
-            bytes_read=scaled(body.read, scale),
-            bytes_written=scaled(body.written, scale),
-            activation_bytes=scaled(body.written, scale),
-            weight_bytes_read=scaled(body.weights, scale),
-            attributes=plain_attributes(node),
+            bytes_read=multiply_by_runs(body.read, scale),
+            bytes_written=multiply_by_runs(body.written, scale),
+            activation_bytes=multiply_by_runs(body.written, scale),
+            weight_bytes_read=multiply_by_runs(body.weights, scale),
+            attributes=simplify_attributes(node),
             status=cost.status,
             reason=cost.reason,
         )
         parameters, nodes = (*entries.values(), *body.stored), body.nodes * (scale or 1)
         leaf = OperatorLeaf(layer, context, node, (name,), 0, parameters, nodes)
         if body.tiled is not None and body.tiled.products != 0:
-            leaf.tiled = scaled(body.tiled.macs, scale), scaled(body.tiled.products, scale)
+            leaf.tiled = (
+                multiply_by_runs(body.tiled.macs, scale),
+                multiply_by_runs(body.tiled.products, scale),
+            )
         position = len(state.result.leaves)
         state.result.leaves.append(leaf)
         state.result.edges.append(leaf)
@@ -222,7 +228,7 @@ class ClosedBody(Struct, frozen=True):
     tiled: TiledMacs | None = None
 
 
-def _closed_body(
+def _analyze_closed_body(
     body: VisitResult,
     stored_arguments: Mapping[str, Collection[StoredValue]],
     peak: int | None,
@@ -234,8 +240,8 @@ def _closed_body(
     nodes = sum(leaf.nodes for leaf in counted_leaves)
     inexact = next((x for s in ("unknown", "bound") for x in counted_leaves if x.figures.status == s), None)
     cost = Cost(
-        summed(x.macs for x in figures),
-        summed(x.elementwise_ops for x in figures),
+        sum_known(x.macs for x in figures),
+        sum_known(x.elementwise_ops for x in figures),
         f"sum over {nodes:,} operators inside, too many to list",
         "exact" if inexact is None else inexact.figures.status,
         "" if inexact is None else f"{inexact.path}: {inexact.figures.reason}",
@@ -245,9 +251,9 @@ def _closed_body(
     parameters = {e[0]: e for leaf in body.leaves for e in leaf.stored if e[0] not in argument_identities}
     return ClosedBody(
         cost,
-        summed(x.bytes_read for x in figures),
-        summed(x.bytes_written for x in figures),
-        summed(x.weight_bytes_read for x in figures),
+        sum_known(x.bytes_read for x in figures),
+        sum_known(x.bytes_written for x in figures),
+        sum_known(x.weight_bytes_read for x in figures),
         nodes,
         tuple(parameters.values()),
         peak,

@@ -81,7 +81,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         figures, node = self.figures, self.node
         if isinstance(figures, Layer):
             return copy(figures)
-        inputs, outputs = described_values(self.context, node, self.constants)
+        inputs, outputs = describe_values(self.context, node, self.constants)
         entries, params = parameters(self.context, node, figures.parameters)
         weights: tuple[TensorInfo, ...] = ()
         if entries := [*entries, *attribute_parameters(self.context, node)]:
@@ -141,7 +141,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         return ExecutionStep(path, read, outputs, position)
 
 
-def described_values(
+def describe_values(
     context: GraphContext, node: Node, constants: Collection[str] = ()
 ) -> tuple[list[TensorInfo | None], list[TensorInfo]]:
     """Descriptions of a node's inputs, None for an omitted one, and of its outputs."""

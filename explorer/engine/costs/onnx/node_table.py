@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
-from explorer.engine.costs.onnx.values import GraphContext, constant, nbytes, plain_attributes
+from explorer.engine.costs.onnx.values import GraphContext, constant, nbytes, simplify_attributes
 from explorer.engine.formats.onnx import messages
-from explorer.engine.formats.onnx.protobuf_wire import fields, signed
+from explorer.engine.formats.onnx.protobuf_wire import fields, reinterpret_signed
 from explorer.engine.graph.model import FileSpan, Model, Node, Tensor, subgraphs
 from explorer.engine.operators import cost_formulas
 from explorer.facts.graph.nodes import FileNode, NodeTable, NodeTensor
@@ -178,7 +178,7 @@ def _scalars(node: Node) -> Any:
 
 def _attributes(node: Node) -> dict[str, Any]:
     """The attributes as plain values, with small tensors as their values."""
-    attributes = dict(plain_attributes(node))
+    attributes = dict(simplify_attributes(node))
     for name, value in node.attributes.items():
         if isinstance(value, Tensor) and (values := _values(value)) is not None:
             attributes[name] = values
@@ -192,7 +192,7 @@ def _header(spans: Sequence[FileSpan]) -> dict[int, int | str]:
         data = span.view()
         for number, wire, _, content, end in fields(data, 0, span.size):
             if wire == 0:
-                header[number] = signed(content)
+                header[number] = reinterpret_signed(content)
             elif number in (_MODEL_DOMAIN, _MODEL_DOC, _GRAPH_DOC):
                 header[number] = messages.text(data, content, end, _MAX_TEXT)
     return header

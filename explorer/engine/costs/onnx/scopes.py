@@ -61,11 +61,11 @@ class ScopedNames(Sequence[ScopedName]):
 
     def __getitem__(self, index: Any) -> Any:
         if self._names is None:
-            self._names = scoped_names(self.nodes, self.owner_path)
+            self._names = assign_scoped_names(self.nodes, self.owner_path)
         return self._names[index]
 
 
-def scoped_names(nodes: Sequence[Node], owner_path: str = "") -> list[ScopedName]:
+def assign_scoped_names(nodes: Sequence[Node], owner_path: str = "") -> list[ScopedName]:
     """The groups and the name of every node, in the order of the nodes.
 
     A group that would contain a single node is left out, and the node takes its name: `features.0` with a
@@ -93,7 +93,9 @@ def scoped_names(nodes: Sequence[Node], owner_path: str = "") -> list[ScopedName
                 scopes = metadata.get(NAMES, "")
                 classes = metadata.get(CLASSES, "")
                 by_metadata[key] = (
-                    _from_metadata(scopes, classes, node, by_metadata) if scopes else from_name(site)
+                    _read_metadata_scope(scopes, classes, node, by_metadata)
+                    if scopes
+                    else split_node_name(site)
                 )
             names.append(by_metadata[key])
             continue
@@ -101,15 +103,15 @@ def scoped_names(nodes: Sequence[Node], owner_path: str = "") -> list[ScopedName
         metadata_names = metadata.get(NAMES, "") if metadata else ""
         if metadata_names:
             numbers[node.op] += 1
-            names.append(_from_metadata(metadata_names, metadata.get(CLASSES, ""), node, by_metadata))
+            names.append(_read_metadata_scope(metadata_names, metadata.get(CLASSES, ""), node, by_metadata))
         elif node.name:
             numbers[node.op] += 1
-            names.append(from_name(relative(node.name, owner_path) if owner_path else node.name, cache))
+            names.append(split_node_name(relative(node.name, owner_path) if owner_path else node.name, cache))
         else:
             number = numbers[node.op]
             numbers[node.op] += 1
             output = next((o for o in node.outputs if o), "")
-            groups = from_name(relative(output, owner_path), cache).scopes if "/" in output else ()
+            groups = split_node_name(relative(output, owner_path), cache).scopes if "/" in output else ()
             names.append(ScopedName(groups, f"{node.op}_{number}"))
     places = _collapse_single_groups(names, units)
     return _group_by_site(nodes, places, units) if has_sites else places
@@ -118,7 +120,9 @@ def scoped_names(nodes: Sequence[Node], owner_path: str = "") -> list[ScopedName
 def module_path(node: Node) -> str:
     """Path of the module that a node comes from, by the exporter's metadata or the node's name, or ''."""
     metadata_names = node.metadata.get(NAMES, "") if node.metadata else ""
-    scoped_name = _from_metadata(metadata_names, "", node, {}) if metadata_names else from_name(node.name)
+    scoped_name = (
+        _read_metadata_scope(metadata_names, "", node, {}) if metadata_names else split_node_name(node.name)
+    )
     return scoped_name.scopes[-1].path if scoped_name.scopes else ""
 
 
@@ -138,7 +142,7 @@ Known = Mapping[str, dict[str, tuple[Scope, ...] | None]]
 """Caches by separator: groups by the path without its last part, or None if it is not a path."""
 
 
-def from_name(name: str, cache: Known | None = None) -> ScopedName:
+def split_node_name(name: str, cache: Known | None = None) -> ScopedName:
     """Splits a path in a node's name: '/features/features.0/Conv', 'model/block/conv', 'encoder.0.fc'.
 
     Args:
@@ -159,7 +163,7 @@ def from_name(name: str, cache: Known | None = None) -> ScopedName:
         groups = cached_groups[front]
     else:
         groups = cached_groups[front] = (
-            _groups(front, sign) if sign == "." else _known_groups(front, cached_groups)
+            _groups(front, sign) if sign == "." else _find_cached_groups(front, cached_groups)
         )
     # intern, because thousands of nodes are named Conv
     return ScopedName((), name) if groups is None else ScopedName(groups, intern(last))
@@ -172,14 +176,14 @@ def _groups(front: str, sign: str) -> tuple[Scope, ...] | None:
     return _scopes(_pieces(front), {})
 
 
-def _known_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) -> tuple[Scope, ...]:
+def _find_cached_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) -> tuple[Scope, ...]:
     """The groups of a path with slashes, from the cached groups of its parent path."""
     parent_path, _, part = front.rpartition("/")
     if front.count("/") > MAX_DEPTH:
         return _scopes(_pieces(front), {})
     parent_groups: tuple[Scope, ...] = ()
     if parent_path:
-        parent_groups = cache[parent_path] = cache.get(parent_path) or _known_groups(parent_path, cache)
+        parent_groups = cache[parent_path] = cache.get(parent_path) or _find_cached_groups(parent_path, cache)
     container = parent_path.rstrip("/").rpartition("/")[2]
     pieces = _child_pieces(part, container)
     if len(parent_groups) + len(pieces) > MAX_DEPTH:
@@ -209,7 +213,7 @@ def _pieces(front: str) -> list[str]:
     return pieces
 
 
-def _from_metadata(
+def _read_metadata_scope(
     names: str, classes: str, node: Node, cache: dict[tuple[str, str], ScopedName]
 ) -> ScopedName:
     """Reads dynamo's metadata: qualified module names from the root, then the operator's own name."""
@@ -218,7 +222,7 @@ def _from_metadata(
         return cache[key]
     paths, kinds = _strings(names), _strings(classes)
     if not paths:
-        return from_name(node.label)
+        return split_node_name(node.label)
     modules = [p for p in paths[:-1] if p]
     named = dict(zip(paths[:-1], (k.rpartition(".")[2] for k in kinds), strict=False))
     pieces = [p for p in modules[-1].split(".") if p] if modules else []
@@ -275,7 +279,7 @@ def _group_by_site(nodes: Sequence[Node], places: list[ScopedName], units: Seque
     regrouped = []
     for node, place, unit in zip(nodes, places, units, strict=True):
         if sizes[unit] > 1:
-            node_name = from_name(node.label).name if node.name else node.op
+            node_name = split_node_name(node.label).name if node.name else node.op
             regrouped.append(ScopedName((*place.scopes, Scope(unit, place.name, TILED)), node_name))
         else:
             regrouped.append(place)

@@ -52,7 +52,7 @@ def _elements_of(
     if not node.inputs:
         return None
     if node.op == "SequenceConstruct":
-        return SequenceElements(len(node.inputs), _common_info([context.info(n) for n in node.inputs]))
+        return SequenceElements(len(node.inputs), _merge_infos([context.info(n) for n in node.inputs]))
     if node.op == "SplitToSequence":
         return _split(context, node)
     source_elements = sequences.get(context.key(node.inputs[0]))
@@ -65,21 +65,21 @@ def _elements_of(
             if source_elements.length == 0
             else None
             if source_elements.each is None
-            else _common_info([source_elements.each, new])
+            else _merge_infos([source_elements.each, new])
         )
-        return SequenceElements(_changed_length(source_elements.length, 1), element)
+        return SequenceElements(_change_length(source_elements.length, 1), element)
     if node.op == "SequenceErase":
-        return replace(source_elements, length=_changed_length(source_elements.length, -1))
+        return replace(source_elements, length=_change_length(source_elements.length, -1))
     return source_elements
 
 
-def _common_info(tensors: list[TensorInfo]) -> TensorInfo | None:
+def _merge_infos(tensors: list[TensorInfo]) -> TensorInfo | None:
     first = tensors[0]
     all_equal = all((t.dtype, t.shape) == (first.dtype, first.shape) for t in tensors)
     return first if all_equal else None
 
 
-def _changed_length(length: Dim, change: int) -> Dim:
+def _change_length(length: Dim, change: int) -> Dim:
     return max(length + change, 0) if isinstance(length, int) else None
 
 

@@ -21,9 +21,15 @@ from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.scopes import ScopedName
 from explorer.engine.costs.onnx.sequences import SequenceElements
 from explorer.engine.costs.onnx.tile_coverage import TileLabels
-from explorer.engine.costs.onnx.values import SHOWN, GraphContext, nbytes, plain_attributes, stored_in
+from explorer.engine.costs.onnx.values import (
+    SHOWN,
+    GraphContext,
+    describe_initializers,
+    nbytes,
+    simplify_attributes,
+)
 from explorer.engine.graph.model import Graph, Node
-from explorer.engine.shapes import Inference, Shapes, captured_names
+from explorer.engine.shapes import Inference, Shapes, find_captured_names
 from explorer.facts import TensorInfo, TiledMacs
 
 Visit = Callable[[GraphContext, Sequence[Node]], None]
@@ -156,9 +162,9 @@ class VisitState(Struct):
     ) -> GraphContext:
         """Creates the context of a subgraph, which can read the values of the enclosing graph."""
         number = self.number()
-        names = captured_names(body)
+        names = find_captured_names(body)
         captured = {n: context.stored[n] for n in names if n in context.stored}
-        captured.update(stored_in(body, (number,)))
+        captured.update(describe_initializers(body, (number,)))
         body_context = replace(
             context,
             shapes=shapes,
@@ -211,6 +217,6 @@ class VisitState(Struct):
             calls=context.trips if isinstance(context.trips, int) else 1,
             inputs=tuple(context.info(n) for n in node.inputs if n and n not in context.stored)[:SHOWN],
             outputs=tuple(context.info(n) for n in node.outputs if n)[:SHOWN],
-            attributes=plain_attributes(node),
+            attributes=simplify_attributes(node),
             **facts,
         )

@@ -112,7 +112,7 @@ def marker(labels: TileLabels | None, functions: Iterable[Function]) -> Callable
     return mark
 
 
-def planned_sizes(model: Model, symbolic_names: Collection[str]) -> dict[str, int]:
+def collect_planned_sizes(model: Model, symbolic_names: Collection[str]) -> dict[str, int]:
     """Sizes of symbolic dimensions from the file's plans; the last plan takes precedence."""
     sizes: dict[str, int] = {}
     for plan in plans(model):
@@ -225,7 +225,7 @@ def _place(labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[int
     """Decides whether an operator runs on tiles."""
     context, node = leaf.context, leaf.node
     name = next((name for name in (leaf.function, node.op) if name in labels.operators), "")
-    name = name or _enclosing_operator(labels, context, operator_by_context)
+    name = name or _find_enclosing_operator(labels, context, operator_by_context)
     batched = False
     if name:
         tile: Tile | None = labels.operators[name]
@@ -253,7 +253,7 @@ def _place(labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[int
     return _Placement(is_tiled=True, products=trips * macs_and_count[1])
 
 
-def _enclosing_operator(labels: TileLabels, context: GraphContext, cache: dict[int, str]) -> str:
+def _find_enclosing_operator(labels: TileLabels, context: GraphContext, cache: dict[int, str]) -> str:
     """The tile operator whose body contains a node, or ''."""
     name = cache.get(id(context))
     if name is None:

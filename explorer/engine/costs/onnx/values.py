@@ -132,18 +132,18 @@ def nbytes(info: TensorInfo) -> int | None:
     return dense_bytes(info.shape, info.dtype)
 
 
-def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[StoredValue, ...]]:
+def describe_initializers(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[StoredValue, ...]]:
     """Initializers of a graph by name; `owner` distinguishes equal names in different graphs."""
     stored_values: dict[str, tuple[StoredValue, ...]] = {
-        name: (_stored_value(tensor, name, owner),) for name, tensor in graph.initializers.items()
+        name: (_describe_stored(tensor, name, owner),) for name, tensor in graph.initializers.items()
     }
     if graph.extra:
-        for name, entry in onnx_tensor.sparse_initializers(graph).items():
-            stored_values[name] = (_sparse_value(entry, name, owner),)
+        for name, entry in onnx_tensor.read_sparse_initializers(graph).items():
+            stored_values[name] = (_describe_sparse(entry, name, owner),)
     return stored_values
 
 
-def plain_storage(graph: Graph) -> dict[str, int]:
+def list_plain_storage(graph: Graph) -> dict[str, int]:
     """Storage ids of the initializers whose stored form follows from their type."""
     tensors = graph.initializers.items()
     return dict.fromkeys([name for name, tensor in tensors if _is_plain(tensor)], PLAIN)
@@ -153,7 +153,7 @@ def _is_plain(tensor: Tensor) -> bool:
     return tensor.dtype in _SIZED and not tensor.beside and tensor.held is None
 
 
-def _sparse_value(
+def _describe_sparse(
     entry: tuple[Tensor, tuple[int, ...], int], name: str, owner: tuple[Hashable, ...]
 ) -> StoredValue:
     """Describes a sparse tensor: parameters are its stored values; bytes include the indices."""
@@ -162,7 +162,7 @@ def _sparse_value(
     return StoredValue((*owner, name), name, values.elements, size, values.dtype, shape, sparse=True)
 
 
-def _stored_value(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> StoredValue:
+def _describe_stored(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> StoredValue:
     payload, dtype = tensor.payload, tensor.dtype
     elements, size = tensor.extent
     identity: Hashable
@@ -191,7 +191,7 @@ def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, 
         for position, entry in enumerate(context.stored.get(name, ())):
             if entry.quantized or registry.is_parameter(node.op, index, entry.dtype, entry.shape):
                 places.append(
-                    (index, position, registry.packed_bits(node.op, index, entry.dtype, node.attributes))
+                    (index, position, registry.find_packed_bits(node.op, index, entry.dtype, node.attributes))
                 )
     return places
 
@@ -219,7 +219,7 @@ def attribute_parameters(context: GraphContext, node: Node) -> list[StoredValue]
         value = node.attributes.get(name)
         identity = context.number, node.outputs[:1] and node.outputs[0], name
         if isinstance(value, Tensor):
-            entries.append(replace(_stored_value(value, name, ()), identity=identity))
+            entries.append(replace(_describe_stored(value, name, ()), identity=identity))
         elif isinstance(value, tuple) and value:
             entries.append(StoredValue(identity, name, len(value), 4 * len(value), "float32", (len(value),)))
     return entries
@@ -239,11 +239,11 @@ def propagate_stored(context: GraphContext, node: Node) -> None:
         owner = (context.number,) if context.number else ()
         tensor = constant(node)
         if tensor is not None:
-            stored_values[name] = (_stored_value(tensor, name, owner),)
+            stored_values[name] = (_describe_stored(tensor, name, owner),)
             if _is_plain(tensor):
                 context.storage_ids[name] = PLAIN
         elif isinstance(sparse := node.attributes.get("sparse_value"), FileSpan):
-            stored_values[name] = (_sparse_value(onnx_tensor.sparse(sparse), name, owner),)
+            stored_values[name] = (_describe_sparse(onnx_tensor.read_sparse(sparse), name, owner),)
     elif is_alias(context, node):
         if node.op in ("DequantizeLinear", "QuantizeLinear"):
             entries = [e for n in node.inputs for e in stored_values.get(n, ())]
@@ -276,7 +276,7 @@ def traffic(
     """
     if node.op == "Constant" and not node.domain:
         return Traffic(0, 0, 0, ())
-    operator = registry.named(node.op)
+    operator = registry.find_operator(node.op)
     sizes: dict[str, int | None] = {}
     if not operator.unread:
         for index, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
@@ -324,30 +324,30 @@ def constant(node: Node) -> Tensor | None:
     return None
 
 
-def plain_attributes(node: Node) -> Mapping[str, Any]:
+def simplify_attributes(node: Node) -> Mapping[str, Any]:
     """Attributes of a node as plain values, with element types by name."""
     return {
-        name: _type_name(value) if name in _TYPES else _plain(value)
+        name: _type_name(value) if name in _TYPES else _simplify_value(value)
         for name, value in node.attributes.items()
     }
 
 
 def _type_name(code: Any) -> Any:
     dtype = DTYPES.get(code) if isinstance(code, int) else None
-    return _plain(code) if dtype is None else dtype.name
+    return _simplify_value(code) if dtype is None else dtype.name
 
 
-def _plain(value: Any) -> Any:
+def _simplify_value(value: Any) -> Any:
     if isinstance(value, Tensor):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, Graph):
         return f"graph of {many_text(len(value.nodes), 'node')}"
     if isinstance(value, tuple):
-        return tuple(_plain(v) for v in value)
+        return tuple(_simplify_value(v) for v in value)
     return value if isinstance(value, (int, float, str, bytes, type(None))) else str(type(value).__name__)
 
 
-def scaled(value: int | None, trips: int | None) -> int | None:
+def multiply_by_runs(value: int | None, trips: int | None) -> int | None:
     """`value` times the number of runs, or None if either is unknown, but 0 if `value` is 0."""
     if value == 0:
         return 0

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from explorer.engine.costs.layer_tree import sum_if_all_known
 from explorer.engine.costs.onnx import control_flow, sequences, tile_coverage
-from explorer.engine.costs.onnx.functions import FunctionCalls, single_operator
-from explorer.engine.costs.onnx.leaves import OperatorFigures, OperatorLeaf, described_values
+from explorer.engine.costs.onnx.functions import FunctionCalls, find_single_operator
+from explorer.engine.costs.onnx.leaves import OperatorFigures, OperatorLeaf, describe_values
 from explorer.engine.costs.onnx.scopes import ScopedName, ScopedNames
 from explorer.engine.costs.onnx.state import ExecutionOrder, VisitResult, VisitState
 from explorer.engine.costs.onnx.values import (
@@ -25,14 +25,14 @@ from explorer.engine.costs.onnx.values import (
     GraphContext,
     StoredValue,
     attribute_parameters,
+    describe_initializers,
     is_alias,
+    list_plain_storage,
+    multiply_by_runs,
     nbytes,
     parameter_places,
-    plain_attributes,
-    plain_storage,
     propagate_stored,
-    scaled,
-    stored_in,
+    simplify_attributes,
     traffic,
     view_of,
 )
@@ -76,7 +76,7 @@ def visit(
     state, graph = visitor.state, model.graph
     result = state.result
     context = result.context = GraphContext(
-        inference.main, stored_in(graph, ()), model.opsets, storage_ids=plain_storage(graph)
+        inference.main, describe_initializers(graph, ()), model.opsets, storage_ids=list_plain_storage(graph)
     )
     feeds = [context.info(v.name) for v in graph.feeds]
     state.step("", (), [(i.name, i, nbytes(i)) for i in feeds])
@@ -130,7 +130,7 @@ class GraphVisitor:
             if user_rules and (node.domain, node.op) in user_rules:
                 self.operator(context, node, names, index)
             elif functions and (function := functions.get(node.key)) is not None:
-                single = single_operator(model, function, node)
+                single = find_single_operator(model, function, node)
                 if single is None:
                     self.calls.call(self.nodes, context, node, names[index], function)
                 else:
@@ -274,30 +274,30 @@ class GraphVisitor:
         self, context: GraphContext, node: Node, constants: Mapping[str, TensorInfo], reads_stored: bool
     ) -> OperatorFigures:
         """The figures of a node, from the rule for its operator."""
-        inputs, outputs = described_values(context, node, constants)
+        inputs, outputs = describe_values(context, node, constants)
         cost = self.cost(context, node, inputs, outputs)
         places = parameter_places(context, node) if reads_stored else []
         params = {node.inputs[index] for index, _, _ in places}
         moved = traffic(context, node, inputs, outputs, params, constants)
         attribute_bytes = sum(entry.size for entry in attribute_parameters(context, node))
         scale = context.trips if isinstance(context.trips, int) else None
-        bytes_written = scaled(moved.written, scale)
+        bytes_written = multiply_by_runs(moved.written, scale)
         status, reason = cost.status, cost.reason
         if status != "unknown" and None in (moved.read, moved.written):
             status, reason = "unknown", _UNSIZED
         return OperatorFigures(
             macs=cost.macs,
             elementwise_ops=cost.elementwise_ops,
-            bytes_read=scaled(sum_if_all_known((moved.read, attribute_bytes)), scale),
+            bytes_read=multiply_by_runs(sum_if_all_known((moved.read, attribute_bytes)), scale),
             bytes_written=bytes_written,
             activation_bytes=0 if is_alias(context, node) else bytes_written,
-            weight_bytes_read=scaled(sum_if_all_known((moved.weights, attribute_bytes)), scale),
+            weight_bytes_read=multiply_by_runs(sum_if_all_known((moved.weights, attribute_bytes)), scale),
             status=status,
             reason=reason,
             formula=cost.formula,
             parameters=places,
             sizes=moved.made,
-            attributes=plain_attributes(node),
+            attributes=simplify_attributes(node),
         )
 
     def cost(

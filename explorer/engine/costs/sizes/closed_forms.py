@@ -14,9 +14,9 @@ from fractions import Fraction
 
 from msgspec import Struct
 
-from explorer.engine.costs.memory.liveness import AnalysisResult, live_bytes
+from explorer.engine.costs.memory.liveness import AnalysisResult, sum_live_bytes
 from explorer.engine.costs.memory.roofline import roofline
-from explorer.engine.costs.sizes.polynomial import Polynomial, fitted, upper_envelope
+from explorer.engine.costs.sizes.polynomial import Polynomial, find_upper_envelope, fit_polynomial
 from explorer.facts.roofline import Machine
 from explorer.facts.sizes.curves import CurveName
 
@@ -47,7 +47,7 @@ class SizeFigures(Struct, frozen=True):
         return cls(
             tuple([step.label for step in order.steps]),
             tuple([(point.macs, point.bytes) for point in points]),
-            tuple(live_bytes(order)),
+            tuple(sum_live_bytes(order)),
         )
 
     def values(self, weights: int, machine: Machine | None) -> Values:
@@ -152,7 +152,7 @@ class _Fit(Struct, frozen=True):
             [_form(size_tuple, [figures.layers[row][0] for figures in samples]) for row in rows],
             [_form(size_tuple, [figures.layers[row][1] for figures in samples]) for row in rows],
             [
-                fitted(size_tuple, sizes)
+                fit_polynomial(size_tuple, sizes)
                 for sizes in zip(*(figures.alive for figures in samples), strict=True)
             ],
         )
@@ -173,11 +173,16 @@ class _Fit(Struct, frozen=True):
         pairs = zip(self.macs, self.moved, strict=True)
         layers = Counter((m, b) for m, b in pairs if m is not None and b is not None)
         return ClosedForms(
-            low, high, layers, _total(self.macs), _total(self.moved), upper_envelope(self.live, low, high)
+            low,
+            high,
+            layers,
+            _total(self.macs),
+            _total(self.moved),
+            find_upper_envelope(self.live, low, high),
         )
 
 
-def closed_forms(
+def find_closed_forms(
     count: Count, low: int, high: int, check: Collection[int] = (), depth: int = 0
 ) -> list[ClosedForms] | None:
     """Closed forms of consecutive ranges, in ascending order, or None if the figures follow none.
@@ -192,31 +197,35 @@ def closed_forms(
         check: Additional sizes at which the forms are checked.
         depth: Number of forms found so far, for larger sizes.
     """
-    if high - low < _FEW:
+    if high - low < _SHORT_RANGE:
         return [ClosedForms.constant(size, count(size)) for size in range(low, high + 1)]
-    fit = _Fit.of(count, _spread(low, high))
+    fit = _Fit.of(count, _choose_fit_sizes(low, high))
     mismatches = [] if fit is None else [s for s in _checks(low, high, check) if not fit.matches(s, count(s))]
     if fit is not None and not mismatches:
         return [fit.forms(low, high)]
     if fit is not None and mismatches == [low]:
         return [ClosedForms.constant(low, count(low)), fit.forms(low + 1, high)]
     upper = high - (high - low) // _UPPER
-    fit = _Fit.of(count, _spread(upper, high)) if depth < _DEEP and high - upper >= _FEW else None
+    fit = (
+        _Fit.of(count, _choose_fit_sizes(upper, high))
+        if depth < _DEEP and high - upper >= _SHORT_RANGE
+        else None
+    )
     if fit is None or not all(fit.matches(s, count(s)) for s in _checks(upper, high, check)):
         return None
     start = low + bisect_left(range(low, upper), True, key=lambda s: fit.matches(s, count(s)))
-    lower_forms = closed_forms(count, low, start - 1, check, depth + 1) if start > low else []
+    lower_forms = find_closed_forms(count, low, start - 1, check, depth + 1) if start > low else []
     is_confirmed = all(fit.matches(s, count(s)) for s in _checks(start, high, check))
     return None if lower_forms is None or not is_confirmed else [*lower_forms, fit.forms(start, high)]
 
 
-_FEW = 12
+_SHORT_RANGE = 12
 """Length of a range below which every size is analyzed, because a form would save nothing."""
 _UPPER, _DEEP = 8, 6
 """Fraction 1/n of a range in which another form is searched, and the maximum number of forms."""
 
 
-def _spread(low: int, high: int) -> tuple[int, ...]:
+def _choose_fit_sizes(low: int, high: int) -> tuple[int, ...]:
     """Sizes to fit a form to, with mixed remainders, so that the effect of rounding is visible."""
     span = high - low
     return (low + span // 7 + 1, low + span // 3, low + 2 * span // 3 + 1, high)
@@ -226,7 +235,9 @@ def _checks(low: int, high: int, additional: Collection[int]) -> list[int]:
     """Sizes at which a form is checked."""
     span = high - low
     probes = {low, low + 1, low + span // 50 + 2, low + span // 2, high - 1}
-    return sorted((probes | {size for size in additional if low <= size <= high}) - set(_spread(low, high)))
+    return sorted(
+        (probes | {size for size in additional if low <= size <= high}) - set(_choose_fit_sizes(low, high))
+    )
 
 
 def _is_comparable(a: SizeFigures, b: SizeFigures) -> bool:
@@ -239,7 +250,7 @@ def _is_comparable(a: SizeFigures, b: SizeFigures) -> bool:
 
 def _form(sizes: tuple[int, ...], values: Sequence[int | None]) -> Polynomial | None:
     numbers = tuple([value for value in values if value is not None])
-    return fitted(sizes, numbers) if len(numbers) == len(sizes) else None
+    return fit_polynomial(sizes, numbers) if len(numbers) == len(sizes) else None
 
 
 def _total(forms: Sequence[Polynomial | None]) -> Polynomial:

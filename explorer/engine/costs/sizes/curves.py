@@ -18,8 +18,13 @@ from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.costs.memory.liveness import AnalysisResult
-from explorer.engine.costs.sizes.closed_forms import ClosedForms, SizeFigures, Values, closed_forms
-from explorer.engine.costs.sizes.polynomial import Polynomial, fitted, sign_changes, upper_envelope
+from explorer.engine.costs.sizes.closed_forms import ClosedForms, SizeFigures, Values, find_closed_forms
+from explorer.engine.costs.sizes.polynomial import (
+    Polynomial,
+    find_upper_envelope,
+    fit_polynomial,
+    sign_changes,
+)
 from explorer.facts.roofline import Machine
 from explorer.facts.sizes.curves import Crossing, CurveName, SizeCurve, SizeCurves
 
@@ -109,12 +114,12 @@ class _Curves:
         size_range = self.over
         check = () if size_range.at is None else (size_range.at,)
         self.cache_form = self._cache_form()
-        self.forms = closed_forms(self.count, size_range.low, size_range.high, check) or []
+        self.forms = find_closed_forms(self.count, size_range.low, size_range.high, check) or []
         crossings = self._crossings() if self.forms else None
         if crossings is None:
             self.forms = []
             sizes = self._sample_sizes()
-            crossings = self._counted_crossings(sizes)
+            crossings = self._bisect_crossings(sizes)
             sizes = sorted(
                 {*sizes, *(size for crossing in crossings for size in (crossing.size - 1, crossing.size))}
             )
@@ -142,7 +147,7 @@ class _Curves:
             first, middle, last = (self.cached(size) for size in sizes)
         except ExplorerError:  # a model with a maximum text length has no step beyond it
             return None
-        line = fitted((low, high), (first, last))
+        line = fit_polynomial((low, high), (first, last))
         return line if line.numerator_at(sizes[1]) == middle * line.over else None
 
     # values
@@ -173,11 +178,11 @@ class _Curves:
         parts = [form.of(name, self.weights, None) for form in wide]
         if not wide:
             return ""
-        range_parts = upper_envelope(
+        range_parts = find_upper_envelope(
             {part for form_parts in parts for part in form_parts}, wide[0].low, wide[-1].high
         )
         for form, form_parts in zip(wide, parts, strict=True):
-            if not set(upper_envelope(range_parts, form.low, form.high)) <= set(form_parts):
+            if not set(find_upper_envelope(range_parts, form.low, form.high)) <= set(form_parts):
                 return ""
         texts = [part.text(self.over.name) for part in range_parts]
         if not all(texts) or len(texts) > _LARGEST_OF:
@@ -198,7 +203,7 @@ class _Curves:
                 }
                 candidate_sizes |= {forms.low} if forms.low > self.over.low else set()
             for size in sorted(candidate_sizes):
-                candidates += self._crossing(size, curve, other_curve)
+                candidates += self._find_crossing(size, curve, other_curve)
         checked: list[Crossing] = []
         for crossing in candidates:
             confirmed = self._is_confirmed(crossing)
@@ -212,7 +217,7 @@ class _Curves:
             return () if self.cache_form is None else (self.cache_form,)
         return forms.of(name, self.weights, self.machine)
 
-    def _crossing(self, size: int, curve: CurveName, other_curve: CurveName) -> Iterator[Crossing]:
+    def _find_crossing(self, size: int, curve: CurveName, other_curve: CurveName) -> Iterator[Crossing]:
         """The crossing of two curves at a size, if one exceeds the other from there on."""
         values_before, values_after = self.values(size - 1), self.values(size)
         if curve in values_before and other_curve in values_before:
@@ -236,7 +241,7 @@ class _Curves:
             values["kv_cache"] = Fraction(self.cached(size))
         return values[crossing.above], values[crossing.below]
 
-    def _counted_crossings(self, sizes: Sequence[int]) -> list[Crossing]:
+    def _bisect_crossings(self, sizes: Sequence[int]) -> list[Crossing]:
         """Crossings between analyzed sizes, found by bisection."""
         crossings: list[Crossing] = []
         for curve, other_curve in PAIRS:
@@ -255,7 +260,7 @@ class _Curves:
                         if (middle_values[curve] > middle_values[other_curve]) == is_above
                         else (low, middle)
                     )
-                crossings += self._crossing(high, curve, other_curve)
+                crossings += self._find_crossing(high, curve, other_curve)
         return sorted(crossings, key=lambda crossing: crossing.size)
 
     # sizes
@@ -295,7 +300,7 @@ def _powers(low: int, high: int) -> list[int]:
     ]
 
 
-def usable_range(
+def find_usable_range(
     size_range: SizeRange, examine: Callable[[int], AnalysisResult], *, is_requested: bool
 ) -> SizeRange:
     """The part of a range over which the model can be analyzed.

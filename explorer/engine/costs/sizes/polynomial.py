@@ -66,10 +66,10 @@ class Polynomial(Struct, frozen=True):
         return Polynomial.of([term * factor for term in self.terms])
 
     def __add__(self, other: Polynomial) -> Polynomial:
-        return Polynomial.of(_summed(self.terms, other.terms))
+        return Polynomial.of(_add_coefficients(self.terms, other.terms))
 
     def __sub__(self, other: Polynomial) -> Polynomial:
-        return Polynomial.of(_summed(self.terms, [-term for term in other.terms]))
+        return Polynomial.of(_add_coefficients(self.terms, [-term for term in other.terms]))
 
     def covers(self, other: Polynomial) -> bool:
         """Whether no coefficient is below the other's; the value is then never below for sizes from 1."""
@@ -78,13 +78,13 @@ class Polynomial(Struct, frozen=True):
         return all(x >= y for x, y in zip((*a, *zeros), (*b, *zeros), strict=False))
 
 
-def _summed(a: Sequence[Fraction], b: Sequence[Fraction]) -> list[Fraction]:
+def _add_coefficients(a: Sequence[Fraction], b: Sequence[Fraction]) -> list[Fraction]:
     longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
     return [term + (shorter[power] if power < len(shorter) else 0) for power, term in enumerate(longer)]
 
 
 @lru_cache(1 << 16)
-def fitted(sizes: tuple[int, ...], values: tuple[int, ...]) -> Polynomial:
+def fit_polynomial(sizes: tuple[int, ...], values: tuple[int, ...]) -> Polynomial:
     """The polynomial of lowest degree through given values, by Newton's divided differences.
 
     Args:
@@ -99,7 +99,7 @@ def fitted(sizes: tuple[int, ...], values: tuple[int, ...]) -> Polynomial:
     terms = [Fraction(0)]
     for index in range(len(sizes) - 1, -1, -1):
         shifted = [Fraction(0), *terms]
-        terms = _summed(shifted, [-sizes[index] * term for term in terms])
+        terms = _add_coefficients(shifted, [-sizes[index] * term for term in terms])
         terms[0] += differences[index]
     return Polynomial.of(terms)
 
@@ -148,7 +148,7 @@ def _steps(polynomial: Polynomial) -> Polynomial:
     return Polynomial.of(differences)
 
 
-def upper_envelope(polynomials: Collection[Polynomial], low: int, high: int) -> tuple[Polynomial, ...]:
+def find_upper_envelope(polynomials: Collection[Polynomial], low: int, high: int) -> tuple[Polynomial, ...]:
     """The polynomials that are the maximum at some size of a range; one of equal ones.
 
     The order of two polynomials changes only at the sizes where their difference changes its sign.
@@ -159,7 +159,7 @@ def upper_envelope(polynomials: Collection[Polynomial], low: int, high: int) -> 
     ):
         if not any(higher.covers(polynomial) for higher in upper):
             upper.append(polynomial)
-    if len(upper) > _MANY:
+    if len(upper) > _MAX_PAIRWISE:
         return tuple(upper)
     pairs = ((a, b) for a in upper for b in upper if a is not b)
     marks = {low, *(size for a, b in pairs for size in sign_changes(a - b, low, high))}
@@ -171,5 +171,5 @@ def upper_envelope(polynomials: Collection[Polynomial], low: int, high: int) -> 
     return tuple([polynomial for polynomial in upper if polynomial in best])
 
 
-_MANY = 60
+_MAX_PAIRWISE = 60
 """Number of polynomials above which they are not compared pairwise."""

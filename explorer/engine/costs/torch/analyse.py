@@ -24,7 +24,7 @@ from explorer.engine.costs.assumption import is_assumption
 from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.torch import outsiders
 from explorer.engine.costs.torch.autograd import Gradients
-from explorer.engine.costs.torch.branch_outcomes import Verdict, traced
+from explorer.engine.costs.torch.branch_outcomes import Verdict, trace_model
 from explorer.engine.costs.torch.flow import value_flow
 from explorer.engine.costs.torch.records import (
     ModuleParameter,
@@ -32,18 +32,18 @@ from explorer.engine.costs.torch.records import (
     Row,
     Trace,
     bound_note,
+    collect_trained_pieces,
     is_leaf,
     is_opaque,
     merge,
     parameters,
-    trained,
 )
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.costs.torch.unrolled_loops import FoldedRows, fold_loops
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import materialised
-from explorer.engine.formats.torch_module.modules import described, is_lazy, plain, registered
+from explorer.engine.formats.torch_module.modules import describe_tensors, is_lazy, make_plain, walk_modules
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.facts import (
     NOTHING_KNOWN,
@@ -148,25 +148,25 @@ def examine_module(
         cancel: Called at every module; a true result stops the analysis.
     """
     args, kwargs = tuple(args), dict(kwargs or {})
-    if any(_has_lazy_parameters(module) for _, module in registered(model)):
+    if any(_has_lazy_parameters(module) for _, module in walk_modules(model)):
         model, plain = materialised(plain() if plain is not None else model, args, kwargs), None
     check = partial(_check, on_progress, cancel)
-    verdict = traced(
+    verdict = trace_model(
         model, args, kwargs, valued, asks=reads_values, plain=plain, check=check, gradients=gradients
     )
     run = verdict.run
-    folded = fold_loops(_final_rows(run), run.named)
+    folded = fold_loops(_select_final_rows(run), run.named)
     rows = folded.rows
     leaves = _leaves(run, folded)
     rows_of = array("i")
     layers = layer_rows.build(
-        leaves, _groups(run, leaves, folded.steps), rows_of=rows_of, trained=_trained(run)
+        leaves, _groups(run, leaves, folded.steps), rows_of=rows_of, trained=_collect_trained(run)
     )
     if gradients is not None:
         gradients.settle(rows, leaves, rows_of, run)
     steps = _steps(run, {id(row): index for index, row in enumerate(rows)})
     totals = _totals(verdict, rows, leaves, steps)
-    input_infos = inputs if inputs is not None else described(list(args), "input")
+    input_infos = inputs if inputs is not None else describe_tensors(list(args), "input")
     failed = failure = ""
     if run.failed:
         failed_path = run.failed[0] or type(model).__name__
@@ -176,7 +176,7 @@ def examine_module(
         )
         notes = (*notes, failure_note(failure))
     notes = (*notes, *outsiders.note(run.outsiders), *bound_note(run.parameters))
-    output_infos = described(run.result, "output")
+    output_infos = describe_tensors(run.result, "output")
     info = _model_info(source or type(model).__name__, input_infos, output_infos, (*notes, *verdict.notes))
     return liveness.AnalysisResult.of(
         Analysis(Info(info, dict(assumptions or {}), totals, random_weights=random_weights), layers),
@@ -240,14 +240,14 @@ def _totals(
 ) -> Totals:
     """Totals of the whole model; a model that failed has no peak."""
     run = verdict.run
-    peak = liveness.live_peak(steps, keep=run.kept)
+    peak = liveness.find_live_peak(steps, keep=run.kept)
     totals = layer_tree.totals(
         leaves,
         peak_bytes=None if run.failed else peak.bytes,
         peak_at="" if run.failed else peak.label,
         peak_tensors=() if run.failed else peak.tensors,
         trainable_params=_trainable(run.parameters),
-        parameters=_stored_pieces(run.parameters.values()),
+        parameters=_collect_stored_pieces(run.parameters.values()),
     )
     module_activation = sum(row.activation for row in rows if _is_module(row, run.named))
     return replace(
@@ -268,7 +268,7 @@ def _has_lazy_parameters(module: nn.Module) -> bool:
 # -- from the trace to rows
 
 
-def _final_rows(run: Trace) -> list[Row]:
+def _select_final_rows(run: Trace) -> list[Row]:
     """The rows of the tree, with parts either expanded to rows or merged into one row.
 
     Work with the parameters of a module that is never called moves to that module.
@@ -310,14 +310,17 @@ def _leaves(run: Trace, folded: FoldedRows) -> list[layer_tree.LayerLeaf]:
         module = row.module or named.get(row.path)
         _adopt_own(row, module, run)
         loops = folded.scopes.get(id(row), ())
-        leaves.append(_leaf(row, module, (*scopes.containing(row.path), *loops)))
+        leaves.append(_leaf(row, module, (*scopes.list_enclosing_scopes(row.path), *loops)))
     leaves += [
-        _idle_leaf(path, named[path], run, scopes.containing(path)) for path in _idle_paths(rows, named)
+        _idle_leaf(path, named[path], run, scopes.list_enclosing_scopes(path))
+        for path in _idle_paths(rows, named)
     ]
     _mark_failure(leaves, run, scopes, named)
-    leaves += [_unseen_leaf(path, *work, scopes) for path, work in run.unseen.items()]
-    unused_parameters = _unused_parameters(run, leaves)
-    return leaves + [_parameter_leaf(p, scopes.containing(f"{p.owner}.{p.name}")) for p in unused_parameters]
+    leaves += [_build_unseen_leaf(path, *work, scopes) for path, work in run.unseen.items()]
+    unused_parameters = _find_unused_parameters(run, leaves)
+    return leaves + [
+        _parameter_leaf(p, scopes.list_enclosing_scopes(f"{p.owner}.{p.name}")) for p in unused_parameters
+    ]
 
 
 def _is_module(row: Row, named: Mapping[str, nn.Module]) -> bool:
@@ -331,12 +334,12 @@ class _Scopes:
         self.named = named
         self.known: dict[str, tuple[layer_tree.Scope, ...]] = {"": ()}
 
-    def containing(self, path: str) -> tuple[layer_tree.Scope, ...]:
+    def list_enclosing_scopes(self, path: str) -> tuple[layer_tree.Scope, ...]:
         """Scopes of the row at `path`, outermost first."""
         parent, _, _ = path.rpartition(".")
         scopes = self.known.get(parent)
         if scopes is None:
-            scopes = self.containing(parent)
+            scopes = self.list_enclosing_scopes(parent)
             if parent in self.named:
                 name = parent.rpartition(".")[2]
                 scopes = (*scopes, layer_tree.Scope(parent, name, type(self.named[parent]).__name__))
@@ -387,7 +390,7 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ..
         reason=row.unknown or str(row.bound),
         assumed=status == "bound" and is_assumption(row.bound),
     )
-    return layer_tree.LayerLeaf(scopes, layer, _stored_pieces(weights), row.calls)
+    return layer_tree.LayerLeaf(scopes, layer, _collect_stored_pieces(weights), row.calls)
 
 
 def _adopt_own(row: Row, module: nn.Module | None, run: Trace) -> None:
@@ -395,7 +398,7 @@ def _adopt_own(row: Row, module: nn.Module | None, run: Trace) -> None:
     if module is None:
         return
     own_weights = {}
-    for owner, part in registered(module):
+    for owner, part in walk_modules(module):
         for short, parameter in parameters_of(part).items():
             if parameter is None or is_lazy(parameter):
                 continue
@@ -403,7 +406,7 @@ def _adopt_own(row: Row, module: nn.Module | None, run: Trace) -> None:
             entry = run.parameters.get(f"{row.path}.{name}") or run.parameters[name]
             own_weights[entry.identity] = entry
     if is_packed(module):
-        holders = {-id(part) for _, part in registered(module)}
+        holders = {-id(part) for _, part in walk_modules(module)}
         packed = [s for s in run.parameters.values() if s.identity[0] in holders]
         own_weights.update((s.identity, s) for s in packed)
         row.read += row.calls * sum(s.bytes for s in packed)
@@ -411,7 +414,7 @@ def _adopt_own(row: Row, module: nn.Module | None, run: Trace) -> None:
     row.stored = own_weights | {k: s for k, s in row.stored.items() if k not in own_weights}
 
 
-def _stored_pieces(entries: Iterable[ModuleParameter]) -> tuple[Piece, ...]:
+def _collect_stored_pieces(entries: Iterable[ModuleParameter]) -> tuple[Piece, ...]:
     return tuple(stored_part for parameter in entries for stored_part in parameter.stored)
 
 
@@ -463,26 +466,26 @@ def _idle_leaf(
         if run.unseen and weights:
             reason = "it was not seen to run, and the model does work that is not seen"
             return layer_tree.LayerLeaf(
-                scopes, replace(_with_unknown_cost(layer), reason=reason), _stored_pieces(weights), 1
+                scopes, replace(_clear_costs(layer), reason=reason), _collect_stored_pieces(weights), 1
             )
         if path in run.elsewhere:
             reason = "assumed: it runs only where a value of a tensor is another than the one that was taken"
             layer = replace(layer, formula="0 (does not run)", status="bound", reason=reason, assumed=True)
-        return layer_tree.LayerLeaf(scopes, layer, _stored_pieces(weights), 0)
+        return layer_tree.LayerLeaf(scopes, layer, _collect_stored_pieces(weights), 0)
     reason = f"not reached: the model failed in {run.failed[0] or 'its own forward'}"
     return layer_tree.LayerLeaf(
-        scopes, replace(_with_unknown_cost(layer), reason=reason), _stored_pieces(weights), 1
+        scopes, replace(_clear_costs(layer), reason=reason), _collect_stored_pieces(weights), 1
     )
 
 
-def _unseen_leaf(path: str, name: str, reason: str, scopes: _Scopes) -> layer_tree.LayerLeaf:
+def _build_unseen_leaf(path: str, name: str, reason: str, scopes: _Scopes) -> layer_tree.LayerLeaf:
     """A leaf for work in the module at `path` that the trace did not see."""
     path = f"{path}.{name}" if path else name
     layer = Layer(**layer_tree.UNPLACED, path=path, name=name, kind="unseen work", reason=reason)
-    return layer_tree.LayerLeaf(scopes.containing(path), _with_unknown_cost(layer))
+    return layer_tree.LayerLeaf(scopes.list_enclosing_scopes(path), _clear_costs(layer))
 
 
-def _with_unknown_cost(layer: Layer) -> Layer:
+def _clear_costs(layer: Layer) -> Layer:
     """The layer with all costs unknown."""
     return replace(layer, formula="", **NOTHING_KNOWN)
 
@@ -500,17 +503,17 @@ def _mark_failure(
     for index, leaf in enumerate(leaves):
         has_work = leaf.layer.macs or leaf.layer.elementwise_ops
         if leaf.layer.path == failed_path or (leaf.layer.path == root_path and not has_work):
-            failed = replace(_with_unknown_cost(leaf.layer), reason=reason)
+            failed = replace(_clear_costs(leaf.layer), reason=reason)
             leaves[index] = layer_tree.LayerLeaf(leaf.scopes, failed, leaf.stored, max(leaf.nodes, 1))
             return
     # the forward of a module with children failed between two operators
     path = failed_path if failed_path not in named else f"{failed_path}.forward".lstrip(".")
     name = path.rpartition(".")[2]
     layer = Layer(id=0, parent=None, path=path, name=name, kind=name, depth=0, group=False, reason=reason)
-    leaves.append(layer_tree.LayerLeaf(scopes.containing(path), _with_unknown_cost(layer)))
+    leaves.append(layer_tree.LayerLeaf(scopes.list_enclosing_scopes(path), _clear_costs(layer)))
 
 
-def _unused_parameters(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[ModuleParameter]:
+def _find_unused_parameters(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[ModuleParameter]:
     """Parameters that no row uses, without duplicates. The model stores them, so they get rows."""
     used_identities = {identity for leaf in leaves for identity, _, _ in leaf.stored}
     unused_parameters = (
@@ -536,7 +539,7 @@ def _parameter_leaf(parameter: ModuleParameter, scopes: tuple[layer_tree.Scope, 
         weights=(parameter.info,),
         reason=reason,
     )
-    return layer_tree.LayerLeaf(scopes, layer, _stored_pieces([parameter]), 0)
+    return layer_tree.LayerLeaf(scopes, layer, _collect_stored_pieces([parameter]), 0)
 
 
 def _is_bare(module: nn.Module) -> bool:
@@ -589,7 +592,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
         elif isinstance(value, (bool, int, float, str)) or (
             isinstance(value, (tuple, list)) and all(isinstance(v, (bool, int, float, str)) for v in value)
         ):
-            attributes[name] = plain(value)
+            attributes[name] = make_plain(value)
         elif value is None and name == "bias" and "bias" in parameters_of(module):
             attributes[name] = False
     return attributes
@@ -624,7 +627,7 @@ def describe_stored(model: nn.Module, *, source: str) -> Info:
         source: The name under which the user opened the model.
     """
     weights = parameters(model)
-    stored_sums = layer_tree.totals([], parameters=_stored_pieces(weights.values()))
+    stored_sums = layer_tree.totals([], parameters=_collect_stored_pieces(weights.values()))
     totals = stored_totals(stored_sums.params, _trainable(weights), stored_sums.weight_bytes)
     bounded = bound_note(weights)
     if bounded:
@@ -634,8 +637,8 @@ def describe_stored(model: nn.Module, *, source: str) -> Info:
     return Info(about, {"dims": {}}, totals)
 
 
-def _trained(run: Trace) -> set[Hashable]:
-    return trained(run.parameters.values())
+def _collect_trained(run: Trace) -> set[Hashable]:
+    return collect_trained_pieces(run.parameters.values())
 
 
 def _trainable(parameters: Mapping[str, ModuleParameter]) -> int:

@@ -18,7 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from explorer.engine.compat.torch import has_gradient_hooks, storage_key
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.layer_tree import LayerLeaf
-from explorer.engine.costs.torch.records import Row, Trace, trained
+from explorer.engine.costs.torch.records import Row, Trace, collect_trained_pieces
 from explorer.engine.costs.training.step import LeafGradients, ParameterBytes
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.operators import gradients
@@ -177,8 +177,8 @@ class Gradients:
         self._resolve()
         self.failed = run.failed[1] if run.failed else ""
         self.outsiders = run.outsiders
-        reached = None if run.failed else _reached_steps(run.result)
-        trained_ids = trained(run.parameters.values())
+        reached = None if run.failed else _collect_reached_steps(run.result)
+        trained_ids = collect_trained_pieces(run.parameters.values())
         merged: dict[int, list[_Sum]] = {}
         for row, partial_sum in self._sums.values():
             final = row
@@ -217,7 +217,7 @@ class Gradients:
             )
 
 
-def _reached_steps(result: Any) -> set[Any]:
+def _collect_reached_steps(result: Any) -> set[Any]:
     """The nodes of autograd's graph that a gradient of the results passes through.
 
     Detached nodes and nodes that no result depends on are excluded.

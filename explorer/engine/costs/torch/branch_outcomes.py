@@ -1,10 +1,9 @@
 """Runs a model with different answers for values, to find which figures depend on them.
 
-A model may query the values of tensors or create tensors of value-dependent size, which a run on shapes has
-to
-assume. The model then runs again with other answers: the other branch, a larger and a smaller number, minimal
-sizes, other class sizes. A figure that is equal in all runs is exact. A figure that differs is an assumption,
-and the run with the most MACs counts.
+A model may query the values of tensors, or create tensors of value-dependent size. A run on shapes has to
+assume both. The model then runs again with other answers: the other branch, a larger and a smaller number,
+minimal sizes, other class sizes. A figure that is equal in all runs is exact. A figure that differs is an
+assumption, and the run with the most MACs counts.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -85,7 +85,7 @@ class _OtherRuns(Struct):
     open: set[str] = field(default_factory=set)
 
 
-def traced(
+def trace_model(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -155,7 +155,7 @@ def _run_to_end(
     best: tuple[Trace, AnswerPolicy] | None = None
     for _ in range(MAX_DECISION_RUNS):
         substitutions: Counter[str] = Counter()
-        with torchvision.replaced(lambda text, substitutions=substitutions: substitutions.update([text])):  # type: ignore[misc]
+        with torchvision.install_replacements(partial(_count_text, substitutions)):
             run = trace(model, args, kwargs, policy=policy, **options)
         run.assumed.update(substitutions)
         if run.endless is not None:
@@ -170,6 +170,10 @@ def _run_to_end(
             break
         policy = replace(policy, decisions=(*run.decided[:-1], False))
     return best or (run, policy)
+
+
+def _count_text(counts: Counter[str], text: str) -> None:
+    counts[text] += 1
 
 
 class _Runs:
@@ -251,8 +255,8 @@ def _figures(run: Trace) -> dict[str, tuple[int, ...]]:
 def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
     """Marks the rows whose figures change with the answers, and collects notes on the assumptions."""
     figures = _figures(run)
-    asked_paths = _differing_paths(figures, (variant for _, variant in other_runs.asked))
-    sized_paths = _differing_paths(figures, other_runs.sized)
+    asked_paths = _find_differing_paths(figures, (variant for _, variant in other_runs.asked))
+    sized_paths = _find_differing_paths(figures, other_runs.sized)
     bounds = any(row.bound and row.macs for row in _rows(run))
     for row in _rows(run):
         reason = ""
@@ -279,7 +283,7 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
     return Verdict(run, notes, reach, frozenset(asked_paths | sized_paths) if is_settled else frozenset())
 
 
-def _differing_paths(figures: Mapping[str, tuple[int, ...]], other_runs: Iterable[Trace]) -> set[str]:
+def _find_differing_paths(figures: Mapping[str, tuple[int, ...]], other_runs: Iterable[Trace]) -> set[str]:
     """Paths of the rows whose figures differ between runs."""
     paths: set[str] = set()
     for variant in other_runs:

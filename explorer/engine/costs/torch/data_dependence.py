@@ -85,7 +85,7 @@ class ValueQueries:
             RuntimeError: The code place queried too often.
         """
         value, text = assumed
-        place = _asking_place()
+        place = _find_asking_place()
         self.asked[place] = "branch" if isinstance(value, bool) else "number"
         self._times[place] += 1
         times, loop_answer = self._times[place], self.policy.loops.get(place)
@@ -118,7 +118,7 @@ def place_text(place: CodePlace) -> str:
     return f"place {line} of the program" if line else "the model's code"
 
 
-def _asking_place() -> CodePlace:
+def _find_asking_place() -> CodePlace:
     """The place in the model's own code that makes the query."""
     frame = find_query_frame()
     # a line instead of an instruction, because Python compiles the condition of a loop twice

@@ -28,7 +28,7 @@ def value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo]
         flow.add_producer(-1, versions.add(tensor), partial(_info, name, tensor), "input")
     written: dict[int, tuple[int, str, torch.Tensor]] = {}
     for row, action, event_tensors in run.trail.events:
-        row_id, path = _final_row(row, rows)
+        row_id, path = _find_final_row(row, rows)
         for tensor in event_tensors if row_id >= 0 else ():
             if action == "makes":
                 flow.add_producer(row_id, versions.add(tensor), partial(_info, path, tensor))
@@ -61,7 +61,7 @@ def _read(
         flow.add_reader(row_id, ("stored", memory), partial(_info, name, tensor), "stored")
 
 
-def _final_row(row: Row, rows: Mapping[int, int]) -> tuple[int, str]:
+def _find_final_row(row: Row, rows: Mapping[int, int]) -> tuple[int, str]:
     """The tree row that a row of the trace was merged into (-1 if it has none), and its path."""
     while row.merged is not None:
         row = row.merged

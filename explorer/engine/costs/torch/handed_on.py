@@ -66,7 +66,7 @@ def _package(frame: FrameType) -> str:
 
 
 @contextmanager
-def watching_started_work(report: Callable[[], None]) -> Iterator[None]:
+def watch_started_work(report: Callable[[], None]) -> Iterator[None]:
     """Calls `report` whenever a model's code in this thread starts work in another thread or process."""
     global _watchers
     outer = _CALLBACK.report

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from explorer.engine.compat.torch import dense_kernel, flex_attention_in_parts, leaves
+from explorer.engine.compat.torch import find_dense_kernel, flex_attention_in_parts, leaves
 
 
 class LoopObserver(Protocol):
@@ -40,7 +40,7 @@ def run(operator: Any, loop: LoopObserver, args: Sequence[Any], kwargs: Mapping[
     implementation = _IMPLEMENTATIONS.get(operator.__name__)
     if implementation is not None:
         return implementation(loop, *args, **kwargs)
-    kernel = dense_kernel(operator)
+    kernel = find_dense_kernel(operator)
     if kernel is None:
         raise RuntimeError(f"the higher-order operator {operator.__name__} is not supported")
     return kernel(*args, **kwargs)

@@ -30,7 +30,7 @@ from explorer.engine.compat.torch import (
     storage_key,
 )
 from explorer.engine.costs.aten import meta_cache
-from explorer.engine.formats.torch_module.modules import described, size_of, tensors
+from explorer.engine.formats.torch_module.modules import describe_tensors, size_of, tensors
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.facts import TensorInfo
 
@@ -136,7 +136,7 @@ def forget() -> None:
     _TAPES.clear()
 
 
-def enabled() -> bool:
+def is_enabled() -> bool:
     """Whether layers may be replayed now; also empties the cache if it is too large."""
     if len(_TAPES) > MAX_TAPES:
         _TAPES.clear()
@@ -274,7 +274,7 @@ def _tape(
     fresh = [part.source_index for part in parts if part is not None and part.kind == meta_cache.FRESH]
     if len(set(fresh)) != len(fresh) or not any(parts):
         return None
-    outputs = described(result, "output")
+    outputs = describe_tensors(result, "output")
     size = sum(t.numel() * t.element_size() for _, t in tensors(result))
     return Tape(tuple(moved), len(places), tuple(parts), container, inputs, outputs, size)
 

@@ -48,7 +48,7 @@ class Outsiders:
         """Records the inputs of the model, which are not parameters even if they require a gradient."""
         self._input_ids = {id(tensor) for tensor in tensors}
 
-    def as_parameter(self, twin: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    def make_parameter(self, twin: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
         """Makes the meta copy `twin` of a parameter require a gradient like the original."""
         if isinstance(original, nn.Parameter):
             twin = nn.Parameter(twin, original.requires_grad)

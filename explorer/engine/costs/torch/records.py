@@ -18,19 +18,19 @@ from torch import nn
 
 from explorer.engine.compat.torch import children_of, is_packed, parameters_of, schema_of, storage_key
 from explorer.engine.costs.assumption import is_assumption
-from explorer.engine.costs.aten.packed_weights import nbytes_of, unpacked
+from explorer.engine.costs.aten.packed_weights import nbytes_of, unpack_weights
 from explorer.engine.costs.torch.data_dependence import CodePlace, Kind
 from explorer.engine.formats.byte_ranges import MANY_RUNS, TensorView, is_dense, pieces
 from explorer.engine.formats.torch_module.modules import (
-    described,
+    describe_tensors,
     dtype_name,
-    flat,
+    flatten_tensors,
     is_lazy,
-    plain,
-    registered,
+    make_plain,
     tensors_in,
+    walk_modules,
 )
-from explorer.engine.formats.torch_module.stored_form import StoredForm, of_module
+from explorer.engine.formats.torch_module.stored_form import StoredForm, read_stored_forms
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.facts import TensorInfo
 
@@ -242,8 +242,8 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
     """Every parameter by its path. For a tied parameter, the first registered name comes first."""
     by_path: dict[str, ModuleParameter] = {}
     strided: dict[int, list[tuple[str, nn.Parameter]]] = {}
-    for owner, module in registered(model):
-        stored_forms = of_module(module)
+    for owner, module in walk_modules(model):
+        stored_forms = read_stored_forms(module)
         for name, p in parameters_of(module).items():
             if p is None or is_lazy(p):
                 continue
@@ -257,7 +257,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
             if p.layout is torch.strided:
                 strided.setdefault(identity[0], []).append((path, p))
         if is_packed(module) or isinstance(module, torch.jit.ScriptModule):
-            for index, (name, tensor) in enumerate(unpacked(module)):
+            for index, (name, tensor) in enumerate(unpack_weights(module)):
                 path = f"{owner}.{name}" if owner else name
                 kind = dtype_name(tensor.dtype)
                 info = TensorInfo(name, kind.replace("qint", "int"), tuple(tensor.shape), "declared")
@@ -287,7 +287,7 @@ def bound_note(parameters: Mapping[str, ModuleParameter]) -> tuple[str, ...]:
     return () if name is None else (MANY_RUNS.format(name=name),)
 
 
-def trained(parameters: Iterable[ModuleParameter]) -> set[Hashable]:
+def collect_trained_pieces(parameters: Iterable[ModuleParameter]) -> set[Hashable]:
     """The identities of all pieces of trained parameters."""
     return {identity for p in parameters if p.trained for identity, _, _ in p.stored}
 
@@ -306,9 +306,9 @@ def module_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
     names = _forward_names(type(module))  # type: ignore[arg-type]
     infos: list[TensorInfo] = []
     for index, value in enumerate(args):
-        infos.extend(described(value, names[index] if index < len(names) else f"input{index}"))
+        infos.extend(describe_tensors(value, names[index] if index < len(names) else f"input{index}"))
     for name, value in kwargs.items():
-        infos.extend(described(value, name))
+        infos.extend(describe_tensors(value, name))
     return tuple(infos)
 
 
@@ -326,7 +326,7 @@ def function_inputs(
     args: Any, kwargs: Any, is_weight: Callable[[torch.Tensor], bool]
 ) -> tuple[TensorInfo, ...]:
     """The input tensors of a function, without parameters of the model."""
-    inputs = [t for t in flat(args) + flat(tuple(kwargs.values())) if not is_weight(t)]
+    inputs = [t for t in flatten_tensors(args) + flatten_tensors(tuple(kwargs.values())) if not is_weight(t)]
     return tuple(
         TensorInfo(
             "input" if len(inputs) == 1 else f"input.{i}", dtype_name(t.dtype), tuple(t.shape), "observed"
@@ -342,11 +342,11 @@ def call_attributes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         if index >= len(args) and argument.name not in kwargs:
             continue
         value = args[index] if index < len(args) else kwargs[argument.name]
-        if value is None or isinstance(value, torch.Tensor) or flat((value,)):
+        if value is None or isinstance(value, torch.Tensor) or flatten_tensors((value,)):
             continue
         if argument.has_default_value() and value == argument.default_value:
             continue
-        attributes[argument.name] = plain(value)
+        attributes[argument.name] = make_plain(value)
     return attributes
 
 

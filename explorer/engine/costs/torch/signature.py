@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import nn
 
-from explorer.engine.costs.torch.branch_outcomes import traced
+from explorer.engine.costs.torch.branch_outcomes import trace_model
 from explorer.engine.costs.torch.tracer import trace
 from explorer.engine.formats.torch_module import inputs
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import described
+from explorer.engine.formats.torch_module.modules import describe_tensors
 from explorer.facts import TensorInfo
 
 
@@ -27,7 +27,7 @@ def bind(
 
 def _failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | None:
     """Where and why a model fails in a run on shapes, with the runs of the analysis; None if it succeeds."""
-    return traced(model, args, kwargs).run.failed
+    return trace_model(model, args, kwargs).run.failed
 
 
 def outputs_of(loaded: LoadedModule, bound_inputs: BoundInputs) -> tuple[TensorInfo, ...] | None:
@@ -35,4 +35,4 @@ def outputs_of(loaded: LoadedModule, bound_inputs: BoundInputs) -> tuple[TensorI
     args, kwargs = bound_inputs.arguments(device="meta")
     with loaded.quiet():
         run = trace(loaded.meta(), args, kwargs)
-    return None if run.failed else described(run.result, "output")
+    return None if run.failed else describe_tensors(run.result, "output")

@@ -27,6 +27,7 @@ from explorer.engine.compat.torch import (
     attention_by,
     buffers_of,
     hide,
+    hide_from_dispatch,
     is_about_meta,
     is_higher_order,
     is_of_torch,
@@ -37,7 +38,6 @@ from explorer.engine.compat.torch import (
     show,
     storage_key,
     uncompiled,
-    without_dispatch,
 )
 from explorer.engine.costs.assumption import is_assumption
 from explorer.engine.costs.aten import (
@@ -59,7 +59,7 @@ from explorer.engine.costs.torch import (
 )
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, ValueQueries
-from explorer.engine.costs.torch.handed_on import watching_started_work
+from explorer.engine.costs.torch.handed_on import watch_started_work
 from explorer.engine.costs.torch.hooks import Functions, Operators
 from explorer.engine.costs.torch.outsiders import Outsiders
 from explorer.engine.costs.torch.records import (
@@ -77,19 +77,19 @@ from explorer.engine.costs.torch.records import (
 from explorer.engine.costs.torch.unseen import EXPORTING_METHODS, UnseenWork, find_tensors
 from explorer.engine.formats.torch_module import cache_tensors, jagged
 from explorer.engine.formats.torch_module.modules import (
-    described,
+    describe_tensors,
     dtype_name,
+    find_unregistered_parameters,
     is_lazy,
     is_parameter,
-    named,
+    list_modules,
     tensors,
     tensors_beside,
     tensors_in,
-    unregistered_parameters,
 )
-from explorer.engine.formats.torch_module.sparse import stored_elements
-from explorer.engine.formats.torch_module.stored_form import of_module
-from explorer.engine.formats.torch_module.tensor_subclass import inner_tensors
+from explorer.engine.formats.torch_module.sparse import read_stored_elements
+from explorer.engine.formats.torch_module.stored_form import read_stored_forms
+from explorer.engine.formats.torch_module.tensor_subclass import list_inner_tensors
 from explorer.engine.operators import cost_formulas
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import TensorInfo
@@ -134,7 +134,7 @@ class _Frame(Struct):
     counts: dict[str, int] = field(default_factory=dict)
 
 
-MOST_STEPS = 1 << 16
+MAX_STEPS = 1 << 16
 """Maximum number of steps of a traced loop."""
 
 
@@ -158,11 +158,11 @@ class _Loop:
         """Begins a step and restarts the call numbers, so that its calls map to the rows of the first step.
 
         Raises:
-            RuntimeError: The loop has more than `MOST_STEPS` steps, which a file may request.
+            RuntimeError: The loop has more than `MAX_STEPS` steps, which a file may request.
         """
         self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise RuntimeError(f"a loop of more than {MOST_STEPS:,} steps is not followed to its end")
+        if self.steps > MAX_STEPS:
+            raise RuntimeError(f"a loop of more than {MAX_STEPS:,} steps is not followed to its end")
         self._update_largest()
         self.counts.clear()
         self.counts.update(self.initial_counts)
@@ -213,7 +213,7 @@ class _Watch:
         self.trail = None if gradients is not None else TensorTrail()
         self.check = check
         self.gradients = gradients
-        self.named = named(model)
+        self.named = list_modules(model)
         self.registered = {
             id(module): _RegisteredModule(path, module)
             for path, module in self.named.items()
@@ -244,10 +244,10 @@ class _Watch:
         self.call_count = 0
         self.unseen_work = UnseenWork()
         self.unregistered = tensors_beside(self.named)
-        self.outsiders = Outsiders(unregistered_parameters(self.named, self.unregistered))
+        self.outsiders = Outsiders(find_unregistered_parameters(self.named, self.unregistered))
         self.quantized = QuantizedTensors()
         # with gradients, each operator must be recorded, so no layer is replayed from the cache
-        self.can_replay = gradients is None and layer_cache.enabled()
+        self.can_replay = gradients is None and layer_cache.is_enabled()
         self.tape: list[layer_cache.Booking] | None = None
         self.modes: tuple[int, int] | None = None
         self.unseen = 0
@@ -255,7 +255,7 @@ class _Watch:
         self.weights: dict[int, list[ModuleParameter]] = {}
         for parameter in self.parameters.values():
             self.weights.setdefault(parameter.identity[0], []).append(parameter)
-        self.packed = _packed(self.named.values(), self.weights)
+        self.packed = _sum_packed_bytes(self.named.values(), self.weights)
         module_buffers = [b for m in self.named.values() for b in buffers_of(m).values() if b is not None]
         buffers = [b for b in module_buffers if not is_lazy(b)]
         self.constants = {storage_key(b.untyped_storage()) for b in buffers}
@@ -271,7 +271,7 @@ class _Watch:
     def note_sparse(self, tensors: Iterable[torch.Tensor]) -> None:
         """Records which tensors represent sparse tensors."""
         for tensor in tensors:
-            count = stored_elements(tensor)
+            count = read_stored_elements(tensor)
             if count is not None:
                 share = f"{count:,} of {tensor.numel():,} elements"
                 reason = f"a sparse tensor is counted as dense: it stores {share}"
@@ -341,7 +341,7 @@ class _Watch:
             if layer_call is not None and bookings is not None and not row.bound and not row.sized:
                 layer_cache.keep(layer_call, module_inputs(module, args, kwargs), bookings, result)
             if not row.outputs:
-                row.outputs = described(result, "output")
+                row.outputs = describe_tensors(result, "output")
             row.activation += _bytes(result)
             if trail is not None:
                 trail.record_outputs(row, result)
@@ -370,7 +370,7 @@ class _Watch:
 
     def replay(self, row: Row, tape: layer_cache.Tape, layer_call: layer_cache.LayerCall) -> Any:
         """Adds the recorded operators of an equal layer call to this row, and returns an equal result."""
-        with without_dispatch():
+        with hide_from_dispatch():
             result, parts = layer_cache.results(tape, layer_call.inputs)
         storages = list(dict.fromkeys(layer_call.addresses))
         # tensors inside the layer have no memory, so they get unique negative numbers as addresses
@@ -440,7 +440,7 @@ class _Watch:
         if name == "__get__" or (name == "type" and len(args) == 1 and not kwargs):
             answered = device_questions.answer(func, args[0])
             return func(*args, **kwargs) if answered is None else answered
-        args, kwargs = device_questions.without_values(args, kwargs)
+        args, kwargs = device_questions.replace_cpu(args, kwargs)
         if name in EXPORTING_METHODS and device_questions.is_asked_by_model():
             self.unseen_work.note_memory_access(frame.path, name)
         guessed = data_dependent.guess(name, args)
@@ -509,7 +509,7 @@ class _Watch:
             self.gradients.result(row, result)
         if row.calls > 1:
             return
-        row.outputs = described(result, "output")
+        row.outputs = describe_tensors(result, "output")
         row.inputs = function_inputs(args, kwargs, self.is_weight)
         function_cost = dispatch.function_cost(name, args, kwargs, result)
         # use the function's own formula if its MACs equal the sum over its operators
@@ -634,7 +634,7 @@ class _Watch:
             elif result is None:
                 packed = packed_weights.ANSWERS.get(operator.name) or ANSWERS.get(operator.name)
                 if packed is None or not args[0].is_meta:
-                    result = kernels.typed(operator.name, func(*args, **kwargs))
+                    result = kernels.apply_kernel_dtypes(operator.name, func(*args, **kwargs))
                 else:
                     result = packed(dispatch.call_of(func, args, kwargs, None))
         if answer is None:
@@ -829,7 +829,7 @@ class _Watch:
 
     def _is_computed(self, tensor: torch.Tensor) -> bool:
         """Whether the run computed a tensor, which is then neither an input nor a parameter."""
-        if tensor.layout is not torch.strided or inner_tensors(tensor):
+        if tensor.layout is not torch.strided or list_inner_tensors(tensor):
             return True
         return storage_key(tensor.untyped_storage()) not in self.given_storages
 
@@ -887,7 +887,7 @@ class _Watch:
                 meta_copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
                 # keep the original alive, so that no other tensor gets its id
                 if is_parameter(value):
-                    meta_copy = self.outsiders.as_parameter(meta_copy, value)
+                    meta_copy = self.outsiders.make_parameter(meta_copy, value)
                 value_and_copy = self.meta_copies[id(value)] = (value, meta_copy)
                 jagged.mark(meta_copy, value)
                 reason = self.bound_reasons.get(storage_key(value.untyped_storage()))
@@ -914,13 +914,13 @@ _DISPLAY_NAMES = {
 """Display names of operators whose Python names differ."""
 
 
-def _packed(
+def _sum_packed_bytes(
     modules: Iterable[nn.Module], weights: Mapping[int, Sequence[ModuleParameter]]
 ) -> dict[int, tuple[int, int]]:
     """Bytes in the file and in memory, by storage, of parameters that the file stores in another form."""
     sizes: dict[int, tuple[int, int]] = {}
     for module in modules:
-        for name in of_module(module):
+        for name in read_stored_forms(module):
             p = parameters_of(module).get(name)
             if p is None or not p.nbytes:
                 continue
@@ -946,13 +946,13 @@ def _bytes(value: Any) -> int:
 
 
 @contextmanager
-def _observed(model: nn.Module, watch: _Watch) -> Iterator[None]:
+def _observe_model(model: nn.Module, watch: _Watch) -> Iterator[None]:
     """Observes every module in eval mode without fast paths, and restores all state at the end."""
     modules = watch.named.values()
     with (
         restoring_modes(modules),
         listening(watch.run, watch.note_thread_call),
-        watching_started_work(watch.note_started_work),
+        watch_started_work(watch.note_started_work),
         attention_by(watch.attention),
         uncompiled(),
     ):
@@ -991,14 +991,14 @@ def trace(
     run = Trace(
         watch.order, watch.modules, watch.events, watch.parameters, named=watch.named, assumed=watch.assumed
     )
-    args, kwargs = cache_tensors.unshared(args), cache_tensors.unshared(kwargs)
+    args, kwargs = cache_tensors.copy_caches(args), cache_tensors.copy_caches(kwargs)
     inputs = [t for _, t in tensors([list(args), dict(kwargs)])]
     if any(map(jagged.is_strided, inputs)):
         run.failed = "", jagged.STRIDED
         return run
     watch.outsiders.note_inputs(inputs)
-    inputs = [inner for t in inputs for inner in inner_tensors(t) or (t,)]
-    cached = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
+    inputs = [inner for t in inputs for inner in list_inner_tensors(t) or (t,)]
+    cached = [*cache_tensors.find_cache_tensors(args), *cache_tensors.find_cache_tensors(kwargs)]
     watch.note_sparse(inputs)
     watch.events.append(_input_event([*inputs, *cached]))
     argument_tensors = find_tensors([list(args), dict(kwargs)])
@@ -1017,7 +1017,7 @@ def trace(
         storage = tensor.untyped_storage()
         watch.live_storages[storage_key(storage)] = storage
     watch.given_storages = frozenset(watch.live_storages)
-    with _observed(model, watch), torch.set_grad_enabled(gradients is not None):
+    with _observe_model(model, watch), torch.set_grad_enabled(gradients is not None):
         try:
             with watch.functions, Operators(watch):
                 depths = mode_depths()
@@ -1041,8 +1041,8 @@ def trace(
     run.is_fault = run.is_fault and not (run.asked or run.decided or run.assumed)
     run.sized, run.shared, run.cut = watch.sized, watch.classes.used, watch.cut
     run.inputs, run.trail = inputs, watch.trail or run.trail
-    results = [inner for _, t in tensors(run.result) for inner in inner_tensors(t) or (t,)]
-    returned = [*results, *cache_tensors.within(run.result)]
+    results = [inner for _, t in tensors(run.result) for inner in list_inner_tensors(t) or (t,)]
+    returned = [*results, *cache_tensors.find_cache_tensors(run.result)]
     run.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
     watch.note_result(run.result, returned)
     run.unseen, run.outsiders = watch.unseen_work.places, watch.outsiders.used()
@@ -1066,7 +1066,7 @@ def _is_raised_by_model(error: BaseException) -> bool:
     """Whether the model's own code raised the error, by `raise` or `assert`."""
     if isinstance(error, AssertionError):
         return True
-    package, is_raised = _raising_package(error)
+    package, is_raised = _find_raising_package(error)
     return is_raised and package not in ("", "torch", "explorer")
 
 
@@ -1076,12 +1076,12 @@ def _is_fault_of_model(error: BaseException) -> bool:
     The other errors come from the run on shapes alone: an operator without a rule for its shape, values that
     a tensor on the meta device does not have, and code of this program that does not follow the model.
     """
-    package, is_raised = _raising_package(error)
+    package, is_raised = _find_raising_package(error)
     is_ours = package == "explorer" and is_raised
     return not (is_ours or isinstance(error, NotImplementedError) or is_about_meta(error))
 
 
-def _raising_package(error: BaseException) -> tuple[str, bool]:
+def _find_raising_package(error: BaseException) -> tuple[str, bool]:
     """Returns the package of the innermost function of a traceback, and whether it raised the error."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:

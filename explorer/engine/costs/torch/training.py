@@ -53,9 +53,13 @@ def step(
         failed_text = result.schedule.failure
         if not failed_text:
             reason = f"the model does not run with gradients on: {watch.failed}"
-            return StepGradients(plain_analysis, _unknown(plain_analysis, reason), (*notes, reason))
+            return StepGradients(
+                plain_analysis, _build_unknown_entries(plain_analysis, reason), (*notes, reason)
+            )
         notes.append(analyse.failure_note(failed_text))
-    return StepGradients(analysis, watch.parts, (*notes, *_unreached(analysis, watch.parts)), failure)
+    return StepGradients(
+        analysis, watch.parts, (*notes, *_describe_unreached(analysis, watch.parts)), failure
+    )
 
 
 @contextmanager
@@ -71,7 +75,7 @@ def name_batch_in_error(batch: int | None) -> Iterator[None]:
         ) from None
 
 
-def _unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:
+def _describe_unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:
     """Notes on trained layers that no evaluation-mode result depends on; training may use their own loss."""
     unreached = [
         analysis.layers[part.layer].path
@@ -88,7 +92,7 @@ def _unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:
     ]
 
 
-def _unknown(analysis: Analysis, reason: str) -> list[LeafGradients]:
+def _build_unknown_entries(analysis: Analysis, reason: str) -> list[LeafGradients]:
     """Entries for layers whose gradients are unknown."""
     rows = [layer.id for layer in analysis.layers if not layer.group]
     return [LeafGradients(row, None, status="unknown", reason=reason) for row in rows]

@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 from explorer.engine.costs.torch.data_dependence import find_query_frame
-from explorer.engine.formats.torch_module.modules import contents, held
+from explorer.engine.formats.torch_module.modules import contents, find_held_tensors
 
 _FOREIGN_TENSOR = (
     "a tensor comes from another thread or from native code, where operators are not counted: the figures are"
@@ -218,7 +218,7 @@ def is_only_compared(code: CodeType, offset: int) -> bool:
     if index is None:
         return False
     comparisons = [entry for entry in instructions if entry.opname == "COMPARE_OP"]
-    if any(_encloses(comparison, instructions[index]) for comparison in comparisons):
+    if any(_is_enclosed_by(comparison, instructions[index]) for comparison in comparisons):
         return True
     store = instructions[index + 1] if index + 1 < len(instructions) else None
     if store is None or not store.opname.startswith("STORE_FAST"):
@@ -231,10 +231,10 @@ def is_only_compared(code: CodeType, offset: int) -> bool:
         if entry.opname.startswith(("LOAD_FAST", "STORE_FAST_LOAD_FAST"))
         and name in (entry.argval if isinstance(entry.argval, tuple) else (entry.argval,))
     ]
-    return all(any(_encloses(comparison, load) for comparison in comparisons) for load in loads)
+    return all(any(_is_enclosed_by(comparison, load) for comparison in comparisons) for load in loads)
 
 
-def _encloses(outer: dis.Instruction, inner: dis.Instruction) -> bool:
+def _is_enclosed_by(outer: dis.Instruction, inner: dis.Instruction) -> bool:
     """Whether the source text of an instruction contains the source text of another one."""
     around, within = outer.positions, inner.positions
     if around is None or within is None or None in (*around, *within):
@@ -246,7 +246,7 @@ def _encloses(outer: dis.Instruction, inner: dis.Instruction) -> bool:
 
 def find_tensors(value: Any) -> Iterator[torch.Tensor]:
     """Returns the tensors in nested containers and object attributes, such as the layers of a cache."""
-    return (tensor for _, tensor in held(value))
+    return (tensor for _, tensor in find_held_tensors(value))
 
 
 def _flatten(value: Any) -> Iterator[Any]:

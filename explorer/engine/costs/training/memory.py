@@ -50,7 +50,7 @@ class MemoryChange(NamedTuple):
     born: bool = True
 
 
-def over_time(
+def compute_moments(
     start: Iterable[Allocation],
     changes: Sequence[MemoryChange],
     *,
@@ -112,7 +112,7 @@ def over_time(
     )
 
 
-def by_outputs(fact: Training) -> StepMemory:
+def estimate_by_outputs(fact: Training) -> StepMemory:
     """Computes the memory of a step without autograd: an output is kept until its layer's backward pass.
 
     Raises:
@@ -140,15 +140,17 @@ def by_outputs(fact: Training) -> StepMemory:
             Allocation("optimizer", row.path, row.optimizer_bytes),
         ]
     kept_bytes = sum(allocation.bytes for allocation in outputs)
-    return over_time(start, changes, batch=fact.batch, kept_bytes=kept_bytes, counted="outputs", mode="eval")
+    return compute_moments(
+        start, changes, batch=fact.batch, kept_bytes=kept_bytes, counted="outputs", mode="eval"
+    )
 
 
-def with_plain_figures(step: StepMemory, plain: StepMemory) -> StepMemory:
+def add_plain_figures(step: StepMemory, plain: StepMemory) -> StepMemory:
     """Adds the figures of the step without checkpoints to a checkpointed step."""
     return replace(step, plain_kept_bytes=plain.kept_bytes, plain_peak_bytes=plain.peak_bytes)
 
 
-def largest_batch(peak: Callable[[int], int], limit: int) -> int:
+def find_largest_batch(peak: Callable[[int], int], limit: int) -> int:
     """The largest batch size whose peak is within `limit` bytes, or 0 if there is none.
 
     Memory grows almost linearly with the batch, so a line through known peaks gives the next guess. Both the

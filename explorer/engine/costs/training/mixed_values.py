@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from explorer.engine.compat.torch import mapped_tensors
+from explorer.engine.compat.torch import map_tensors
 
 _META = torch.device("meta")
 
@@ -23,11 +23,11 @@ def is_mixed(args: Any, kwargs: Mapping[str, Any]) -> bool:
         if tensor.is_meta or _is_movable(tensor):
             kinds.add(tensor.is_meta)
 
-    mapped_tensors((tuple(args), dict(kwargs)), note)
+    map_tensors((tuple(args), dict(kwargs)), note)
     return len(kinds) > 1
 
 
-def without_values(
+def call_without_values(
     function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], *, integers: bool = True
 ) -> Any:
     """Calls a function with tensors that have values replaced by meta tensors.
@@ -50,9 +50,9 @@ def without_values(
         originals[id(twin)] = tensor, twin
         return twin
 
-    positional, named = mapped_tensors((tuple(args), dict(kwargs)), twin_of)
+    positional, named = map_tensors((tuple(args), dict(kwargs)), twin_of)
     result = function(*positional, **named)
-    return mapped_tensors(result, lambda tensor: originals.get(id(tensor), (tensor,))[0])
+    return map_tensors(result, lambda tensor: originals.get(id(tensor), (tensor,))[0])
 
 
 def _is_movable(tensor: torch.Tensor) -> bool:

@@ -26,7 +26,7 @@ from explorer.facts import Layer, Shape, Status
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 
 
-def at_batch(
+def choose_batch_sizes(
     model: Model, batch: int, dims: Mapping[str, int], input_shapes: InputShapes
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
     """Sizes for an analysis of the model at a batch size.
@@ -88,18 +88,18 @@ def step(
         rules: Cost rules of the user.
 
     Raises:
-        Misuse: See `at_batch` and `onnx.analyse.examine`.
+        Misuse: See `choose_batch_sizes` and `onnx.analyse.examine`.
     """
     dim_sizes, shapes = dict(dims or {}), dict(input_shapes or {})
     if batch is not None:
-        dim_sizes, shapes = at_batch(model, batch, dim_sizes, shapes)
+        dim_sizes, shapes = choose_batch_sizes(model, batch, dim_sizes, shapes)
     parts: list[LeafGradients] = []
 
     def look(leaves: Sequence[OperatorLeaf], rows_of: Sequence[int]) -> None:
         if batch is not None:
             _check_sizes(leaves, batch)
         feeds = {v.name for v in model.graph.feeds}
-        parts.extend(_leaf_gradients(leaves, rows_of, feeds, _unneeded_leaves(model, leaves)))
+        parts.extend(_leaf_gradients(leaves, rows_of, feeds, _find_unneeded_leaves(model, leaves)))
 
     options: dict[str, Any] = {"rules": rules} if rules else {}
     examined = analyse.examine(model, dims=dim_sizes, input_shapes=shapes, look=look, **options)
@@ -152,7 +152,7 @@ class _Flow:
         name = node.inputs[index]
         stored_values = context.stored.get(name)
         if stored_values is not None:
-            operator = registry.named(node.op)
+            operator = registry.find_operator(node.op)
             fixed = index in operator.statistics or operator.quantized
             trained = [
                 entry
@@ -176,7 +176,7 @@ def _floats(dtype: str | None) -> bool:
     return dtype is None or dtype.startswith(("float", "bfloat", "complex"))
 
 
-def _unneeded_leaves(model: Model, leaves: Sequence[OperatorLeaf]) -> set[int]:
+def _find_unneeded_leaves(model: Model, leaves: Sequence[OperatorLeaf]) -> set[int]:
     """Indices of the leaves that no output depends on; they get no gradient.
 
     Values change their names on the way into and out of bodies, which is not traced. In a graph with bodies,

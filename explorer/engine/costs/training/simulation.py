@@ -29,20 +29,25 @@ from explorer.engine.compat.torch import (
     DispatchMode,
     attention_by,
     buffers_of,
+    find_running_step,
     parameters_of,
-    running_step,
     step_number,
     storage_key,
 )
 from explorer.engine.costs.aten import device_questions, dispatch, kernels
 from explorer.engine.costs.aten.constant_values import keep_values_here
-from explorer.engine.costs.training.memory import Allocation, MemoryChange, over_time
-from explorer.engine.costs.training.mixed_values import is_mixed, without_values
+from explorer.engine.costs.training.memory import Allocation, MemoryChange, compute_moments
+from explorer.engine.costs.training.mixed_values import call_without_values, is_mixed
 from explorer.engine.formats.torch_module import jagged
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import flat, named, tensors, unregistered_parameters
-from explorer.engine.formats.torch_module.tensor_subclass import inner_tensors, is_wrapper
+from explorer.engine.formats.torch_module.modules import (
+    find_unregistered_parameters,
+    flatten_tensors,
+    list_modules,
+    tensors,
+)
+from explorer.engine.formats.torch_module.tensor_subclass import is_wrapper, list_inner_tensors
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts.training import Optimizer, Phase, StepMemory
 from explorer.host.gc_pause import gc_pause
@@ -121,7 +126,7 @@ def step_memory(
             failure = failure or error_line(error)
         finally:
             model.zero_grad(set_to_none=True)
-            for _, parameter in unregistered_parameters(named(model)):
+            for _, parameter in find_unregistered_parameters(list_modules(model)):
                 parameter.grad = None
     raise SimulationError(failure)
 
@@ -161,7 +166,7 @@ def _run(
                 watch.begin(stored_tensor, "parameters", path)
     for _, input_tensor in tensors([args, kwargs]):
         watch.begin(input_tensor, "inputs", "")
-    updates = _with_state(_OPTIMIZERS[optimizer](trained), trained)
+    updates = _create_state(_OPTIMIZERS[optimizer](trained), trained)
     owners = {id(p): path.rpartition(".")[0] for path, p in model.named_parameters()}
     for parameter, state in updates.state.items():
         for _, value in tensors(list(state.values())):
@@ -169,7 +174,7 @@ def _run(
     start = list(watch.start)
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(_observed_modules(model, watch, checkpoints))
+        stack.enter_context(_observe_modules(model, watch, checkpoints))
         stack.enter_context(_Kernels())
         stack.enter_context(attention_by(partial(kernels.run, _ATTENTION)))
         stack.enter_context(watch)
@@ -194,7 +199,7 @@ def _run(
         watch.phase = "step"
         watch.change(Allocation("temporary", "", 0))
         updates.step()
-    return over_time(
+    return compute_moments(
         *(start, watch.changes),
         batch=batch,
         kept_bytes=kept_bytes,
@@ -204,7 +209,7 @@ def _run(
     )
 
 
-def _with_state(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+def _create_state(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
     """Runs a first step, so that the optimizer's state exists before the measured step."""
     for parameter in trained:
         parameter.grad = torch.empty_like(parameter)
@@ -228,7 +233,7 @@ class _AllocationObserver(DispatchMode):
 
     def begin(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Records memory that exists before the step and after it."""
-        for part in inner_tensors(tensor):
+        for part in list_inner_tensors(tensor):
             self.begin(part, kind, path)
         if is_wrapper(tensor) or not _has_memory(tensor):
             return
@@ -259,7 +264,7 @@ class _AllocationObserver(DispatchMode):
         """Path of the running module; in the backward pass, of the module whose autograd node runs."""
         if self.phase != "backward" or len(self.stack) > 1:
             return self.stack[-1]
-        running = running_step()
+        running = find_running_step()
         if running is None:
             return ""
         step, number = running
@@ -275,14 +280,14 @@ class _AllocationObserver(DispatchMode):
 
     def rename(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Sets the kind and the module of an allocation."""
-        for part in inner_tensors(tensor):
+        for part in list_inner_tensors(tensor):
             self.rename(part, kind, path)
         entry = self._allocations.get(storage_key(tensor.untyped_storage()))
         if entry is not None:
             entry[0].kind, entry[0].path = kind, path
 
     def _record(self, tensor: torch.Tensor) -> None:
-        for part in inner_tensors(tensor):
+        for part in list_inner_tensors(tensor):
             self._record(part)
         if is_wrapper(tensor) or not _has_memory(tensor):
             return
@@ -303,19 +308,19 @@ class _AllocationObserver(DispatchMode):
         if func.name().startswith("aten::_to_copy") and args[0].is_meta and "device" in kwargs:
             # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
-        elif not any(tensor.is_meta for tensor in flat(args)):
+        elif not any(tensor.is_meta for tensor in flatten_tensors(args)):
             kwargs = keep_values_here(func.name().partition(".")[0], args, kwargs)
         try:
             outputs = kernels.operator(func, args, kwargs)
         except RuntimeError:
             if not is_mixed(args, kwargs):
                 raise
-            outputs = without_values(
+            outputs = call_without_values(
                 lambda *positional, **named: kernels.operator(func, positional, named), args, kwargs
             )
         for _, tensor in tensors(outputs):
             self._record(tensor)
-        size = kernels.workspace(func.name().partition(".")[0], flat(args))
+        size = kernels.workspace(func.name().partition(".")[0], flatten_tensors(args))
         if size:
             scratch = Allocation("temporary", self.path(), size)
             self.change(scratch)
@@ -334,7 +339,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 @contextmanager
-def _observed_modules(
+def _observe_modules(
     model: nn.Module, watch: _AllocationObserver, checkpoints: Sequence[str]
 ) -> Iterator[None]:
     """Reports running modules to `watch`, and applies checkpointing to the modules in `checkpoints`."""
@@ -374,18 +379,18 @@ class _Kernels(TorchFunctionMode):
         if name == "__get__" or (name == "type" and len(args) == 1 and not kwargs):
             answered = device_questions.answer(func, args[0])
             return func(*args, **kwargs) if answered is None else answered
-        args, kwargs = device_questions.without_values(args, kwargs)
+        args, kwargs = device_questions.replace_cpu(args, kwargs)
         chooses_kernel = name in kernels.FUNCTIONS
         run = partial(kernels.run, func) if chooses_kernel or torch.is_autocast_enabled("cpu") else func
         if chooses_kernel and is_mixed(args, kwargs):
-            return without_values(run, args, kwargs, integers=False)
+            return call_without_values(run, args, kwargs, integers=False)
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
             # some functions reject tensors of two devices before they call an operator
             if "device" not in str(error) or not is_mixed(args, kwargs):
                 raise
-        return without_values(run, args, kwargs)
+        return call_without_values(run, args, kwargs)
 
 
 _ATTENTION: Any = nn.functional.scaled_dot_product_attention

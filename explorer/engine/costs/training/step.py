@@ -19,7 +19,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.costs.layer_tree import sum_if_all_known, summed
+from explorer.engine.costs.layer_tree import sum_if_all_known, sum_known
 from explorer.engine.graph.model import dense_bytes
 from explorer.engine.operators.gradients import Gradient
 from explorer.facts import Analysis, Layer, Status
@@ -102,12 +102,12 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
         rows.append(_layer_training(layer, part, parameters, OPTIMIZERS[optimizer]))
     inputs = step.analysis.info.model.inputs
     input_bytes = sum_if_all_known(dense_bytes(info.shape, info.dtype) for info in inputs)
-    activations = summed(row.activation_bytes for row in rows)
+    activations = sum_known(row.activation_bytes for row in rows)
     stored_sums = [sum(getattr(row, name) for row in rows) for name in _STORED]
     known_bytes = (
         None if input_bytes is None and activations is None else (input_bytes or 0) + (activations or 0)
     )
-    backward = summed(x for row in rows for x in (row.backward_input_macs, row.backward_weight_macs))
+    backward = sum_known(x for row in rows for x in (row.backward_input_macs, row.backward_weight_macs))
     unknown_rows = sum(1 for row in rows if _has_unknown_figure(row))
     return Training(
         batch=_batch(step.analysis),
@@ -119,12 +119,12 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
         gradient_bytes=stored_sums[1],
         optimizer_bytes=stored_sums[2],
         sum_bytes=None if known_bytes is None else known_bytes + sum(stored_sums),
-        forward_macs=summed(row.forward_macs for row in rows),
+        forward_macs=sum_known(row.forward_macs for row in rows),
         backward_macs=backward,
         coverage=1 - unknown_rows / len(rows) if rows else 1.0,
         notes=(*step.notes, *_optimizer_notes(optimizer)),
         elementwise_ops=step.analysis.info.totals.elementwise_ops,
-        backward_elementwise_ops=summed(row.backward_elementwise_ops for row in rows),
+        backward_elementwise_ops=sum_known(row.backward_elementwise_ops for row in rows),
     )
 
 

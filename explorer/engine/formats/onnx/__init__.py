@@ -5,7 +5,7 @@ Every program start imports this module, so it imports little.
 
 from __future__ import annotations
 
-from explorer.engine.formats.format import Format, SourceProbe, graph_file, named
+from explorer.engine.formats.format import Format, SourceProbe, graph_file, import_on_call
 
 _FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
 """Wire type by field number of ModelProto (onnx.proto). An ONNX file has no magic number to look for."""
@@ -60,7 +60,7 @@ FORMAT = Format(
     label="ONNX",
     recognise=_recognise,
     open=graph_file("onnx", "formats.onnx.reader:read"),
-    outline=named("formats.onnx.outline:outline"),
+    outline=import_on_call("formats.onnx.outline:outline"),
     endings=(".onnx",),
     recognised="the fields of a protobuf ModelProto",
     shows="graph, initializers, shapes; weights inside or in external files",

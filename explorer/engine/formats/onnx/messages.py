@@ -7,14 +7,14 @@ the outline shows only the beginning, and a text may be as long as the file.
 from __future__ import annotations
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.onnx.protobuf_wire import fields, signed
+from explorer.engine.formats.onnx.protobuf_wire import fields, reinterpret_signed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
 
-def decoded(encoded: bytes) -> str:
+def decode_text(encoded: bytes) -> str:
     """Decodes bytes as UTF-8; invalid bytes are escaped with backslashes."""
     try:
         return encoded.decode()
@@ -24,7 +24,7 @@ def decoded(encoded: bytes) -> str:
 
 def text(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> str:
     """The text in buffer[start:stop]."""
-    return decoded(bytes(buffer[start : stop if max_bytes is None else min(stop, start + max_bytes)]))
+    return decode_text(bytes(buffer[start : stop if max_bytes is None else min(stop, start + max_bytes)]))
 
 
 def pair(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> tuple[str, str]:
@@ -45,7 +45,7 @@ def opset(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -
         if number == 1 and wire == 2:
             domain = text(buffer, content, end, max_bytes)
         elif number == 2 and wire == 0:
-            version = signed(content)
+            version = reinterpret_signed(content)
     return ("" if domain == "ai.onnx" else domain), version
 
 
@@ -53,7 +53,7 @@ def dimension(buffer: Buffer, start: int, stop: int, max_bytes: int | None = Non
     """The size or the name in a TensorShapeProto.Dimension, or None if the message has neither."""
     for number, wire, _, content, end in fields(buffer, start, stop):
         if number == 1 and wire == 0:
-            return signed(content)
+            return reinterpret_signed(content)
         if number == 2 and wire == 2:
             return text(buffer, content, end, max_bytes) or None
     return None
@@ -77,7 +77,7 @@ def tensor_type(
     return code, sizes
 
 
-def not_onnx(head: bytes) -> BadModel | None:
+def build_start_error(head: bytes) -> BadModel | None:
     """The error to report if the first byte cannot begin an ONNX model, or None if it can.
 
     ONNX has no magic number. A ModelProto starts with one of its fields, and all known writers put

@@ -13,9 +13,21 @@ import mmap
 
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
-from explorer.engine.formats.files import mapped
-from explorer.engine.formats.onnx.messages import decoded, not_onnx, opset, pair, tensor_type, text
-from explorer.engine.formats.onnx.protobuf_wire import fields, packed_varints, signed, varint_at
+from explorer.engine.formats.files import map_file
+from explorer.engine.formats.onnx.messages import (
+    build_start_error,
+    decode_text,
+    opset,
+    pair,
+    tensor_type,
+    text,
+)
+from explorer.engine.formats.onnx.protobuf_wire import (
+    fields,
+    read_packed_varints,
+    reinterpret_signed,
+    varint_at,
+)
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 
 TYPE_CHECKING = False
@@ -57,14 +69,14 @@ def outline(source: str) -> Outline:
     Raises:
         BadModel: The file is not an ONNX model. The error of a truncated file is raised after its rows.
     """
-    buffer = mapped(source)
+    buffer = map_file(source)
     try:
         top = _TopLevel(buffer)
         facts, graph, ir = _model(buffer, top)
         if graph is None:
             raise top.broken or BadModel("this is not an ONNX model", hint="it holds no graph")
     except BadModel as error:
-        problem = not_onnx(buffer[:1]) or error
+        problem = build_start_error(buffer[:1]) or error
         raise BadModel(problem.what, where=source, hint=problem.hint) from None
     return Outline("onnx", source, len(buffer), facts, _rows(source, buffer, graph, ir, top))
 
@@ -185,7 +197,7 @@ def _graph(
                     size, begin = size & 127 | window[begin] << 7, begin + 1
                 end = begin + size
                 is_complete = end <= last
-                row = _plain_node(window, begin, end, prefix) if is_complete else None
+                row = _read_plain_node(window, begin, end, prefix) if is_complete else None
                 if row is None:
                     break
                 yield row
@@ -211,10 +223,10 @@ def _graph(
             if row.path not in initializer_names:
                 yield row
         elif number == 15:
-            yield _sparse(buffer, value, end, prefix)
+            yield _read_sparse(buffer, value, end, prefix)
 
 
-def _plain_node(window: bytes, offset: int, end: int, prefix: str) -> OutlineRow | None:
+def _read_plain_node(window: bytes, offset: int, end: int, prefix: str) -> OutlineRow | None:
     """The row of the NodeProto in window[at:end], or None if `_node` must parse it.
 
     This fast path supports fields with one or two bytes of length, and operators whose attributes are not
@@ -272,7 +284,9 @@ def _node_row(
     note = b", ".join(inputs) + b" -> " + b", ".join(outputs)
     path = name or (outputs[0] if outputs else b"")
     kind = domain + b"." + op if domain and domain != b"ai.onnx" else op
-    return OutlineRow(prefix + decoded(path), "operator", decoded(kind), None, None, decoded(note))
+    return OutlineRow(
+        prefix + decode_text(path), "operator", decode_text(kind), None, None, decode_text(note)
+    )
 
 
 def _release_pages(buffer: mmap.mmap, start: int, stop: int) -> int:
@@ -372,7 +386,7 @@ def _tensor(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow
             if rank > MAX_RANK or (wire == 2 and end - content > 10 * MAX_RANK):
                 rank = MAX_RANK + 1
                 continue
-            dims += packed_varints(buffer, content, end) if wire == 2 else [content]
+            dims += read_packed_varints(buffer, content, end) if wire == 2 else [content]
             rank = len(dims)
         elif number == 2 and wire == 0:
             code = content
@@ -386,7 +400,7 @@ def _tensor(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow
         elif number == 14 and wire == 0:
             is_external = content == 1
     location = external.get("location", "?") if is_external else None
-    row = _tensor_row(prefix + decoded(name), code, dims, rank, data_bytes, location)
+    row = _tensor_row(prefix + decode_text(name), code, dims, rank, data_bytes, location)
     if location is not None:
         row.span = _span(location, external, row.nbytes)
     return row
@@ -413,7 +427,7 @@ def _tensor_row(
         data_bytes: Bytes of raw or string data in the file, or -1 without such data.
         location: Name of the file with the external data, or None for data in the model.
     """
-    dims = [signed(d) for d in dims[:MAX_RANK]]
+    dims = [reinterpret_signed(d) for d in dims[:MAX_RANK]]
     dtype, bits = _ELEMENTS.get(code, (f"type {code}", None))
     notes = [f"in {location}"] if location else []
     count = 1
@@ -435,7 +449,7 @@ def _tensor_row(
     return OutlineRow(name, "tensor", dtype, dims, nbytes, "; ".join(notes))
 
 
-def _sparse(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
+def _read_sparse(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
     """The row of a SparseTensorProto: its dense shape, and the total bytes of values and indices."""
     path = dtype = ""
     nbytes = 0
@@ -448,9 +462,11 @@ def _sparse(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow
                 path, dtype = row.path, row.dtype
         elif number == 3 and len(shape) < MAX_RANK:
             packed = (
-                packed_varints(buffer, content, min(end, content + 10 * MAX_RANK)) if wire == 2 else [content]
+                read_packed_varints(buffer, content, min(end, content + 10 * MAX_RANK))
+                if wire == 2
+                else [content]
             )
-            shape += [signed(d) for d in packed]
+            shape += [reinterpret_signed(d) for d in packed]
     return OutlineRow(path, "tensor", dtype, shape[:MAX_RANK], nbytes, "sparse")
 
 

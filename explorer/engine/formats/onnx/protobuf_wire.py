@@ -90,7 +90,7 @@ def fields(buffer: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int
         yield tag >> 3, wire, begin, value, offset
 
 
-def packed_varints(buffer: Buffer, start: int, end: int) -> list[int]:
+def read_packed_varints(buffer: Buffer, start: int, end: int) -> list[int]:
     """The unsigned integers of a packed repeated varint field."""
     values = []
     offset = start
@@ -100,7 +100,7 @@ def packed_varints(buffer: Buffer, start: int, end: int) -> list[int]:
     return values
 
 
-def signed(value: int) -> int:
+def reinterpret_signed(value: int) -> int:
     """Reinterprets the unsigned value of a varint as an int64 in two's complement."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value
@@ -132,6 +132,6 @@ def length_delimited(number: int, payload: bytes) -> bytes:
     return _LEN_TAGS[number] + (_ONE_BYTE[size] if size < 128 else varint(size)) + payload
 
 
-def tagged_varint(number: int, value: int) -> bytes:
+def encode_tagged_varint(number: int, value: int) -> bytes:
     """Encodes a VARINT field: tag, value."""
     return varint(number << 3) + varint(value)

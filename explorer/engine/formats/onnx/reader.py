@@ -16,8 +16,13 @@ from typing import Any
 
 from explorer.base.errors import BadModel, nearest
 from explorer.engine.formats.onnx import messages
-from explorer.engine.formats.onnx.messages import decoded, not_onnx
-from explorer.engine.formats.onnx.protobuf_wire import fields, packed_varints, signed, varint_at
+from explorer.engine.formats.onnx.messages import build_start_error, decode_text
+from explorer.engine.formats.onnx.protobuf_wire import (
+    fields,
+    read_packed_varints,
+    reinterpret_signed,
+    varint_at,
+)
 from explorer.engine.formats.onnx.tensors import TensorReader
 from explorer.engine.graph.model import (
     DTYPES,
@@ -92,7 +97,7 @@ def read(path: str) -> Model:
         raise BadModel(f"cannot be read: {error.strerror or error}", where=path) from None
     if not source.size:
         raise BadModel("the file is empty", where=path)
-    refusal = not_onnx(source.map[:1])
+    refusal = build_start_error(source.map[:1])
     if refusal is not None:
         raise BadModel(refusal.what, where=path, hint=refusal.hint)
     reader = _Reader(source)
@@ -269,12 +274,12 @@ class _Reader(TensorReader):
                             )
                     break
         except UnicodeDecodeError:
-            return self.other_node(encoded, start, depth, 0, [], [], "", b"")
+            return self.read_other_node(encoded, start, depth, 0, [], [], "", b"")
         except IndexError:
-            pass  # the node is damaged; `other_node` raises the error
-        return self.other_node(encoded, start, depth, offset, inputs, outputs, name, kind_key)
+            pass  # the node is damaged; `read_other_node` raises the error
+        return self.read_other_node(encoded, start, depth, offset, inputs, outputs, name, kind_key)
 
-    def other_node(
+    def read_other_node(
         self,
         encoded: bytes,
         start: int,
@@ -314,19 +319,19 @@ class _Reader(TensorReader):
                 if tag in _NAME_TAGS:
                     kind_key = b""
                 if tag == _INPUT:
-                    inputs.append(decoded(encoded[first:offset]))
+                    inputs.append(decode_text(encoded[first:offset]))
                 elif tag == _OUTPUT:
-                    outputs.append(decoded(encoded[first:offset]))
+                    outputs.append(decode_text(encoded[first:offset]))
                 elif tag == _NAME:
-                    name = decoded(encoded[first:offset])
+                    name = decode_text(encoded[first:offset])
                 elif tag == _OP:
-                    op = decoded(encoded[first:offset])
+                    op = decode_text(encoded[first:offset])
                 elif tag == _ATTRIBUTE:
                     attributes.append((first, offset))
                 elif tag == _DOMAIN:
-                    domain = decoded(encoded[first:offset])
+                    domain = decode_text(encoded[first:offset])
                 elif tag == _OVERLOAD:
-                    overload = decoded(encoded[first:offset])
+                    overload = decode_text(encoded[first:offset])
                 elif tag == _METADATA:
                     key, value = self.pair(start + first, start + offset)
                     metadata[key] = value
@@ -390,7 +395,7 @@ class _Reader(TensorReader):
             elif number == 2 and wire == 5:
                 single[1] = struct.unpack_from("<f", buffer, content)[0]
             elif number == 3 and wire == 0:
-                single[2] = signed(content)
+                single[2] = reinterpret_signed(content)
             elif number == 4 and wire == 2:
                 single[3] = _text_or_bytes(buffer[content:end])
             elif number == 5 and wire == 2:
@@ -404,9 +409,11 @@ class _Reader(TensorReader):
                     struct.unpack(f"<{(end - content) // 4}f", buffer[content:end])
                 )
             elif number == 8 and wire == 0:
-                repeated.setdefault(7, []).append(signed(content))
+                repeated.setdefault(7, []).append(reinterpret_signed(content))
             elif number == 8 and wire == 2:
-                repeated.setdefault(7, []).extend(map(signed, packed_varints(buffer, content, end)))
+                repeated.setdefault(7, []).extend(
+                    map(reinterpret_signed, read_packed_varints(buffer, content, end))
+                )
             elif number == 9 and wire == 2:
                 repeated.setdefault(8, []).append(_text_or_bytes(buffer[content:end]))
             elif number == 10 and wire == 2:

@@ -15,9 +15,9 @@ import stat
 from collections.abc import Iterator, Mapping
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.files import named_inside
+from explorer.engine.formats.files import resolve_inside
 from explorer.engine.formats.onnx import messages
-from explorer.engine.formats.onnx.protobuf_wire import Buffer, fields, packed_varints, signed
+from explorer.engine.formats.onnx.protobuf_wire import Buffer, fields, read_packed_varints, reinterpret_signed
 from explorer.engine.graph.model import (
     DTYPES,
     ComputedPayload,
@@ -43,7 +43,7 @@ _TYPED_FIELDS = {
 """Number of the typed data field by element type; all other types use int32_data (5)."""
 
 
-def sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
+def read_sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
     """Reads an encoded SparseTensorProto.
 
     Returns:
@@ -63,8 +63,8 @@ def sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
         elif number == 2 and wire == 2:
             indices = reader.tensor(content, end)
         elif number == 3:
-            dims.extend(packed_varints(reader.data, content, end) if wire == 2 else [content])
-    shape = tuple(signed(d) for d in dims)
+            dims.extend(read_packed_varints(reader.data, content, end) if wire == 2 else [content])
+    shape = tuple(reinterpret_signed(d) for d in dims)
     if values is None or any(d < 0 for d in shape) or math.prod(shape) > _MAX_ELEMENTS:
         raise BadModel("a sparse tensor has no values or impossible dimensions", where=span.source.path)
     count = values.elements
@@ -74,7 +74,7 @@ def sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
     return values, shape, indices.nbytes
 
 
-def sparse_spans(graph: Graph) -> Iterator[FileSpan]:
+def list_sparse_spans(graph: Graph) -> Iterator[FileSpan]:
     """Byte ranges of a graph's sparse initializers (GraphProto field 15), which the reader leaves encoded."""
     for part in graph.extra:
         for number, wire, _, content, end in fields(part.source.map, part.offset, part.offset + part.size):
@@ -82,9 +82,9 @@ def sparse_spans(graph: Graph) -> Iterator[FileSpan]:
                 yield FileSpan(part.source, content, end - content)
 
 
-def sparse_initializers(graph: Graph) -> dict[str, tuple[Tensor, tuple[int, ...], int]]:
-    """The sparse initializers of a graph by name, each as `sparse` returns it."""
-    return {entry[0].name: entry for entry in map(sparse, sparse_spans(graph))}
+def read_sparse_initializers(graph: Graph) -> dict[str, tuple[Tensor, tuple[int, ...], int]]:
+    """The sparse initializers of a graph by name, each as `read_sparse` returns it."""
+    return {entry[0].name: entry for entry in map(read_sparse, list_sparse_spans(graph))}
 
 
 def _map_file(path: str) -> Source:
@@ -146,7 +146,7 @@ class TensorReader:
             if number == 9 and wire == 2:
                 raw = self.span(content, end)
             elif number == 1:
-                dims.extend(packed_varints(self.data, content, end) if wire == 2 else [content])
+                dims.extend(read_packed_varints(self.data, content, end) if wire == 2 else [content])
             elif number == 2 and wire == 0:
                 code = content
             elif number == 8 and wire == 2:
@@ -164,7 +164,9 @@ class TensorReader:
         if kind is None:
             raise BadModel(f"tensor '{name}' has the unknown element type {code}")
         dtype, bits = kind.name, kind.bits
-        shape = tuple(dims) if not dims or max(dims) < 1 << 63 else tuple([signed(d) for d in dims])
+        shape = (
+            tuple(dims) if not dims or max(dims) < 1 << 63 else tuple([reinterpret_signed(d) for d in dims])
+        )
         if len(shape) > MAX_RANK or (shape and min(shape) < 0):
             raise BadModel(f"tensor '{name}' has impossible dimensions {list(shape)[:8]}")
         count = math.prod(shape)
@@ -244,7 +246,7 @@ class TensorReader:
         """
         location = entries.get("location", "")
         where = f"{self.source.path}: tensor '{name}'"
-        target = named_inside(location, self.folder, self.source.path)
+        target = resolve_inside(location, self.folder, self.source.path)
         if not target:
             raise BadModel(f"its external data '{location}' points outside the model's folder", where=where)
         try:

@@ -19,8 +19,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.onnx.tensors import sparse_initializers
-from explorer.engine.graph.arity import LEAST, REQUIRED_ATTRIBUTES
+from explorer.engine.formats.onnx.tensors import read_sparse_initializers
+from explorer.engine.graph.arity import MIN_INPUTS, REQUIRED_ATTRIBUTES
 from explorer.engine.graph.model import CONTROL_FLOW, Function, Graph, Model, Node, subgraphs
 
 MAX_EXPANDED = 10_000_000
@@ -52,19 +52,24 @@ def validate(model: Model) -> Model:
             more than `MAX_CALL_DEPTH` deep, or expand to more than `MAX_EXPANDED` operators.
     """
     try:
-        return _validated(model)
+        return _run_checks(model)
     except BadModel as error:
         raise BadModel(error.what, where=error.where or model.path, hint=error.hint) from None
 
 
-def _validated(model: Model) -> Model:
+def _run_checks(model: Model) -> Model:
     bodies: dict[_Key | None, _Census] = {}
     functions: dict[_Key, Function] = {}
     for key, function in model.functions.items():
         where = f"function '{function.name}'"
         census = _Census(model.functions, function.opsets, Counter())
         nodes, _ = _order_body(
-            function.nodes, _distinct(where, "inputs", function.inputs), function.outputs, [], where, census
+            function.nodes,
+            _collect_distinct(where, "inputs", function.inputs),
+            function.outputs,
+            [],
+            where,
+            census,
         )
         bodies[key] = census
         # the encoded record of the function has the old order
@@ -99,7 +104,7 @@ class _Census(Struct):
     deepest: int = 0
 
 
-def _distinct(where: str, kind: str, names: Iterable[str]) -> set[str]:
+def _collect_distinct(where: str, kind: str, names: Iterable[str]) -> set[str]:
     """The names as a set.
 
     Raises:
@@ -118,11 +123,11 @@ def _order_graph(graph: Graph, outer: list[set[str]], where: str, census: _Censu
 
     Returns the graph, and the names that it reads from enclosing scopes.
     """
-    sources = _distinct(where, "inputs", (v.name for v in graph.inputs))
+    sources = _collect_distinct(where, "inputs", (v.name for v in graph.inputs))
     # an initializer may share the name of an input: it is the input's default
     sources.update(graph.initializers)
     if graph.extra:
-        sources.update(sparse_initializers(graph))
+        sources.update(read_sparse_initializers(graph))
     results = [v.name for v in graph.outputs]
     nodes, free = _order_body(graph.nodes, sources, results, outer, where, census)
     return (graph if nodes is graph.nodes else replace(graph, nodes=nodes)), free
@@ -163,7 +168,7 @@ def _order_body(
             _refuse_domain(node, where, opsets)
         if not node.op:
             raise BadModel(f"{where}: node '{node.label}' has no operator")
-        least = LEAST.get((node.domain, node.op))
+        least = MIN_INPUTS.get((node.domain, node.op))
         if least is not None or node.op == "Einsum":  # the equation of Einsum gives its number of inputs
             _check_arity(node, least or 0, where, functions)
         if not node.domain and node.op in REQUIRED_ATTRIBUTES and node.key not in functions:
@@ -222,7 +227,7 @@ def _producers(
             if name in sources:
                 raise BadModel(f"{where}: node '{node.label}' defines '{name}', which is an input already")
             producers[name] = i
-    _distinct(where, "outputs", results)
+    _collect_distinct(where, "outputs", results)
     return producers
 
 
@@ -261,7 +266,7 @@ def _order_bodies(
         if isinstance(value, tuple):
             value = tuple(changed.get(f"{name}[{i}]", element) for i, element in enumerate(value))
         attributes[name] = changed.get(name, value)
-    return node.with_attributes(attributes), free_names
+    return node.replace_attributes(attributes), free_names
 
 
 def _check_attributes(node: Node, where: str) -> None:

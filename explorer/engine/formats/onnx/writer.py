@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
+from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
 from explorer.engine.graph.model import (
     AttributeRef,
     ComputedPayload,
@@ -98,7 +98,7 @@ class _Encoder:
         """Cache of encoded (shape, type) pairs; thousands of tiles share one."""
 
     def model(self, model: Model) -> _Parts:
-        parts = _Parts([tagged_varint(1, model.ir_version)])
+        parts = _Parts([encode_tagged_varint(1, model.ir_version)])
         if model.producer:
             parts.add(length_delimited(2, model.producer.encode()))
         if model.producer_version:
@@ -150,17 +150,17 @@ class _Encoder:
         first = 0
         for count, read_tensors in bundle.bands:
             last = first + count
-            make = functools.partial(_with_heads, heads[first:last], read_tensors)
+            make = functools.partial(_join_heads, heads[first:last], read_tensors)
             bands.append(ComputedPayload(sum(sizes[first:last]), make, alone=True))
             first = last
-        return ComputedPayload(sum(sizes), functools.partial(_with_heads, heads, bundle.data), tuple(bands))
+        return ComputedPayload(sum(sizes), functools.partial(_join_heads, heads, bundle.data), tuple(bands))
 
     def kind(self, shape: tuple[int, ...], dtype: str) -> bytes:
         """Encodes the shape and type of a tensor."""
         kind = shape, dtype
         if kind not in self.kinds:
-            dims = b"".join(tagged_varint(1, dim) for dim in shape)
-            self.kinds[kind] = dims + tagged_varint(2, dtype_code(dtype))
+            dims = b"".join(encode_tagged_varint(1, dim) for dim in shape)
+            self.kinds[kind] = dims + encode_tagged_varint(2, dtype_code(dtype))
         return self.kinds[kind]
 
     def nodes(self, parts: _Parts, number: int, nodes: Sequence[Node]) -> None:
@@ -197,7 +197,7 @@ class _Encoder:
         elif kind == 1:
             parts.add(b"\x15" + struct.pack("<f", value))
         elif kind == 2:
-            parts.add(tagged_varint(3, int(value)))
+            parts.add(encode_tagged_varint(3, int(value)))
         elif kind in (3, 8):
             for element in value if kind == 8 else (value,):
                 parts.add(
@@ -226,7 +226,7 @@ class _Encoder:
             if location:
                 entries = (("location", location), ("offset", str(offset)), ("length", str(_size(payload))))
                 body += b"".join(length_delimited(13, _pair(k, v)) for k, v in entries)
-                body += tagged_varint(14, 1)
+                body += encode_tagged_varint(14, 1)
             return _Parts([body])
         if payload is None:
             return _Parts([body])
@@ -237,7 +237,7 @@ class _Encoder:
         if function.record is not None:
             return _Parts([function.record])
         head = [length_delimited(1, function.name.encode())]
-        head += [_repeated(4, function.inputs), _repeated(5, function.outputs)]
+        head += [_encode_repeated(4, function.inputs), _encode_repeated(5, function.outputs)]
         head += [length_delimited(6, name.encode()) for name in function.attributes]
         parts = _Parts([b"".join(head)])
         self.nodes(parts, 7, function.nodes)
@@ -253,7 +253,7 @@ class _Encoder:
         return parts
 
 
-def _with_heads(
+def _join_heads(
     heads: Sequence[bytes], read_tensors: Callable[[], Iterator[memoryview]]
 ) -> Iterator[memoryview]:
     """Joins each header with the data of its tensor, and yield chunks of about 1 MB."""
@@ -274,10 +274,10 @@ def _head(node: Node) -> bytes:
     words = [(3, node.name), (4, node.op), (7, node.domain), (8, node.overload)]
     head = [length_delimited(number, word.encode()) for number, word in words if word]
     head += [length_delimited(9, _pair(key, value)) for key, value in node.metadata.items()]
-    return b"".join((_repeated(1, node.inputs), _repeated(2, node.outputs), *head))
+    return b"".join((_encode_repeated(1, node.inputs), _encode_repeated(2, node.outputs), *head))
 
 
-def _repeated(number: int, words: Sequence[str]) -> bytes:
+def _encode_repeated(number: int, words: Sequence[str]) -> bytes:
     """Encodes words as the repeated field `number`.
 
     A tiled graph consists mostly of names, often of equal length. Words of equal length share one field
@@ -369,7 +369,7 @@ def _pair(key: str, value: str) -> bytes:
 
 
 def _opset(domain: str, version: int) -> bytes:
-    return (length_delimited(1, domain.encode()) if domain else b"") + tagged_varint(2, version)
+    return (length_delimited(1, domain.encode()) if domain else b"") + encode_tagged_varint(2, version)
 
 
 def _value(value: Value) -> bytes:
@@ -381,13 +381,13 @@ def _value(value: Value) -> bytes:
 
 def tensor_type(dtype: str, shape: Shape | None) -> bytes:
     """Encodes the TypeProto of a tensor."""
-    kind = tagged_varint(1, dtype_code(dtype))
+    kind = encode_tagged_varint(1, dtype_code(dtype))
     if shape is not None:
         dims = b""
         for dim in shape:
             inner = b""
             if isinstance(dim, int):
-                inner = tagged_varint(1, dim)
+                inner = encode_tagged_varint(1, dim)
             elif dim is not None:
                 inner = length_delimited(2, dim.encode())
             dims += length_delimited(1, inner)
@@ -407,7 +407,7 @@ def _is_sizes(tensor: Tensor) -> bool:
     return tensor.dtype == "int64" and tensor.nbytes <= _MAX_SIZES_BYTES
 
 
-def _left_out(tensor: Tensor) -> tuple[str, int] | None:
+def _describe_omitted_data(tensor: Tensor) -> tuple[str, int] | None:
     return None if _is_sizes(tensor) else ("", 0)
 
 
@@ -432,7 +432,7 @@ def skeleton(model: Model, *, folder: str | None = None) -> bytes:
         Nodes with a large Constant are copied unchanged.
     """
     if folder is None:
-        return _join(_Encoder(_left_out).model(model))
+        return _join(_Encoder(_describe_omitted_data).model(model))
     root = os.path.realpath(folder)
 
     def refer(tensor: Tensor) -> tuple[str, int] | None:

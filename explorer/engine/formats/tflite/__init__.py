@@ -5,7 +5,7 @@ Every program start imports this module, so it imports little.
 
 from __future__ import annotations
 
-from explorer.engine.formats.format import Format, named
+from explorer.engine.formats.format import Format, import_on_call
 
 IDENTIFIER = b"TFL3"
 """Bytes 4 to 7 of every file (file_identifier in schema.fbs)."""
@@ -15,8 +15,8 @@ FORMAT = Format(
     "a TensorFlow Lite model (.tflite)",
     label="TensorFlow Lite",
     recognise=lambda probe: probe.head[4:8] == IDENTIFIER,
-    open=named("models.tflite:TfliteModel"),
-    outline=named("formats.tflite.outline:outline"),
+    open=import_on_call("models.tflite:TfliteModel"),
+    outline=import_on_call("formats.tflite.outline:outline"),
     endings=(".tflite",),
     recognised="'TFL3' behind the first four bytes",
     shows="operators, tensors, shapes, quantization, subgraphs; weights inside the flatbuffer or behind it",

@@ -78,15 +78,15 @@ class FlatTable:
     def __init__(self, buffer: Buffer, start: int, budget: ReadBudget) -> None:
         end = len(buffer)
         if not 0 <= start <= end - 4:
-            raise _outside("a table", start)
+            raise _build_bounds_error("a table", start)
         first = start - _I32.unpack_from(buffer, start)[0]
         if not 0 <= first <= end - 4:
-            raise _outside("a vtable", first)
+            raise _build_bounds_error("a vtable", first)
         length, size = _U16S.unpack_from(buffer, first)
         if length < 4 or length & 1 or first + length > end:
-            raise _outside("a vtable", first)
+            raise _build_bounds_error("a vtable", first)
         if size < 4 or start + size > end:
-            raise _outside("a table", start)
+            raise _build_bounds_error("a table", start)
         self.data = buffer
         self.start = start
         self.budget = budget
@@ -121,7 +121,7 @@ class FlatTable:
         if not offset:
             return 0
         if offset < 4 or offset + width > self.size:
-            raise _outside("a field", self.start + offset)
+            raise _build_bounds_error("a field", self.start + offset)
         return self.start + offset
 
     def number(self, slot: int, letter: str, default: int = 0) -> int:
@@ -137,7 +137,7 @@ class FlatTable:
             return 0
         target: int = start + _U32.unpack_from(self.data, start)[0]
         if target == start or target > len(self.data) - 4:
-            raise _outside("what an offset points to", target)
+            raise _build_bounds_error("what an offset points to", target)
         return target
 
     def table(self, slot: int) -> FlatTable | None:
@@ -200,10 +200,10 @@ def root(buffer: Buffer, budget: ReadBudget) -> FlatTable:
 
 def _vector(buffer: Buffer, start: int, width: int) -> tuple[int, int]:
     if not 0 <= start <= len(buffer) - 4:
-        raise _outside("a vector", start)
+        raise _build_bounds_error("a vector", start)
     count: int = _U32.unpack_from(buffer, start)[0]
     if count * width > len(buffer) - start - 4:
-        raise _outside("a vector", start)
+        raise _build_bounds_error("a vector", start)
     return start + 4, count
 
 
@@ -216,7 +216,7 @@ def _text(buffer: Buffer, start: int, budget: ReadBudget) -> str:
     return decoded
 
 
-def _outside(part: str, offset: int) -> BadModel:
+def _build_bounds_error(part: str, offset: int) -> BadModel:
     return BadModel(f"not a sound flatbuffer: {part} at byte {offset:,} leaves its place")
 
 
@@ -242,16 +242,16 @@ class CheckedTable:
     def Get(self, flags: Any, at: int) -> Any:  # noqa: N802
         """The number at file offset `at`, of the type that `flags` describe."""
         if not 0 <= at <= len(self.Bytes) - flags.bytewidth:
-            raise _outside("a number", at)
+            raise _build_bounds_error("a number", at)
         return flags.py_type(flags.packer_type.unpack_from(self.Bytes, at)[0])
 
     def Indirect(self, at: int) -> int:  # noqa: N802
         """The file offset that the offset stored at `at` points to."""
         if not 0 <= at <= len(self.Bytes) - 4:
-            raise _outside("an offset", at)
+            raise _build_bounds_error("an offset", at)
         target: int = at + _U32.unpack_from(self.Bytes, at)[0]
         if target > len(self.Bytes) - 4:
-            raise _outside("what an offset points to", target)
+            raise _build_bounds_error("what an offset points to", target)
         return target
 
     def VectorLen(self, offset: int) -> int:  # noqa: N802

@@ -168,7 +168,7 @@ class _ModelBuilder:
         main = self.bodies[0]
         self._name_sizes(main)
         graph = self._graph(main, main.names, main.subgraph.name or "main")
-        needed = self._called_constants(main)
+        needed = self._collect_called_constants(main)
         if not needed.keys().isdisjoint(main.names):
             raise BadModel("it calls a tensor as a tensor of another subgraph is called here")
         initializers = {**graph.initializers, **needed, **self.made_up}
@@ -251,7 +251,7 @@ class _ModelBuilder:
                     f" {len(subgraph.inputs)} and gives {len(subgraph.outputs)}"
                 )
 
-    def _called_constants(self, body: _Body) -> dict[str, Tensor]:
+    def _collect_called_constants(self, body: _Body) -> dict[str, Tensor]:
         """Constants of all functions that a subgraph calls, also indirectly, by name in the main graph."""
         key = id(body)
         if key not in self.hoisted:
@@ -263,7 +263,7 @@ class _ModelBuilder:
                         constants.update(
                             (inner.prefix + name, tensor) for name, tensor in inner_constants.items()
                         )
-                    constants.update(self._called_constants(inner))
+                    constants.update(self._collect_called_constants(inner))
             self.hoisted[key] = constants
         return self.hoisted[key]
 
@@ -337,7 +337,7 @@ class _ModelBuilder:
                 if index < len(siblings) and (span := siblings[index].data) is not None:
                     extra_bytes += span[1]
         if tensor.sparse and payload is not None and bits:
-            stored_count = _stored_values(tensor, payload.size, bits, count)
+            stored_count = _count_stored_values(tensor, payload.size, bits, count)
         elif payload is not None and bits and payload.size != needed:
             raise BadModel(
                 f"tensor '{name}' of shape {list(shape)} and type {tensor.dtype} needs {needed:,} bytes"
@@ -455,7 +455,7 @@ class _ModelBuilder:
         if runs is not None:
             if operator.op in _CALLS:
                 return self._call(body, operator, index, inputs, outputs, label)
-            convert = self._if if operator.op in _BRANCHES else self._while
+            convert = self._convert_if if operator.op in _BRANCHES else self._convert_while
             if self.opening:
                 # the size of the enclosing body includes this one
                 return convert(body, index, inputs, outputs, label)
@@ -519,7 +519,7 @@ class _ModelBuilder:
                 for name, t in zip(inner.names, inner.subgraph.tensors, strict=True)
                 if t.stored
             )
-            constant_inputs = self.handed[number] = (*constant_names, *self._called_constants(inner))
+            constant_inputs = self.handed[number] = (*constant_names, *self._collect_called_constants(inner))
         # a thousand calls that pass a thousand constants each would be larger than the file
         self.file.budget.spend(len(constant_inputs))
         if key not in self.functions:
@@ -573,7 +573,9 @@ class _ModelBuilder:
             names[index] = name
         return names
 
-    def _if(self, body: _Body, index: int, inputs: Sequence[str], outputs: Sequence[str], label: str) -> Node:
+    def _convert_if(
+        self, body: _Body, index: int, inputs: Sequence[str], outputs: Sequence[str], label: str
+    ) -> Node:
         """Converts IF to If.
 
         IF passes inputs to its subgraphs; those of If read them from the outer graph.
@@ -584,7 +586,7 @@ class _ModelBuilder:
             graphs[branch] = self._graph(self.bodies[number], names, branch, inputs=())
         return Node("If", inputs[:1], outputs, name=label, attributes=graphs)
 
-    def _while(
+    def _convert_while(
         self, body: _Body, index: int, inputs: Sequence[str], outputs: Sequence[str], label: str
     ) -> Node:
         """Converts WHILE to Loop. The body of the Loop contains the body of the WHILE, then its condition."""
@@ -615,7 +617,7 @@ class _ModelBuilder:
         return Node("Loop", (count_name, "", *inputs), outputs, name=label, attributes={"body": loop})
 
 
-def _stored_values(tensor: FileTensor, size: int, bits: int, count: int) -> int:
+def _count_stored_values(tensor: FileTensor, size: int, bits: int, count: int) -> int:
     """Number of stored elements of a sparse tensor.
 
     Args:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
-from explorer.engine.formats.files import mapped
+from explorer.engine.formats.files import map_file
 from explorer.engine.formats.tflite.reader import Subgraph, TfliteFile, TfliteOperator, TfliteTensor
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 
@@ -25,7 +25,7 @@ def outline(source: str) -> Outline:
         BadModel: The file is not a TensorFlow Lite model, or contradicts itself.
         MissingExtra: The package `tflite` is not installed.
     """
-    buffer = mapped(source)
+    buffer = map_file(source)
     try:
         file = TfliteFile(buffer)
     except BadModel as error:

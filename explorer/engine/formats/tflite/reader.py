@@ -184,7 +184,9 @@ class TfliteOperator:
         self.own = table.vector(5, 1)
         offset = table.number(9, "Q")
         if offset > 1:
-            self.own = _inside(offset, table.number(10, "Q"), size, f"the options of an operator {self.op}")
+            self.own = _check_bounds(
+                offset, table.number(10, "Q"), size, f"the options of an operator {self.op}"
+            )
 
 
 class Subgraph:
@@ -312,7 +314,9 @@ class TfliteFile:
             offset = table.number(1, "Q")
             if offset > 1:
                 # the data follows the flatbuffer, whose own offsets cannot exceed 2 GiB
-                start, size = _inside(offset, table.number(2, "Q"), len(self.data), f"buffer {number:,}")
+                start, size = _check_bounds(
+                    offset, table.number(2, "Q"), len(self.data), f"buffer {number:,}"
+                )
             self._buffer_ranges[number] = (start, size) if size else None
         return self._buffer_ranges[number]
 
@@ -349,7 +353,7 @@ def _values(dimensions: Sequence[FlatTable]) -> int | None:
     return count if dimensions else None
 
 
-def _inside(offset: int, count: int, size: int, part: str) -> tuple[int, int]:
+def _check_bounds(offset: int, count: int, size: int, part: str) -> tuple[int, int]:
     """Checks that `count` bytes at `offset` are in a file of `size` bytes; returns offset and count."""
     if offset + count > size:
         raise BadModel(f"{part} ({count:,} bytes at {offset:,}) does not fit in the file of {size:,} bytes")

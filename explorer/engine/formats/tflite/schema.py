@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
 from explorer.base.errors import MissingExtra
-from explorer.engine.compat.tflite import names_in, over_table
+from explorer.engine.compat.tflite import create_accessors, names_in
 from explorer.engine.formats.tflite.flatbuffer import CheckedTable, FlatTable
 
 TYPE_CHECKING = False
@@ -171,7 +171,7 @@ class OptionsTable:
         Raises:
             BadModel: The table contradicts itself.
         """
-        accessors = over_table(self._kind, CheckedTable(table))
+        accessors = create_accessors(self._kind, CheckedTable(table))
         return {
             field.name: field.read(accessors)
             for slot, field in enumerate(self.fields)

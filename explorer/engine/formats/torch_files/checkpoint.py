@@ -105,7 +105,7 @@ def read(source: str, *, places: bool = True) -> SavedFile:
     finally:
         os.close(descriptor)
     try:
-        form = _legacy if head.startswith(MAGIC) else _plain_pickle
+        form = _legacy if head.startswith(MAGIC) else _read_plain_pickle
         return form(source, content, size)
     except PickleError as error:
         raise broken(error, source) from error
@@ -209,12 +209,12 @@ def _storage_offsets(
 # -- the plain pickle
 
 
-def _plain_pickle(source: str, content: Content, size: int) -> SavedFile:
+def _read_plain_pickle(source: str, content: Content, size: int) -> SavedFile:
     """Reads a plain pickle. Each storage in it is a checkpoint in the legacy form, stored as bytes."""
     inner: dict[str, int | None] = {}
     storages: dict[str, tuple[str, int]] = {}
 
-    def from_bytes(encoded: Any) -> StorageRef:
+    def read_storage_bytes(encoded: Any) -> StorageRef:
         if isinstance(encoded, bytes):
             encoded = ByteSpan(encoded, 0, len(encoded))
         if not isinstance(encoded, ByteSpan):
@@ -230,7 +230,7 @@ def _plain_pickle(source: str, content: Content, size: int) -> SavedFile:
         return StorageRef(key, saved.root.dtype, saved.root.elements)
 
     replacements: dict[tuple[str, str], Callable[..., Any]] = {
-        ("torch.storage", "_load_from_bytes"): from_bytes,
+        ("torch.storage", "_load_from_bytes"): read_storage_bytes,
         **_MORE,
     }
     machine = lenient(content, more=replacements)

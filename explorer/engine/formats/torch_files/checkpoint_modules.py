@@ -21,8 +21,8 @@ from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
     count_stored,
+    format_names,
     mark_overlaps,
-    named_few,
 )
 from explorer.engine.formats.torch_files.checkpoint import SavedFile, array_type, calls, read
 from explorer.engine.formats.torch_files.pickle_machine import PLAIN, ByteSpan, Global, ReducedObject
@@ -153,7 +153,7 @@ class _ContentReader:
                 continue
             key, value = entry
             parent, role, depth, keys_give_roles, attribute = levels[-1]
-            path = _joined(parent, key)
+            path = _join_path(parent, key)
             if keys_give_roles and not role:
                 role = _role(parent, key, value)
             if isinstance(value, TensorSpec):
@@ -161,7 +161,7 @@ class _ContentReader:
             elif isinstance(value, WrappedTensor):
                 self.check_names(value)
                 members = self.add_wrapped(
-                    path, value, role, self.unowned_tensors(role, depth), 0 if attribute else None
+                    path, value, role, self.find_unowned_list(role, depth), 0 if attribute else None
                 )
                 stack.append(iter(members))
                 levels.append(("", role, depth, False, True))
@@ -205,10 +205,10 @@ class _ContentReader:
             return self.module(path, value, role, depth)
         if isinstance(value, ReducedObject) and self.array(path, value, role, depth):
             return None
-        if not value or _only_values(value):
+        if not value or _has_only_values(value):
             self.value(path, value)
             return None
-        return _inside(value)
+        return _list_members(value)
 
     def check_count(self, times: int) -> None:
         """Raises an error for a count that no model reaches but a few bytes of a pickle can."""
@@ -239,7 +239,7 @@ class _ContentReader:
         """Records a tensor outside modules."""
         self.check_names(spec)
         numbers = 0 if attribute else None
-        self.unowned_tensors(role, depth).append(self.tensor(path or "tensor", spec, role, numbers=numbers))
+        self.find_unowned_list(role, depth).append(self.tensor(path or "tensor", spec, role, numbers=numbers))
 
     def add_wrapped(
         self,
@@ -274,7 +274,7 @@ class _ContentReader:
             trained = value.requires_grad
         others = []
         for key, part in value.inner.items():
-            name = _joined(path, _name(key)) if key else path
+            name = _join_path(path, _name(key)) if key else path
             if isinstance(part, TensorSpec):
                 inner_tensors.append(self.tensor(name or "tensor", part, role, trained, numbers=numbers))
                 numbers = 0
@@ -285,7 +285,7 @@ class _ContentReader:
                 others.append((name, part))
         return others
 
-    def unowned_tensors(self, role: str, depth: int) -> list[StoredTensor]:
+    def find_unowned_list(self, role: str, depth: int) -> list[StoredTensor]:
         """The list to which a tensor outside modules is added."""
         parts = self.checkpoint.parts
         if not parts or parts[-1].kind or parts[-1].role != role:
@@ -316,7 +316,7 @@ class _ContentReader:
         self.checkpoint.parts.append(part)
         for table, tensors in (("_parameters", part.parameters), ("_buffers", part.buffers)):
             for key, entry in state[table].items() if isinstance(state.get(table), dict) else ():
-                name = _joined(path, _name(key))
+                name = _join_path(path, _name(key))
                 if isinstance(entry, TensorSpec):
                     trained = entry.requires_grad if table == "_parameters" else False
                     tensors.append(self.tensor(name, entry, role, trained))
@@ -329,7 +329,7 @@ class _ContentReader:
                     children.append((_name(key), entry))
         for key, entry in state.items():
             # a tensor in a plain attribute: torch does not move it with the model, but it is in the file
-            name = _joined(path, _name(key))
+            name = _join_path(path, _name(key))
             if isinstance(entry, TensorSpec):
                 part.buffers.append(self.tensor(name, entry, role, False))
             elif isinstance(entry, WrappedTensor):
@@ -443,7 +443,7 @@ class _ContentReader:
         if role:
             self.checkpoint.roles[name] = role
         tensor = StoredTensor(name, dtype, shape, length, self.saved.source, offset, None, None, unread)
-        self.unowned_tensors(role, depth).append(tensor)
+        self.find_unowned_list(role, depth).append(tensor)
         self.tensors.append(tensor)
         return True
 
@@ -493,7 +493,7 @@ def holds_data(value: Any, max_objects: int = 4096) -> bool:
         visited.add(id(part))
         if is_array(part):
             return True
-        stack.extend(inner for _, inner in _inside(part))
+        stack.extend(inner for _, inner in _list_members(part))
     return False
 
 
@@ -503,7 +503,7 @@ def _is_module(value: Any) -> bool:
     return isinstance(value.state.get("_modules"), dict) and isinstance(value.state.get("_parameters"), dict)
 
 
-def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+def _list_members(value: Any) -> Iterator[tuple[str, Any]]:
     """The members of a container or an object, by name."""
     if isinstance(value, dict):
         for key, entry in value.items():
@@ -514,7 +514,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, ReducedObject):
         for group in (value.state, value.args, value.items):
             if isinstance(group, (dict, list, tuple)):
-                yield from _inside(group)
+                yield from _list_members(group)
         for key, entry in value.pairs:
             yield _name(key), entry
 
@@ -525,15 +525,15 @@ def _name(key: Any) -> str:
     return text if len(text) <= NAME else f"{text[: NAME // 2]}...{text[-NAME // 2 :]}"
 
 
-def _joined(parent: str, key: str) -> str:
+def _join_path(parent: str, key: str) -> str:
     return _name(f"{parent}.{key}" if parent else key)
 
 
-def _only_values(value: Any) -> bool:
+def _has_only_values(value: Any) -> bool:
     """Whether a list or an object contains only plain values."""
     if isinstance(value, dict):
         return False
-    return all(isinstance(part, (*PLAIN, Global)) for _, part in _inside(value))
+    return all(isinstance(part, (*PLAIN, Global)) for _, part in _list_members(value))
 
 
 def _role(path: str, key: str, value: Any) -> str:
@@ -616,7 +616,7 @@ def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
     if not reader.tensors and not parsed.whole:
         code_names = [_name(name) for name, _, _ in calls(saved)]
         calls_note = (
-            f" (its pickle asks for {named_few(code_names)}, which was not run)" if code_names else ""
+            f" (its pickle asks for {format_names(code_names)}, which was not run)" if code_names else ""
         )
         raise BadModel(f"it holds no tensors and no module{calls_note}", where=saved.source)
     parsed.contents = TensorIndex(
@@ -644,7 +644,7 @@ def _facts(reader: _ContentReader) -> Iterator[tuple[str, str]]:
         "tensors",
         f"{len(reader.tensors):,} in {len(reader.storages):,} storages of {bytes_text(storage_bytes)}",
     )
-    for role, names in _by_role(parsed, reader.tensors).items():
+    for role, names in _group_by_role(parsed, reader.tensors).items():
         size = sum(t.nbytes for t in names)
         yield role, f"{len(names):,} tensors, {bytes_text(size)}, not counted as parameters"
     yield from sorted(reader.values, key=lambda pair: pair[0].count("."))
@@ -652,7 +652,7 @@ def _facts(reader: _ContentReader) -> Iterator[tuple[str, str]]:
         yield "more values", f"{reader.unlisted:,} that are not named here"
 
 
-def _by_role(parsed: Checkpoint, tensors: Sequence[StoredTensor]) -> dict[str, list[StoredTensor]]:
+def _group_by_role(parsed: Checkpoint, tensors: Sequence[StoredTensor]) -> dict[str, list[StoredTensor]]:
     groups: dict[str, list[StoredTensor]] = {}
     for tensor in tensors:
         role = parsed.roles.get(tensor.name)
@@ -668,29 +668,29 @@ def _notes(reader: _ContentReader) -> Iterator[str]:
         suspects = [f"{name} (called {times} times)" for name, times, suspicious in code_names if suspicious]
         others = [name for name, _, suspicious in code_names if not suspicious]
         if suspects:
-            yield f"loading this file with torch would run {named_few(suspects, 8)}, which no model needs"
+            yield f"loading this file with torch would run {format_names(suspects, 8)}, which no model needs"
         if others:
             yield (
                 f"loading it with torch would import {len(others):,} names of code, none of which was run:"
-                f" {named_few(others, 12)}"
+                f" {format_names(others, 12)}"
             )
-    kinds = _by_kind(reader.checkpoint.wrapped)
+    kinds = _group_by_kind(reader.checkpoint.wrapped)
     for kind, names in kinds.items():
         yield (
-            f"{many_text(len(names), 'tensor')} of {kind} kept as other tensors: {named_few(names)};"
+            f"{many_text(len(names), 'tensor')} of {kind} kept as other tensors: {format_names(names)};"
             " parameters are those of the whole, bytes those of the tensors that are stored"
         )
     if reader.checkpoint.unclaimed:
         unclaimed = [f"{name} ({why})" for name, why in reader.checkpoint.unclaimed]
-        yield f"data that is not understood: {named_few(unclaimed)}"
+        yield f"data that is not understood: {format_names(unclaimed)}"
     tied = [f"{name} {reader.checkpoint.notes[name]}" for name in dict.fromkeys(reader.tied)]
     if tied:
-        yield f"{len(tied):,} tied tensors: {named_few(tied)}"
+        yield f"{len(tied):,} tied tensors: {format_names(tied)}"
     if reader.repeated:
-        yield f"the same object once more: {named_few(reader.repeated)}"
+        yield f"the same object once more: {format_names(reader.repeated)}"
 
 
-def _by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]:
+def _group_by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]:
     """Paths of tensors that are stored as several inner tensors, by class."""
     groups: dict[str, list[str]] = {}
     for path, tensor in wrapped.items():

@@ -19,10 +19,10 @@ from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
     count_stored,
-    distinct,
+    drop_duplicates,
     mark_overlaps,
 )
-from explorer.engine.formats.torch_files.tensors import BYTES, in_order
+from explorer.engine.formats.torch_files.tensors import BYTES, is_row_major
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 TYPE_CHECKING = False
@@ -164,7 +164,7 @@ class ProgramDescription:
         current: ModulePart | None = None
         root = ModulePart("", "model", qualname=self.kinds.get("", ""))
         root.kind = self.kinds.get("", "").rpartition(".")[2] or "program"
-        yield self._with_tensors(root, tensors_by_module)
+        yield self._add_tensors(root, tensors_by_module)
         for call in self.nodes:
             path = call.stack[-1][1] if call.stack else ""
             if current is None or current.path != path:
@@ -173,14 +173,14 @@ class ProgramDescription:
                 for _, outer, kind in call.stack:
                     if outer and outer not in visited and outer != path:
                         visited.add(outer)
-                        yield self._with_tensors(
+                        yield self._add_tensors(
                             ModulePart(outer, kind.rpartition(".")[2], qualname=kind), tensors_by_module
                         )
                 current = ModulePart(path, qualname=call.stack[-1][2] if call.stack else "")
                 if path and path not in visited:
                     visited.add(path)
                     current.kind = current.qualname.rpartition(".")[2]
-                    self._with_tensors(current, tensors_by_module)
+                    self._add_tensors(current, tensors_by_module)
             current.operators.append(call.operator)
         if current is not None:
             yield current
@@ -189,13 +189,15 @@ class ProgramDescription:
         if unused.parameters:
             yield unused
 
-    def _with_tensors(self, part: ModulePart, tensors_by_module: dict[str, list[StoredTensor]]) -> ModulePart:
+    def _add_tensors(self, part: ModulePart, tensors_by_module: dict[str, list[StoredTensor]]) -> ModulePart:
         for tensor in tensors_by_module.pop(part.path, []):
             (part.parameters if tensor.name in self.parameters else part.buffers).append(tensor)
         return part
 
 
-def described(path: str, why: str, *, exported: bool = False, places: bool = True) -> ProgramDescription:
+def read_description(
+    path: str, why: str, *, exported: bool = False, places: bool = True
+) -> ProgramDescription:
     """Reads the description of an exported program.
 
     Args:
@@ -214,7 +216,7 @@ def described(path: str, why: str, *, exported: bool = False, places: bool = Tru
             _use_exported_sizes(document["graph_module"]["graph"]["tensor_values"])
         else:
             _name_batch(document)
-        return _described(archive, document, why, places)
+        return _read_document(archive, document, why, places)
 
     return read_graph(archive, make, "export it again with a newer torch")
 
@@ -235,7 +237,7 @@ def read_graph(archive: ZipArchive, make: Callable[[dict[str, Any]], Made], hint
     """
     models = sorted(n for n in archive.names() if n.startswith("models/") and n.endswith(".json"))
     if not models:
-        raise _not_a_program(archive)
+        raise _build_no_program_error(archive)
     name = "models/model.json" if "models/model.json" in models else models[0]
     try:
         return make(json.loads(archive.text(name)))
@@ -249,7 +251,7 @@ def read_graph(archive: ZipArchive, make: Callable[[dict[str, Any]], Made], hint
         ) from error
 
 
-def _not_a_program(archive: ZipArchive) -> BadModel:
+def _build_no_program_error(archive: ZipArchive) -> BadModel:
     """The error for an archive without a graph of torch.export."""
     if any(n.startswith("data/aotinductor") for n in archive.names()):
         return BadModel(
@@ -266,7 +268,9 @@ def _not_a_program(archive: ZipArchive) -> BadModel:
     return BadModel("the archive holds no exported program", where=archive.path)
 
 
-def _described(archive: ZipArchive, document: dict[str, Any], why: str, places: bool) -> ProgramDescription:
+def _read_document(
+    archive: ZipArchive, document: dict[str, Any], why: str, places: bool
+) -> ProgramDescription:
     module = document["graph_module"]
     graph, signature = module["graph"], module["signature"]
     program = ProgramDescription()
@@ -277,7 +281,7 @@ def _described(archive: ZipArchive, document: dict[str, Any], why: str, places: 
     for call in program.nodes:
         program.kinds.update((path, kind) for _, path, kind in call.stack)
     tensors = _tensors(archive, program, trained, places)
-    size = sum(tensor.nbytes for tensor in distinct(tensors))
+    size = sum(tensor.nbytes for tensor in drop_duplicates(tensors))
     version = str(document.get("torch_version", ""))[:64]
     ranges = document.get("range_constraints") or {}
     program.contents = TensorIndex(
@@ -425,11 +429,11 @@ def _shape(sizes: Any) -> Shape:
                 raise ValueError("a size that no tensor has")
             shape.append(number)
         else:
-            shape.append(_readable_expression(str((size.get("as_expr") or {}).get("expr_str", "?")))[:80])
+            shape.append(_simplify_expression(str((size.get("as_expr") or {}).get("expr_str", "?")))[:80])
     return tuple(shape)
 
 
-def _readable_expression(text: str) -> str:
+def _simplify_expression(text: str) -> str:
     """Shortens an expression of sizes: "Mul(Integer(2), Symbol('s77', positive=True))" -> 'Mul(2, s77)'."""
     return _INTEGER.sub(r"\1", SYMBOL.sub(r"\1", text))
 
@@ -463,14 +467,14 @@ def _tensors(
     first: dict[Any, str] = {}
     views: dict[str, TensorView] = {}
     tensors: list[StoredTensor] = []
-    for fqn, path, entry in stored_entries(archive):
-        tensor = _stored_tensor(archive, fqn, path, entry, trained, places)
+    for fqn, path, entry in list_stored_entries(archive):
+        tensor = _build_stored_tensor(archive, fqn, path, entry, trained, places)
         if tensor.identity is not None:
             first_name = first.setdefault(tensor.identity, tensor.name)
             if first_name != tensor.name:
                 program.notes[tensor.name] = f"tied to {first_name}"
         strides = tuple(_number(s) for s in (entry.get("tensor_meta") or {}).get("strides") or ())
-        if not in_order(tensor.shape, strides):
+        if not is_row_major(tensor.shape, strides):
             program.strides[tensor.name] = strides
             program.notes.setdefault(tensor.name, f"strides {strides}")
         if entry.get("is_param"):
@@ -484,7 +488,7 @@ def _tensors(
     return tensors
 
 
-def stored_entries(archive: ZipArchive) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def list_stored_entries(archive: ZipArchive) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """The (name in the state_dict, name of the archive entry, description) of each stored tensor."""
     for folder, kind in (("data/weights/", "weights"), ("data/constants/", "constants")):
         lists = [n for n in archive.names() if n.startswith(folder) and n.endswith(f"_{kind}_config.json")]
@@ -500,7 +504,7 @@ def _number(described: Mapping[str, Any]) -> int:
     return number
 
 
-def _stored_tensor(
+def _build_stored_tensor(
     archive: ZipArchive,
     fqn: str,
     entry: str,
@@ -542,7 +546,7 @@ def _stored_tensor(
 
 def outline(source: str) -> Outline:
     """The outline of a program: inputs, modules with their tensors, outputs."""
-    program = described(source, "", places=False)
+    program = read_description(source, "", places=False)
     contents = program.contents
     facts = [*([("written by", contents.producer)] if contents.producer else []), *contents.facts]
     params = count_stored(tensor for part in program.parts() for tensor in part.parameters)[0]

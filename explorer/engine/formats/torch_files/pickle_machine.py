@@ -115,13 +115,13 @@ class PickledDict(dict):  # type: ignore[type-arg]
     def __init__(self, pairs: Any = ()) -> None:
         self.state: Any = None
         for key, value in pairs:
-            self[checked_key(key)] = value
+            self[check_key(key)] = value
 
 
 PLAIN = (str, int, float, bytes, bool, type(None))
 
 
-def checked_key(key: Any) -> Any:
+def check_key(key: Any) -> Any:
     """Returns `key` if it is safe to hash.
 
     Raises:

@@ -19,7 +19,7 @@ from explorer.engine.formats.torch_files.pickle_machine import (
     PickleError,
     ReducedObject,
     TruncatedPickle,
-    checked_key,
+    check_key,
 )
 
 TYPE_CHECKING = False
@@ -99,7 +99,7 @@ def _digits(text: str) -> int:
     return int(text.removesuffix("L"))
 
 
-def _quoted(m: Pickle) -> str:
+def _read_quoted(m: Pickle) -> str:
     text = m.raw_line()
     if len(text) < 2 or text[:1] != text[-1:] or text[:1] not in (b"'", b'"'):
         raise PickleError("a text of it has no quotes")
@@ -111,7 +111,7 @@ def _double(m: Pickle) -> float:
     return float(value)
 
 
-def _last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
+def _build_pop_last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
     """Creates a function that pops the last `count` values of the stack."""
 
     def value(m: Pickle) -> tuple[Any, ...]:
@@ -138,7 +138,7 @@ def _fill(target: Any, flat: list[Any]) -> None:
     if isinstance(target, dict):
         for index in range(0, len(flat), 2):
             key = flat[index]
-            target[key if type(key) is str else checked_key(key)] = flat[index + 1]
+            target[key if type(key) is str else check_key(key)] = flat[index + 1]
     elif isinstance(target, ReducedObject):
         target.pairs.extend(zip(flat[::2], flat[1::2], strict=True))
     else:
@@ -215,7 +215,7 @@ def _global(m: Pickle) -> Any:
 
 
 def _stack_global(m: Pickle) -> Any:
-    module, name = _last(2)(m)
+    module, name = _build_pop_last(2)(m)
     if not isinstance(module, str) or not isinstance(name, str):
         raise PickleError("a name in it is no text")
     return m.replace_name(module, name)
@@ -227,7 +227,7 @@ def _reduce(m: Pickle) -> None:
 
 
 def _new_with_names(m: Pickle) -> Any:
-    kind, args, keywords = _last(3)(m)
+    kind, args, keywords = _build_pop_last(3)(m)
     if not isinstance(keywords, dict):
         raise PickleError("it calls something without arguments")
     return m.replace_call(kind, args if not keywords else (*args, keywords))
@@ -246,7 +246,7 @@ def _object(m: Pickle) -> Any:
 
 
 def _build(m: Pickle) -> None:
-    (state,) = _last(1)(m)
+    (state,) = _build_pop_last(1)(m)
     target = m.stack[-1]
     if isinstance(target, (ReducedObject, PickledDict)):
         target.state = state
@@ -269,7 +269,7 @@ def _extension(size: int) -> Callable[[Pickle], Any]:
     return lambda m: m.replace_name("copyreg", f"extension {m.number(size)}")
 
 
-def _unknown(m: Pickle) -> None:
+def _refuse_opcode(m: Pickle) -> None:
     raise PickleError(f"byte {m.content[m.position - 1]} at {m.position - 1:,} is no instruction")
 
 
@@ -287,7 +287,7 @@ _STEPS: dict[bytes, Step] = {
     b"\x8a": _push(_long(1)),
     b"\x8b": _push(_long(4)),
     b"G": _push(_double),
-    b"S": _push(_quoted),
+    b"S": _push(_read_quoted),
     b"T": _push(_text(4, "latin-1")),
     b"U": _push(_text(1, "latin-1")),
     b"V": _push(lambda m: m.raw_line().decode("raw_unicode_escape")),
@@ -307,9 +307,9 @@ _STEPS: dict[bytes, Step] = {
     b"l": _push(lambda m: m.pop_mark()),
     b"d": _push(_dict),
     b"\x91": _push(_frozenset),
-    b"\x85": _push(_last(1)),
-    b"\x86": _push(_last(2)),
-    b"\x87": _push(_last(3)),
+    b"\x85": _push(_build_pop_last(1)),
+    b"\x86": _push(_build_pop_last(2)),
+    b"\x87": _push(_build_pop_last(3)),
     b"a": _append,
     b"e": _appends,
     b"s": _set_item,
@@ -348,7 +348,7 @@ _STEPS: dict[bytes, Step] = {
     b"\x98": lambda m: None,
 }
 
-_TABLE: tuple[Step, ...] = tuple(_STEPS.get(bytes((code,)), _unknown) for code in range(256))
+_TABLE: tuple[Step, ...] = tuple(_STEPS.get(bytes((code,)), _refuse_opcode) for code in range(256))
 """Step of each instruction, by opcode."""
 
 _STOP = 0x2E

@@ -149,7 +149,7 @@ class TensorSpec:
     @property
     def contiguous(self) -> bool:
         """Whether the elements are contiguous and in row-major order."""
-        return in_order(self.shape, self.stride)
+        return is_row_major(self.shape, self.stride)
 
 
 @record
@@ -174,7 +174,7 @@ class WrappedTensor:
     parameter: bool = False
 
 
-def in_order(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether elements with these strides are contiguous and in row-major order."""
     step = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=False):
@@ -194,7 +194,7 @@ class Device:
         self.index = index
 
 
-def checked(spec: TensorSpec) -> TensorSpec:
+def check_spec(spec: TensorSpec) -> TensorSpec:
     """Returns `spec` if it describes a possible tensor.
 
     Raises:
@@ -221,7 +221,7 @@ def _tensor(
     if not isinstance(storage, StorageRef):
         raise ValueError("a tensor has no storage")
     dtype = options[2] if len(options) > 2 and isinstance(options[2], str) else storage.dtype
-    spec = checked(TensorSpec(storage, dtype, offset, tuple(shape), tuple(stride), options[:1] == (True,)))
+    spec = check_spec(TensorSpec(storage, dtype, offset, tuple(shape), tuple(stride), options[:1] == (True,)))
     # a dictionary of pending operations follows the hooks, and in version 3 also the element type
     pending = next((part for part in options[2:4] if isinstance(part, dict)), {})
     spec.layout = next((bit for bit in ("conj", "neg") if pending.get(bit) is True), spec.layout)
@@ -240,25 +240,27 @@ def _parameter(tensor: Any, requires_grad: bool = True, hooks: Any = None, state
         parameter = TensorSpec(*place, bool(requires_grad), True, tensor.layout)
     else:
         return tensor
-    return _with_attributes(parameter, _PARAMETER, state)
+    return _add_attributes(parameter, _PARAMETER, state)
 
 
 def _sizes(value: Any = ()) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else ()
 
 
-def _no_values(dtype: Any, shape: Sequence[int], stride: Sequence[int], *options: Any) -> TensorSpec:
+def _describe_meta_tensor(
+    dtype: Any, shape: Sequence[int], stride: Sequence[int], *options: Any
+) -> TensorSpec:
     """Describes a tensor on the meta device."""
     sizes, strides = tuple(shape), tuple(stride)
     spec = TensorSpec(
         StorageRef("", str(dtype), _SIZES - 1), str(dtype), 0, sizes, strides, options[:1] == (True,)
     )
-    checked(spec)
+    check_spec(spec)
     spec.layout = "meta"
     return spec
 
 
-def _sparse(layout: Any, state: Any) -> Any:
+def _describe_sparse(layout: Any, state: Any) -> Any:
     """Describes a sparse tensor, as the tensor of its stored values with the dense shape."""
     parts = state if isinstance(state, tuple) else ()
     values = next((part for part in reversed(parts) if isinstance(part, TensorSpec)), None)
@@ -281,7 +283,7 @@ def _subclass(kind: Any, dtype: Any = "", shape: Any = None, *options: Any) -> W
     return wrapped
 
 
-def _nested(values: Any, *places: Any) -> WrappedTensor:
+def _describe_nested(values: Any, *places: Any) -> WrappedTensor:
     """Describes a nested tensor in the layout before 'jagged'.
 
     One tensor holds the values, and three others hold the sizes, strides and offsets of its components.
@@ -292,7 +294,9 @@ def _nested(values: Any, *places: Any) -> WrappedTensor:
     return wrapped
 
 
-def _quantized(storage: Any, offset: int, shape: Any, stride: Any, quantizer: Any, *options: Any) -> Any:
+def _describe_quantized(
+    storage: Any, offset: int, shape: Any, stride: Any, quantizer: Any, *options: Any
+) -> Any:
     """Describes a tensor of torch's quantized types: a tensor of integers, with scales and zero points."""
     integers = _tensor(storage, offset, shape, stride, *options[:1])
     scheme, *parameters = quantizer if isinstance(quantizer, tuple) and quantizer else ("",)
@@ -301,7 +305,7 @@ def _quantized(storage: Any, offset: int, shape: Any, stride: Any, quantizer: An
     return WrappedTensor("quantized", integers.dtype, integers.shape, inner, integers.requires_grad)
 
 
-def _on_other_device(values: Any, dtype: Any, device: Any, requires_grad: Any = False) -> Any:
+def _describe_device_tensor(values: Any, dtype: Any, device: Any, requires_grad: Any = False) -> Any:
     """Describes a tensor of a device without storages; its values are a CPU tensor or a numpy array."""
     inner = {"data": values, "device": device}
     return WrappedTensor("moved", str(dtype), getattr(values, "shape", None), inner, requires_grad is True)
@@ -318,10 +322,10 @@ def _rebuild_subclass(func: Any, kind: Any, args: Any, state: Any = None) -> Any
         if len(arguments) == 1 and isinstance(arguments[0], dict):
             inner = {str(key): value for key, value in arguments[0].items()}  # keyword arguments
         tensor = WrappedTensor(class_name, inner=inner)
-    return _with_attributes(tensor, class_name, state)
+    return _add_attributes(tensor, class_name, state)
 
 
-def _with_attributes(tensor: Any, kind: str, state: Any) -> Any:
+def _add_attributes(tensor: Any, kind: str, state: Any) -> Any:
     """Adds the attributes of an object to the description of its tensor.
 
     A plain tensor with attributes becomes a `WrappedTensor`; without attributes it is returned unchanged.
@@ -379,14 +383,14 @@ _MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
 _MORE: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_tensor"): _tensor,
     ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
-    ("torch._utils", "_rebuild_meta_tensor_no_storage"): _no_values,
-    ("torch._utils", "_rebuild_sparse_tensor"): _sparse,
-    ("torch._utils", "_rebuild_sparse_csr_tensor"): _sparse,
-    ("torch._utils", "_rebuild_qtensor"): _quantized,
+    ("torch._utils", "_rebuild_meta_tensor_no_storage"): _describe_meta_tensor,
+    ("torch._utils", "_rebuild_sparse_tensor"): _describe_sparse,
+    ("torch._utils", "_rebuild_sparse_csr_tensor"): _describe_sparse,
+    ("torch._utils", "_rebuild_qtensor"): _describe_quantized,
     ("torch._utils", "_rebuild_wrapper_subclass"): _subclass,
-    ("torch._utils", "_rebuild_nested_tensor"): _nested,
-    ("torch._utils", "_rebuild_device_tensor_from_numpy"): _on_other_device,
-    ("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"): _on_other_device,
+    ("torch._utils", "_rebuild_nested_tensor"): _describe_nested,
+    ("torch._utils", "_rebuild_device_tensor_from_numpy"): _describe_device_tensor,
+    ("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"): _describe_device_tensor,
     ("torch._tensor", "_rebuild_from_type_v2"): _rebuild_subclass,
     ("torch._tensor", "_rebuild_from_type"): _rebuild_subclass,
     ("torch", "Size"): _sizes,

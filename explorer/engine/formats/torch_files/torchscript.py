@@ -19,7 +19,7 @@ from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
     count_stored,
-    distinct,
+    drop_duplicates,
     mark_overlaps,
 )
 from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
@@ -51,7 +51,7 @@ _CALL = re.compile(
 _TAKES = re.compile(r"(\w{1,128}+): ([^\n,]{1,256}?)(?=,\n|, |\) ->|\)\s*:)")
 
 
-def plain_name(qualname: str) -> str:
+def clean_class_name(qualname: str) -> str:
     """The name of a class without the parts that TorchScript adds: 'torch.nn.modules.conv.Conv2d'."""
     parts = qualname.split(".")
     unmangled = [part for part in parts[1:] if not part.startswith("___torch_mangle_")]
@@ -235,7 +235,7 @@ class _Reader:
             kind = self.code.kind(value.qualname)
             state: Mapping[Any, Any] = value.state if isinstance(value.state, dict) else {}
             children = [(str(k), v) for k, v in state.items() if self.is_module(v)]
-            full = plain_name(value.qualname)
+            full = clean_class_name(value.qualname)
             part = ModulePart(path, full.rpartition(".")[2], depth, inside=bool(children), qualname=full)
             part.settings = _settings(kind, state)
             part.operators = kind.calls[:CALLS] if kind is not None else []
@@ -370,7 +370,7 @@ def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
     mark_overlaps(reader.tensors, reader.views)
     reader.inputs(root)
     description = reader.description
-    size = sum(tensor.nbytes for tensor in distinct(reader.tensors))
+    size = sum(tensor.nbytes for tensor in drop_duplicates(reader.tensors))
     code = [name for name in archive.names() if name.startswith("code/") and name.endswith(".py")]
     version = archive.text("version").strip() if "version" in archive else ""
     description.contents = TensorIndex(
@@ -381,7 +381,7 @@ def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
         archive.size,
         facts=(
             ("form", "traced" if "traced_inputs.pkl" in archive else "scripted"),
-            ("class", plain_name(root.qualname)),
+            ("class", clean_class_name(root.qualname)),
             ("modules", f"{len(description.parts):,}"),
             ("tensors", f"{len(reader.tensors):,}, {bytes_text(size)}"),
             *([("constants of the code", f"{constants:,} tensors")] if constants else []),
@@ -437,7 +437,7 @@ def code(source: str, module: str) -> Outline:
         done.append(name)
     facts = (
         ("module", module or "(model)"),
-        ("class", plain_name(target.qualname)),
+        ("class", clean_class_name(target.qualname)),
         ("code", reader.code.text(target.qualname)),
     )
     return Outline("torchscript", source, archive.size, facts, iter(()))

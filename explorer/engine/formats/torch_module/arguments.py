@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.formats.torch_module import jagged, sparse
-from explorer.engine.formats.torch_module.modules import described, dtype_name, shape_of, tensors
+from explorer.engine.formats.torch_module.modules import describe_tensors, dtype_name, shape_of, tensors
 from explorer.facts import TensorInfo
 
 
@@ -56,20 +56,22 @@ class BoundInputs(Struct, frozen=True):
         for info, example in zip(self.inputs, example_tensors, strict=True):
             if (
                 example is not None
-                and _fits_input(example, info)
+                and _may_be_input(example, info)
                 and (device == "cpu" or _is_length_or_count(example))
             ):
                 arguments.append(example.detach().to("cpu"))
                 continue
             if example is not None and example.is_nested:
                 # a strided nested tensor cannot exist without values; the counting code reports it
-                arguments.append(jagged.without_values(example) if jagged.is_jagged(example) else example)
+                arguments.append(
+                    jagged.copy_without_values(example) if jagged.is_jagged(example) else example
+                )
                 continue
             kind = getattr(torch, info.dtype or "float32")
             shape = [int(d) for d in info.shape or () if isinstance(d, int)]
             if device == "meta":
                 empty = torch.empty(shape, dtype=kind, device="meta")
-                arguments.append(empty if example is None else sparse.marked(empty, example))
+                arguments.append(empty if example is None else sparse.mark_sparse(empty, example))
             elif kind.is_floating_point or kind.is_complex:
                 arguments.append(torch.rand(shape, generator=generator, dtype=torch.float32).to(kind))
             else:
@@ -123,7 +125,9 @@ class Example(Struct, frozen=True):
             names: Names of the arguments of `forward`.
         """
         items = [(names[i] if i < len(names) else f"input{i}", v) for i, v in enumerate(self.args)]
-        infos = [info for name, value in (*items, *self.kwargs.items()) for info in described(value, name)]
+        infos = [
+            info for name, value in (*items, *self.kwargs.items()) for info in describe_tensors(value, name)
+        ]
         return {info.name: replace(info, origin="declared") for info in infos}
 
     def filled(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -155,7 +159,7 @@ def _replace_tensors(value: Any, replace_tensor: Callable[[Any], Any]) -> Any:
     return value
 
 
-def moved(arguments: Any, device: torch.device | None) -> Any:
+def move_to_device(arguments: Any, device: torch.device | None) -> Any:
     """Moves the tensors in arguments to a device; None and the CPU leave the arguments unchanged."""
     return (
         arguments
@@ -164,7 +168,7 @@ def moved(arguments: Any, device: torch.device | None) -> Any:
     )
 
 
-def _fits_input(tensor: Any, info: TensorInfo) -> bool:
+def _may_be_input(tensor: Any, info: TensorInfo) -> bool:
     return shape_of(tensor) == info.shape and dtype_name(tensor.dtype) == info.dtype and not tensor.is_meta
 
 

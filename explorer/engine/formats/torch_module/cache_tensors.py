@@ -80,7 +80,7 @@ def _tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
                 yield from _tensors(part, (*path, name))
 
 
-def within(value: Any) -> Iterator[torch.Tensor]:
+def find_cache_tensors(value: Any) -> Iterator[torch.Tensor]:
     """The tensors of the caches among the arguments or results of a call."""
     parts = (
         value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
@@ -90,14 +90,14 @@ def within(value: Any) -> Iterator[torch.Tensor]:
             yield from (cache_tensor.tensor for cache_tensor in tensors_of(part))
 
 
-def unshared(value: Any) -> Any:
+def copy_caches(value: Any) -> Any:
     """Copies the caches in arguments, so that a run does not change the originals; the tensors are shared."""
     if isinstance(value, Mapping):
-        return {name: _copied(part) for name, part in value.items()}
-    return tuple([_copied(part) for part in value])
+        return {name: _copy_cache(part) for name, part in value.items()}
+    return tuple([_copy_cache(part) for part in value])
 
 
-def _copied(value: Any) -> Any:
+def _copy_cache(value: Any) -> Any:
     if not is_cache(value):
         return value
     return copy.deepcopy(

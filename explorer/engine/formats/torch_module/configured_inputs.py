@@ -166,7 +166,7 @@ _SIZES: dict[str, Callable[[Any], Iterator[tuple[str, Size]]]] = {
 }
 
 
-def likely_shape(model: Any, name: str) -> Size | None:
+def guess_shape(model: Any, name: str) -> Size | None:
     """The most likely shape of an input with this name, or None for an unknown name."""
     if name in _SIZES:
         return next(_SIZES[name](model))[1]

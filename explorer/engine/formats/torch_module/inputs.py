@@ -27,9 +27,9 @@ from explorer.base.errors import Misuse, UnknownShape, nearest
 from explorer.base.units import sizes_text
 from explorer.engine.compat.torchvision import part_of
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
-from explorer.engine.formats.torch_module.configured_inputs import candidates, likely_shape
+from explorer.engine.formats.torch_module.configured_inputs import candidates, guess_shape
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.meta_copy import without_values
+from explorer.engine.formats.torch_module.meta_copy import copy_without_values
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
 from explorer.facts import TensorInfo
 
@@ -84,7 +84,7 @@ def bind(
             raise Misuse(
                 f"no input is called '{name}'", where="--input-shape", hint=nearest(name, parameter_names)
             )
-    infos = _known_inputs(loaded, model, required)
+    infos = _find_known_inputs(loaded, model, required)
     untyped = [n for n, (dtype, _) in input_shapes.items() if dtype is None and n not in infos]
     default_dtype = _floating(model)
     for name, (dtype, shape) in input_shapes.items():
@@ -164,11 +164,11 @@ def _complete_inputs(
         is_only_input = len(missing) == 1 and not infos
         guessed, note = _guess(loaded, model, missing[0], fails) if is_only_input else (None, "")
         if guessed is None:
-            raise _unknown_shape(loaded, model, missing[0], required, note)
+            raise _build_unknown_shape_error(loaded, model, missing[0], required, note)
         infos[missing[0]] = guessed
         notes = (note,)
     if variadic and not infos:
-        raise _unknown_shape(loaded, model, "x", ["x"])
+        raise _build_unknown_shape_error(loaded, model, "x", ["x"])
     return infos, notes
 
 
@@ -192,7 +192,7 @@ def _example_inputs(
     return BoundInputs(tuple(infos.values()), assumed, (), example=example)
 
 
-def _unknown_shape(
+def _build_unknown_shape_error(
     loaded: LoadedModule, model: nn.Module, name: str, required: Sequence[str], attempt: str = ""
 ) -> UnknownShape:
     """The error for an input without a shape; its hint contains a likely shape.
@@ -204,8 +204,8 @@ def _unknown_shape(
         required: Names of all required inputs.
         attempt: Description of a failed attempt, or ''.
     """
-    implied = _described_candidates(_first_layer(model))[1]
-    shape = likely_shape(model, name) or next(iter(implied), (1, 3, 224, 224))
+    implied = _list_described_candidates(_find_first_layer(model))[1]
+    shape = guess_shape(model, name) or next(iter(implied), (1, 3, 224, 224))
     others = f" (its inputs: {', '.join(required)})" if len(required) > 1 else ""
     return UnknownShape(
         f"the shape of the input '{name}' is not known{others}{f', {attempt}' if attempt else ''}",
@@ -265,7 +265,9 @@ def _shape(name: str, shape: Sequence[Any]) -> Size:
 # -- inputs that the model declares
 
 
-def _known_inputs(loaded: LoadedModule, model: nn.Module, required: Sequence[str]) -> dict[str, TensorInfo]:
+def _find_known_inputs(
+    loaded: LoadedModule, model: nn.Module, required: Sequence[str]
+) -> dict[str, TensorInfo]:
     """The inputs by name, from torchvision or from example inputs; empty if there are none."""
     if loaded.torchvision:
         shapes = _torchvision_shapes(loaded, model, len(required))
@@ -419,7 +421,7 @@ _MAX_SUBSET_INPUTS = 4
 """Maximum number of inputs without a type for which every subset is tried as integers."""
 
 
-def _described_candidates(first: nn.Module | None) -> tuple[str, list[tuple[int, ...]]]:
+def _list_described_candidates(first: nn.Module | None) -> tuple[str, list[tuple[int, ...]]]:
     """Calls `_candidates` for a layer whose attributes are from a file and may be invalid."""
     try:
         dtype, shapes = _candidates(first)
@@ -468,10 +470,10 @@ def _indices(
     """
     if not untyped or not any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in model.modules()):
         return ()
-    meta_model = without_values(model)
+    meta_model = copy_without_values(model)
     pending: set[nn.Module] = set()
 
-    def reached(module: nn.Module, *_: Any) -> None:
+    def record_reached(module: nn.Module, *_: Any) -> None:
         pending.discard(module)
         if not pending:
             raise _AllEmbeddingsReached
@@ -485,7 +487,7 @@ def _indices(
     for table in tables:
         # without values, torch 2.9 accepts any element type as indices
         table.register_forward_pre_hook(check_rows, with_kwargs=True)
-        table.register_forward_hook(reached)
+        table.register_forward_hook(record_reached)
     sizes = range(len(untyped) + 1) if len(untyped) <= _MAX_SUBSET_INPUTS else (0, 1, len(untyped))
     for integer_names in (names for size in sizes for names in itertools.combinations(untyped, size)):
         pending.update(tables)
@@ -502,10 +504,11 @@ def _indices(
     return ()
 
 
-def _first_layer(model: nn.Module) -> nn.Module | None:
+def _find_first_layer(model: nn.Module) -> nn.Module | None:
     """The first layer whose attributes determine its input shape, or None."""
     return next(
-        (m for m in model.modules() if next(m.children(), None) is None and _described_candidates(m)[1]), None
+        (m for m in model.modules() if next(m.children(), None) is None and _list_described_candidates(m)[1]),
+        None,
     )
 
 
@@ -518,8 +521,8 @@ def _guess(
         The input with the first shape with which the model runs, and a note. If the model runs with no shape,
         None and a description of the failure with the most likely shape.
     """
-    first = _first_layer(model)
-    dtype, shapes = _described_candidates(first)
+    first = _find_first_layer(model)
+    dtype, shapes = _list_described_candidates(first)
     dtype = _floating(model) if dtype == "float32" else dtype
     first_failure = ""
     for shape in shapes:
@@ -554,9 +557,9 @@ def _failure(
         try:
             # copy a model with lazy layers, because they would keep the sizes of a failed shape
             with torch.no_grad():
-                (without_values(model) if lazy else model)(*args, **kwargs)
+                (copy_without_values(model) if lazy else model)(*args, **kwargs)
             return None
         except Exception:
             # data-dependent operators return their bound only under a dispatch mode
             pass
-    return try_run(without_values(model) if lazy else model, *args, **kwargs)
+    return try_run(copy_without_values(model) if lazy else model, *args, **kwargs)

@@ -9,7 +9,7 @@ import torch
 
 _ATTRIBUTE = "_row_lengths"
 
-MOST = 4_096
+MAX_ROWS = 4_096
 """Maximum number of rows of a tensor whose row lengths are recorded."""
 
 
@@ -36,7 +36,7 @@ def is_strided(tensor: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor.is_nested and tensor.layout is torch.strided
 
 
-def without_values(tensor: Any) -> Any:
+def copy_without_values(tensor: Any) -> Any:
     """Copies a jagged tensor to the meta device, and records its row lengths."""
     twin = tensor.detach().to("meta")
     mark(twin.offsets(), tensor.offsets())
@@ -59,6 +59,6 @@ def row_lengths(offsets: torch.Tensor) -> Sequence[int] | None:
     """The lengths of the rows that `offsets` delimit, or None if they are unknown or too many."""
     if offsets.is_meta:
         return getattr(offsets, _ATTRIBUTE, None)
-    if offsets.dim() != 1 or offsets.is_floating_point() or not 1 < offsets.numel() <= MOST:
+    if offsets.dim() != 1 or offsets.is_floating_point() or not 1 < offsets.numel() <= MAX_ROWS:
         return None
     return [int(length) for length in offsets.diff()]

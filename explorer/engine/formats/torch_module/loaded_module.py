@@ -20,13 +20,13 @@ import torch
 from msgspec import Struct
 from torch import nn
 
-from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest, nearest_alone
+from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest, suggest_only_near
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.meta_copy import (
+    convert_subclasses,
+    copy_without_values,
     remove_values,
     sharing_values,
-    with_plain_tensors,
-    without_values,
 )
 from explorer.engine.formats.torch_module.meta_init import UnfilledTensors, UninitialisedOnMeta
 from explorer.engine.formats.torch_module.tensor_subclass import is_wrapper, wrappers_note
@@ -115,7 +115,7 @@ class LoadedModule(Struct):
         if self._meta is not None:
             return self._meta
         if self.trained or self._built is not None:
-            self._meta = self._without_values(self._with_tensors())
+            self._meta = self._copy_without_values(self._build_original())
         else:
             last_error: Exception | None = None
             for device_context in (lambda: torch.device("meta"), UninitialisedOnMeta):
@@ -130,25 +130,25 @@ class LoadedModule(Struct):
                     continue
                 tensors = (*model.parameters(), *model.buffers())
                 is_plain = all(t.is_meta and not is_wrapper(t) for t in tensors)
-                self._meta = model if is_plain else self._without_values(model)
+                self._meta = model if is_plain else self._copy_without_values(model)
                 break
             else:
                 if self.values is not None and last_error is not None:
                     raise BadModel(error_line(last_error), where=self.source) from last_error
-                self._meta = self._without_values(self.as_built())
+                self._meta = self._copy_without_values(self.build_as_constructed())
         self._meta.eval()
         return self._meta
 
-    def _with_tensors(self) -> nn.Module:
+    def _build_original(self) -> nn.Module:
         """The model with weights, from which copies on the meta device are made; it must not be changed."""
-        return self.build.module if isinstance(self.build, CopyOf) else self.as_built()
+        return self.build.module if isinstance(self.build, CopyOf) else self.build_as_constructed()
 
-    def _without_values(self, model: nn.Module) -> nn.Module:
+    def _copy_without_values(self, model: nn.Module) -> nn.Module:
         """Copies a model to the meta device; adds a note on its tensor subclasses."""
         note = wrappers_note((*model.parameters(), *model.buffers()))
         if note and note not in self.notes:
             self.notes = (*self.notes, note)
-        return without_values(model)
+        return copy_without_values(model)
 
     def valued(self) -> nn.Module:
         """Like `meta`, but small tensors other than parameters keep their values, which `forward` may read.
@@ -157,7 +157,7 @@ class LoadedModule(Struct):
             Exception: The model cannot be built this way.
         """
         if self.trained or self._built is not None:
-            return without_values(self._with_tensors(), numbers=True).eval()
+            return copy_without_values(self._build_original(), numbers=True).eval()
         if self._unused and self._shapes is not None:
             self._unused = False
             return self._shapes
@@ -165,7 +165,7 @@ class LoadedModule(Struct):
             torch.manual_seed(self.seed)
             model = self.build()
         # a module that may have other references must not be changed, so copy it
-        return (remove_values(model) if self.new else without_values(model, numbers=True)).eval()
+        return (remove_values(model) if self.new else copy_without_values(model, numbers=True)).eval()
 
     def materialise(self) -> nn.Module:
         """The model with weights on the CPU, in evaluation mode; equal seeds give equal weights.
@@ -177,7 +177,7 @@ class LoadedModule(Struct):
         """
         if self._real is None:
             with self.quiet():
-                real, failed_name = with_plain_tensors(self.as_built())
+                real, failed_name = convert_subclasses(self.build_as_constructed())
             if failed_name:
                 raise BadModel(
                     f"the tensor {failed_name} is of a class that cannot turn itself into a plain tensor",
@@ -187,7 +187,7 @@ class LoadedModule(Struct):
             self._real = real.eval()
         return self._real
 
-    def as_built(self) -> nn.Module:
+    def build_as_constructed(self) -> nn.Module:
         """The model with weights, as its constructor returns it, including tensor subclasses.
 
         Raises:
@@ -233,8 +233,8 @@ def load(source: str, *, weights: str | None = None, seed: int = 0) -> LoadedMod
                 where="--weights",
                 hint=f"let {source} load its own",
             )
-        return _from_callable(source, seed)
-    return _from_torchvision(source, weights, seed)
+        return _load_callable(source, seed)
+    return _load_torchvision(source, weights, seed)
 
 
 # -- torchvision
@@ -248,7 +248,7 @@ _OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
 the heads that only training uses."""
 
 
-def _from_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule:
+def _load_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule:
     require("torchvision", name)
     from torchvision import models
 
@@ -257,7 +257,7 @@ def _from_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule
         raise Misuse(
             "no file and no torchvision model has this name",
             where=name,
-            hint=nearest_alone(name.lower(), model_names)
+            hint=suggest_only_near(name.lower(), model_names)
             or "explorer list prints the models here and torchvision's names, explorer --help the verbs",
         )
     options, note = _OPTIONS.get(name, ({}, ""))
@@ -309,12 +309,12 @@ def _weights(name: str, weights: str) -> Any:
 # -- package.module:callable
 
 
-def _from_callable(source: str, seed: int) -> LoadedModule:
+def _load_callable(source: str, seed: int) -> LoadedModule:
     path, _, attribute = source.rpartition(":")
     if not path or not attribute:
         raise Misuse("the name is not complete", where=source, hint="give package.module:callable")
     with silence():
-        module = _imported(path, source)
+        module = _import_module(path, source)
     target: Any = module
     for name_part in attribute.split("."):
         if not hasattr(target, name_part):
@@ -374,7 +374,7 @@ def _is_file(module: Any, path: str) -> bool:
     return module_file is not None and os.path.realpath(module_file) == os.path.realpath(path)
 
 
-def _imported(path: str, source: str) -> Any:
+def _import_module(path: str, source: str) -> Any:
     """Imports a Python module by dotted name or from a .py file; the current folder is searched last.
 
     Args:
@@ -393,7 +393,7 @@ def _imported(path: str, source: str) -> Any:
     )  # no files in the user's folder
     try:
         if path.endswith(".py"):
-            name = _own_name(os.path.basename(path)[:-3], path)
+            name = _choose_module_name(os.path.basename(path)[:-3], path)
             search_here()
             spec = importlib.util.spec_from_file_location(name, path)
             if spec is None or spec.loader is None or not os.path.isfile(path):
@@ -410,7 +410,7 @@ def _imported(path: str, source: str) -> Any:
         missing = error.name or ""
         if path == missing or path.startswith(f"{missing}."):
             names = [n[:-3] for n in os.listdir(folder) if n.endswith(".py")]
-            hint = nearest_alone(path, names) or "the current folder is searched too"
+            hint = suggest_only_near(path, names) or "the current folder is searched too"
             raise Misuse(
                 f"there is no module '{missing}' here or installed", where=source, hint=hint
             ) from error
@@ -421,7 +421,7 @@ def _imported(path: str, source: str) -> Any:
         sys.dont_write_bytecode = dont_write_bytecode
 
 
-def _own_name(name: str, path: str) -> str:
+def _choose_module_name(name: str, path: str) -> str:
     """The module name for a user's file: the file name, with a suffix if another module has that name."""
     if name in sys.modules:
         return name if _is_file(sys.modules[name], path) else f"{name}_of_the_user"

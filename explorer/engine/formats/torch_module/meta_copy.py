@@ -27,27 +27,27 @@ from explorer.engine.compat.torch import (
 )
 from explorer.engine.formats.torch_module import sparse
 from explorer.engine.formats.torch_module.modules import (
+    find_unregistered_parameters,
     is_lazy,
     is_parameter,
-    named,
-    own_attributes,
+    list_modules,
+    list_own_attributes,
     tensors_beside,
-    unregistered_parameters,
 )
 from explorer.engine.formats.torch_module.stored_form import attach_wrapped
 from explorer.engine.formats.torch_module.tensor_subclass import (
-    dequantized,
-    inner_tensors,
+    dequantize,
     is_wrapper,
+    list_inner_tensors,
     place,
 )
 
-MOST_KEPT = 4096
+MAX_KEPT_ELEMENTS = 4096
 """Maximum number of elements of a non-parameter tensor that keeps its values. Code uses such tensors for
 indices and branches."""
 
 
-def without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
+def copy_without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
     """Copies a model to the meta device; the model itself stays unchanged.
 
     Small integer tensors other than parameters keep a copy of their values.
@@ -56,24 +56,24 @@ def without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
         model: Model with values.
         numbers: Whether small floating-point tensors also keep their values, except those of torch's layers.
     """
-    return _without_values(model, _unregistered_tensors(model), numbers)
+    return _copy_without_values(model, _find_unregistered_tensors(model), numbers)
 
 
-def _without_values(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> nn.Module:
-    """Implements `without_values`; `loose` are the unregistered tensors of the model."""
+def _copy_without_values(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> nn.Module:
+    """Implements `copy_without_values`; `loose` are the unregistered tensors of the model."""
     twin = _deep_copy(model, _twins(model, loose, numbers))
     attach_wrapped(model, twin)
     return twin
 
 
 def remove_values(model: nn.Module) -> nn.Module:
-    """Like `without_values` with `numbers`, for a model without other references.
+    """Like `copy_without_values` with `numbers`, for a model without other references.
 
     The model is changed in place and returned, unless it has unregistered tensors; then the result is a copy.
     """
-    loose = _unregistered_tensors(model)
+    loose = _find_unregistered_tensors(model)
     if loose:
-        return _without_values(model, loose, numbers=True)
+        return _copy_without_values(model, loose, numbers=True)
     twins = _twins(model, loose, numbers=True)
     attach_wrapped(model, model)
     for module in model.modules():
@@ -91,7 +91,7 @@ def _twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> di
     Args:
         model: Model with values.
         loose: Unregistered tensors of the model.
-        numbers: Whether small floating-point tensors keep their values (see `without_values`).
+        numbers: Whether small floating-point tensors keep their values (see `copy_without_values`).
 
     Returns:
         The replacements by id of the original tensor. Tensors that share a storage also share one here.
@@ -107,17 +107,17 @@ def _twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> di
             kind: Any = UninitializedParameter if isinstance(tensor, nn.Parameter) else UninitializedBuffer
             memo[id(tensor)] = kind(requires_grad=tensor.requires_grad, dtype=tensor.dtype, device="meta")
         elif is_wrapper(tensor):
-            memo[id(tensor)] = _as_parameter(_logical(tensor, storages), tensor)
+            memo[id(tensor)] = _make_parameter(_logical(tensor, storages), tensor)
         elif tensor.is_meta:
-            memo[id(tensor)] = _as_parameter(tensor.detach(), tensor)
+            memo[id(tensor)] = _make_parameter(tensor.detach(), tensor)
         elif not isinstance(tensor, nn.Parameter) and (
-            _keeps_values(tensor)
-            or (numbers and id(tensor) not in torch_buffers and tensor.numel() <= MOST_KEPT)
+            _should_keep_values(tensor)
+            or (numbers and id(tensor) not in torch_buffers and tensor.numel() <= MAX_KEPT_ELEMENTS)
         ):
-            memo[id(tensor)] = _as_parameter(tensor.detach().clone(), tensor)
+            memo[id(tensor)] = _make_parameter(tensor.detach().clone(), tensor)
         else:
-            memo[id(tensor)] = sparse.marked(
-                _as_parameter(_without_numbers(tensor, storages), tensor), tensor
+            memo[id(tensor)] = sparse.mark_sparse(
+                _make_parameter(_copy_view(tensor, storages), tensor), tensor
             )
     return memo
 
@@ -127,7 +127,7 @@ def materialised(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
 
     If the run fails, the modules that ran before the failure have their shapes.
     """
-    twin = without_values(model).eval()
+    twin = copy_without_values(model).eval()
     with torch.no_grad(), contextlib.suppress(Exception):
         twin(*args, **kwargs)
     return twin
@@ -136,11 +136,11 @@ def materialised(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
 def sharing_values(model: nn.Module) -> nn.Module:
     """Copies a model but shares its tensors. The copy can be put in evaluation mode and run."""
     return _deep_copy(
-        model, {id(t): t for t in (*model.parameters(), *model.buffers(), *_unregistered_tensors(model))}
+        model, {id(t): t for t in (*model.parameters(), *model.buffers(), *_find_unregistered_tensors(model))}
     )
 
 
-def with_plain_tensors(model: nn.Module) -> tuple[nn.Module, str]:
+def convert_subclasses(model: nn.Module) -> tuple[nn.Module, str]:
     """Converts tensor subclasses of a model to plain tensors.
 
     Returns:
@@ -150,7 +150,7 @@ def with_plain_tensors(model: nn.Module) -> tuple[nn.Module, str]:
     memo: dict[int, Any] = {}
     failed_name = ""
     has_wrappers = False
-    loose = (("an attribute", tensor) for tensor in _unregistered_tensors(model))
+    loose = (("an attribute", tensor) for tensor in _find_unregistered_tensors(model))
     for name, tensor in (*model.named_parameters(), *model.named_buffers(), *loose):
         if id(tensor) in memo:
             continue
@@ -158,11 +158,11 @@ def with_plain_tensors(model: nn.Module) -> tuple[nn.Module, str]:
         if is_lazy(tensor) or not is_wrapper(tensor):
             continue
         has_wrappers = True
-        plain = dequantized(tensor)
+        plain = dequantize(tensor)
         if plain is None:
             failed_name = failed_name or f"{name} ({type(tensor).__name__})"
         else:
-            memo[id(tensor)] = _as_parameter(plain, tensor)
+            memo[id(tensor)] = _make_parameter(plain, tensor)
     if not has_wrappers:
         return model, ""
     twin = _deep_copy(model, memo)
@@ -170,16 +170,16 @@ def with_plain_tensors(model: nn.Module) -> tuple[nn.Module, str]:
     return twin, failed_name
 
 
-def _keeps_values(tensor: torch.Tensor) -> bool:
+def _should_keep_values(tensor: torch.Tensor) -> bool:
     """Whether a tensor is small and has integers or booleans, or is a scalar."""
-    return tensor.numel() <= MOST_KEPT and not (
+    return tensor.numel() <= MAX_KEPT_ELEMENTS and not (
         tensor.dim() and (tensor.is_floating_point() or tensor.is_complex())
     )
 
 
 def _logical(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
     """A plain tensor without values for a tensor subclass; shared if the inner tensors are the same."""
-    places = tuple(place(inner) for inner in inner_tensors(tensor))
+    places = tuple(place(inner) for inner in list_inner_tensors(tensor))
     twin = storages.get((places, tensor.shape))
     if twin is None:
         twin = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
@@ -187,7 +187,7 @@ def _logical(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
     return twin.detach()
 
 
-def _without_numbers(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
+def _copy_view(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
     """The same view of a storage on the meta device; `storages` holds the storages created so far."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
@@ -201,7 +201,7 @@ def _without_numbers(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Te
     return view
 
 
-def _as_parameter(tensor: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+def _make_parameter(tensor: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     """Makes `tensor` a parameter if `original` is one, and records gradient hooks of the original."""
     if isinstance(original, nn.Parameter):
         tensor = nn.Parameter(tensor, original.requires_grad)
@@ -212,10 +212,10 @@ def _as_parameter(tensor: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _unregistered_tensors(model: nn.Module) -> list[torch.Tensor]:
+def _find_unregistered_tensors(model: nn.Module) -> list[torch.Tensor]:
     """Tensors in attributes of modules, without registered parameters and buffers: masks, tables, weights."""
-    modules = named(model)
-    attributes = own_attributes(modules)
+    modules = list_modules(model)
+    attributes = list_own_attributes(modules)
     loose: list[torch.Tensor] = []
     for _, value in attributes:
         if isinstance(value, torch.Tensor):
@@ -225,7 +225,7 @@ def _unregistered_tensors(model: nn.Module) -> list[torch.Tensor]:
         elif isinstance(value, dict):
             loose += [element for element in value.values() if isinstance(element, torch.Tensor)]
     other_tensors = tensors_beside(modules, attributes)
-    return loose + [tensor for _, tensor in unregistered_parameters(modules, other_tensors)]
+    return loose + [tensor for _, tensor in find_unregistered_parameters(modules, other_tensors)]
 
 
 def _deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:

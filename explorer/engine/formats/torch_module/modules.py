@@ -102,7 +102,7 @@ _NOT_TENSORS = frozenset((int, float, bool, str, type(None), torch.dtype, torch.
 """Common classes of arguments that contain no tensors."""
 
 
-def described(value: Any, name: str) -> tuple[TensorInfo, ...]:
+def describe_tensors(value: Any, name: str) -> tuple[TensorInfo, ...]:
     """Describes each tensor in a nested value; its name is `name`, followed by its path in the value."""
     if type(value) is torch.Tensor:
         return (TensorInfo(name, dtype_name(value.dtype), shape_of(value), "observed"),)
@@ -112,31 +112,31 @@ def described(value: Any, name: str) -> tuple[TensorInfo, ...]:
     )
 
 
-def flat(values: Any) -> list[torch.Tensor]:
+def flatten_tensors(values: Any) -> list[torch.Tensor]:
     """The tensors in the arguments of a call, including those in nested lists and tuples."""
     nested: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
             nested.append(value)
         elif isinstance(value, (tuple, list)):
-            nested.extend(flat(value))
+            nested.extend(flatten_tensors(value))
     return nested
 
 
-def registered(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+def walk_modules(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The (path, module) of each module, once for each path; ten times as fast as torch's `named_modules`."""
     yield path, module
     for name, child in children_of(module).items():
         if child is not None:
-            yield from registered(child, f"{path}.{name}" if path else name)
+            yield from walk_modules(child, f"{path}.{name}" if path else name)
 
 
-def named(model: nn.Module) -> dict[str, nn.Module]:
+def list_modules(model: nn.Module) -> dict[str, nn.Module]:
     """All modules by path; a module that is registered several times has its first path."""
     visited: set[int] = set()
     return {
         path: module
-        for path, module in registered(model)
+        for path, module in walk_modules(model)
         if not (id(module) in visited or visited.add(id(module)))  # type: ignore[func-returns-value]
     }
 
@@ -144,7 +144,7 @@ def named(model: nn.Module) -> dict[str, nn.Module]:
 _WITHOUT_TENSORS = (bool, int, float, complex, str, bytes, type(None), type, ModuleType)
 
 
-def held(
+def find_held_tensors(
     value: Any, place: str = "", *, skipped: Collection[int] | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The (expression, tensor) of each tensor in nested containers and object attributes.
@@ -242,11 +242,11 @@ def is_parameter(tensor: torch.Tensor) -> bool:
     return (tensor.requires_grad and tensor.is_leaf) or isinstance(tensor, nn.Parameter)
 
 
-def own_attributes(modules: Mapping[str, nn.Module]) -> list[tuple[str, Any]]:
+def list_own_attributes(modules: Mapping[str, nn.Module]) -> list[tuple[str, Any]]:
     """Attributes of modules that may contain tensors, except parameters, buffers and children.
 
     Args:
-        modules: All modules of a model by path, as `named` returns them.
+        modules: All modules of a model by path, as `list_modules` returns them.
 
     Returns:
         (expression, value) pairs. An example of an expression is 'encoder.table'.
@@ -272,7 +272,7 @@ def tensors_beside(
         (expression, tensor) pairs. An example of an expression is 'layers[0].weight'. A tensor in several
         objects is listed several times.
     """
-    roots = list(own_attributes(modules) if attributes is None else attributes)
+    roots = list(list_own_attributes(modules) if attributes is None else attributes)
     for path, module in modules.items():
         prefix = f"{path}." if path else ""
         roots += [
@@ -283,7 +283,7 @@ def tensors_beside(
     return list(_tensors_of(_contents(roots, skipped=listed, plain=False)))
 
 
-def unregistered_parameters(
+def find_unregistered_parameters(
     modules: Mapping[str, nn.Module], beside: Iterable[tuple[str, torch.Tensor]] | None = None
 ) -> list[tuple[str, torch.Tensor]]:
     """Parameters that `parameters()` omits: those in lists, dictionaries, objects and buffers.
@@ -317,10 +317,10 @@ _NOT_LAZY = frozenset((torch.Tensor, nn.Parameter))
 """Common classes of tensors that are not lazy."""
 
 
-def plain(value: Any) -> Any:
+def make_plain(value: Any) -> Any:
     """Converts a value for a fact: numbers, texts and lists stay, and other values become text."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (tuple, list)):
-        return [plain(v) for v in value]
+        return [make_plain(v) for v in value]
     return str(value)

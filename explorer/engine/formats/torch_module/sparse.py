@@ -34,7 +34,7 @@ def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(getattr(coalesced, name)() for name in names)
 
 
-def marked(twin: Tensor, original: torch.Tensor) -> Tensor:
+def mark_sparse(twin: Tensor, original: torch.Tensor) -> Tensor:
     """Records on `twin` the number of elements that `original` stores, if it is sparse; returns `twin`."""
     sparse_parts = parts(original)
     if sparse_parts:
@@ -42,6 +42,6 @@ def marked(twin: Tensor, original: torch.Tensor) -> Tensor:
     return twin
 
 
-def stored_elements(tensor: torch.Tensor) -> int | None:
+def read_stored_elements(tensor: torch.Tensor) -> int | None:
     """Number of elements stored in the sparse tensor that `tensor` replaces, or None for other tensors."""
     return getattr(tensor, _ATTRIBUTE, None)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from torch import nn
 
 from explorer.engine.compat.torch import parameters_of
-from explorer.engine.formats.torch_module.modules import dtype_name, registered, size_of
+from explorer.engine.formats.torch_module.modules import dtype_name, size_of, walk_modules
 from explorer.engine.formats.torch_module.sparse import parts
-from explorer.engine.formats.torch_module.tensor_subclass import distinct, inner_tensors
+from explorer.engine.formats.torch_module.tensor_subclass import drop_equal_views, list_inner_tensors
 
 _ATTRIBUTE = "_stored_as"
 
@@ -48,11 +48,15 @@ def attach_wrapped(module: nn.Module, twin: nn.Module) -> None:
 
     The type is that of the largest inner tensor. The bytes are those of all inner tensors.
     """
-    for (_, part), (_, twin_part) in zip(registered(module), registered(twin), strict=True):
-        known_forms = of_module(twin_part)
+    for (_, part), (_, twin_part) in zip(walk_modules(module), walk_modules(twin), strict=True):
+        known_forms = read_stored_forms(twin_part)
         forms = []
         for name, parameter in parameters_of(part).items():
-            inner = () if parameter is None else distinct(inner_tensors(parameter) or parts(parameter))
+            inner = (
+                ()
+                if parameter is None
+                else drop_equal_views(list_inner_tensors(parameter) or parts(parameter))
+            )
             if inner and name not in known_forms:
                 largest = max(inner, key=size_of)
                 forms.append((name, dtype_name(largest.dtype), sum(map(size_of, inner))))
@@ -60,7 +64,7 @@ def attach_wrapped(module: nn.Module, twin: nn.Module) -> None:
             vars(twin_part)[_ATTRIBUTE] = (*vars(twin_part).get(_ATTRIBUTE, ()), *forms)
 
 
-def of_module(module: nn.Module) -> Mapping[str, StoredForm]:
+def read_stored_forms(module: nn.Module) -> Mapping[str, StoredForm]:
     """The attached stored forms of a module's own parameters, by name."""
     return {name: StoredForm(dtype, nbytes) for name, dtype, nbytes in vars(module).get(_ATTRIBUTE, ())}
 
@@ -71,9 +75,9 @@ def forget(module: nn.Module) -> None:
         vars(part).pop(_ATTRIBUTE, None)
 
 
-def of_own(module: nn.Module) -> dict[nn.Parameter, StoredForm]:
+def read_own_forms(module: nn.Module) -> dict[nn.Parameter, StoredForm]:
     """The stored forms of a module's own parameters, or type and bytes in memory if none is attached."""
-    file_forms = of_module(module)
+    file_forms = read_stored_forms(module)
     parameters = {name: p for name, p in parameters_of(module).items() if p is not None}
     return {
         p: file_forms.get(name) or StoredForm(dtype_name(p.dtype), p.nbytes) for name, p in parameters.items()

@@ -30,17 +30,17 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
     return type(tensor) is not torch.Tensor and bool(_parts(tensor))
 
 
-def inner_tensors(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+def list_inner_tensors(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     """The plain inner tensors of a tensor subclass; empty for a plain tensor."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return ()
-    return tuple(_plain(tensor, 0))
+    return tuple(_find_plain_tensors(tensor, 0))
 
 
-def _plain(tensor: torch.Tensor, depth: int) -> Iterator[torch.Tensor]:
+def _find_plain_tensors(tensor: torch.Tensor, depth: int) -> Iterator[torch.Tensor]:
     for part in _parts(tensor):
         if depth < DEPTH and is_wrapper(part):
-            yield from _plain(part, depth + 1)
+            yield from _find_plain_tensors(part, depth + 1)
         else:
             yield part
 
@@ -74,7 +74,7 @@ def wrappers_note(tensors: Iterable[torch.Tensor]) -> str:
     )
 
 
-def distinct(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+def drop_equal_views(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     """The tensors, with one tensor for each distinct view of a storage."""
     return tuple({place(tensor): tensor for tensor in reversed(tensors)}.values())
 
@@ -85,7 +85,7 @@ def place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return storage, tensor.storage_offset(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
-def dequantized(tensor: torch.Tensor) -> torch.Tensor | None:
+def dequantize(tensor: torch.Tensor) -> torch.Tensor | None:
     """Converts a tensor subclass to a plain tensor, or returns None if the class does not support it."""
     for name in (*_CONVERSIONS, "mul"):
         method = getattr(tensor, name, None)
@@ -103,5 +103,5 @@ def dequantized(tensor: torch.Tensor) -> torch.Tensor | None:
             return plain.detach().to(tensor.dtype)
         if type(plain) is not type(tensor):
             # the result is another subclass, such as the quantized tensor in a distributed tensor
-            return dequantized(plain)
+            return dequantize(plain)
     return None

@@ -29,7 +29,7 @@ from explorer.engine.formats.torch_files.exported_program import (
     DTYPES,
     SYMBOL,
     batch_of,
-    stored_entries,
+    list_stored_entries,
     symbol_of,
 )
 from explorer.engine.formats.torch_files.tensors import StorageRef, TensorSpec
@@ -42,7 +42,7 @@ from explorer.engine.formats.torch_replay.rebuilt_module import (
     ReplayModule,
     add_tensor,
     attributes,
-    loaded_module,
+    create_loaded_module,
     twin_of,
 )
 from explorer.engine.formats.torch_replay.storages import Storages
@@ -207,11 +207,11 @@ def load(path: str) -> LoadedModule:
     archive = ZipArchive(path)
     program = read(archive)
     try:
-        weights = {fqn: (entry, described) for fqn, entry, described in stored_entries(archive)}
+        weights = {fqn: (entry, described) for fqn, entry, described in list_stored_entries(archive)}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadModel("its list of weights is broken", where=path) from error
     version = printable(program.version.partition("+")[0])
-    return loaded_module(
+    return create_loaded_module(
         archive,
         partial(_build, archive, program, weights),
         lambda _: (f"exported program, written by torch {version}",),

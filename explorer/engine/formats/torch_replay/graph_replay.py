@@ -180,7 +180,7 @@ class GraphReplay:
             if _is_tracing():
                 raise operators.NotTraceable(f"a trace follows one way through higher_order::{name}")
             if torch.compiler.is_exporting() or any(getattr(leaf, "is_meta", False) for leaf in leaves(args)):
-                return self._as_torch(name, args)
+                return self._call_torch(name, args)
         if name == "cond" and arity == len(args):
             return self._graph(args[1] if bool(args[0]) else args[2], args[3])
         if name == "while_loop" and arity == len(args):
@@ -197,7 +197,7 @@ class GraphReplay:
             raise operators.UnknownOperator(f"the operator higher_order::{name} is not supported")
         return self._graph(args[graph_index], args[graph_index + 1 :])
 
-    def _as_torch(self, name: str, args: Sequence[Any]) -> Any:
+    def _call_torch(self, name: str, args: Sequence[Any]) -> Any:
         """Calls torch's own operator for a branch or a loop."""
         graph = next((id(a) for a in args if isinstance(a, Mapping)), 0)
         token = DECIDING.set(self.flows.setdefault(graph, len(self.flows) + 1))

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from explorer.engine.compat.torch import schema_of, without_modes
+from explorer.engine.compat.torch import hide_from_modes, schema_of
 
 LIBRARIES = frozenset({"aten", "torchvision", "quantized", "quantized_decomposed"})
 """Operator libraries that a file may call."""
@@ -110,15 +110,15 @@ def _check_sizes(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         UnknownOperator: The arguments and results together exceed `LARGEST_CONSTANT`.
     """
 
-    def without_values(value: Any) -> Any:
+    def drop_values(value: Any) -> Any:
         return value.to("meta") if isinstance(value, torch.Tensor) else value
 
     argument_elements = sum(a.numel() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
     try:
         # without modes, operator counters do not see this call, which is not part of the model
-        with without_modes():
+        with hide_from_modes():
             result = packet(
-                *(without_values(a) for a in args), **{name: without_values(a) for name, a in kwargs.items()}
+                *(drop_values(a) for a in args), **{name: drop_values(a) for name, a in kwargs.items()}
             )
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
         result = (
@@ -264,7 +264,7 @@ def _convolution(*args: Any, **kwargs: Any) -> Any:
     return torch.ops.aten.convolution(*args[:9], **values)
 
 
-def _scaled_attention(*args: Any, **kwargs: Any) -> Any:
+def _call_scaled_attention(*args: Any, **kwargs: Any) -> Any:
     """Calls torch's Python function for attention, so that counters see the same call as in a module."""
     return torch.nn.functional.scaled_dot_product_attention(*args, **kwargs)
 
@@ -273,7 +273,7 @@ _LAYER_OPERATORS: dict[str, Callable[..., Any]] = {
     "_convolution": _convolution,
     **{name: _recurrent(name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "_native_multi_head_attention": _attention,
-    "scaled_dot_product_attention": _scaled_attention,
+    "scaled_dot_product_attention": _call_scaled_attention,
     "_transformer_encoder_layer_fwd": _encoder_layer,
 }
 

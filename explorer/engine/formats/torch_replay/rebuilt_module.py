@@ -20,7 +20,7 @@ from explorer.base.units import printable
 from explorer.engine.compat.torch import apply_of_module, children_of, parameters_of
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import plain
+from explorer.engine.formats.torch_module.modules import make_plain
 
 
 class ReplayModule(nn.Module):
@@ -107,7 +107,7 @@ def _signature(arguments: tuple[str, ...]) -> inspect.Signature:
     return inspect.Signature(parameters)
 
 
-def loaded_module(
+def create_loaded_module(
     archive: ZipArchive,
     build: Callable[[bool], ReplayModule],
     notes: Callable[[ReplayModule], tuple[str, ...]],
@@ -185,14 +185,14 @@ def attributes(module: nn.Module, settings: Mapping[str, Any]) -> None:
 
     Arguments that follow from the shape of the weight, such as features, are added to `settings`.
     """
-    all_settings = {**_from_weights(module), **settings}
+    all_settings = {**_infer_arguments_from_weights(module), **settings}
     for name, value in all_settings.items():
         is_taken = hasattr(nn.Module, name) or name in parameters_of(module) or name in children_of(module)
-        if not is_taken and (isinstance(value, tuple) or plain(value) == value):
+        if not is_taken and (isinstance(value, tuple) or make_plain(value) == value):
             object.__setattr__(module, name, value)
 
 
-def _from_weights(module: nn.Module) -> dict[str, Any]:
+def _infer_arguments_from_weights(module: nn.Module) -> dict[str, Any]:
     """The constructor arguments that follow from the shape of a layer's weight."""
     weight = parameters_of(module).get("weight")
     shape = tuple(weight.shape) if weight is not None else ()

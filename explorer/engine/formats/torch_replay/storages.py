@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.formats.torch_files.tensors import StorageRef, TensorSpec, checked
+from explorer.engine.formats.torch_files.tensors import StorageRef, TensorSpec, check_spec
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 
@@ -41,7 +41,7 @@ class Storages(Struct):
             BadModel: The description is impossible, or the archive lacks the bytes of the tensor.
         """
         try:
-            checked(spec)
+            check_spec(spec)
         except (ValueError, TypeError, AttributeError) as error:
             raise BadModel(f"it describes what cannot be: {error}", where=self.archive.path) from error
         kind = getattr(torch, spec.dtype, None)

@@ -21,14 +21,14 @@ from explorer.base.units import printable
 from explorer.engine.compat.torch import parameters_of
 from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
 from explorer.engine.formats.torch_files.tensors import Device, TensorSpec, strict
-from explorer.engine.formats.torch_files.torchscript import plain_name
+from explorer.engine.formats.torch_files.torchscript import clean_class_name
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_replay.rebuilt_module import (
     ReplayModule,
     add_tensor,
     attributes,
-    loaded_module,
+    create_loaded_module,
     twin_of,
 )
 from explorer.engine.formats.torch_replay.storages import Storages
@@ -63,11 +63,11 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
         method_names = ", ".join(map(printable, root_class.methods)) or "none"
         raise BadModel(f"its module has no forward (its methods: {method_names})", where=path)
     traced = "traced_inputs.pkl" in archive
-    return loaded_module(
+    return create_loaded_module(
         archive,
         lambda meta: _Builder(archive, code, list(constants), meta).model(root),
         partial(_notes, traced),
-        example=_traced_inputs(archive, root_class) if traced else None,
+        example=_read_traced_inputs(archive, root_class) if traced else None,
     )
 
 
@@ -79,7 +79,7 @@ def _notes(traced: bool, twin: ReplayModule) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _traced_inputs(archive: ZipArchive, root_class: ScriptClass) -> dict[str, torch.Tensor] | None:
+def _read_traced_inputs(archive: ZipArchive, root_class: ScriptClass) -> dict[str, torch.Tensor] | None:
     """The inputs at tracing, by argument name of `forward`, as tensors on the meta device."""
     traced = strict(archive.read("traced_inputs.pkl"), archive.path)
     specs = traced.get("forward") if isinstance(traced, dict) else None
@@ -153,7 +153,7 @@ class _Builder:
         kind = self.code.class_of(record.qualname)
         if kind is None or kind.base != "Module":
             raise BadModel(f"its code lacks {printable(record.qualname)}", where=self.path)
-        twin = twin_of(plain_name(record.qualname), _arguments(kind), self.machine.enter)
+        twin = twin_of(clean_class_name(record.qualname), _arguments(kind), self.machine.enter)
         self.twins[id(record)] = twin
         twin.held.update(kind=kind, values={})
         # the state of a module with packed weights (quantization) is not a dictionary; calling it fails
@@ -164,7 +164,7 @@ class _Builder:
         for name in sorted(kind.parameters - set(parameters_of(twin))):
             if name in state and state[name] is None:
                 twin.register_parameter(name, None)
-        attributes(twin, {**_from_code(kind), **twin.held["values"], **kind.constants})
+        attributes(twin, {**_read_arguments_from_code(kind), **twin.held["values"], **kind.constants})
         return twin
 
     def attribute(self, twin: ReplayModule, kind: ScriptClass, name: str, value: Any) -> None:
@@ -244,10 +244,10 @@ _ARGUMENTS: Mapping[str, Mapping[str, int]] = {
 """Position of each operator argument that is also a constructor argument of the layer, by operator."""
 
 
-def _from_code(kind: ScriptClass) -> dict[str, Any]:
+def _read_arguments_from_code(kind: ScriptClass) -> dict[str, Any]:
     """The constructor arguments of a layer, from the literals in the first known call in its `forward`."""
     entry = kind.methods.get("forward")
-    if entry is None or not plain_name(kind.qualname).startswith("torch.nn."):
+    if entry is None or not clean_class_name(kind.qualname).startswith("torch.nn."):
         return {}
     for node in ast.walk(entry):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):

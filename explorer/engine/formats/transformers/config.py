@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-MOST_LAYERS = 4_096
+MAX_LAYERS = 4_096
 """Maximum number of layers, blocks or stages, twenty times that of the deepest known model."""
 
-MOST_EXPERTS = 65_536
+MAX_EXPERTS = 65_536
 """Maximum number of experts."""
-MOST_MODULES = 500_000
+MAX_MODULES = 500_000
 """Maximum number of modules of a model.
 
 Some architectures build several modules for each expert in each layer.
@@ -54,7 +54,7 @@ def check(config: Mapping[str, Any], source: str) -> None:
     """
     for key, value in _numbers(config, "", 0):
         name = key.rpartition(".")[2]
-        maximum = MOST_EXPERTS if "expert" in name else MOST_LAYERS if _is_depth(name) else _LARGEST
+        maximum = MAX_EXPERTS if "expert" in name else MAX_LAYERS if _is_depth(name) else _LARGEST
         if not -_LARGEST <= value <= maximum:
             config_name = "its metadata" if source.endswith(".gguf") else "config.json"
             problem = f"{config_name} says {printable(key)} {value:,}"
@@ -76,7 +76,7 @@ def _numbers(value: Any, key: str, depth: int) -> Iterator[tuple[str, int]]:
             yield from _numbers(element, inner, depth + 1)
 
 
-def own_code(config: Mapping[str, Any]) -> str:
+def find_code_file(config: Mapping[str, Any]) -> str:
     """The name of the code file in the folder that the configuration names, or '' if it names none."""
     code_by_class = config.get("auto_map")
     if not isinstance(code_by_class, dict):

@@ -103,7 +103,7 @@ def configurations(
     kind = _TYPES.get(name, name)
     table = GGUF_CONFIG_MAPPING.get(kind.removesuffix("_text"), {})
     by_name = {tensor.name: tensor for tensor in tensors}
-    common = _common_settings(settings, by_name)
+    common = _read_common_settings(settings, by_name)
     if kind in CONFIG_MAPPING and not (kind == "llama" and "num_experts" in common):
         mapped = {setting: settings[key] for key, setting in table.items() if setting and key in settings}
         common_settings = {setting for key in table if key in settings for setting in _KEYS.get(key, ())}
@@ -134,7 +134,7 @@ def _uniform_value(value: Any) -> Any:
     return value
 
 
-def _common_settings(metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
+def _read_common_settings(metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
     """The settings that llama.cpp's keys determine for all architectures."""
     configuration = {
         s: metadata[key] for key, settings in _KEYS.items() if metadata.get(key) is not None for s in settings
@@ -258,10 +258,10 @@ class GgufNames:
             for module_name in (stem, stem.partition(".")[2]):
                 file_name = None if names is None else names.get_name(module_name)
                 if file_name is not None:
-                    return self._with_ending(file_name, last, file_tensors)
+                    return self._append_ending(file_name, last, file_tensors)
         return ()
 
-    def _with_ending(self, stem: str, last: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
+    def _append_ending(self, stem: str, last: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
         """llama.cpp's names with their endings.
 
         Some names have no ending, and some parameters are two tensors.

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from torch import nn
 
 from explorer.base.units import many_text, printable, shape_text
-from explorer.engine.formats.tensor_index import StoredTensor, named_few
+from explorer.engine.formats.tensor_index import StoredTensor, format_names
 from explorer.engine.formats.torch_module.stored_form import StoredForm
 from explorer.engine.formats.weights.stored_forms import LogicalTensor, logical
 
@@ -44,12 +44,12 @@ class NameMatch(Struct):
         if self.missing:
             yield (
                 f"{many_text(len(self.missing), 'parameter')} of the module in no file, counted as the"
-                f" configuration has them: {named_few(self.missing)}"
+                f" configuration has them: {format_names(self.missing)}"
             )
         if self.unexpected:
             yield (
                 f"{many_text(len(self.unexpected), 'tensor')} of the files, not the module's and not counted:"
-                f" {named_few(self.unexpected)}"
+                f" {format_names(self.unexpected)}"
             )
 
 
@@ -83,14 +83,14 @@ def match(module: nn.Module, tensors: Sequence[StoredTensor], quantization: Mapp
     parameters = module.state_dict(keep_vars=True)
     weights = sorted(logical(tensors, quantization), key=lambda w: _natural_order(w.name))
     has_same_names = all(
-        w.name in parameters and w.of_shape(tuple(parameters[w.name].shape)) for w in weights
+        w.name in parameters and w.fits_shape(tuple(parameters[w.name].shape)) for w in weights
     )
-    return matched(
+    return match_weights(
         parameters, weights, _SameNames(parameters) if has_same_names else _Conversions(module, parameters)
     )
 
 
-def matched(
+def match_weights(
     parameters: Mapping[str, torch.Tensor], weights: Iterable[LogicalTensor], names: Names
 ) -> NameMatch:
     """Matches weights with the parameters of a module.
@@ -172,7 +172,7 @@ class _Conversions:
             is_only_source = len(sources) == 1
             return {
                 target: shape
-                if is_only_source and first.of_shape(shape)
+                if is_only_source and first.fits_shape(shape)
                 else (is_only_source and first.shape) or ()
             }
         if any(weight.shape is None for _, weight in sources):

@@ -24,9 +24,9 @@ from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
 from explorer.engine.compat.huggingface_hub import offline
 from explorer.engine.compat.torch import module_dicts
-from explorer.engine.compat.transformers import configured, is_configured, wide_parts
+from explorer.engine.compat.transformers import build_configured, is_configured, list_wide_parts
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.transformers.config import MOST_MODULES, BuildError, check, own_code
+from explorer.engine.formats.transformers.config import MAX_MODULES, BuildError, check, find_code_file
 from explorer.host.optional_packages import error_line, require, silence
 
 TOKENS = 128
@@ -66,13 +66,13 @@ def built(
             raise
         except (Exception, SystemExit) as error:
             raise BuildError(f"transformers cannot read this configuration ({error_line(error)})") from error
-    asks = _without_cache(settings)
+    asks = _disable_cache(settings)
     torch_dtype = getattr(torch, dtype, None)
 
     def make() -> nn.Module:
         with offline(), _limit_modules(source):
             module_dtype = torch_dtype if isinstance(torch_dtype, torch.dtype) else None
-            model: Any = configured(kind, copy.deepcopy(settings), module_dtype)
+            model: Any = build_configured(kind, copy.deepcopy(settings), module_dtype)
         if hasattr(model, "tie_weights"):
             model.tie_weights()  # transformers 5.0 ties none on the meta device
         _keep_wide(model, torch_dtype)
@@ -82,7 +82,7 @@ def built(
     def fill() -> nn.Module:
         if not values:
             raise BadModel("its values are stored as no module of torch's computes with them", where=source)
-        return _with_values(kind, copy.deepcopy(settings), torch_dtype, values, files)
+        return _load_with_values(kind, copy.deepcopy(settings), torch_dtype, values, files)
 
     # `asks`: without a cache, transformers reads values to check whether a row contains several texts
     loaded = LoadedModule(source, make, f"of {source}", values=fill, asks=asks, new=True, weights_from="file")
@@ -97,7 +97,7 @@ def built(
     return loaded
 
 
-def _with_values(kind: Any, settings: Any, dtype: Any, folder: str, files: Sequence[str]) -> nn.Module:
+def _load_with_values(kind: Any, settings: Any, dtype: Any, folder: str, files: Sequence[str]) -> nn.Module:
     """Builds the module with the values in `files`, or in the folder; no code in a checkpoint runs."""
     from transformers.modeling_utils import load_state_dict  # takes a second
 
@@ -113,7 +113,7 @@ def _with_values(kind: Any, settings: Any, dtype: Any, folder: str, files: Seque
     return module
 
 
-def _without_cache(settings: Any) -> bool:
+def _disable_cache(settings: Any) -> bool:
     """Switches the KV cache off, because a full pass does not use it and no exporter supports it.
 
     Returns:
@@ -136,7 +136,7 @@ def _architecture(transformers: Any, source: str, config: Mapping[str, Any], tru
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     name = config.get("model_type")
-    code = own_code(config)
+    code = find_code_file(config)
     if not isinstance(name, str):
         raise BuildError("config.json names no model_type")
     if name not in CONFIG_MAPPING:
@@ -188,24 +188,24 @@ _UNWANTED = ("auto_map", "quantization_config", "_attn_implementation", "_expert
 
 def _architecture_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that determine the modules; the download of a backbone is disabled."""
-    settings = {key: _with_infinities(value) for key, value in config.items() if key not in _UNWANTED}
+    settings = {key: _restore_infinities(value) for key, value in config.items() if key not in _UNWANTED}
     if "use_pretrained_backbone" in settings:
         settings["use_pretrained_backbone"] = False
     return settings
 
 
-def _with_infinities(value: Any) -> Any:
+def _restore_infinities(value: Any) -> Any:
     """Copies a setting and restores infinities, which transformers writes as objects (JSON lacks them)."""
     if isinstance(value, dict):
         if tuple(value) == ("__float__",):
             return {"Infinity": math.inf, "-Infinity": -math.inf}.get(str(value["__float__"]), math.nan)
-        return {key: _with_infinities(element) for key, element in value.items()}
-    return [_with_infinities(element) for element in value] if isinstance(value, list) else value
+        return {key: _restore_infinities(element) for key, element in value.items()}
+    return [_restore_infinities(element) for element in value] if isinstance(value, list) else value
 
 
 def _keep_wide(module: Any, dtype: torch.dtype | None) -> None:
     """Converts to float32 the tensors that transformers keeps in float32 when it loads a narrower type."""
-    patterns = wide_parts(module, dtype)
+    patterns = list_wide_parts(module, dtype)
     if not patterns:
         return
     wide_pattern = re.compile("|".join(patterns))
@@ -235,8 +235,8 @@ def _limit_modules(source: str) -> Iterator[None]:
     count = itertools.count(1)
 
     def count_module(module: nn.Module, member_name: str, child: nn.Module | None) -> None:
-        if next(count) > MOST_MODULES:
-            raise _TooManyModules(f"config.json asks for more than {MOST_MODULES:,} modules", where=source)
+        if next(count) > MAX_MODULES:
+            raise _TooManyModules(f"config.json asks for more than {MAX_MODULES:,} modules", where=source)
 
     hook = register_module_module_registration_hook(count_module)
     try:

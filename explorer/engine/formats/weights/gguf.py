@@ -15,16 +15,16 @@ from explorer.base.errors import BadModel
 from explorer.base.record import field, record
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.format import Format, SourceProbe, named
+from explorer.engine.formats.format import Format, SourceProbe, import_on_call
 from explorer.engine.formats.tensor_index import (
     CountNote,
     StoredTensor,
     TensorIndex,
-    named_few,
-    outlined,
+    build_outline,
+    count_unused_bytes,
+    format_names,
     part_of,
-    shortened,
-    unused_bytes,
+    shorten_text,
 )
 from explorer.host import input_files
 
@@ -422,7 +422,7 @@ class _Reader:
                 " their bytes are the room up to the next tensor, which is the most"
             )
         if parsed.cut is None:
-            unused_bytes(parsed.tensors, start, parsed.size)
+            count_unused_bytes(parsed.tensors, start, parsed.size)
 
 
 def contents(source: str) -> TensorIndex:
@@ -431,12 +431,12 @@ def contents(source: str) -> TensorIndex:
     Raises:
         BadModel: A file is not a GGUF file, is truncated, or contradicts itself.
     """
-    return _index(source, read(_first_file(source)))
+    return _index(source, read(_find_first_file(source)))
 
 
 def _outline(source: str) -> Outline:
-    first = read(_first_file(source), partial=True)
-    return outlined(_index(source, first), first.cut)
+    first = read(_find_first_file(source), partial=True)
+    return build_outline(_index(source, first), first.cut)
 
 
 def _index(source: str, first: GgufHeader) -> TensorIndex:
@@ -477,7 +477,7 @@ def _index(source: str, first: GgufHeader) -> TensorIndex:
 def _fact_text(key: str, value: float | str) -> str:
     if key == "general.file_type" and isinstance(value, int):
         return f"{value} ({_file_type(value)})"
-    return f"{value:.6g}" if isinstance(value, float) else shortened(str(value))
+    return f"{value:.6g}" if isinstance(value, float) else shorten_text(str(value))
 
 
 def _file_type(value: object) -> str:
@@ -501,7 +501,7 @@ def _split_set(folder: str) -> list[str]:
     return parts if is_only_model else []
 
 
-def _first_file(source: str) -> str:
+def _find_first_file(source: str) -> str:
     """The path of the file to read first: `source` itself, or the first part in a folder."""
     if not os.path.isdir(source):
         return source
@@ -547,7 +547,7 @@ def _part_notes(opened: GgufHeader, missing: Sequence[str]) -> list[str]:
         return []
     first = part[0] + f"-00001-of-{count:05d}.gguf"
     explanation = "; what the model is stands in the first, which is one of them" if first in missing else ""
-    note = f"{len(missing):,} of {count:,} parts are missing: {named_few(missing)}{explanation}"
+    note = f"{len(missing):,} of {count:,} parts are missing: {format_names(missing)}{explanation}"
     return [CountNote(note, "here")]
 
 
@@ -556,7 +556,7 @@ FORMAT = Format(
     "a GGUF file of llama.cpp's (.gguf)",
     label="GGUF",
     recognise=_recognise,
-    open=named("models.torch.transformers:open_gguf"),
+    open=import_on_call("models.torch.transformers:open_gguf"),
     tensors=contents,
     outline=_outline,
     endings=(".gguf",),

@@ -11,18 +11,18 @@ import os
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.formats.files import named_inside, open_regular
-from explorer.engine.formats.format import Format, SourceProbe, named
+from explorer.engine.formats.files import open_regular, resolve_inside
+from explorer.engine.formats.format import Format, SourceProbe, import_on_call
 from explorer.engine.formats.tensor_index import (
     CountNote,
     CountRule,
     StoredTensor,
     TensorIndex,
-    distinct,
-    named_few,
-    outlined,
+    build_outline,
+    drop_duplicates,
+    format_names,
     part_of,
-    shortened,
+    shorten_text,
 )
 from explorer.engine.formats.weights import safetensors
 from explorer.engine.formats.weights.stored_forms import logical, quantization_of
@@ -76,9 +76,9 @@ def contents(source: str) -> TensorIndex:
     missing_names: list[str] = []
     unclaimed: list[tuple[str, str]] = []
     if name.endswith(INDEX):
-        tensors, files, metadata = _indexed_tensors(folder, name, model, notes, missing_names, unclaimed)
+        tensors, files, metadata = _read_indexed_tensors(folder, name, model, notes, missing_names, unclaimed)
     else:
-        files = [name] if name else _only_weights(folder)
+        files = [name] if name else _find_only_weights(folder)
         if not files and _is_bare(folder):
             tensors, metadata = [], {}
         else:
@@ -90,13 +90,15 @@ def contents(source: str) -> TensorIndex:
         folder, _CONFIGS[::-1] if name.startswith("adapter_") else _CONFIGS
     )
     notes += [config_error] if config_error else []
-    facts = [(key, shortened(text)) for key, text in (*_flat_settings(config, "", 0), *metadata.items())]
-    tied = safetensors.tied_notes(tensors, metadata)
+    facts = [
+        (key, shorten_text(text)) for key, text in (*_flatten_settings(config, "", 0), *metadata.items())
+    ]
+    tied = safetensors.describe_tied_names(tensors, metadata)
     if paths:
         notes += [*tied, *_contradictions(config, tensors, bool(tied)), *safetensors.packing_notes(tensors)]
-    others = [n for n in _other_weights(folder, name) if n not in files]
+    others = [n for n in _find_other_weights(folder, name) if n not in files]
     if others:
-        notes.append(f"other weights lie in the same folder and are not part of this: {named_few(others)}")
+        notes.append(f"other weights lie in the same folder and are not part of this: {format_names(others)}")
     architecture = config.get("architectures")
     return TensorIndex(
         FORMAT.name,
@@ -106,7 +108,7 @@ def contents(source: str) -> TensorIndex:
         sum(os.path.getsize(path) for path in paths),
         facts=facts,
         notes=notes,
-        producer=shortened(_text(architecture[:3])) if isinstance(architecture, list) else "",
+        producer=shorten_text(_text(architecture[:3])) if isinstance(architecture, list) else "",
         missing=missing_names,
         config=config,
         unclaimed=unclaimed,
@@ -119,14 +121,14 @@ def _main_file(folder: str) -> str:
     return next((name for name in _WEIGHTS if os.path.isfile(os.path.join(folder, name))), "")
 
 
-def _only_weights(folder: str) -> list[str]:
+def _find_only_weights(folder: str) -> list[str]:
     """The weights of a folder without usual names: its only safetensors file, or the parts of one model."""
-    names = sorted(_listed(folder, (".safetensors",)))
+    names = sorted(_list_names(folder, (".safetensors",)))
     parts = {part and (part[0], part[2]) for part in map(part_of, names)}
     return names if len(names) == 1 or (len(parts) == 1 and None not in parts) else []
 
 
-def _listed(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
+def _list_names(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
     """The names in a folder with one of these endings."""
     try:
         with os.scandir(folder) as entries:
@@ -139,14 +141,14 @@ def _listed(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
         raise BadModel(f"cannot be read: {error.strerror}", where=folder) from None
 
 
-def _other_weights(folder: str, name: str) -> list[str]:
+def _find_other_weights(folder: str, name: str) -> list[str]:
     """The names of other weights in a folder, such as another variant, or the same weights as pickles."""
-    other_names = (n for n in _listed(folder, (".safetensors", ".bin", ".gguf", INDEX)) if n != name)
+    other_names = (n for n in _list_names(folder, (".safetensors", ".bin", ".gguf", INDEX)) if n != name)
     return sorted(n for n in other_names if not n.endswith(".bin") or n.startswith(_STEMS))
 
 
 def _path_inside(folder: str, name: str, model: str = "") -> str:
-    """The path of a file of the model, which must be in the model's folder (see `named_inside`).
+    """The path of a file of the model, which must be in the model's folder (see `resolve_inside`).
 
     Args:
         folder: Folder, as the user named it.
@@ -157,7 +159,7 @@ def _path_inside(folder: str, name: str, model: str = "") -> str:
         BadModel: The name has a folder, or is a link to a file outside the allowed folders.
     """
     is_file_name = name == os.path.basename(name) and name not in (".", "..")
-    if not is_file_name or not named_inside(name, folder, model):
+    if not is_file_name or not resolve_inside(name, folder, model):
         raise BadModel(f"'{printable(name)}' leads out of the model's folder", where=folder)
     return os.path.join(folder, name)
 
@@ -238,7 +240,7 @@ def _unindexed_tensors(
     return list(by_name.values()), metadata
 
 
-def _indexed_tensors(
+def _read_indexed_tensors(
     folder: str,
     name: str,
     model: str,
@@ -302,21 +304,21 @@ def _indexed_tensors(
             0,
             CountNote(
                 f"{len(absent):,} of {len(files):,} files are missing,"
-                f" with {missing_count:,} of {len(file_by_tensor):,} tensors: {named_few(absent)}",
+                f" with {missing_count:,} of {len(file_by_tensor):,} tensors: {format_names(absent)}",
                 "here",
             ),
         )
     if missing:
-        notes.append(f"{len(missing):,} tensors that the index names are in no file: {named_few(missing)}")
+        notes.append(f"{len(missing):,} tensors that the index names are in no file: {format_names(missing)}")
     if extra:
-        notes.append(f"{len(extra):,} tensors are not where the index says: {named_few(extra)}")
+        notes.append(f"{len(extra):,} tensors are not where the index says: {format_names(extra)}")
     metadata = index.get("metadata")
     index_metadata = metadata if isinstance(metadata, dict) else {}
     total = index_metadata.get("total_size")
-    size = sum(tensor.nbytes for tensor in distinct(list(by_name.values())))
+    size = sum(tensor.nbytes for tensor in drop_duplicates(list(by_name.values())))
     # older versions write the total as a float
     if isinstance(total, (int, float)) and total != size and not absent:
-        notes.append(f"the index says {shortened(str(total))} bytes of tensors, the files hold {size:,}")
+        notes.append(f"the index says {shorten_text(str(total))} bytes of tensors, the files hold {size:,}")
     return list(by_name.values()), present, {key: _text(value) for key, value in index_metadata.items()}
 
 
@@ -391,7 +393,7 @@ def configuration(folder: str, names: Sequence[str] = _CONFIGS) -> tuple[str, di
     return "", {}, ""
 
 
-def unnamed_model(folder: str) -> str:
+def explain_missing_type(folder: str) -> str:
     """The reason why the configuration of a folder has no model_type; '' if it has one, or without a file."""
     name, config, config_error = configuration(folder)
     if not name or isinstance(config.get("model_type"), str):
@@ -399,11 +401,11 @@ def unnamed_model(folder: str) -> str:
     return config_error or f"{name} names no model_type"
 
 
-def _flat_settings(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
+def _flatten_settings(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
     """The (key, text) of each setting; keys in an inner configuration are prefixed with its name."""
     for key, setting in value.items():
         if isinstance(setting, dict) and depth < 2 and len(setting) <= _PARTS:
-            yield from _flat_settings(setting, f"{prefix}{key}.", depth + 1)
+            yield from _flatten_settings(setting, f"{prefix}{key}.", depth + 1)
         elif isinstance(setting, (dict, list)) and len(setting) > _PARTS:
             yield f"{prefix}{key}", f"{len(setting):,} entries"
         elif setting is not None:
@@ -447,11 +449,11 @@ def _quantization(config: Mapping[str, Any]) -> str:
     setting = config.get("quantization_config")
     if not isinstance(setting, dict):
         return ""
-    method, bits = shortened(_text(setting.get("quant_method", "quantized"))), _quantized_bits(config)
+    method, bits = shorten_text(_text(setting.get("quant_method", "quantized"))), _read_quantized_bits(config)
     return f"{method}, {bits} bits" if bits else method
 
 
-def _quantized_bits(config: Mapping[str, Any]) -> int:
+def _read_quantized_bits(config: Mapping[str, Any]) -> int:
     """Bits of a quantized weight in config.json, or 0 if unknown."""
     setting = config.get("quantization_config")
     bits = (setting.get("bits") or setting.get("num_bits")) if isinstance(setting, dict) else 0
@@ -492,9 +494,9 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], 
     dtype = _setting(config, _DTYPES, str)
     kinds = {t.dtype for t in tensors if "float" in t.dtype}
     if dtype is not None and kinds and dtype.removeprefix("torch.") not in kinds:
-        notes.append(f"config.json says {shortened(dtype)}, the tensors are {', '.join(sorted(kinds))}")
+        notes.append(f"config.json says {shorten_text(dtype)}, the tensors are {', '.join(sorted(kinds))}")
     if quantization := _quantization(config):
-        bits = _quantized_bits(config)
+        bits = _read_quantized_bits(config)
         packed = sum(t.elements for t in tensors if t.dtype == "int32" and t.name.endswith(_PACKED))
         weights = (
             f"; {packed:,} integers stand for {packed * 32 // bits:,} weights" if bits and packed else ""
@@ -536,7 +538,7 @@ def _layer_note(count: int | None, tensors: Sequence[StoredTensor]) -> list[str]
     sentences = [f"config.json says {count:,} layers, {path or 'the model'} has {len(numbers):,}"]
     for label, layer_numbers in (("missing", missing), ("more than that", extra)):
         if layer_numbers:
-            sentences.append(f"{label}: {named_few([f'{path}.{number}' for number in layer_numbers])}")
+            sentences.append(f"{label}: {format_names([f'{path}.{number}' for number in layer_numbers])}")
     return ["; ".join(sentences)]
 
 
@@ -544,7 +546,7 @@ _LIST_NAMES = ("layers", "layer", "h", "blocks", "block")
 """Usual names of the list of a model's layers."""
 
 
-def _with_known_parameters(note: str) -> str:
+def _reword_parameter_note(note: str) -> str:
     """Changes a note on stored integers and scales for an outline with the model's number of parameters."""
     if isinstance(note, CountNote) and note.counted == "stored":
         return CountNote(note.plain, "types stored", note.rest)
@@ -559,16 +561,16 @@ def _outline(source: str) -> Outline:
     stored_index = contents(source)
     quantized = quantization_of(stored_index.config)
     if not isinstance(quantized, dict):
-        return outlined(stored_index)
-    weights = logical(distinct(stored_index.tensors), quantized)
+        return build_outline(stored_index)
+    weights = logical(drop_duplicates(stored_index.tensors), quantized)
     elements = [weight.elements for weight in weights if weight.elements is not None]
     if len(elements) < len(weights) or len(weights) == len(stored_index.tensors):
-        return outlined(stored_index)
+        return build_outline(stored_index)
     as_stored = safetensors.packing_notes(stored_index.tensors)
     stored_index.notes = [
-        _with_known_parameters(note) for note in stored_index.notes if note not in as_stored
+        _reword_parameter_note(note) for note in stored_index.notes if note not in as_stored
     ]
-    return outlined(stored_index, weights=sum(elements))
+    return build_outline(stored_index, weights=sum(elements))
 
 
 def _recognise(probe: SourceProbe) -> bool:
@@ -580,7 +582,7 @@ def _recognise(probe: SourceProbe) -> bool:
     if name.endswith(INDEX):
         return True
     has_config = any(os.path.exists(os.path.join(probe.source, config)) for config in _CONFIGS)
-    return has_config and bool(name or _only_weights(probe.source) or _is_bare(probe.source))
+    return has_config and bool(name or _find_only_weights(probe.source) or _is_bare(probe.source))
 
 
 def _is_bare(folder: str) -> bool:
@@ -607,7 +609,7 @@ FORMAT = Format(
     "a Hugging Face folder (config.json, and weights if there are any), or its index of shards",
     label="Hugging Face folder",
     recognise=_recognise,
-    open=named("models.torch.transformers:open_folder"),
+    open=import_on_call("models.torch.transformers:open_folder"),
     tensors=contents,
     outline=_outline,
     endings=(f".safetensors{INDEX}", f".bin{INDEX}"),

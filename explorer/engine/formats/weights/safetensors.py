@@ -16,17 +16,17 @@ from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import printable
 from explorer.engine.formats.files import is_lfs_pointer, lfs_pointer, open_regular
-from explorer.engine.formats.format import HEAD_BYTES, Format, SourceProbe, named
+from explorer.engine.formats.format import HEAD_BYTES, Format, SourceProbe, import_on_call
 from explorer.engine.formats.tensor_index import (
     CountNote,
     StoredTensor,
     TensorIndex,
+    build_outline,
+    count_unused_bytes,
+    format_names,
     modules_of,
-    named_few,
-    outlined,
     part_of,
-    shortened,
-    unused_bytes,
+    shorten_text,
 )
 from explorer.host import input_files
 
@@ -134,7 +134,7 @@ def _read_header(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeade
     finally:
         if has_gc:
             gc.enable()
-    header.unused = 0 if header.cut else unused_bytes(header.tensors, header.length, header.size)
+    header.unused = 0 if header.cut else count_unused_bytes(header.tensors, header.length, header.size)
     if header.unused:
         header.notes.append(f"{header.unused:,} bytes of {os.path.basename(header.path)} belong to no tensor")
     return header
@@ -206,7 +206,7 @@ def _parse_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[Store
                 parsed_form = _form(form, header, offset)
                 if len(forms) < _MAX_FORMS:
                     forms[form] = parsed_form
-            tensor = _stored_tensor(header, name, parsed_form, int(begin), int(end))
+            tensor = _build_stored_tensor(header, name, parsed_form, int(begin), int(end))
             offset = entry.end()
         else:
             comma = None
@@ -215,7 +215,7 @@ def _parse_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[Store
             if name != "__metadata__":
                 value, offset = _object(text, offset, header)
                 parsed_form = _form_of(value["dtype"], tuple(value["shape"]))
-                tensor = _stored_tensor(header, name, parsed_form, *value["data_offsets"])
+                tensor = _build_stored_tensor(header, name, parsed_form, *value["data_offsets"])
             elif header.metadata:
                 _broken(header, offset)
             else:
@@ -353,7 +353,9 @@ def _object(text: mmap.mmap, start: int, header: SafetensorsHeader) -> tuple[dic
     return value, match.end()
 
 
-def _stored_tensor(header: SafetensorsHeader, name: str, form: _Form, begin: int, end: int) -> StoredTensor:
+def _build_stored_tensor(
+    header: SafetensorsHeader, name: str, form: _Form, begin: int, end: int
+) -> StoredTensor:
     """Creates a tensor, after a check of its entry.
 
     Args:
@@ -400,11 +402,11 @@ def _tensor_index(header: SafetensorsHeader) -> TensorIndex:
         header.tensors,
         (source,),
         header.size,
-        facts=[(key, shortened(text)) for key, text in header.metadata.items()],
+        facts=[(key, shorten_text(text)) for key, text in header.metadata.items()],
         notes=(
             *_shard_note(source),
             *header.notes,
-            *tied_notes(header.tensors, header.metadata),
+            *describe_tied_names(header.tensors, header.metadata),
             *packing_notes(header.tensors),
         ),
     )
@@ -420,7 +422,7 @@ def _shard_note(source: str) -> list[str]:
     return [f"this is part {part[1]:,} of {part[2]:,} of a model: {advice}"]
 
 
-def tied_notes(tensors: Sequence[StoredTensor], metadata: Mapping[str, str]) -> list[str]:
+def describe_tied_names(tensors: Sequence[StoredTensor], metadata: Mapping[str, str]) -> list[str]:
     """A note if the metadata lists further names of stored tensors.
 
     `save_model` of safetensors and huggingface_hub store a tied tensor under one name, and write its other
@@ -430,7 +432,7 @@ def tied_notes(tensors: Sequence[StoredTensor], metadata: Mapping[str, str]) -> 
     tied = [f"{key} is {text}" for key, text in metadata.items() if text in names and key not in names]
     if not tied:
         return []
-    return [f"tied weights, stored and counted once: {named_few(tied)}"]
+    return [f"tied weights, stored and counted once: {format_names(tied)}"]
 
 
 def packing_notes(tensors: Sequence[StoredTensor]) -> list[str]:
@@ -440,7 +442,7 @@ def packing_notes(tensors: Sequence[StoredTensor]) -> list[str]:
     packed = [t for t in integers if _is_packed(t.name, names)]
     if not packed:
         return []
-    few = named_few([t.name for t in packed], 1)
+    few = format_names([t.name for t in packed], 1)
     note = f"{len(packed):,} tensors hold several quantized weights in each integer ({few})"
     return [CountNote(note, "packed")]
 
@@ -472,12 +474,12 @@ def _outline(source: str) -> Outline:
     header, text = _open_header(source)
     header.partial = True
     if len(text) > LARGE:
-        return _streamed_outline(header, text)
+        return _stream_outline(header, text)
     contents = _tensor_index(_read_header(header, text))
-    return outlined(contents, header.cut)
+    return build_outline(contents, header.cut)
 
 
-def _streamed_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
+def _stream_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
     """The outline of a file with many tensors; it yields rows while the header is parsed."""
     entries = _entries(text, header)
     first = next(entries, None)
@@ -496,7 +498,7 @@ def _streamed_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
             raise header.cut
 
     facts = [("header", f"{header.length:,} bytes: tensors stand in its order, as they are met")]
-    facts += [(key, shortened(text_value)) for key, text_value in header.metadata.items()]
+    facts += [(key, shorten_text(text_value)) for key, text_value in header.metadata.items()]
     return Outline(FORMAT.name, header.path, header.size, facts, rows())
 
 
@@ -504,7 +506,7 @@ FORMAT = Format(
     "safetensors",
     "a safetensors file (.safetensors)",
     recognise=_recognise,
-    open=named("models.torch.transformers:open_safetensors"),
+    open=import_on_call("models.torch.transformers:open_safetensors"),
     tensors=contents,
     outline=_outline,
     endings=(".safetensors",),

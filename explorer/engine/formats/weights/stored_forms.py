@@ -74,7 +74,7 @@ class LogicalTensor:
         """Bytes in the file, including scales and tables."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
-    def of_shape(self, shape: tuple[int, ...]) -> bool:
+    def fits_shape(self, shape: tuple[int, ...]) -> bool:
         """Whether the weight may have this shape."""
         if self.shape is None:
             return self.elements is None or 0 <= self.elements - prod(shape) <= self.spare
@@ -256,8 +256,8 @@ def _vptq_settings(settings: Any) -> _VectorCode | None:
     """Reads the settings of a layer in VPTQ, or returns None if they do not contain the sizes."""
     settings = _mapping(settings)
     sizes = settings.get("out_features"), settings.get("in_features"), settings.get("outlier_size", 0)
-    books = [_last(settings.get(key)) for key in ("num_centroids", "num_res_centroids")]
-    length, bits = _last(settings.get("vector_lens")), sum(log2(count) for count in books if count > 1)
+    books = [_take_last(settings.get(key)) for key in ("num_centroids", "num_res_centroids")]
+    length, bits = _take_last(settings.get("vector_lens")), sum(log2(count) for count in books if count > 1)
     if not all(type(size) is int and size >= 0 for size in sizes) or not bits or length < 1:
         return None
     return _VectorCode(*sizes, length, bits, settings.get("is_indice_packed") is True)
@@ -276,7 +276,7 @@ def _vptq_layers(quantization: Mapping[str, Any]) -> Mapping[str, Any]:
     return _mapping(quantization.get("config_for_layers"))
 
 
-def _last(value: Any) -> int:
+def _take_last(value: Any) -> int:
     """The last element of a list of integers, or 0 for other values; VPTQ lists values for outliers first."""
     return value[-1] if isinstance(value, list) and value and type(value[-1]) is int else 0
 

@@ -14,17 +14,17 @@ from msgspec.structs import replace
 
 from explorer.base.errors import MissingExtra, Misuse, install_command
 from explorer.engine.costs import layer_rows, layer_tree
-from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Scope, summed
+from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Scope, sum_known
 from explorer.engine.costs.memory import liveness
-from explorer.engine.formats.format import named
+from explorer.engine.formats.format import import_on_call
 from explorer.engine.formats.module_index import ModulePart
 from explorer.engine.formats.tensor_index import TensorIndex
 from explorer.engine.formats.torch_files.checkpoint_modules import read_checkpoint
 from explorer.engine.formats.torch_files.torchscript import script
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensor_rows import leaf_layer
-from explorer.engine.models.tensors import DescribedLeaves, TensorFile, leaf_of, tree_of
-from explorer.engine.models.torch.transformers import with_config_beside
+from explorer.engine.models.tensors import DescribedLeaves, TensorFile, build_leaf, build_tree
+from explorer.engine.models.torch.transformers import open_with_config
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import NOTHING_KNOWN, Layer, Shape, TensorInfo
 from explorer.host.gc_pause import gc_pause
@@ -73,7 +73,7 @@ class DescribedFile(TensorFile):
         examined = super().examine(on_progress=on_progress, cancel=cancel)
         with gc_pause():
             leaves, groups = self._build_leaves()
-            trained = self._requiring_grad(leaves)
+            trained = self._find_trained_parameters(leaves)
             layers = layer_rows.build(leaves, groups, trained=trained)
         elements_by_parameter = {
             identity: elements
@@ -87,7 +87,7 @@ class DescribedFile(TensorFile):
         model = replace(examined.info.model, inputs=self._inputs, outputs=self._outputs)
         if self._counted:
             model = replace(model, notes=(self._counted, *model.notes[1:]))
-            totals = replace(totals, **self._activations(leaves))
+            totals = replace(totals, **self._sum_activations(leaves))
         else:
             totals = replace(totals, nodes=0, coverage=0.0, status="unknown")
         info = replace(examined.info, totals=totals, model=model)
@@ -95,18 +95,18 @@ class DescribedFile(TensorFile):
         order = liveness.Schedule((), (), (), reason, self._hint)
         return liveness.AnalysisResult(info, lambda: (layers, lambda: order, lambda: None))
 
-    def _activations(self, leaves: Sequence[LayerLeaf]) -> dict[str, int | None]:
+    def _sum_activations(self, leaves: Sequence[LayerLeaf]) -> dict[str, int | None]:
         """Returns the output bytes of modules, and separately of operators outside modules."""
         sums: dict[bool, list[int | None]] = {True: [], False: []}
         for leaf in leaves:
             sums[leaf.layer.path in self.contents.kinds].append(leaf.layer.activation_bytes)
         return {
-            "activation_bytes_sum": summed(sums[True]),
-            "activation_bytes_functional": summed(sums[False]),
+            "activation_bytes_sum": sum_known(sums[True]),
+            "activation_bytes_functional": sum_known(sums[False]),
             "activation_bytes_peak": None,
         }
 
-    def _requiring_grad(self, leaves: Sequence[LayerLeaf]) -> set[Hashable] | None:
+    def _find_trained_parameters(self, leaves: Sequence[LayerLeaf]) -> set[Hashable] | None:
         """Returns the identities of parameters with requires_grad, or None if the file does not say."""
         trainable = {key: t.trainable for t in self.contents.tensors for key, _, _ in t.counted}
         parameter_ids = {identity for leaf in leaves for identity, _, _ in leaf.stored}
@@ -141,7 +141,7 @@ def refuse_sizes(options: OpenOptions, hint: str) -> None:
             )
 
 
-def declared(values: Sequence[tuple[str, str | None, Shape | None]]) -> tuple[TensorInfo, ...]:
+def build_tensor_infos(values: Sequence[tuple[str, str | None, Shape | None]]) -> tuple[TensorInfo, ...]:
     """Returns the inputs or outputs that a file declares, given as name, type and shape."""
     return tuple(TensorInfo(name, dtype, shape, "declared") for name, dtype, shape in values)
 
@@ -149,7 +149,7 @@ def declared(values: Sequence[tuple[str, str | None, Shape | None]]) -> tuple[Te
 # -- layer tree of a description
 
 
-def leaves_of(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
+def build_leaves(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
     """Returns the leaves of a layer tree.
 
     There is a leaf for every module without submodules, for every tensor outside modules, and for every
@@ -165,7 +165,7 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
     for part in parts:
         scopes = scopes[: part.depth]
         if not part.kind:
-            loose_leaves, loose_groups = tree_of(part.parameters, why, {}, part.role)
+            loose_leaves, loose_groups = build_tree(part.parameters, why, {}, part.role)
             leaves += loose_leaves
             groups |= {path: facts for path, facts in loose_groups.items() if path not in groups}
             continue
@@ -178,7 +178,9 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
                 groups[part.path] = GroupFacts(status="unknown", reason=why, attributes=attributes)
             if part.inside:
                 for tensor in part.parameters:
-                    leaves.append(leaf_of(leaf_layer(tensor, tensor.last, why), scopes, [tensor], part.role))
+                    leaves.append(
+                        build_leaf(leaf_layer(tensor, tensor.last, why), scopes, [tensor], part.role)
+                    )
                 continue
         leaf = Layer(
             **UNPLACED,
@@ -190,7 +192,7 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
             reason=why,
             **NOTHING_KNOWN,
         )
-        leaves.append(leaf_of(leaf, scopes, part.parameters, part.role))
+        leaves.append(build_leaf(leaf, scopes, part.parameters, part.role))
     return leaves, groups
 
 
@@ -214,12 +216,12 @@ def open_script(source: str, options: OpenOptions) -> OpenedModel:
         return DescribedFile(
             described.contents,
             options,
-            lambda: leaves_of(described.parts, _NO_TORCH),
+            lambda: build_leaves(described.parts, _NO_TORCH),
             strides=described.strides,
             hint=f"type: {install_command()}",
-            inputs=declared(described.inputs),
+            inputs=build_tensor_infos(described.inputs),
         )
-    rebuilt: OpenedModel = named("models.torch.module_file:open_script")(source, options)
+    rebuilt: OpenedModel = import_on_call("models.torch.module_file:open_script")(source, options)
     return rebuilt
 
 
@@ -233,10 +235,12 @@ def open_checkpoint(source: str, options: OpenOptions) -> OpenedModel:
     checkpoint = read_checkpoint(source, "checkpoint")
     if options.trust and checkpoint.whole:
         require("torch", source)
-        loaded: OpenedModel = named("models.torch.module_file:open_pickled")(source, options, checkpoint)
+        loaded: OpenedModel = import_on_call("models.torch.module_file:open_pickled")(
+            source, options, checkpoint
+        )
         return loaded
     if not checkpoint.whole:
-        opened = with_config_beside(source, checkpoint.contents, options)
+        opened = open_with_config(source, checkpoint.contents, options)
         if opened is not None:
             return opened
     why = checkpoint.contents.why
@@ -248,7 +252,7 @@ def open_checkpoint(source: str, options: OpenOptions) -> OpenedModel:
     return DescribedFile(
         checkpoint.contents,
         options,
-        lambda: leaves_of(checkpoint.parts, why),
+        lambda: build_leaves(checkpoint.parts, why),
         strides=checkpoint.strides,
         hint=hint,
     )

@@ -10,17 +10,21 @@ import math
 from collections.abc import Mapping, Sequence
 
 from explorer.base.errors import MissingExtra, install_command
-from explorer.engine.costs.aten.table import exported_cost
+from explorer.engine.costs.aten.table import count_exported_call
 from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Scope
-from explorer.engine.formats.format import named
+from explorer.engine.formats.format import import_on_call
 from explorer.engine.formats.tensor_index import StoredTensor
-from explorer.engine.formats.torch_files.exported_program import ProgramCall, ProgramDescription, described
+from explorer.engine.formats.torch_files.exported_program import (
+    ProgramCall,
+    ProgramDescription,
+    read_description,
+)
 from explorer.engine.formats.torch_files.tensors import BYTES
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
-from explorer.engine.models.tensors import DescribedLeaves, weights_of
+from explorer.engine.models.tensors import DescribedLeaves, list_stored_pieces
 from explorer.engine.models.torch.described_file import (
     DescribedFile,
-    declared,
+    build_tensor_infos,
     refuse_sizes,
 )
 from explorer.engine.operators import cost_formulas
@@ -43,7 +47,7 @@ def open_program(source: str, options: OpenOptions) -> OpenedModel:
         require("torch", source)
     except MissingExtra:
         return open_described(source, options)
-    rebuilt: OpenedModel = named("models.torch.module_file:open_program")(source, options)
+    rebuilt: OpenedModel = import_on_call("models.torch.module_file:open_program")(source, options)
     return rebuilt
 
 
@@ -55,20 +59,20 @@ def open_described(source: str, options: OpenOptions) -> OpenedModel:
         Misuse: The options request other sizes than those in the file.
     """
     refuse_sizes(options, f"type: {install_command()}")
-    program = described(source, _WHY, exported=True)
+    program = read_description(source, _WHY, exported=True)
     return DescribedFile(
         program.contents,
         options,
-        lambda: _leaves(program),
+        lambda: _build_leaves(program),
         strides=program.strides,
         hint=f"type: {install_command()}",
-        inputs=declared(program.inputs),
-        outputs=declared(program.outputs),
+        inputs=build_tensor_infos(program.inputs),
+        outputs=build_tensor_infos(program.outputs),
         counted=_COUNTED,
     )
 
 
-def described_nodes(source: str) -> dict[str, dict[str, int | None]]:
+def read_node_figures(source: str) -> dict[str, dict[str, int | None]]:
     """Returns figures of the nodes of a program, by their names in its graph.
 
     The figures are those at the sizes that the program was exported with.
@@ -76,13 +80,13 @@ def described_nodes(source: str) -> dict[str, dict[str, int | None]]:
     Raises:
         BadModel: The file holds no program, or cannot be read.
     """
-    program = described(source, _WHY, exported=True, places=False)
+    program = read_description(source, _WHY, exported=True, places=False)
     parameters = {
         tensor.name: tensor for tensor in program.contents.tensors if tensor.name in program.parameters
     }
     figures: dict[str, dict[str, int | None]] = {}
     for operator in (call.operator for call in program.nodes):
-        cost = exported_cost(operator.kind, operator.inputs, operator.outputs, operator.settings)
+        cost = count_exported_call(operator.kind, operator.inputs, operator.outputs, operator.settings)
         names = dict.fromkeys(program.values[name] for name in operator.uses if name in program.values)
         used_parameters = [parameters[name] for name in names if name in parameters]
         figures[operator.name] = {
@@ -90,7 +94,7 @@ def described_nodes(source: str) -> dict[str, dict[str, int | None]]:
             "ops": cost.elementwise_ops,
             "params": sum(math.prod(tensor.shape) for tensor in used_parameters),
             "weights": sum(tensor.nbytes for tensor in used_parameters),
-            "activations": _bytes(operator.outputs),
+            "activations": _sum_bytes(operator.outputs),
         }
         # each of several results is a node of its own, without costs
         result_names = [name for name, _, _ in operator.outputs if name != operator.name]
@@ -98,7 +102,7 @@ def described_nodes(source: str) -> dict[str, dict[str, int | None]]:
     return figures
 
 
-def _leaves(program: ProgramDescription) -> DescribedLeaves:
+def _build_leaves(program: ProgramDescription) -> DescribedLeaves:
     """Returns the leaves in the order of their first operator."""
     inner = {path.rpartition(".")[0] for call in program.nodes for _, path, _ in call.stack if path}
     runs: dict[int | str, list[ProgramCall]] = {}  # by path of a module, or index of an operator
@@ -113,24 +117,24 @@ def _leaves(program: ProgramDescription) -> DescribedLeaves:
     leaves: list[LayerLeaf] = []
     groups: dict[str, GroupFacts] = {}
     for key, nodes in runs.items():
-        layer, used_parameters = _row(program, nodes, isinstance(key, str), parameters)
+        layer, used_parameters = _build_row(program, nodes, isinstance(key, str), parameters)
         for tensor in used_parameters:
             unused_parameters.pop(tensor.key, None)
-        scopes = _scopes(nodes[0], isinstance(key, str))
-        leaves.append(LayerLeaf(scopes, layer, weights_of(used_parameters), nodes=len(nodes)))
+        scopes = _build_scopes(nodes[0], isinstance(key, str))
+        leaves.append(LayerLeaf(scopes, layer, list_stored_pieces(used_parameters), nodes=len(nodes)))
     for tensor in unused_parameters.values():
-        leaves.append(LayerLeaf((), _unused(tensor), weights_of([tensor]), nodes=0))
+        leaves.append(LayerLeaf((), _build_unused_row(tensor), list_stored_pieces([tensor]), nodes=0))
     return leaves, groups
 
 
-def _scopes(call: ProgramCall, merged: bool) -> tuple[Scope, ...]:
+def _build_scopes(call: ProgramCall, merged: bool) -> tuple[Scope, ...]:
     modules = [(path, kind) for _, path, kind in call.stack if path]
     if merged:
         modules = modules[:-1]
     return tuple(Scope(path, path.rpartition(".")[2], kind.rpartition(".")[2]) for path, kind in modules)
 
 
-def _row(
+def _build_row(
     program: ProgramDescription,
     nodes: Sequence[ProgramCall],
     merged: bool,
@@ -138,7 +142,7 @@ def _row(
 ) -> tuple[Layer, list[StoredTensor]]:
     """Returns the row of a module with all its operators, or of one operator, and its parameters."""
     costs = [
-        exported_cost(r.operator.kind, r.operator.inputs, r.operator.outputs, r.operator.settings)
+        count_exported_call(r.operator.kind, r.operator.inputs, r.operator.outputs, r.operator.settings)
         for r in nodes
     ]
     total_cost = (
@@ -161,24 +165,24 @@ def _row(
         name=path.rpartition(".")[2] if merged else operator_name,
         kind=kind,
         calls=len({r.stack[-1][0] for r in nodes}) if merged else 1,
-        inputs=declared(_outside_inputs(nodes, program)),
-        outputs=declared(outputs),
+        inputs=build_tensor_infos(_find_outside_inputs(nodes, program)),
+        outputs=build_tensor_infos(outputs),
         weights=tuple(TensorInfo(t.last, t.dtype, t.shape, "declared") for t in used_parameters),
         macs=total_cost.macs,
         formula=total_cost.formula or next((c.formula for c in costs if c.formula), ""),
         elementwise_ops=total_cost.elementwise_ops,
         bytes_read=None,
         bytes_written=None,
-        activation_bytes=_bytes(_results(nodes) if merged else outputs),
+        activation_bytes=_sum_bytes(_collect_results(nodes) if merged else outputs),
         weight_bytes_read=None,
-        attributes=_attributes(nodes),
+        attributes=_collect_attributes(nodes),
         status=total_cost.status,
         reason=total_cost.reason,
     )
     return layer, used_parameters
 
 
-def _outside_inputs(nodes: Sequence[ProgramCall], program: ProgramDescription) -> list[Tensor]:
+def _find_outside_inputs(nodes: Sequence[ProgramCall], program: ProgramDescription) -> list[Tensor]:
     """Returns the input tensors from outside the module that are not stored."""
     inner_values = {name for r in nodes for name, _, _ in r.operator.outputs}
     outside_inputs: dict[str, Tensor] = {}
@@ -190,13 +194,13 @@ def _outside_inputs(nodes: Sequence[ProgramCall], program: ProgramDescription) -
     return list(outside_inputs.values())
 
 
-def _results(nodes: Sequence[ProgramCall]) -> list[Tensor]:
+def _collect_results(nodes: Sequence[ProgramCall]) -> list[Tensor]:
     """Returns the outputs of every call of a module."""
     outputs_by_call = {call.stack[-1][0]: call.operator.outputs for call in nodes}
     return [value for outputs in outputs_by_call.values() for value in outputs]
 
 
-def _bytes(values: Sequence[Tensor]) -> int | None:
+def _sum_bytes(values: Sequence[Tensor]) -> int | None:
     total = 0
     for _, dtype, shape in values:
         size = BYTES.get(dtype or "")
@@ -210,7 +214,7 @@ def _bytes(values: Sequence[Tensor]) -> int | None:
     return total
 
 
-def _attributes(nodes: Sequence[ProgramCall]) -> dict[str, object]:
+def _collect_attributes(nodes: Sequence[ProgramCall]) -> dict[str, object]:
     """Returns the arguments of the operator, and its line in the source code."""
     attributes = dict(nodes[0].operator.settings) if len(nodes) == 1 else {}
     if len(nodes) > 1:
@@ -220,7 +224,7 @@ def _attributes(nodes: Sequence[ProgramCall]) -> dict[str, object]:
     return attributes
 
 
-def _unused(tensor: StoredTensor) -> Layer:
+def _build_unused_row(tensor: StoredTensor) -> Layer:
     """Returns the row of a parameter that no operator uses."""
     return Layer(
         **UNPLACED,

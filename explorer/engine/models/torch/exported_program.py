@@ -6,7 +6,7 @@ with products by Explorer's own rules.
 
 from __future__ import annotations
 
-from explorer.engine.formats.format import Format, SourceProbe, named
+from explorer.engine.formats.format import Format, SourceProbe, import_on_call
 
 
 def _recognise(probe: SourceProbe) -> bool:
@@ -21,8 +21,8 @@ FORMAT = Format(
     "an exported program (.pt2)",
     label="torch.export program",
     recognise=_recognise,
-    open=named("models.torch.described_program:open_program"),
-    outline=named("formats.torch_files.exported_program:outline"),
+    open=import_on_call("models.torch.described_program:open_program"),
+    outline=import_on_call("formats.torch_files.exported_program:outline"),
     recognised="a zip archive with models/ or serialized_exported_program.json",
     shows="operators, shapes, the module stack, source lines",
     needs="torch",

@@ -153,7 +153,7 @@ class TorchModel:
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
         model = torch_tensors.build_with_weights(self.loaded, self._bind_inputs)
-        return torch_tensors.stored(model), self.weights_notes
+        return torch_tensors.list_stored(model), self.weights_notes
 
     def activations(self, request: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `OpenedModel`."""

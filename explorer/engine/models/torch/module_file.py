@@ -19,7 +19,7 @@ from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Info
 from explorer.host import input_files
-from explorer.host.file_reads import FileRead, full_read
+from explorer.host.file_reads import FileRead, record_full_read
 from explorer.host.optional_packages import error_line, search_here, silence
 
 
@@ -47,11 +47,11 @@ class RebuiltModule(TorchModel):
         examined = super().examine(on_progress=on_progress, cancel=cancel)
         info = examined.info
         model = replace(info.model, format=self.format, file_bytes=os.path.getsize(self.source))
-        return examined.with_info(replace(info, model=model))
+        return examined.replace_info(replace(info, model=model))
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`."""
-        return (full_read(self.source),)
+        return (record_full_read(self.source),)
 
 
 def open_script(source: str, options: OpenOptions) -> OpenedModel:
@@ -86,7 +86,7 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
         ) from error
     except (Exception, SystemExit) as error:
         raise BadModel(f"torch cannot load it ({error_line(error)})", where=source) from error
-    module = _module_at(loaded, path)
+    module = _find_module(loaded, path)
     if module is None:
         raise BadModel(f"there is no nn.Module at '{path}' once it is loaded", where=source)
     model = wrap_module(module, source=source)
@@ -95,7 +95,7 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
     return RebuiltModule("checkpoint", source, options, model)
 
 
-def _module_at(loaded: Any, path: str) -> torch.nn.Module | None:
+def _find_module(loaded: Any, path: str) -> torch.nn.Module | None:
     """Returns the module at a path in the loaded object: keys of dictionaries, indices of lists."""
     while path and not isinstance(loaded, torch.nn.Module):
         if isinstance(loaded, dict):

@@ -28,17 +28,17 @@ from torch import nn
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.tested_versions import error_chain
 from explorer.base.units import many_text
-from explorer.engine.compat.torch import export_cause, no_merging_by_value
+from explorer.engine.compat.torch import export_cause, prevent_merging
 from explorer.engine.costs.torch.signature import outputs_of
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.formats.torch_module.arguments import BoundInputs, moved
+from explorer.engine.formats.torch_module.arguments import BoundInputs, move_to_device
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_replay.operators import NotTraceable
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import OnProgress
-from explorer.engine.runtime.torch_arrays import as_array
-from explorer.engine.runtime.torch_fastpath import without_fastpath
+from explorer.engine.runtime.torch_arrays import convert_to_array
+from explorer.engine.runtime.torch_fastpath import disable_fastpath
 from explorer.facts import Progress
 from explorer.host.optional_packages import error_line, silence_output
 
@@ -47,21 +47,21 @@ _INVENTED = ("onnx::", "val_")
 
 OPSET = 17
 """Lowest opset with LayerNormalization as one operator; every current runtime supports it."""
-_LEAST_OPSET = 7
+_MIN_OPSET = 7
 """Lowest opset of the TorchScript exporter."""
-_LATER_OPSET = 20
+_MAX_OPSET = 20
 """Highest opset of the TorchScript exporter, for operators that opset 17 lacks, such as affine_grid."""
-_NEWER_OPSET = 18
+_DYNAMO_OPSET = 18
 """Opset that the torch.export exporter writes without conversion."""
 
 
 EXPORTERS = {"torchscript": "the TorchScript exporter", "dynamo": "the torch.export exporter"}
 """torch's two exporters, by their names in the options."""
 
-_ATTEMPTS = (("torchscript", OPSET), ("torchscript", _LATER_OPSET), ("dynamo", _NEWER_OPSET))
+_ATTEMPTS = (("torchscript", OPSET), ("torchscript", _MAX_OPSET), ("dynamo", _DYNAMO_OPSET))
 """Exporter and opset of each attempt, in order, if the request leaves them open."""
 
-_MANY_BYTES = 1 << 30
+_EXTERNAL_BYTES = 1 << 30
 """Bytes of weights above which they are written to a separate file: protobuf allows 2 GiB, graph included."""
 
 
@@ -121,8 +121,8 @@ def export(
     report(Progress("making the weights"))
     model = loaded.materialise()
     device = next((p.device for p in model.parameters()), None)
-    args, kwargs = moved(bound_inputs.arguments(device="cpu"), device)
-    request = _with_names(request, loaded, bound_inputs)
+    args, kwargs = move_to_device(bound_inputs.arguments(device="cpu"), device)
+    request = _fill_names(request, loaded, bound_inputs)
     errors: list[BaseException] = []
     result: ExportResult | None = None
     for attempt_index, (exporter, opset) in enumerate(attempts):
@@ -168,7 +168,7 @@ def _is_untraceable(error: BaseException) -> bool:
     return any(isinstance(cause, NotTraceable) for cause in error_chain(error))
 
 
-def _with_names(request: ExportRequest, loaded: LoadedModule, bound_inputs: BoundInputs) -> ExportRequest:
+def _fill_names(request: ExportRequest, loaded: LoadedModule, bound_inputs: BoundInputs) -> ExportRequest:
     """Returns the request with the model's own names for all names that it leaves open."""
     if not request.inputs:
         request = replace(request, inputs=tuple(info.name for info in bound_inputs.inputs))
@@ -212,8 +212,8 @@ def _attempts(request: ExportRequest) -> tuple[tuple[str, int], ...]:
 def _opsets(exporter: str) -> range:
     """Returns the opsets that an exporter of the installed torch writes."""
     if exporter == "torchscript":
-        return range(_LEAST_OPSET, _LATER_OPSET + 1)
-    return range(_NEWER_OPSET, onnx.defs.onnx_opset_version() + 1)
+        return range(_MIN_OPSET, _MAX_OPSET + 1)
+    return range(_DYNAMO_OPSET, onnx.defs.onnx_opset_version() + 1)
 
 
 def _branches(path: str) -> bool:
@@ -234,7 +234,7 @@ def _export_torchscript(
         **dict(zip(request.inputs, request.axes, strict=False)),
         **dict(zip(request.outputs, request.output_axes, strict=False)),
     }
-    with torch.no_grad(), no_merging_by_value(), without_fastpath(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), prevent_merging(), disable_fastpath(), torch.random.fork_rng(devices=[]):
         torch.onnx.export(
             model,
             (*args, kwargs) if kwargs else tuple(args),
@@ -253,7 +253,7 @@ def _export_dynamo(
     model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, request: ExportRequest
 ) -> None:
     nbytes = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
-    with torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), disable_fastpath(), torch.random.fork_rng(devices=[]):
         torch.onnx.export(
             model,
             tuple(args),
@@ -264,7 +264,7 @@ def _export_dynamo(
             opset_version=request.opset,
             dynamic_shapes=request.shapes,
             dynamo=True,
-            external_data=nbytes > _MANY_BYTES,
+            external_data=nbytes > _EXTERNAL_BYTES,
             verbose=False,
         )
 
@@ -343,7 +343,7 @@ def _original_names(graph: onnx.ModelProto, path: str, model: nn.Module) -> dict
             continue
         array = numpy_helper.to_array(tensor, os.path.dirname(os.path.abspath(path)))
         for index, (name, weight) in enumerate(candidates):
-            values = as_array(weight)
+            values = convert_to_array(weight)
             # comparing the first row first avoids reading almost all other weights
             if (array[:1] == values[:1]).all() and (array == values).all():
                 renamed[tensor.name] = name

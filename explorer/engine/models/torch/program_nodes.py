@@ -17,7 +17,7 @@ from explorer.engine.compat.torch import OpOverload
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import flat
+from explorer.engine.formats.torch_module.modules import flatten_tensors
 from explorer.engine.models.opened_model import OpenOptions
 from explorer.host.optional_packages import error_line
 
@@ -30,14 +30,14 @@ def program_nodes(loaded: LoadedModule, options: OpenOptions) -> dict[str, Figur
     Raises:
         BadModel: torch.export does not support the module.
     """
-    program = _exported(loaded, options)
+    program = _export_program(loaded, options)
     parameters = program.graph_signature.inputs_to_parameters
     return {
         node.name: _figures(node, parameters) for node in program.graph.nodes if node.op == "call_function"
     }
 
 
-def _exported(loaded: LoadedModule, options: OpenOptions) -> Any:
+def _export_program(loaded: LoadedModule, options: OpenOptions) -> Any:
     bound_inputs = bind(loaded, options.input_shapes, options.dims)
     # on the meta device, a module cannot read values
     for device, module in (("meta", loaded.meta), ("cpu", loaded.materialise)):
@@ -78,7 +78,7 @@ def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
 def _bytes(out: Any) -> int | None:
     """Returns the bytes of the outputs, or None if a size depends on values."""
     total = 0
-    for tensor in flat([out]):
+    for tensor in flatten_tensors([out]):
         size = tensor.numel()
         if not isinstance(size, int):
             return None

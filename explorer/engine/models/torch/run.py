@@ -12,7 +12,7 @@ from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.formats.torch_module.width_mismatch import failure
-from explorer.engine.runtime.torch_arrays import as_tensor
+from explorer.engine.runtime.torch_arrays import convert_to_tensor
 
 
 def run(loaded: LoadedModule, bound_inputs: BoundInputs, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -28,7 +28,7 @@ def run(loaded: LoadedModule, bound_inputs: BoundInputs, inputs: Sequence[np.nda
     """
     model = loaded.materialise()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    input_tensors = [as_tensor(array).to(device) for array in inputs]
+    input_tensors = [convert_to_tensor(array).to(device) for array in inputs]
     args, kwargs = bound_inputs.call(input_tensors)
     try:
         with loaded.quiet(), torch.no_grad():

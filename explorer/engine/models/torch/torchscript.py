@@ -5,15 +5,15 @@ Without torch, the file is known by its description: modules, tensors, types and
 
 from __future__ import annotations
 
-from explorer.engine.formats.format import Format, named
+from explorer.engine.formats.format import Format, import_on_call
 
 FORMAT = Format(
     "torchscript",
     "a TorchScript file (.pt)",
     label="TorchScript",
     recognise=lambda probe: "constants.pkl" in probe.inner and "data.pkl" in probe.inner,
-    open=named("models.torch.described_file:open_script"),
-    outline=named("formats.torch_files.torchscript:outline"),
+    open=import_on_call("models.torch.described_file:open_script"),
+    outline=import_on_call("formats.torch_files.torchscript:outline"),
     recognised="a zip archive with constants.pkl beside data.pkl",
     shows="the module tree, types, the calls of its code",
     needs="torch",

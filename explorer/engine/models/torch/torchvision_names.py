@@ -53,13 +53,13 @@ def _models_in_file(path: str) -> Iterator[tuple[str, int | None]]:
     }
     counts = {node.name: _params(node, shared) for node in tree.body if isinstance(node, ast.ClassDef)}
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and (name := _registered_name(node)):
+        if isinstance(node, ast.FunctionDef) and (name := _read_registered_name(node)):
             weights = next((a.annotation for a in node.args.kwonlyargs if a.arg == "weights"), None)
             kinds = [n.id for n in ast.walk(weights) if isinstance(n, ast.Name)] if weights else []
             yield name, next((counts[kind] for kind in kinds if kind in counts), None)
 
 
-def _registered_name(node: ast.FunctionDef) -> str:
+def _read_registered_name(node: ast.FunctionDef) -> str:
     """Returns the name under which a function is registered, or '' if it is not."""
     for call in node.decorator_list:
         if (

@@ -19,7 +19,7 @@ from torch import nn
 
 from explorer.base.errors import Misuse
 from explorer.base.units import bytes_text, many_text, printable, shape_text
-from explorer.engine.formats.tensor_index import named_few
+from explorer.engine.formats.tensor_index import format_names
 from explorer.engine.formats.torch_files.checkpoint_modules import ROLES
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
@@ -48,15 +48,15 @@ def use_weights_file(loaded: LoadedModule, path: str) -> LoadedModule:
         raise Misuse(reason, where=path, hint="give a state_dict (.pt, .pth, .ckpt) or .safetensors")
     build, is_shared, notes = loaded.build, loaded.trained, loaded.notes
 
-    def filled() -> nn.Module:
+    def build_filled() -> nn.Module:
         module = build()
         if is_shared:  # the user's module must stay unchanged
             module = copy.deepcopy(module)
-        fit, fill_notes = _fill(module, opened.tensors()[0], path)
+        fit, fill_notes = _fill_module(module, opened.tensors()[0], path)
         loaded.weights_text, loaded.notes = fit, (*notes, *fill_notes)
         return module
 
-    loaded.build = filled
+    loaded.build = build_filled
     loaded.weights_text, loaded.weights_from, loaded.trained = f"of {path}", "file", True
     return loaded
 
@@ -90,14 +90,14 @@ def match(module_names: Iterable[str], file_names: Iterable[str]) -> Match:
         module_names: Names of the module's tensors.
         file_names: Names of the file's tensors, in their order.
     """
-    module_by_bare, file_by_bare = _without_wrappers(module_names), _without_wrappers(file_names)
+    module_by_bare, file_by_bare = _strip_wrappers(module_names), _strip_wrappers(file_names)
     removed_counts = Counter(
-        prefix for name in file_by_bare for prefix, suffix in _splits(name) if suffix in module_by_bare
+        prefix for name in file_by_bare for prefix, suffix in _split_at_dots(name) if suffix in module_by_bare
     )
     added_counts = Counter(
         prefix
         for name in module_by_bare
-        for prefix, suffix in _splits(name)
+        for prefix, suffix in _split_at_dots(name)
         if prefix and suffix in file_by_bare
     )
     removed_prefixes = sorted(
@@ -129,7 +129,7 @@ def match(module_names: Iterable[str], file_names: Iterable[str]) -> Match:
     )
 
 
-def _splits(name: str) -> Iterator[tuple[str, str]]:
+def _split_at_dots(name: str) -> Iterator[tuple[str, str]]:
     """Yields a name cut at each of its dots: ('', 'a.b'), ('a.', 'b')."""
     position = 0
     while True:
@@ -139,18 +139,18 @@ def _splits(name: str) -> Iterator[tuple[str, str]]:
             return
 
 
-def _without_wrappers(names: Iterable[str]) -> dict[str, str]:
+def _strip_wrappers(names: Iterable[str]) -> dict[str, str]:
     """Maps names without the components of torch's wrappers to the original names."""
     all_names = list(names)
     name_by_bare = {".".join(p for p in name.split(".") if p not in _WRAPPERS): name for name in all_names}
     return name_by_bare if len(name_by_bare) == len(all_names) else {name: name for name in all_names}
 
 
-def _wrappers(name: str) -> list[str]:
+def _find_wrappers(name: str) -> list[str]:
     return [piece for piece in name.split(".") if piece in _WRAPPERS]
 
 
-def _fill(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tuple[str, Sequence[str]]:
+def _fill_module(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tuple[str, Sequence[str]]:
     """Copies the tensors of a file into a module. Returns the origin of the weights, and notes.
 
     Raises:
@@ -185,27 +185,27 @@ def _fill(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tuple[str
             reason = f"'{printable(name)}' is {numbers.dtype} there and {target.dtype} in the model"
             raise Misuse(reason.replace("torch.", ""), where=path, hint=_HINT)
     for name, target, numbers in pairs:
-        _copy(module, name, target, numbers, path)
-    return _origin(fit, pairs, path), list(_match_notes(fit, pairs, path))
+        _copy_tensor(module, name, target, numbers, path)
+    return _describe_origin(fit, pairs, path), list(_describe_mismatches(fit, pairs, path))
 
 
-def _copy(module: nn.Module, name: str, target: torch.Tensor, numbers: Numbers, path: str) -> None:
+def _copy_tensor(module: nn.Module, name: str, target: torch.Tensor, numbers: Numbers, path: str) -> None:
     """Copies one tensor, a slab at a time."""
     if is_lazy(target):
         copy_of_file = torch.empty(numbers.shape, dtype=target.dtype)
-        _write(copy_of_file, numbers, path)
+        _write_slabs(copy_of_file, numbers, path)
         # a lazy layer takes its shape from the loaded tensor
         module.load_state_dict({name: copy_of_file}, strict=False)
         return
     if target.is_contiguous():
-        _write(target.detach(), numbers, path)
+        _write_slabs(target.detach(), numbers, path)
     else:
         copy_of_file = torch.empty(target.shape, dtype=target.dtype)
-        _write(copy_of_file, numbers, path)
+        _write_slabs(copy_of_file, numbers, path)
         target.detach().copy_(copy_of_file)
 
 
-def _write(target: torch.Tensor, numbers: Numbers, path: str) -> None:
+def _write_slabs(target: torch.Tensor, numbers: Numbers, path: str) -> None:
     flat, position = target.view(-1), 0
     for slab in numbers.slabs():
         native = slab if slab.dtype.kind in "biufc" else slab.astype(np.float32)
@@ -215,15 +215,15 @@ def _write(target: torch.Tensor, numbers: Numbers, path: str) -> None:
         raise Misuse(f"the values of '{printable(numbers.name)}' cannot be read", where=path, hint=_HINT)
 
 
-def _origin(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> str:
+def _describe_origin(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> str:
     """Describes the origin of the weights: "of best.ckpt: 7 tensors, 528 B"."""
     size = sum(numbers.nbytes for _, _, numbers in pairs)
     text = f"of {path}: {many_text(len(pairs), 'tensor')}, {bytes_text(size)}"
     removed_components = {
         p: None
         for module_name, name in fit.found.items()
-        for p in _wrappers(name)
-        if p not in _wrappers(module_name)
+        for p in _find_wrappers(name)
+        if p not in _find_wrappers(module_name)
     }
     words = [*filter(None, (fit.taken_off,)), *(f"{piece}." for piece in removed_components)]
     if words:
@@ -233,14 +233,14 @@ def _origin(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) ->
     return text
 
 
-def _match_notes(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> Iterator[str]:
+def _describe_mismatches(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> Iterator[str]:
     """Yields notes on tensors that do not match, and on other possible matches."""
     if fit.missing:
-        yield f"not in {path}, and as the callable makes them: {named_few(fit.missing)}"
+        yield f"not in {path}, and as the callable makes them: {format_names(fit.missing)}"
     if fit.unexpected:
-        yield f"in {path} and not the model's: {named_few(fit.unexpected)}"
+        yield f"in {path} and not the model's: {format_names(fit.unexpected)}"
     if fit.others:
-        yield f"as many fit under {named_few(fit.others)}, which were not taken"
+        yield f"as many fit under {format_names(fit.others)}, which were not taken"
     converted = Counter(n.dtype for _, t, n in pairs if dtype_name(t.dtype) != n.dtype)
     for dtype, count in converted.items():
         verb = "was" if count == 1 else "were"

@@ -13,7 +13,7 @@ from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRul
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import activated, data_movement, requantized
 from explorer.engine.operators.gradients import Gradient, Want, pair
-from explorer.engine.operators.operator import BackwardNode, Operator, first_two
+from explorer.engine.operators.operator import BackwardNode, Operator, multiply_first_two
 from explorer.engine.operators.shape_rules import like, window_places
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
@@ -235,22 +235,22 @@ _FUSED = _conv(residual=3, activation=True)
 _QLINEAR = _conv(3, 8, requantize=True)
 
 OPERATORS = (
-    Operator("Conv", _conv(), shape=_conv_shape(), gradient=first_two),
+    Operator("Conv", _conv(), shape=_conv_shape(), gradient=multiply_first_two),
     Operator("ConvInteger", _conv(bias=-1), shape=_conv_shape(dtype="int32"), quantized=True),
     Operator("QLinearConv", _QLINEAR, ("", NHWC), _conv_shape(3, 7), quantized=True),
     Operator("QLinearConv", _QLINEAR, MS, _conv_shape(3, 7), layout="attribute", quantized=True),
-    Operator("ConvTranspose", _conv_transpose(), ("", NHWC), _transposed_shape, gradient=first_two),
+    Operator("ConvTranspose", _conv_transpose(), ("", NHWC), _transposed_shape, gradient=multiply_first_two),
     Operator("DeformConv", _deform_conv, gradient=_deformed_gradient),
     Operator("CausalConvWithState", _causal_conv),
     Operator("CausalConvWithState", _causal_conv, MS, _causal_shape(3)),
     Operator("VarlenCausalConvWithState", _causal_conv, MS, like(0)),
     Operator("ConvStateReplay", data_movement("copies the inputs of earlier steps"), MS, like(2)),
-    Operator("FusedConv", _FUSED, MS, _conv_shape(), gradient=first_two),
-    Operator("NhwcFusedConv", _FUSED, MS, _conv_shape(), layout="last", gradient=first_two),
-    Operator("NhwcConv", _conv(), MS, _conv_shape(), layout="last", gradient=first_two),
-    Operator("Conv", _conv(activation=True), NHWC, _conv_shape(), gradient=first_two),
+    Operator("FusedConv", _FUSED, MS, _conv_shape(), gradient=multiply_first_two),
+    Operator("NhwcFusedConv", _FUSED, MS, _conv_shape(), layout="last", gradient=multiply_first_two),
+    Operator("NhwcConv", _conv(), MS, _conv_shape(), layout="last", gradient=multiply_first_two),
+    Operator("Conv", _conv(activation=True), NHWC, _conv_shape(), gradient=multiply_first_two),
     # channels are padded to the vector width, so the weight does not show the number of input channels
-    Operator("Conv", _blocked_conv, NCHWC, _blocked_shape, gradient=first_two),
+    Operator("Conv", _blocked_conv, NCHWC, _blocked_shape, gradient=multiply_first_two),
     Operator("ConvTransposeWithDynamicPads", _conv_transpose(bias=3), MS, _dynamic_pads, reads=(2,)),
     Operator(
         "QLinearConvTranspose",

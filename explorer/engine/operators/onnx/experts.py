@@ -9,7 +9,7 @@ from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule, Type
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.cost_rules import per_head, swiglu, unpacking
-from explorer.engine.operators.operator import Operator, Packed, bits_of, first_two
+from explorer.engine.operators.operator import Operator, Packed, bits_of, multiply_first_two
 from explorer.engine.operators.shape_rules import like
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
@@ -141,5 +141,5 @@ OPERATORS = (
     Operator("QMoE", _mixture((2, 5, 8), (4, 7, 10), _EXPERTS), MS, like(0), quantized=True, packed=_EXPERTS),
     Operator("MoEPacked", _packed_mixture, MS, like(0), quantized=True),
     Operator("MoEGroupRouter", _router, MS, _router_shape),
-    Operator("RouterGateUpProj", _shared, MS, _shared_shape, gradient=first_two),
+    Operator("RouterGateUpProj", _shared, MS, _shared_shape, gradient=multiply_first_two),
 )

@@ -14,7 +14,7 @@ from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.cost_rules import activated, requantized, unpacking
 from explorer.engine.operators.einsum import einsum
 from explorer.engine.operators.gradients import Gradient, pair
-from explorer.engine.operators.operator import BackwardNode, Operator, first_two
+from explorer.engine.operators.operator import BackwardNode, Operator, multiply_first_two
 from explorer.engine.operators.shape_rules import broadcast
 from explorer.facts import Dim, Shape
 
@@ -323,19 +323,23 @@ def _einsum_gradient(node: BackwardNode) -> Gradient | None:
 
 
 OPERATORS = (
-    Operator("MatMul", _matmul(), shape=_matmul_shape(), gradient=first_two),
+    Operator("MatMul", _matmul(), shape=_matmul_shape(), gradient=multiply_first_two),
     Operator("MatMulInteger", _matmul(), shape=_matmul_shape(dtype="int32"), quantized=True),
     Operator("QLinearMatMul", _qlinear_matmul, shape=_matmul_shape(3, 7), quantized=True),
-    Operator("Gemm", _gemm, shape=_gemm_shape, gradient=first_two),
+    Operator("Gemm", _gemm, shape=_gemm_shape, gradient=multiply_first_two),
     Operator("Einsum", _einsum, shape=_einsum_shape, gradient=_einsum_gradient),
     Operator("AffineGrid", _affine_grid, settings=(1,)),
-    Operator("FusedGemm", lambda call: activated(_gemm(call), call), MS, _gemm_shape, gradient=first_two),
+    Operator(
+        "FusedGemm", lambda call: activated(_gemm(call), call), MS, _gemm_shape, gradient=multiply_first_two
+    ),
     Operator("GemmFloat8", _gemm_float8, MS, _gemm_shape),
     Operator("QGemm", _qgemm, MS, _qgemm_shape, quantized=True),
-    Operator("FusedMatMul", _fused_matmul, MS, _fused_shape, gradient=first_two),
-    Operator("FusedMatMulActivation TransposeMatMul", _fused_matmul, MS, _fused_shape, gradient=first_two),
-    Operator("SparseToDenseMatMul", _sparse_matmul, MS, _fused_shape, gradient=first_two),
-    Operator("GemmFastGelu", _gemm_gelu, MS, _matmul_shape(), gradient=first_two),
+    Operator("FusedMatMul", _fused_matmul, MS, _fused_shape, gradient=multiply_first_two),
+    Operator(
+        "FusedMatMulActivation TransposeMatMul", _fused_matmul, MS, _fused_shape, gradient=multiply_first_two
+    ),
+    Operator("SparseToDenseMatMul", _sparse_matmul, MS, _fused_shape, gradient=multiply_first_two),
+    Operator("GemmFastGelu", _gemm_gelu, MS, _matmul_shape(), gradient=multiply_first_two),
     Operator("MatMulInteger16", _matmul(), MS, _matmul_shape(dtype="int32")),
     Operator(
         "MatMulIntegerToFloat", _matmul(bias=6, rescales=True), MS, _matmul_shape(dtype=2), quantized=True
@@ -352,7 +356,7 @@ OPERATORS = (
         _packed_matmul(bias=5),
         MS,
         _last_axis("N"),
-        gradient=first_two,
+        gradient=multiply_first_two,
         quantized=True,
         packed=(((1,), ("bits",), 4),),
     ),
@@ -385,11 +389,13 @@ OPERATORS = (
         _packed_matmul(per_weight=1),
         MS,
         _last_axis("N"),
-        gradient=first_two,
+        gradient=multiply_first_two,
         quantized=True,
         packed=(((1,), (), 4),),
     ),
-    Operator("MatMulFpQ4", _packed_matmul(), MS, _float_blob_product, reads=(2,), gradient=first_two),
+    Operator(
+        "MatMulFpQ4", _packed_matmul(), MS, _float_blob_product, reads=(2,), gradient=multiply_first_two
+    ),
     Operator(
         "MatMulBlockQuantizedFp4Weight",
         _packed_matmul(bias=5),

@@ -262,7 +262,7 @@ def _slice_length(size: Dim, start: Any, end: Any, step: Any) -> Dim:
             _clamp_position(end, size_expression),
         )
         length = dims.dim(last - first)
-        if (dims.known_least(length) or -1) < 0 and length != 0:
+        if (dims.find_minimum(length) or -1) < 0 and length != 0:
             length = dims.greatest(length, 0)
         return dims.ceil_div(length, step)
     except dims.UndecidedSize:
@@ -282,18 +282,18 @@ def _clamp_position(position: Any, size: dims.Expression) -> dims.Expression:
         if position <= -_TO_END:
             return zero
         if position < 0:
-            return dims.compared("max", size + position, zero)
-        return dims.compared("min", dims.expression(position), size)
-    least = dims.known_least(dims.dim(position))
+            return dims.build_extremum("max", size + position, zero)
+        return dims.build_extremum("min", dims.expression(position), size)
+    least = dims.find_minimum(dims.dim(position))
     if least is not None and least >= 0:
-        return dims.compared("min", position, size)
+        return dims.build_extremum("min", position, size)
     # a negated computed value, as in x[-n:]
-    least_negated = dims.known_least(dims.dim(-position))
+    least_negated = dims.find_minimum(dims.dim(-position))
     if least_negated is not None and least_negated > 0:
-        return dims.compared("max", size + position, zero)
+        return dims.build_extremum("max", size + position, zero)
     # a value that is at least -1, such as n - 1 with n >= 1
-    if least is not None and least >= -1 and dims.less(zero, position + 2):
-        return dims.compared("min", dims.compared("max", position, zero), size)
+    if least is not None and least >= -1 and dims.is_less(zero, position + 2):
+        return dims.build_extremum("min", dims.build_extremum("max", position, zero), size)
     raise dims.UndecidedSize
 
 
@@ -417,7 +417,7 @@ def _range(call: Call) -> Answer:
             size = dims.ceil_div(dims.dim(distance), delta)
             if isinstance(size, int):
                 size = max(size, 0)
-            elif (dims.known_least(size) or -1) < 0:
+            elif (dims.find_minimum(size) or -1) < 0:
                 size = dims.greatest(size, 0)
         elif not any(isinstance(v, dims.Expression) for v in (start, limit, delta)) and delta:
             steps = (limit - start) / delta

@@ -15,7 +15,7 @@ from explorer.engine.graph.layouts import (
     NHWC,
     channels_first,
     channels_last,
-    in_blocks,
+    pad_to_blocks,
 )
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule
@@ -129,7 +129,7 @@ def _non_max_suppression(call: Call) -> Answer:
         per_class_count: Dim = spatial
         if per_class is not None:
             limit = size_of(per_class)
-            per_class_count = dims.least(limit, spatial) if spatial is not None else limit
+            per_class_count = dims.find_smaller(limit, spatial) if spatial is not None else limit
         max_count = dims.product((scores[0], scores[1], per_class_count))
     # with a limit of 0, the default, there is no output
     return (("int64", (0 if max_count == 0 else call.fresh(max_count), 3)),)
@@ -144,7 +144,7 @@ def _reorder_input(call: Call) -> Answer:
     if call.whole("channels_last", 0):
         shape = channels_first(shape)
     if shape is not None and len(shape) > 1:
-        shape = (shape[0], call.attributes.get(BLOCKED, in_blocks(shape[1])), *shape[2:])
+        shape = (shape[0], call.attributes.get(BLOCKED, pad_to_blocks(shape[1])), *shape[2:])
     return ((call.dtype(0), shape),)
 
 

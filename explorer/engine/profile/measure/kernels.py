@@ -245,7 +245,7 @@ class Kernels:
 
     def observed(self, shapes: Sequence[ConvShape]) -> ObservedNetwork:
         """Builds the graph of `network` in a session with the profiler."""
-        return self._profiled_network(*_network_graph(shapes), lambda run: _conv_times(run, len(shapes)))
+        return self._profile_network(*_network_graph(shapes), lambda run: _conv_times(run, len(shapes)))
 
     def block(self, block: DenseBlock) -> Run:
         """Builds a run of a dense block."""
@@ -253,9 +253,9 @@ class Kernels:
 
     def observed_block(self, block: DenseBlock) -> ObservedNetwork:
         """Builds a dense block in a session with the profiler, which times `block.kernels`."""
-        return self._profiled_network(*_block_graph(block), lambda run: _block_times(run, block))
+        return self._profile_network(*_block_graph(block), lambda run: _block_times(run, block))
 
-    def _profiled_network(
+    def _profile_network(
         self,
         graph: Graph,
         feeds: Mapping[str, Array],
@@ -391,13 +391,13 @@ def _bound_to(session: Any, graph: Graph, feeds: Mapping[str, Array]) -> Run:
     """Builds a run with inputs bound in place, and outputs that stay in the runtime's memory."""
     binding = session.io_binding()
     for value in graph.inputs:
-        binding.bind_ortvalue_input(value.name, _on_host(feeds[value.name], str(value.dtype)))
+        binding.bind_ortvalue_input(value.name, _move_to_host(feeds[value.name], str(value.dtype)))
     for value in graph.outputs:
         binding.bind_output(value.name)
     return lambda: session.run_with_iobinding(binding)
 
 
-def _on_host(array: Array, dtype: str) -> Any:
+def _move_to_host(array: Array, dtype: str) -> Any:
     if dtype == "bfloat16":  # not a type of numpy
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
             array.view(np.uint16), dtype_code(dtype)

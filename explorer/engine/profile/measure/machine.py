@@ -17,7 +17,7 @@ from explorer.base.units import bytes_text, many_text
 from explorer.engine.profile.load import LoadWatch, check_threads
 from explorer.engine.profile.measure import probes
 from explorer.engine.profile.measure.kernels import DTYPES, Kernels, Run
-from explorer.engine.profile.statistics import is_settled, spread, why_stop
+from explorer.engine.profile.statistics import compute_spread, find_stop_reason, is_settled
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.facts.profile.machine import CacheLevel, KernelTime, MeasuredMachine, PeakRate
 from explorer.facts.profile.profile import Spread
@@ -123,7 +123,7 @@ def measure(
         matmuls += dtype_kernels
         if not dtype_kernels:
             refused.append(dtype)
-    other_kernels = _time_probes(kernels, bench, matmuls, _streamed_bytes(surroundings))
+    other_kernels = _time_probes(kernels, bench, matmuls, _compute_streamed_bytes(surroundings))
     if bench.is_over():
         notes.append("the time was over before all kernels were timed twice")
     all_times = [call, launch, added, *(kernel.seconds for kernel in (*matmuls, *other_kernels))]
@@ -192,13 +192,13 @@ class _Bench:
         run()  # not timed: the runtime plans its memory in the first run
         samples: list[float] = []
         began = self._clock()
-        while why_stop(samples, self._clock() - began, steps=None, time_limit=budget) is None:
+        while find_stop_reason(samples, self._clock() - began, steps=None, time_limit=budget) is None:
             stop_if(self._cancel)
             start = self._clock()
             run()
             samples.append(self._clock() - start)
         self._done += 1
-        return spread([sample / parts for sample in samples])
+        return compute_spread([sample / parts for sample in samples])
 
 
 def _caches(
@@ -277,7 +277,7 @@ def _peaks(matmuls: Sequence[KernelTime]) -> Iterator[PeakRate]:
             )
 
 
-def _streamed_bytes(surroundings: Surroundings) -> int:
+def _compute_streamed_bytes(surroundings: Surroundings) -> int:
     """Computes the bytes of weights that are too many for a cache to hold from one run to the next."""
     last = max((size for _, size, _ in surroundings.caches), default=0)
     return min(_max_array_bytes(surroundings) // 2, 2 * last or _MIN_ARRAY_BYTES)

@@ -20,7 +20,7 @@ from explorer.engine.profile.predict import (
     TURNED,
     conv_family,
 )
-from explorer.engine.profile.statistics import spread
+from explorer.engine.profile.statistics import compute_spread
 from explorer.facts.profile.machine import KernelTime
 from explorer.facts.profile.profile import Spread
 
@@ -148,11 +148,11 @@ def probes(
     for shape in _WIDE_WINDOWS:
         yield _conv(shape, time(kernels.conv(shape, 1), 1))
     for block in _BLOCKS:
-        yield from _in_block(kernels, block, time)
+        yield from _time_in_block(kernels, block, time)
     for batch in _BATCHES:
         shapes = network(batch)
         if has_time(sum(shape.channels[1] * shape.inner * shape.places for shape in shapes)):
-            yield from _in_network(kernels, shapes, time)
+            yield from _time_in_network(kernels, shapes, time)
     for op in OPS:
         for sizes in _SHAPES_BY_OPERATOR.get(op, _ROW_SHAPES if op in _ROW_AXES else _SHAPES):
             count = math.prod(sizes)
@@ -168,7 +168,7 @@ def _matmul(op: str, sizes: tuple[int, int, int], took: Spread) -> KernelTime:
     return _kernel(op, sizes, m * k * n, 4 * (m * k + k * n + m * n), took)
 
 
-def _in_network(
+def _time_in_network(
     kernels: Kernels, shapes: Sequence[ConvShape], time: Callable[[Run, int], Spread]
 ) -> Iterator[KernelTime]:
     """Yields the times of convolutions as they run in a network.
@@ -178,17 +178,19 @@ def _in_network(
     runs = _kernel_times(kernels.network(shapes), kernels.observed(shapes), time)
     for shape in dict.fromkeys(shapes):
         indices = [index for index, other_shape in enumerate(shapes) if other_shape == shape]
-        yield _conv(shape, spread([sum(run[index] for index in indices) / len(indices) for run in runs]))
+        yield _conv(
+            shape, compute_spread([sum(run[index] for index in indices) / len(indices) for run in runs])
+        )
 
 
-def _in_block(
+def _time_in_block(
     kernels: Kernels, block: DenseBlock, time: Callable[[Run, int], Spread]
 ) -> Iterator[KernelTime]:
-    """Yields the times of Concat and BatchNormalization in a dense block, measured as by `_in_network`."""
+    """Yields the times of Concat and BatchNormalization in a dense block; see `_time_in_network`."""
     runs = _kernel_times(kernels.block(block), kernels.observed_block(block), time)
     for number, (op, layer) in enumerate(block.kernels):
         sizes = (1, block.width(layer), block.side, block.side)
-        yield _kernel(op, sizes, 0, 8 * math.prod(sizes), spread([run[number] for run in runs]))
+        yield _kernel(op, sizes, 0, 8 * math.prod(sizes), compute_spread([run[number] for run in runs]))
 
 
 def _kernel_times(
@@ -205,7 +207,7 @@ def _kernel_times(
     time(profiled.run, 1)
     runs = profiled.read_times()
     runs = runs[1:] or runs  # without the first, in which the runtime plans its memory
-    slowdown = spread([profiled_seconds for _, profiled_seconds in runs]).median / run_seconds
+    slowdown = compute_spread([profiled_seconds for _, profiled_seconds in runs]).median / run_seconds
     return [[seconds / slowdown for seconds in kernel_seconds] for kernel_seconds, _ in runs]
 
 
@@ -244,18 +246,18 @@ def network_time(kernels: Sequence[KernelTime]) -> tuple[float, float] | None:
     return sum(kernel.low for kernel in times), sum(kernel.high for kernel in times)
 
 
-def with_network_factor(kernels: Sequence[KernelTime], factor: float) -> tuple[KernelTime, ...]:
+def apply_network_factor(kernels: Sequence[KernelTime], factor: float) -> tuple[KernelTime, ...]:
     """Returns the kernels with the times of the networks' convolutions multiplied by `factor`."""
     network_keys = {_kernel_key(shape) for batch in _BATCHES for shape in network(batch)}
     return tuple(
         [
-            _scaled(kernel, factor) if (kernel.op, kernel.sizes) in network_keys else kernel
+            _scale_kernel(kernel, factor) if (kernel.op, kernel.sizes) in network_keys else kernel
             for kernel in kernels
         ]
     )
 
 
-def _scaled(kernel: KernelTime, factor: float) -> KernelTime:
+def _scale_kernel(kernel: KernelTime, factor: float) -> KernelTime:
     a = kernel.seconds
     seconds = Spread(
         a.median * factor, a.p10 * factor, a.p90 * factor, a.low * factor, a.high * factor, a.count

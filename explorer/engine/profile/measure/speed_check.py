@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from explorer.base.units import seconds_text
 from explorer.engine.profile.measure.kernels import Kernels, Run
 from explorer.engine.profile.measure.machine import copies_per_graph
-from explorer.engine.profile.measure.probes import network, network_time, with_network_factor
+from explorer.engine.profile.measure.probes import apply_network_factor, network, network_time
 from explorer.engine.profile.runs import wait_idle
-from explorer.engine.profile.statistics import spread
+from explorer.engine.profile.statistics import compute_spread
 from explorer.facts.profile.machine import MeasuredMachine
 
 _MAX_SIDE, _MAX_SECONDS = 512, 2e-3
@@ -88,7 +88,7 @@ class SpeedCheck:
         """Describes how much slower the machine is than in its measurement, or returns ''."""
         if self._reference is None or not self._samples:
             return ""
-        current, measured = spread(self._samples), self._reference.seconds
+        current, measured = compute_spread(self._samples), self._reference.seconds
         if current.low <= _MIN_SLOWDOWN * measured.high:
             return ""
         rate, sizes = (
@@ -108,13 +108,13 @@ class SpeedCheck:
         """
         if self._network is None or not self._networks or self.words():
             return self._machine, ""
-        (low, high), took = self._network, spread(self._networks)
+        (low, high), took = self._network, compute_spread(self._networks)
         if took.low <= _MIN_NETWORK_CHANGE * high and took.high * _MIN_NETWORK_CHANGE >= low:
             return self._machine, ""
         measured = (low + high) / 2
         times = took.median / measured
         comparison = f"{times:.1f} times slower" if times > 1 else f"{1 / times:.1f} times faster"
-        return replace(self._machine, probes=with_network_factor(self._machine.probes, times)), (
+        return replace(self._machine, probes=apply_network_factor(self._machine.probes, times)), (
             f"small convolutions are predicted {comparison} than when the machine was measured: a network of"
             f" them took {seconds_text(took.median)}, then {seconds_text(measured)}, and a matmul what it"
             " took then"

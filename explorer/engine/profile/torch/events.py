@@ -219,7 +219,7 @@ def module_run(events: Sequence[Event], functions: FunctionRows) -> ModuleRun:
     return _Reader(functions).read(events)
 
 
-def recorded_run(events: Sequence[Event]) -> RecordedRun:
+def build_recorded_run(events: Sequence[Event]) -> RecordedRun:
     """Builds a recorded run: phases of a training step, module calls and operators, one lane a thread."""
     operator_events = [event for event in events if event.name != _MEMORY]
     began, threads = min(event.start for event in operator_events), dict[int, int]()

@@ -25,14 +25,14 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import many_text, seconds_text
 from explorer.engine.compat.torch import listening
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import named, tensors
+from explorer.engine.formats.torch_module.modules import list_modules, tensors
 from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assemble_profile
 from explorer.engine.profile.compare import TimedModel
 from explorer.engine.profile.load import LoadWatch
 from explorer.engine.profile.rounds import Measurement
 from explorer.engine.profile.runs import TimedRuns
-from explorer.engine.profile.statistics import spread
+from explorer.engine.profile.statistics import compute_spread
 from explorer.engine.profile.torch.device import Processor, device_named
 from explorer.engine.profile.torch.events import (
     MODULE,
@@ -41,8 +41,8 @@ from explorer.engine.profile.torch.events import (
     ModuleRun,
     OperatorRun,
     RowRun,
+    build_recorded_run,
     module_run,
-    recorded_run,
 )
 from explorer.facts import Analysis, Layer
 from explorer.facts.profile.profile import OperatorTime, PhaseTime, Profile, ProfileSpec, Stopped
@@ -89,7 +89,7 @@ class TimedModule(Struct, frozen=True):
     rows: int | None = None
 
 
-def measured(subject: TimedModule, spec: ProfileSpec) -> Measurement:
+def prepare_measurement(subject: TimedModule, spec: ProfileSpec) -> Measurement:
     """Prepares the measurement of a module in torch.
 
     Raises:
@@ -121,7 +121,7 @@ class _ModuleRuns(TimedRuns):
         self._arguments = _map_tensors(subject.args, device.place), _map_tensors(subject.kwargs, device.place)
         layers = subject.analysis.layers
         rows = {layer.path: layer.id for layer in layers}
-        paths = named(module)
+        paths = list_modules(module)
         # the work of a module without a row belongs to the module that calls it
         self._rows = {id(part): rows[path] for path, part in paths.items() if path in rows}
         self._rows.setdefault(id(module), -1)
@@ -184,7 +184,7 @@ class _ModuleRuns(TimedRuns):
         events, kernels = device.events(profiler)
         self.runs.append(module_run(events, self._functions))
         if self._record:
-            self.recording = [*self.recording, recorded_run([*events, *kernels])][-self._record :]
+            self.recording = [*self.recording, build_recorded_run([*events, *kernels])][-self._record :]
         return took
 
     def _step(
@@ -223,16 +223,16 @@ def _loss(outputs: Any) -> torch.Tensor:
     return sum(mean_losses[1:], mean_losses[0])
 
 
-def _first_sentence(error: Exception) -> str:
+def _take_first_sentence(error: Exception) -> str:
     """Returns an error's first sentence. The memory figures after it change with each attempt."""
     return str(error).partition(". ")[0]
 
 
-def _timed_runs_text(wall: Sequence[float]) -> str:
+def _describe_timed_runs(wall: Sequence[float]) -> str:
     """Describes the runs before a failure."""
     if not wall:
         return "no run was timed before"
-    return f"{many_text(len(wall), 'run')} before it took {seconds_text(spread(wall).median)} each"
+    return f"{many_text(len(wall), 'run')} before it took {seconds_text(compute_spread(wall).median)} each"
 
 
 def _map_tensors(structure: Any, function: Callable[[torch.Tensor], Any]) -> Any:
@@ -295,7 +295,7 @@ class _MeasuredModule(Struct):
         except Exception as error:
             where = self._failed_in(error)
             place = f" in {where}" if where else ""
-            timed_runs_text = _timed_runs_text(self.loaded.wall)
+            timed_runs_text = _describe_timed_runs(self.loaded.wall)
             message = failure(self.loaded.module, partial(work, self.loaded), error, place)
             raise BadModel(message, where=self.subject.loaded.source, hint=timed_runs_text) from error
 
@@ -313,7 +313,11 @@ class _MeasuredModule(Struct):
             self.loaded.run_once(True)
         except Exception as again:  # a model may raise any exception
             where, raised = self.loaded.failed_at
-            return where if raised is again and _first_sentence(again) == _first_sentence(error) else ""
+            return (
+                where
+                if raised is again and _take_first_sentence(again) == _take_first_sentence(error)
+                else ""
+            )
         return ""
 
     def take(self) -> None:
@@ -345,7 +349,7 @@ class _MeasuredModule(Struct):
             rows=self.subject.rows,
             inputs=self.subject.inputs,
             machine=machine,
-            load=watch.words(spread(self.wall)),
+            load=watch.words(compute_spread(self.wall)),
             notes=(*(_NOTES if spec.train else ()), *self.device.notes()),
             recording=self.recording,
         )
@@ -366,7 +370,7 @@ class _MeasuredModule(Struct):
         return TimedModel(model_profile, layers, samples_by_row)
 
     def _phases(self, model_profile: Profile) -> tuple[PhaseTime, ...]:
-        times = {name: spread(phase_seconds) for name, phase_seconds in self.phases.items()}
+        times = {name: compute_spread(phase_seconds) for name, phase_seconds in self.phases.items()}
         return tuple(
             [
                 PhaseTime(name, times_of_phase, times_of_phase.median / model_profile.wall_seconds)
@@ -427,8 +431,8 @@ def _operators(runs: Sequence[ModuleRun], base: float) -> tuple[OperatorTime, ..
     for name in dict.fromkeys(name for run in runs for name in run.operators):
         operator_runs = [run.operators.get(name, _NO_CALL) for run in runs]
         last = next(operator_run for operator_run in reversed(operator_runs) if operator_run is not _NO_CALL)
-        self_seconds = spread([operator_run.self_seconds for operator_run in operator_runs]).median
-        total = spread([operator_run.seconds for operator_run in operator_runs]).median
+        self_seconds = compute_spread([operator_run.self_seconds for operator_run in operator_runs]).median
+        total = compute_spread([operator_run.seconds for operator_run in operator_runs]).median
         share = self_seconds / base if base else 0.0
         operator_times.append(
             OperatorTime(

@@ -18,12 +18,12 @@ from explorer.engine.graph.dtypes import element_type
 from explorer.engine.graph.model import Model, dense_bytes
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.proof.compare import OutputComparison, unit_roundoff
-from explorer.engine.proof.outputs.quantization import with_floats
+from explorer.engine.proof.outputs.quantization import add_float_outputs
 from explorer.engine.proof.outputs.run import rms_change, shift_by_one_ulp
 from explorer.engine.proof.regions import trials
 from explorer.engine.proof.regions.float64_layers import Float64Layers, run_in_float64
 from explorer.engine.proof.regions.trials import COMPARABLE
-from explorer.engine.proof.structure.probes import GraphProducers, Pair, cut_out, pair_values
+from explorer.engine.proof.structure.probes import GraphProducers, Pair, build_region_model, pair_values
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput
@@ -50,7 +50,7 @@ Loading is quadratic in the number of nodes that are ready at once.
 _TERMS = 128
 """Number of terms of a sum that one trial covers."""
 
-_MOST_MACS = 1 << 28
+_MAX_MACS = 1 << 28
 """Largest number of multiplications for all parts of a sum. In float64 they take half a second."""
 
 
@@ -120,7 +120,7 @@ class LayerProbe:
         cancel: Cancel = None,
     ) -> None:
         self.before, self.after = GraphProducers(before), GraphProducers(after)
-        after, floats = with_floats(self.before, self.after)
+        after, floats = add_float_outputs(self.before, self.after)
         if floats:
             self.after = GraphProducers(after)
         self.inputs = inputs
@@ -165,10 +165,10 @@ class LayerProbe:
                     trials.Trial(OutputComparison(unit_roundoff(dtype))),
                 )
             )
-        self.unpaired = self._unpaired({p.before for p in pairs}, stops)
+        self.unpaired = self._collect_unpaired({p.before for p in pairs}, stops)
         self._truth = Float64Layers(self.before, self.places, feeds[0], self.tell)
 
-    def _unpaired(self, tried: set[str], paired: set[str]) -> dict[str, str]:
+    def _collect_unpaired(self, tried: set[str], paired: set[str]) -> dict[str, str]:
         """Collects the values of the original that are not compared, with the reasons."""
         unpaired = {}
         for name in self.before.producer:
@@ -283,13 +283,13 @@ class LayerProbe:
             dtypes = {
                 name: element_type(layer_inputs[name]) if is_original else self._dtypes[name] for name in read
             }
-            model, outputs = cut_out(wiring, regions, dtypes)
+            model, outputs = build_region_model(wiring, regions, dtypes)
             sides.append((RuntimeSession(model, what=label, optimise=False), outputs, dtypes))
         (first, outputs, read_first), (second, outputs_after, dtypes_after) = sides
         sessions = _Alone(first, second, outputs, outputs_after, tuple(read_first), dtypes_after)
         self._run_alone(group, layer_inputs, sessions)
         filled = {
-            name: trials.without_zeros(value, trials.seed_of(name)) for name, value in layer_inputs.items()
+            name: trials.replace_zeros(value, trials.seed_of(name)) for name, value in layer_inputs.items()
         }
         if any(filled[name] is not value for name, value in layer_inputs.items()):
             self._run_alone(group, filled, sessions)
@@ -299,7 +299,7 @@ class LayerProbe:
             places = [p for p in deep if self._parts(p) == parts]
             for part in range(parts):
                 thinned = {
-                    name: trials.one_part(value, part, parts, trials.seed_of(name))
+                    name: trials.keep_part(value, part, parts, trials.seed_of(name))
                     for name, value in filled.items()
                 }
                 self._run_alone(places, thinned, sessions, into=part)
@@ -357,7 +357,7 @@ class LayerProbe:
         ]
         depths = [max(shape) if len(shape) == 2 else math.prod(shape[1:]) for shape in shapes]
         depth = max(depths, default=1)
-        return min(-(-depth // _TERMS), max(1, _MOST_MACS // max(1, depth * math.prod(place.shape))))
+        return min(-(-depth // _TERMS), max(1, _MAX_MACS // max(1, depth * math.prod(place.shape))))
 
     def _reference(self, place: trials.ComparedValue, feeds: Feeds) -> Array | None:
         """Runs the original's layer in float64 on the same values. None means that float64 cannot run it."""

@@ -32,7 +32,7 @@ from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region
 from explorer.engine.runtime import random_inputs
 from explorer.engine.runtime.input_files import InputArrays
-from explorer.engine.runtime.plain_form import plain
+from explorer.engine.runtime.plain_form import build_plain_form
 from explorer.facts import Plan
 from explorer.facts.blame import Blame, BlameKind, Probe
 
@@ -100,7 +100,7 @@ def blame(
     started = time.perf_counter()
     if draws < 1:
         raise Misuse(f"{draws} draws show nothing", where="--draws", hint="give 1 or more")
-    before, after = plain(before), plain(after)
+    before, after = build_plain_form(before), build_plain_form(after)
     before, after = open_calls_like(before, after), open_calls_like(after, before)
     plan = recover_plan(after)
     if plan is None:
@@ -116,15 +116,22 @@ def blame(
     probe_inputs = partial(_probe_at, after, inputs, ends, plan, seeds, measure)
     if arrays is not None:
         return replace(
-            probe_inputs(random_inputs.given_inputs(before, arrays)), seconds=time.perf_counter() - started
+            probe_inputs(random_inputs.read_given_inputs(before, arrays)),
+            seconds=time.perf_counter() - started,
         )
-    shapes = random_inputs.fixed_shapes(before, after, inputs, input_shapes or {})
-    tried = choose_sizes(before, plan, {**_fixed_sizes(before, after, inputs), **(dims or {})}, shapes).tried
-    worst = _worst_answer(lambda sizes: probe_inputs(random_inputs.plan_inputs(before, sizes, shapes)), tried)
+    shapes = random_inputs.find_fixed_shapes(before, after, inputs, input_shapes or {})
+    tried = choose_sizes(
+        before, plan, {**_find_fixed_sizes(before, after, inputs), **(dims or {})}, shapes
+    ).tried
+    worst = _find_worst_answer(
+        lambda sizes: probe_inputs(random_inputs.plan_inputs(before, sizes, shapes)), tried
+    )
     return replace(worst, seconds=time.perf_counter() - started)
 
 
-def _worst_answer(probe_inputs: Callable[[dict[str, int]], Blame], tried: Sequence[dict[str, int]]) -> Blame:
+def _find_worst_answer(
+    probe_inputs: Callable[[dict[str, int]], Blame], tried: Sequence[dict[str, int]]
+) -> Blame:
     """Returns the answer at the first of several sizes at which the models differ."""
     best: Blame | None = None
     failed: BadModel | None = None
@@ -176,7 +183,7 @@ def _probe_at(
         return probing, tuple(Judge(probing, rows).probes({end.before for end in ends}))
 
     probing, probes = probe_layers({})
-    elsewhere = _renamed_values(probing, probes)
+    elsewhere = _find_renamed_values(probing, probes)
     if elsewhere:
         second_probe = probe_layers(dict.fromkeys(elsewhere, _ELSEWHERE))
         if sum(p.state == "introduced" for p in second_probe[1]) < sum(
@@ -204,7 +211,7 @@ def _pair_outputs(before: Model, after: Model) -> list[Pair]:
     return [Pair(a, b) for a, b in zip(first, first if set(first) == set(second) else second, strict=True)]
 
 
-def _fixed_sizes(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, int]:
+def _find_fixed_sizes(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, int]:
     """Finds the sizes that are open in the first model and fixed in the second."""
     after_shapes = {v.name: v.shape or () for v in after.graph.feeds}
     return {
@@ -215,7 +222,7 @@ def _fixed_sizes(before: Model, after: Model, inputs: Mapping[str, str]) -> dict
     }
 
 
-def _renamed_values(probing: LayerProbe, probes: Sequence[Probe]) -> list[str]:
+def _find_renamed_values(probing: LayerProbe, probes: Sequence[Probe]) -> list[str]:
     """Finds values whose name means another value in the second model, which has no fault there.
 
     Example: the second model folded a normalization into the convolution before it. The output of the
@@ -344,15 +351,17 @@ def _verdict_text(
         off = next(p for p in probes if p.departs)
         return (
             f"departs, though no layer introduces more than rounding: first beyond the original's noise at"
-            f" {_named(off)}; the model amplifies it"
+            f" {_name_probe(off)}; the model amplifies it"
         )
     if kind == "undecided":
         off = next(p for p in probes if p.departs)
         unjudged = next(p for p in probes if p.state == "unjudged")
-        return f"not decided: first off at {_named(off)}, and {_named(unjudged)} {unjudged.reason[3:]}"
+        return (
+            f"not decided: first off at {_name_probe(off)}, and {_name_probe(unjudged)} {unjudged.reason[3:]}"
+        )
     top = ""
     if largest is not None and (error := probes[largest].introduced) is not None:
-        top = f", most in {_named(probes[largest])} ({100 * error:.2g} % of its RMS)"
+        top = f", most in {_name_probe(probes[largest])} ({100 * error:.2g} % of its RMS)"
     if kind == "coarser":
         why = " and ".join(dict.fromkeys(probes[i].reason for i in coarser))
         share = f"{len(coarser):,} of {count}"
@@ -361,7 +370,7 @@ def _verdict_text(
     if kind == "spread":
         return (
             f"departs in {len(at_fault):,} layers ({weighted:,} have weights), first in"
-            f" {_named(first)}{top}; no single layer is at fault"
+            f" {_name_probe(first)}{top}; no single layer is at fault"
         )
     other_count = len(at_fault) - 1
     others_text = ""
@@ -371,7 +380,7 @@ def _verdict_text(
     ends = [p for p in probes if p.output]
     visible = any(p.departs for p in ends) or not ends
     hidden = "" if visible else "; the outputs do not show it on these inputs"
-    return f"departs first in {_named(first)}{_change_text(first)}: {first.reason}{others_text}{hidden}"
+    return f"departs first in {_name_probe(first)}{_change_text(first)}: {first.reason}{others_text}{hidden}"
 
 
 def _change_text(probe: Probe) -> str:
@@ -386,5 +395,5 @@ def _change_text(probe: Probe) -> str:
     return f", which {is_or_was} {probe.change}{other_name}"
 
 
-def _named(probe: Probe) -> str:
+def _name_probe(probe: Probe) -> str:
     return f"{printable(probe.op)} '{printable(probe.layer)}'"

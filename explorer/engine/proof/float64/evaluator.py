@@ -32,7 +32,7 @@ _SLAB = 1 << 18
 _RANGE = 1e-25, 1e30
 """Range in which sums of float32 products lose nothing to underflow or overflow."""
 
-_FEW_ROWS = 8
+_MAX_MEMORY_BOUND_ROWS = 8
 """Number of rows up to which a product is memory-bound and gains nothing from threads."""
 
 
@@ -113,7 +113,7 @@ def _multiply(matrix: Array, weight: Array) -> Array:
     For few rows it avoids BLAS, whose threads spend more time waiting for each other than working. Two rows
     times 4,096 x 9,216 took 0.1 s of processor time this way, and 1.5 s through BLAS on a busy machine.
     """
-    if matrix.shape[0] <= _FEW_ROWS:
+    if matrix.shape[0] <= _MAX_MEMORY_BOUND_ROWS:
         return np.einsum("mk,kn->mn", matrix, weight)  # type: ignore[no-any-return]
     return np.asarray(matrix @ weight)
 
@@ -213,7 +213,7 @@ def _elementwise(function: Callable[..., Any]) -> Rule:
     return lambda attributes, args: np.asarray(function(*(_to_float64(a) for a in args)))
 
 
-def _widened(rule: Rule) -> Rule:
+def _widen_rule(rule: Rule) -> Rule:
     return lambda attributes, args: rule(attributes, [_to_float64(a) for a in args])
 
 
@@ -318,12 +318,12 @@ def _move(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 _RULES: Mapping[str, Rule] = {
     **{op: functools.partial(_move, op) for op in _MOVING},
     "Add": _elementwise(np.add),
-    "AveragePool": _widened(average_pool),
+    "AveragePool": _widen_rule(average_pool),
     "BatchNormalization": _batch_normalization,
     "Cast": _cast,
     "Constant": _constant,
-    "Conv": _widened(conv),
-    "ConvTranspose": _widened(conv_transpose),
+    "Conv": _widen_rule(conv),
+    "ConvTranspose": _widen_rule(conv_transpose),
     "Div": _divide,
     "Erf": _erf,
     "Exp": _elementwise(np.exp),
@@ -332,7 +332,7 @@ _RULES: Mapping[str, Rule] = {
     "Identity": _elementwise(lambda x: x),
     "LayerNormalization": _layer_normalization,
     "MatMul": _matmul,
-    "MaxPool": _widened(max_pool),
+    "MaxPool": _widen_rule(max_pool),
     "Mul": _elementwise(np.multiply),
     "Relu": _elementwise(lambda x: np.maximum(x, 0)),
     "Softmax": _softmax,

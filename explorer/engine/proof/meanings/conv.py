@@ -51,7 +51,7 @@ def convolution(node: Node, reader: NodeReader, fill: int = 0) -> Original:
 
     def spec_for(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         size = kernel.shape if kernel is not None else shapes[1]
-        compute_taps = _conv_taps if node.op == "Conv" else _transposed_taps
+        compute_taps = _conv_taps if node.op == "Conv" else _compute_transposed_taps
         taps = compute_taps(node.attributes, shapes[0], size, output_shape)
         return _build_spec(taps, shapes[0], size, kernel, bias_source, output_shape, depth, node, fill)
 
@@ -97,7 +97,7 @@ def _conv_taps(
     return _Taps((1,) * len(origin), window.out, {origin: list(np.ndindex(*kernel[2:]))}, input_positions)
 
 
-def _transposed_taps(
+def _compute_transposed_taps(
     attributes: Mapping[str, Any],
     shape: tuple[int, ...],
     kernel: tuple[int, ...],
@@ -110,7 +110,7 @@ def _transposed_taps(
     rank = len(kernel) - 2
     strides = tuple(attributes.get("strides") or (1,) * rank)
     dilations = tuple(attributes.get("dilations") or (1,) * rank)
-    heads = _leading_crops(attributes, shape[2:], kernel[2:], output_shape[2:])
+    heads = _compute_leading_crops(attributes, shape[2:], kernel[2:], output_shape[2:])
     phases = tuple(min(s, o) for s, o in zip(strides, output_shape[2:], strict=True))
     positions = tuple(-(-o // p) for o, p in zip(output_shape[2:], phases, strict=True))
     axes = list(zip(strides, dilations, heads, strict=True))
@@ -136,7 +136,7 @@ def _transposed_taps(
     return _Taps(phases, positions, taps_by_phase, input_positions)
 
 
-def _leading_crops(
+def _compute_leading_crops(
     attributes: Mapping[str, Any],
     shape: tuple[int, ...],
     kernel: tuple[int, ...],
@@ -184,7 +184,7 @@ def _build_spec(
     K, N = width * pack * in_channels, pack * out_channels
     batch = len(taps.by_phase) * packs
 
-    def left(values: Sequence[Array]) -> Rows:
+    def read_left(values: Sequence[Array]) -> Rows:
         return UnfoldedImages(values[0], taps, packs, pack * in_channels)
 
     def weight(w: Array) -> Array:
@@ -217,7 +217,7 @@ def _build_spec(
         M,
         K,
         N,
-        left,
+        read_left,
         weight(kernel) if kernel is not None else lambda values: weight(values[1]),
         arrange_output,
         output_shape,

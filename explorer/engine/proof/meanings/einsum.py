@@ -42,11 +42,11 @@ def product(node: Node, reader: NodeReader) -> Original:
         depth = [c for c in x if c in w and c not in y]
         B, M, K, N = (math.prod(sizes[c] for c in group) for group in (batch, rows, depth, columns))
 
-        def left(values: Sequence[Array]) -> Rows:
+        def read_left(values: Sequence[Array]) -> Rows:
             matrices = values[0].transpose([x.index(c) for c in (*batch, *rows, *depth)]).reshape(B, M, K)
             return lambda b, rows: matrices[b, rows]
 
-        def right(w_: Array) -> Array:
+        def read_right(w_: Array) -> Array:
             return w_.transpose([w.index(c) for c in (*batch, *depth, *columns)]).reshape(B, K, N)
 
         return ProductSpec(
@@ -54,8 +54,8 @@ def product(node: Node, reader: NodeReader) -> Original:
             M,
             K,
             N,
-            left,
-            right(constant) if constant is not None else lambda v: right(v[-1]),
+            read_left,
+            read_right(constant) if constant is not None else lambda v: read_right(v[-1]),
             lambda y_: y_.transpose([y.index(c) for c in (*batch, *rows, *columns)]).reshape(B, M, N),
             output_shape,
         )

@@ -98,7 +98,8 @@ def _integral(
 
         point = int(a.stored) if a.stored is not None and a.stored.size == 1 else None
         exact = _divide_by_steps(
-            _exact(float_spec, (a, b, c), count, tail, kind, needs_bound=scale is not None), steps
+            _build_exact_product(float_spec, (a, b, c), count, tail, kind, needs_bound=scale is not None),
+            steps,
         )
         return replace(
             float_spec,
@@ -125,12 +126,12 @@ def _saturates(float_spec: ProductSpec, count: int, values: Sequence[Array]) -> 
 def _divide_by_steps(exact_codes: Exact, steps: Sequence[Grid | None]) -> Exact:
     """Wraps `exact_codes` for inputs that are floats: they are divided by their step first."""
 
-    def exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
+    def compute_exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
         all_steps = [*steps, *(None,) * (len(values) - len(steps))]
         pairs = zip(values, all_steps, strict=True)
         return exact_codes([v if s is None else np.rint(v / v.dtype.type(s[0])) for v, s in pairs])
 
-    return exact
+    return compute_exact
 
 
 def _expand_to_output(float_spec: ProductSpec, output_shape: tuple[int, ...], values: Array) -> Array:
@@ -148,7 +149,7 @@ def _scale_of(scale: Array, spread: Callable[[Array], Array]) -> Array:
     return spread(scale if scale.size > 1 else scale.reshape(()))
 
 
-def _exact(
+def _build_exact_product(
     float_spec: ProductSpec,
     numbers: tuple[_Number, _Number, _Number],
     count: int,
@@ -169,7 +170,7 @@ def _exact(
     """
     a, b, c = numbers
 
-    def exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
+    def compute_exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
         lefts, rights = list(values[:count]), list(values[:count])
         lefts[0] = _subtract_zero(lefts[0], a.value(values), per_row=True)
         if isinstance(float_spec.right, np.ndarray):
@@ -185,7 +186,7 @@ def _exact(
         bound = _sums(lambda b, rows: np.abs(left_rows(b, rows)), float_spec.M, size) if needs_bound else None
         return tail(sums.astype(kind), float_spec.arrange_bias), bound
 
-    return exact
+    return compute_exact
 
 
 def _total_bias(
@@ -277,7 +278,7 @@ def _input_name(node: Node, index: int) -> str:
     return node.inputs[index] if len(node.inputs) > index else ""
 
 
-def _stored_input(reader: NodeReader, node: Node, index: int) -> Array:
+def _read_stored_input(reader: NodeReader, node: Node, index: int) -> Array:
     """Returns the numbers of a stored input; a computed input is not supported, although ONNX allows it."""
     numbers = reader.number(_input_name(node, index))
     if numbers is None:
@@ -295,7 +296,7 @@ def _integer(op: str) -> Meaning:
     return build_original
 
 
-def _quantized(op: str, bias: int, output_scale: int, has_alpha: bool = False) -> Meaning:
+def _build_quantized_meaning(op: str, bias: int, output_scale: int, has_alpha: bool = False) -> Meaning:
     """Makes the meaning of an operator with inputs X, scale, zero, W, scale, zero.
 
     Args:
@@ -308,10 +309,16 @@ def _quantized(op: str, bias: int, output_scale: int, has_alpha: bool = False) -
     def build_original(node: Node, reader: NodeReader) -> Original:
         x, w = node.inputs[0], node.inputs[3]
         factor = np.float32(node.attributes.get("alpha", 1.0) if has_alpha else 1.0)
-        scale: Array = factor * _stored_input(reader, node, 1).reshape(()) * _stored_input(reader, node, 4)
+        scale: Array = (
+            factor * _read_stored_input(reader, node, 1).reshape(()) * _read_stored_input(reader, node, 4)
+        )
         if _input_name(node, output_scale):
-            scale = scale / _stored_input(reader, node, output_scale).reshape(())
-        zero = _stored_input(reader, node, output_scale + 1) if _input_name(node, output_scale + 1) else None
+            scale = scale / _read_stored_input(reader, node, output_scale).reshape(())
+        zero = (
+            _read_stored_input(reader, node, output_scale + 1)
+            if _input_name(node, output_scale + 1)
+            else None
+        )
         zeros = _input_name(node, 2), _input_name(node, 5)
         base = _float_meaning(op, node, (x, w), zeros[1], reader)
         tail = _scale_tail(np.asarray(scale, np.float32), zero)
@@ -320,7 +327,7 @@ def _quantized(op: str, bias: int, output_scale: int, has_alpha: bool = False) -
     return build_original
 
 
-def _dequantized(op: str) -> Meaning:
+def _build_dequantized_meaning(op: str) -> Meaning:
     """Makes the meaning of a float operator on dequantized operands that a plan may compute in integers."""
     float_meaning = _FLOAT_MEANINGS[op]
 
@@ -342,7 +349,7 @@ def _dequantized(op: str) -> Meaning:
                 reader, producers.get(node.inputs[2]), scales, float(alpha), float(beta)
             )
             if integer_bias is None:
-                float_bias = beta * _stored_input(reader, node, 2).astype(np.float32)
+                float_bias = beta * _read_stored_input(reader, node, 2).astype(np.float32)
             else:
                 bias = integer_bias
         names = (w_.name, x_.name) if is_weight_left else (x_.name, w_.name)
@@ -391,11 +398,13 @@ def _operand(producer: Node, reader: NodeReader) -> _Operand:
             reader.codes[producer.inputs[0]] = codes.astype("uint8" if str(codes.dtype)[0] == "u" else "int8")
         axis = int(producer.attributes.get("axis", 1))
         return _Operand(
-            producer.inputs[0], _stored_input(reader, producer, 1), _input_name(producer, 2), axis
+            producer.inputs[0], _read_stored_input(reader, producer, 1), _input_name(producer, 2), axis
         )
     if producer.op != "IntQuant":
         raise NotTiled(f"'{producer.label}' quantizes nothing")
-    scale, zeros, bits = (_stored_input(reader, producer, index).astype(np.float32) for index in (1, 2, 3))
+    scale, zeros, bits = (
+        _read_stored_input(reader, producer, index).astype(np.float32) for index in (1, 2, 3)
+    )
     zero, half = float(zeros.reshape(-1)[0]), 2.0 ** (float(bits.reshape(-1)[0]) - 1)
     narrow, signed = int(producer.attributes.get("narrow", 0)), int(producer.attributes.get("signed", 1))
     smallest, largest = (narrow - half, half - 1) if signed else (0.0, 2 * half - 1 - narrow)
@@ -415,7 +424,7 @@ def _integer_bias(
     """Returns a bias times beta / alpha as integers of the sum, or None if it is not such integers."""
     if producer is None or producer.op != "DequantizeLinear" or not alpha:
         return None
-    codes, scales = _stored_input(reader, producer, 0), _stored_input(reader, producer, 1)
+    codes, scales = _read_stored_input(reader, producer, 0), _read_stored_input(reader, producer, 1)
     zero = reader.number(_input_name(producer, 2)) if _input_name(producer, 2) else None
     axis = int(producer.attributes.get("axis", 1))
     is_last_axis = scales.size == 1 or codes.ndim == 1 or axis % codes.ndim == codes.ndim - 1
@@ -464,11 +473,14 @@ _FLOAT_MEANINGS: Mapping[str, Meaning] = {
 }
 
 MEANINGS: Mapping[tuple[str, str], Meaning] = {
-    **{("com.microsoft" if op == "FusedMatMul" else "", op): _dequantized(op) for op in _FLOAT_MEANINGS},
+    **{
+        ("com.microsoft" if op == "FusedMatMul" else "", op): _build_dequantized_meaning(op)
+        for op in _FLOAT_MEANINGS
+    },
     ("", "MatMulInteger"): _integer("MatMul"),
     ("", "ConvInteger"): _integer("Conv"),
-    ("", "QLinearMatMul"): _quantized("MatMul", 0, 6),
-    ("", "QLinearConv"): _quantized("Conv", 8, 6),
-    ("com.microsoft", "QLinearConv"): _quantized("Conv", 8, 6),
-    ("com.microsoft", "QGemm"): _quantized("Gemm", 6, 7, has_alpha=True),
+    ("", "QLinearMatMul"): _build_quantized_meaning("MatMul", 0, 6),
+    ("", "QLinearConv"): _build_quantized_meaning("Conv", 8, 6),
+    ("com.microsoft", "QLinearConv"): _build_quantized_meaning("Conv", 8, 6),
+    ("com.microsoft", "QGemm"): _build_quantized_meaning("Gemm", 6, 7, has_alpha=True),
 }

@@ -86,12 +86,12 @@ def _build_spec(
     stack = 1 if is_single else math.prod(batch)
     rows = M * math.prod(batch) if is_single else M
 
-    def left(values: Sequence[Array]) -> Rows:
+    def read_left(values: Sequence[Array]) -> Rows:
         x = _transpose_matrix(values[0], transposes[0], False)
         x = np.broadcast_to(x, (*batch, M, K)).reshape(stack, rows, K)
         return lambda b, row_range: x[b, row_range]
 
-    def right(values: Sequence[Array]) -> Array:
+    def read_right(values: Sequence[Array]) -> Array:
         assert isinstance(second, int)
         return stack_weight(values[second])
 
@@ -99,9 +99,9 @@ def _build_spec(
         w = _transpose_matrix(w, transposes[1], True)
         return w.reshape(1, K, N) if is_single else np.broadcast_to(w, (*batch, K, N)).reshape(stack, K, N)
 
-    W: Array | Arrange = right if isinstance(second, int) else stack_weight(second)
+    W: Array | Arrange = read_right if isinstance(second, int) else stack_weight(second)
     return ProductSpec(
-        stack, rows, K, N, left, W, lambda y: y.reshape(stack, rows, N), output_shape, alpha, beta, bias
+        stack, rows, K, N, read_left, W, lambda y: y.reshape(stack, rows, N), output_shape, alpha, beta, bias
     )
 
 

@@ -29,7 +29,7 @@ class _UnpackedReader(NodeReader):
         return self._weight if name == self._name else super().number(name)
 
 
-def _packed(node: Node, reader: NodeReader) -> Original:
+def _read_packed(node: Node, reader: NodeReader) -> Original:
     names = [*node.inputs, "", "", "", ""]
     K, N = int(node.attributes["K"]), int(node.attributes["N"])
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes["block_size"])
@@ -60,4 +60,4 @@ def _unpack_codes(rows: Array, bits: int) -> Array:
     return stream @ (1 << np.arange(bits))
 
 
-MEANINGS: Mapping[tuple[str, str], Meaning] = {("com.microsoft", "MatMulNBits"): _packed}
+MEANINGS: Mapping[tuple[str, str], Meaning] = {("com.microsoft", "MatMulNBits"): _read_packed}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from explorer.engine.graph.interpreter import Wiring, reads
+from explorer.engine.graph.interpreter import Wiring, list_reads
 from explorer.engine.graph.model import DTYPES, Model, Node
 from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.engine.shapes import Inference
@@ -50,16 +50,18 @@ def count_independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, i
     widths = {}
     for output in model.graph.outputs:
         nodes, _ = wiring.needed([output.name])
-        width = _fewest_elements(model, nodes, output.name, elements)
+        width = _find_fewest_elements(model, nodes, output.name, elements)
         if width:
             widths[output.name] = width
     return widths
 
 
-def _fewest_elements(model: Model, nodes: Sequence[Node], output: str, elements: Mapping[str, int]) -> int:
+def _find_fewest_elements(
+    model: Model, nodes: Sequence[Node], output: str, elements: Mapping[str, int]
+) -> int:
     """Finds the smallest number of elements that are alive between two nodes, or 0 if unknown."""
     initializers = model.graph.initializers
-    last = {name: index for index, node in enumerate(nodes) for name in reads(node)}
+    last = {name: index for index, node in enumerate(nodes) for name in list_reads(node)}
     last[output] = len(nodes)
     depths = [_count_roundings(model, node) for node in nodes]
     half, depth_so_far = sum(depths) / 2, 0
@@ -68,7 +70,7 @@ def _fewest_elements(model: Model, nodes: Sequence[Node], output: str, elements:
     narrowest = 0
     for index, node in enumerate(nodes):
         depth_so_far += depths[index]
-        read = set(reads(node))
+        read = set(list_reads(node))
         outputs = {name for name in node.outputs if name in last}
         # the exact result of constants carries no data
         if read & varying or depths[index]:
@@ -85,5 +87,5 @@ def _count_roundings(model: Model, node: Node) -> int:
     """Estimates the roundings in a node by the length of its sums."""
     if node.op in _EXACT and not node.domain:
         return 0
-    shapes = (model.graph.initializers[n].shape for n in reads(node) if n in model.graph.initializers)
+    shapes = (model.graph.initializers[n].shape for n in list_reads(node) if n in model.graph.initializers)
     return 1 + max((max(shape, default=1) for shape in shapes), default=1)

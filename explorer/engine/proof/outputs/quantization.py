@@ -19,7 +19,7 @@ _ABSORBED = ("Relu", "Clip")
 """Operators that a quantizer drops if the range of the integers has the same effect."""
 
 
-def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, dict[str, str]]:
+def add_float_outputs(before: GraphProducers, after: GraphProducers) -> tuple[Model, dict[str, str]]:
     """Adds floats for the integers of a quantized model.
 
     Args:
@@ -53,7 +53,7 @@ def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, d
         if not renamed:
             nodes.append(node)
             continue
-        nodes.append(node.with_values(node.inputs, [renamed.get(name, name) for name in node.outputs]))
+        nodes.append(node.replace_values(node.inputs, [renamed.get(name, name) for name in node.outputs]))
         for name, integer_name in renamed.items():
             value = integers[name]
             floats, scale_and_zero = f"{value}/floats", (value + _SCALE, value + _ZERO)

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Cancelled
 from explorer.base.units import many_text, printable, shape_text
 from explorer.engine.graph.dtypes import element_type
-from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import DTYPES, Model, Value
-from explorer.engine.graph.random_operators import all_nodes
+from explorer.engine.graph.random_operators import list_all_nodes
 from explorer.engine.progress import Cancel
-from explorer.engine.proof.compare import OutputComparison, allowed, unit_roundoff
+from explorer.engine.proof.compare import OutputComparison, compute_limit, unit_roundoff
 from explorer.engine.proof.float64 import evaluator
 from explorer.engine.proof.outputs.tolerance import judge_within
 from explorer.engine.proof.structure.probes import Pair
@@ -111,7 +111,7 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
     pairs = [(v, by_name[v.name] if named else second[i]) for i, v in enumerate(first)]
     for a, b in pairs:
         same_type = a.dtype == b.dtype or (a.dtype in alike and b.dtype in alike)
-        if not same_type or not _may_match(a, b):
+        if not same_type or not _can_match(a, b):
             raise InputMismatch(f"input {_declaration_text(a)} is {_declaration_text(b)} in the other model")
     return {a.name: b.name for a, b in pairs}
 
@@ -129,7 +129,7 @@ def check_interface(before: Model, after: Model) -> None:
         raise InputMismatch(f"the inputs stand in another order: {named}")
     for model, counterpart, ordinal in ((before, after, "first"), (after, before, "second")):
         for name in sorted(model.defaults - counterpart.defaults):
-            if any(name in reads(node) for node in model.graph.nodes):
+            if any(name in list_reads(node) for node in model.graph.nodes):
                 raise InputMismatch(
                     f"'{printable(name)}' is an input that a caller may give in the {ordinal} model,"
                     " and a constant or missing in the other"
@@ -153,7 +153,7 @@ def pair_outputs(before: Model, after: Model) -> list[Pair]:
     return [Pair(a, b) for a, b in zip(first, second, strict=True)]
 
 
-def _may_match(a: Value, b: Value) -> bool:
+def _can_match(a: Value, b: Value) -> bool:
     """Whether two inputs can have the same shape."""
     if a.shape is None or b.shape is None:
         return True
@@ -243,7 +243,7 @@ _STEPS = frozenset(
 
 def has_steps(model: Model) -> bool:
     """Whether a rounding may move a value across a threshold. Bodies and functions are included."""
-    return any(node.op in _STEPS for node in all_nodes(model, model.graph.nodes))
+    return any(node.op in _STEPS for node in list_all_nodes(model, model.graph.nodes))
 
 
 def run_each(
@@ -375,7 +375,7 @@ def _random_evidence(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
     )
 
 
-def _no_figures(
+def _build_empty_evidence(
     name: str, dtype: str, shape: tuple[int, ...], reason: str, *, passed: bool = False
 ) -> OutputEvidence:
     """Builds evidence without figures, for two outputs that cannot be subtracted."""
@@ -398,21 +398,25 @@ def _compare_output(
 ) -> OutputEvidence:
     """Compares one output over all draws."""
     if not all(isinstance(v, np.ndarray) for v in (*old, *new)):
-        is_equal = all(identical(a, b) for a, b in zip(old, new, strict=True))
-        return _no_figures(name, "", (), note + ("equal" if is_equal else "values differ"), passed=is_equal)
+        is_equal = all(is_identical(a, b) for a, b in zip(old, new, strict=True))
+        return _build_empty_evidence(
+            name, "", (), note + ("equal" if is_equal else "values differ"), passed=is_equal
+        )
     constant = len(old) > 1 and all(v.shape == old[0].shape and not (v != old[0]).any() for v in old[1:])
     kind, shape = element_type(old[0]), tuple(old[0].shape)
     for a, b in zip(old, new, strict=True):
         if a.dtype != b.dtype:
-            return _no_figures(name, kind, shape, f"{a.dtype} in one model, {b.dtype} in the other")
+            return _build_empty_evidence(name, kind, shape, f"{a.dtype} in one model, {b.dtype} in the other")
         if a.shape != b.shape:
             texts = shape_text(a.shape), shape_text(b.shape)
-            return _no_figures(name, kind, shape, f"{texts[0]} in one model, {texts[1]} in the other")
+            return _build_empty_evidence(
+                name, kind, shape, f"{texts[0]} in one model, {texts[1]} in the other"
+            )
     if old[0].dtype.kind not in "fV" and kind != "bfloat16":
         differing = sum(int(np.count_nonzero(a != b)) for a, b in zip(old, new, strict=True))
         count = sum(a.size for a in old)
         reason = f"{differing:,} of {count:,} elements differ" if differing else "bit for bit equal"
-        evidence = _no_figures(name, kind, shape, note + reason, passed=not differing)
+        evidence = _build_empty_evidence(name, kind, shape, note + reason, passed=not differing)
         stepped = noise.proved and bool(differing)
         return replace(evidence, passed=noise.proved or evidence.passed, constant=constant, stepped=stepped)
     carriers = noise.independent.get(name, old[0].size)
@@ -442,10 +446,10 @@ def _compare_floats(
         reference_text = "none: the float64 run disagrees with the original by more than rounding"
     relative = None if comparison.mse is None else comparison.mse**0.5 / (comparison.scale or 1.0)
     if noise.proved:
-        fault = comparison.find_problem() or _beyond_rounding(comparison)
+        fault = comparison.find_problem() or _describe_excess(comparison)
     else:
         fault = comparison.judge(both=noise.both) if judged else comparison.judge_by_depth(noise.depth)
-    stepped = noise.steps and not fault and comparison.beyond_rounding(noise.depth)
+    stepped = noise.steps and not fault and comparison.exceeds_rounding(noise.depth)
     if fault:
         reason = fault
     elif comparison.equal:
@@ -500,14 +504,18 @@ def _relative_text(relative: float | None) -> str:
 def relaxed_evidence(evidence: OutputEvidence, depth: int, growth: float) -> OutputEvidence:
     """Passes a failed output if `depth` roundings explain its difference. Otherwise it stays unchanged."""
     relative, exceeds = evidence.relative_rms, (evidence.limit_share or 0.0) > 1.0  # else no number failed it
-    if not exceeds or relative is None or relative > allowed(unit_roundoff(evidence.dtype), depth, growth):
+    if (
+        not exceeds
+        or relative is None
+        or relative > compute_limit(unit_roundoff(evidence.dtype), depth, growth)
+    ):
         return evidence
     figures = f"largest difference {evidence.max_abs:.2e}, {_relative_text(relative)}"
     reason = f"{figures}, from stored numbers"
     return replace(evidence, passed=True, reason=reason, limit_share=None)
 
 
-def _beyond_rounding(comparison: OutputComparison) -> str:
+def _describe_excess(comparison: OutputComparison) -> str:
     """Describes a difference beyond all rounding, or returns ''. It is used if every part is proved."""
     gap, scale = (comparison.mse or 0.0) ** 0.5, comparison.scale or 0.0
     if gap <= max(_ASTRAY * scale, _MAGNIFIED * comparison.sensitivity):
@@ -522,12 +530,12 @@ def _accuracy_text(before: float, after: float, original_label: str, draws_note:
     return f"{figures}: within what rounding explains"
 
 
-def identical(a: Any, b: Any) -> bool:
+def is_identical(a: Any, b: Any) -> bool:
     """Whether two values are equal bit for bit. They may be arrays, sequences, maps or absent optionals."""
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(identical(x, y) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(is_identical(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(identical(a[k], b[k]) for k in a)
+        return a.keys() == b.keys() and all(is_identical(a[k], b[k]) for k in a)
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         if a.dtype != b.dtype or a.shape != b.shape:
             return False

@@ -43,11 +43,11 @@ def scan_stand_in(
     """
     depths = {s.name: (s.K, s.N) for s in plan.sites}
 
-    def packed(name: str, op: str, size: tuple[int, int, int]) -> tuple[int, int]:
+    def compute_packed_size(name: str, op: str, size: tuple[int, int, int]) -> tuple[int, int]:
         # packs as many groups into one product as the plan does
         return depths.get(name, (1, 1))
 
-    located = {s.output: s for s in find_sites(before, shapes, "pack", pack=packed)[0]}
+    located = {s.output: s for s in find_sites(before, shapes, "pack", pack=compute_packed_size)[0]}
     if not all(s.output in located and s.output in originals for s in plan.sites):
         return None
     scanned = replace(plan, form="scan", sites=tuple(replace(s, form="scan") for s in plan.sites))

@@ -38,11 +38,11 @@ from explorer.engine.proof.sites.proof import LARGE, matrix_bytes
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import (
     ThreadShare,
-    in_background,
+    limit_bytes,
     processors,
     side_by_side,
+    start_in_background,
     wait_for,
-    within_limit,
 )
 from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.facts import OutputEvidence, Plan, TensorInfo
@@ -57,7 +57,7 @@ BackgroundRun = Future[ModelOutputs]
 _WEIGHTS = 1 << 30
 """Bytes of weights of whole models that may run in parallel. Each session has its own copy."""
 
-_MANY_NODES = 2048
+_MAX_UNROLLED = 2048
 """Number of unrolled products above which loading the whole model takes too long."""
 
 _TILED = "the tiled model"
@@ -101,12 +101,12 @@ def run_in_background(
     The context value is None if the run would take too much memory or time while the proof runs.
     """
     weights = sum(t.nbytes for t in after.graph.initializers.values())
-    if plan is None or _count_unrolled(plan) > _MANY_NODES or 2 * weights > within_limit(_WEIGHTS):
-        return in_background(None)
+    if plan is None or _count_unrolled(plan) > _MAX_UNROLLED or 2 * weights > limit_bytes(_WEIGHTS):
+        return start_in_background(None)
     threads = max(1, processors() // 2)
     sparing = max(map(matrix_bytes, plan.sites), default=0) > LARGE
     run = partial(outputs.run_all, after, [feeds], _TILED, lambda: None, threads=threads, sparing=sparing)
-    return in_background(run)
+    return start_in_background(run)
 
 
 class Runs:
@@ -207,7 +207,7 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
         ((after, note),) = runs.run_in_parallel(runs.run_other)
     else:
         before, (after, note) = runs.run_in_parallel(partial(runs.run_original, shake=shake), runs.run_other)
-    noise = replace(_known_noise(pairing), proved=proved)
+    noise = replace(_collect_known_noise(pairing), proved=proved)
     remarks = tuple(
         f"{label} loads in onnxruntime only with its optimization at '{run.level}'"
         for label, run in (("the original", before), ("the other model", after))
@@ -216,7 +216,7 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
     return _judge_outputs(before, after, noise, note, runs), remarks
 
 
-def by_stored_numbers(evidence: Evidence, pairing: Pairing) -> Evidence:
+def judge_by_stored_numbers(evidence: Evidence, pairing: Pairing) -> Evidence:
     """Judges outputs of models whose stored numbers differ by a rounding each.
 
     The other model then rounds other numbers than the original, so the original's float64 error is not a
@@ -255,11 +255,11 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
         if len(torch_outputs) != len(names):
             raise Misuse(f"the torch model gives {len(torch_outputs)} outputs, its graph {len(names)}")
         theirs.append(tuple(np.asarray(v) for v in torch_outputs))
-    noise = replace(_known_noise(pairing), both=True)
+    noise = replace(_collect_known_noise(pairing), both=True)
     return _judge_outputs(ModelOutputs(names, tuple(theirs)), after, noise, note, runs)
 
 
-def _known_noise(pairing: Pairing) -> Noise:
+def _collect_known_noise(pairing: Pairing) -> Noise:
     """Collects the facts about rounding errors that are known before the models run."""
     return Noise(
         NOT_NEEDED,
@@ -314,7 +314,7 @@ def _runnable_model(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, 
     """Yields the other model, or its scan variant if it has too many nodes for a session."""
     model: Model | None = None
     plan = pair.plan
-    if plan is not None and _count_unrolled(plan) > _MANY_NODES and pair.decomposed.opset >= 9:
+    if plan is not None and _count_unrolled(plan) > _MAX_UNROLLED and pair.decomposed.opset >= 9:
         model = scan_stand_in(pair.decomposed, pair.after, plan, pair.originals, pair.shapes)
     if model is None or plan is None:
         yield pair.after, ""

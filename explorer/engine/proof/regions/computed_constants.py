@@ -22,12 +22,12 @@ from explorer.engine.graph.model import (
     Tensor,
     Value,
     int64_tensor,
+    replace_bodies,
     subgraphs,
     tensor_from_array,
-    with_bodies,
 )
 from explorer.engine.graph.random_operators import draws
-from explorer.engine.graph.repeated_nodes import gathered, node_sequence
+from explorer.engine.graph.repeated_nodes import combine_nodes, node_sequence
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 
 _MAX_RESULT = 64
@@ -52,7 +52,7 @@ def _fold_graph(model: Model, graph: Graph, outer: Tensors) -> Graph:
     nodes, results = _fold_nodes(model, graph.nodes, constants, {value.name for value in graph.outputs})
     if nodes is graph.nodes:
         return graph
-    return replace(graph, nodes=gathered(nodes), initializers={**graph.initializers, **results})
+    return replace(graph, nodes=combine_nodes(nodes), initializers={**graph.initializers, **results})
 
 
 def _fold_function(model: Model, function: Function) -> Function:
@@ -62,7 +62,7 @@ def _fold_function(model: Model, function: Function) -> Function:
     if nodes is function.nodes:
         return function
     constants = [Node("Constant", (), (name,), attributes={"value": t}) for name, t in results.items()]
-    return replace(function, nodes=gathered((*constants, *nodes)), record=None)
+    return replace(function, nodes=combine_nodes((*constants, *nodes)), record=None)
 
 
 def _fold_nodes(
@@ -82,7 +82,7 @@ def _fold_nodes(
     for node in ordered:
         bodies = {name: _fold_graph(model, body, stored) for name, body in subgraphs(node)}
         if any(bodies[name] is not body for name, body in subgraphs(node)):
-            node, has_new_bodies = with_bodies(node, bodies), True
+            node, has_new_bodies = replace_bodies(node, bodies), True
         kept_nodes.append(node)
         if not bodies and _depends_on_constants(model, node, stored, computed):
             candidates.append(node)

@@ -170,7 +170,7 @@ class Correspondence:
         while True:
             pairs = [p for p in self._pairs if p.before not in dropped and p.before in first]
             second = self._number_second({p.after: first[p.before] for p in pairs})
-            names = self._common(second)
+            names = self._find_common_numbers(second)
             stops = {name for name, number in first.items() if number in names}
             stops_after = {name for name, number in second.values.items() if number in names}
             changed, crossed = [], set()
@@ -217,7 +217,7 @@ class Correspondence:
         second = self._number_second({p.after: first[p.before] for p in pairs if p.before in first})
         return second.derived.get(value.after) == first[value.before]
 
-    def same_content(self, first: Tensor, second: Tensor) -> bool:
+    def has_same_content(self, first: Tensor, second: Tensor) -> bool:
         """Whether two stored tensors are equal bit for bit."""
         return self._table.content(first) == self._table.content(second)
 
@@ -249,10 +249,10 @@ class Correspondence:
         return [
             p
             for p in pair_values(*self.wirings, self.inputs, self.outputs)
-            if p.before in ends or _same_type(types.get(p.before), theirs.get(p.after))
+            if p.before in ends or _has_same_type(types.get(p.before), theirs.get(p.after))
         ]
 
-    def _common(self, second: GraphNumbers) -> dict[int, str]:
+    def _find_common_numbers(self, second: GraphNumbers) -> dict[int, str]:
         """Finds the value numbers that both graphs contain and whose values a run can supply.
 
         Returns:
@@ -289,5 +289,5 @@ def _is_usable(info: TensorInfo | None) -> bool:
     return info is not None and info.dtype in _FED
 
 
-def _same_type(first: TensorInfo | None, second: TensorInfo | None) -> bool:
+def _has_same_type(first: TensorInfo | None, second: TensorInfo | None) -> bool:
     return _is_usable(first) and first is not None and second is not None and first.dtype == second.dtype

@@ -16,10 +16,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.constant_nodes import constant_of
-from explorer.engine.graph.interpreter import reads
-from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, subgraphs, with_bodies
-from explorer.engine.graph.random_operators import all_nodes
-from explorer.engine.graph.repeated_nodes import gathered, node_sequence
+from explorer.engine.graph.interpreter import list_reads
+from explorer.engine.graph.model import (
+    Function,
+    Graph,
+    Inline,
+    Model,
+    Node,
+    Tensor,
+    replace_bodies,
+    subgraphs,
+)
+from explorer.engine.graph.random_operators import list_all_nodes
+from explorer.engine.graph.repeated_nodes import combine_nodes, node_sequence
 from explorer.engine.graph.schema_defaults import default_attributes
 from explorer.engine.proof.structure.inferred_types import TypeLookup
 from explorer.facts import TensorInfo
@@ -165,7 +174,7 @@ class Variation:
     """
 
     def __init__(self, model: Model) -> None:
-        self.values = _varying_values(model)
+        self.values = _find_varying_values(model)
         self._types = TypeLookup(model)
 
     def is_fixed(self, axis: Axis) -> bool:
@@ -184,7 +193,7 @@ class Variation:
         return self._types.read_by("Slice")
 
 
-def one_sided(
+def find_one_sided(
     first: Model, second: Model, varying: tuple[Variation, Variation] | None = None
 ) -> tuple[list[Deciding], list[Deciding]]:
     """Finds the deciding numbers and table rows that only one of two models contains.
@@ -200,11 +209,11 @@ def one_sided(
     numbers = [list(_model_numbers(model)) for model in (first, second)]
     vary = varying or (Variation(first), Variation(second))
     tables = [list(_find_tables(m, v.values)) for m, v in zip((first, second), vary, strict=True)]
-    sizes = [{(t.dtype, t.elements) for t in _stored_tensors(model)} for model in (first, second)]
+    sizes = [{(t.dtype, t.elements) for t in _list_stored_tensors(model)} for model in (first, second)]
     keys = [{*(key for key, _, _ in n), *_epsilons(m)} for n, m in zip(numbers, (first, second), strict=True)]
     return (
-        [*_missing_from(numbers[0], keys[1], vary[0]), *_unmatched_rows(tables[0], sizes[1])],
-        [*_missing_from(numbers[1], keys[0], vary[1]), *_unmatched_rows(tables[1], sizes[0])],
+        [*_missing_from(numbers[0], keys[1], vary[0]), *_list_unmatched_rows(tables[0], sizes[1])],
+        [*_missing_from(numbers[1], keys[0], vary[1]), *_list_unmatched_rows(tables[1], sizes[0])],
     )
 
 
@@ -220,9 +229,9 @@ def _missing_from(
     return by_key.values()
 
 
-def _varying_values(model: Model) -> frozenset[str]:
+def _find_varying_values(model: Model) -> frozenset[str]:
     """Finds the names of values that may differ from run to run, including sizes that are not fixed."""
-    nodes = _ordered_nodes(model)
+    nodes = _list_ordered_nodes(model)
     bodies = [body for node in nodes for _, body in subgraphs(node)]
     inputs = {value.name for body in bodies for value in body.inputs}
     inputs.update(value.name for value in model.graph.feeds)
@@ -246,9 +255,9 @@ def _has_open_sizes(model: Model, nodes: Sequence[Node], flowing: Collection[str
     )
 
 
-def _ordered_nodes(model: Model) -> list[Node]:
+def _list_ordered_nodes(model: Model) -> list[Node]:
     """Lists all nodes of a model, including bodies and functions, roughly in execution order."""
-    return [*all_nodes(model, model.graph.nodes)][::-1]
+    return [*list_all_nodes(model, model.graph.nodes)][::-1]
 
 
 def _dependents(nodes: Sequence[Node], names: set[str], ending: Collection[str]) -> set[str]:
@@ -258,15 +267,15 @@ def _dependents(nodes: Sequence[Node], names: set[str], ending: Collection[str])
     while earlier != len(reached):
         earlier = len(reached)
         for node in nodes:
-            if node.op not in ending and not reached.isdisjoint(reads(node)):
+            if node.op not in ending and not reached.isdisjoint(list_reads(node)):
                 reached.update(filter(None, node.outputs))
     return reached
 
 
-def _stored_tensors(model: Model) -> Iterator[Tensor]:
+def _list_stored_tensors(model: Model) -> Iterator[Tensor]:
     """Yields all stored tensors of a model, including those of bodies."""
     yield from model.graph.initializers.values()
-    for node in all_nodes(model, model.graph.nodes):
+    for node in list_all_nodes(model, model.graph.nodes):
         if (tensor := constant_of(node)) is not None:
             yield tensor
         for _, body in subgraphs(node):
@@ -275,7 +284,7 @@ def _stored_tensors(model: Model) -> Iterator[Tensor]:
 
 def _find_tables(model: Model, varying: Collection[str]) -> Iterator[tuple[Tensor, str, str, int]]:
     """Yields stored tensors whose read part may differ from run to run, with operator, name and axis."""
-    nodes = _ordered_nodes(model)
+    nodes = _list_ordered_nodes(model)
     constants = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
     bodies = [body for node in nodes for _, body in subgraphs(node)]
     for graph in (model.graph, *bodies):
@@ -298,7 +307,7 @@ def _read_along(node: Node, constants: Mapping[str, Tensor], rank: int) -> set[i
     return {axis % rank} if isinstance(axis, int) and rank else set()
 
 
-def _unmatched_rows(
+def _list_unmatched_rows(
     tables: Sequence[tuple[Tensor, str, str, int]], theirs: Collection[tuple[str, int]]
 ) -> list[Deciding]:
     """Lists rows of tables that have no counterpart of equal size. Tables with one are compared in full."""
@@ -315,12 +324,12 @@ def _unmatched_rows(
     return rows
 
 
-def with_near_number(model: Model, number: Deciding) -> Iterator[Model]:
+def build_near_variants(model: Model, number: Deciding) -> Iterator[Model]:
     """Yields the model with a slightly smaller number, then with a slightly larger number."""
     yield from (_replace_number(model, number, power) for power in (-1, 1))
 
 
-def with_far_number(model: Model, number: Deciding) -> list[Model]:
+def build_far_variants(model: Model, number: Deciding) -> list[Model]:
     """Builds the model with a far smaller and a far larger factor, or nothing if it is not a factor."""
     if isinstance(number, TableRow) or number.op not in _MULTIPLIES:
         return []
@@ -339,7 +348,7 @@ def _model_numbers(model: Model) -> Iterator[Held]:
     """Yields the deciding numbers of a model, including bodies and functions."""
     inputs = {value.name for value in model.graph.feeds}
     yield from _node_numbers(model.graph.nodes, [model.graph.initializers], inputs)
-    called_keys = {node.key for node in all_nodes(model, model.graph.nodes)} & model.functions.keys()
+    called_keys = {node.key for node in list_all_nodes(model, model.graph.nodes)} & model.functions.keys()
     for key in sorted(called_keys):
         function = model.functions[key]
         yield from _node_numbers(function.nodes, [], set(function.inputs))
@@ -347,7 +356,7 @@ def _model_numbers(model: Model) -> Iterator[Held]:
 
 def _epsilons(model: Model) -> Iterator[Key]:
     """Yields the keys of the epsilons of normalizations, in the form of an equivalent Add."""
-    for node in all_nodes(model, model.graph.nodes):
+    for node in list_all_nodes(model, model.graph.nodes):
         values = {**default_attributes(node.domain, node.op, model.opset), **node.attributes}
         if isinstance(epsilon := values.get("epsilon"), float):
             yield "Add", epsilon
@@ -370,7 +379,7 @@ def _node_numbers(
     }
     scopes = [*outer_scopes, node_constants]
     for node in ordered:
-        if node.op not in _OF_SHAPES and not flowing.isdisjoint(reads(node)):
+        if node.op not in _OF_SHAPES and not flowing.isdisjoint(list_reads(node)):
             flowing.update(node.outputs)
         for _, body in subgraphs(node):
             body_varying = {*flowing, *(value.name for value in body.inputs)}
@@ -384,25 +393,25 @@ def _node_numbers(
                 yield (kind, attribute), DecidingNumber(node.op, attribute), None
         if node.domain or not (node.op in _DECIDING or node.op in _ARITHMETIC):
             continue
-        read = [_small_values(name, scopes) for name in node.inputs]
+        read = [_read_small_values(name, scopes) for name in node.inputs]
         for index, values in enumerate(read):
             if values is None or (node.op not in _DECIDING and values.size != 1):
                 continue
             if node.op == "Slice" and index == _AXES:
                 continue  # axes are not sizes
-            axes = _sliced_along(node, read, values.size) if node.op == "Slice" else [None] * values.size
+            axes = _find_sliced_axes(node, read, values.size) if node.op == "Slice" else [None] * values.size
             for value, axis in zip(values.reshape(-1).tolist(), axes, strict=True):
                 if _is_limit(float(value), values.dtype):
                     yield (kind, float(value)), DecidingNumber(node.op, float(value)), axis
 
 
-def _small_values(name: str, scopes: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
+def _read_small_values(name: str, scopes: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
     """Returns the numbers of a stored value if it is small, else None."""
     tensor = next((some[name] for some in scopes if name in some), None)
     return _values(tensor) if tensor is not None else None
 
 
-def _sliced_along(
+def _find_sliced_axes(
     node: Node, read: Sequence[np.ndarray[Any, Any] | None], count: int
 ) -> Sequence[Axis | None]:
     """Returns the axis for each number of a Slice, or None for each if its axes are not stored."""
@@ -439,13 +448,13 @@ def _replace_in_function(function: Function, number: Deciding, sign: int) -> Fun
     constants = [
         Node("Constant", (), (name,), attributes={"value": tensor}) for name, tensor in added.items()
     ]
-    return replace(function, nodes=gathered((*constants, *nodes)), record=None) if added else function
+    return replace(function, nodes=combine_nodes((*constants, *nodes)), record=None) if added else function
 
 
 def _replace_in_graph(graph: Graph, number: Deciding, sign: int) -> Graph:
     """Replaces a number in the nodes of a graph that have the same operator."""
     nodes, added = _replace_in_nodes(graph.nodes, graph.initializers, number, sign)
-    return replace(graph, nodes=gathered(nodes), initializers={**graph.initializers, **added})
+    return replace(graph, nodes=combine_nodes(nodes), initializers={**graph.initializers, **added})
 
 
 def _replace_in_nodes(
@@ -460,17 +469,17 @@ def _replace_in_nodes(
     for node in ordered:
         bodies = {name: _replace_in_graph(body, number, sign) for name, body in subgraphs(node)}
         if bodies:
-            node = with_bodies(node, bodies)
+            node = replace_bodies(node, bodies)
         if node.op == number.op:
             if isinstance(number, TableRow):
-                node = _with_row(node, constants, added, number, sign)
+                node = _change_row(node, constants, added, number, sign)
             else:
-                node = _with_number(node, constants, added, number, sign)
+                node = _change_number(node, constants, added, number, sign)
         new_nodes.append(node)
     return new_nodes, added
 
 
-def _with_row(
+def _change_row(
     node: Node, constants: Mapping[str, Tensor], added: dict[str, Tensor], number: TableRow, sign: int
 ) -> Node:
     """Changes the given row in a node's table."""
@@ -486,21 +495,21 @@ def _with_row(
             row[:] = row + sign * (1 if values.dtype.kind in "iu" else np.abs(row) * _STEP + _STEP)
     name = f"{number.name}/moved"
     added[name] = Tensor(name, table.dtype, table.shape, Inline(values.tobytes()))
-    return node.with_values((name, *node.inputs[1:]), node.outputs)
+    return node.replace_values((name, *node.inputs[1:]), node.outputs)
 
 
-def _with_number(
+def _change_number(
     node: Node, constants: Mapping[str, Tensor], added: dict[str, Tensor], number: DecidingNumber, sign: int
 ) -> Node:
     """Changes a number of a node. New inputs are added to `added`."""
     inputs = list(node.inputs)
-    read = [_small_values(name, [constants]) for name in inputs]
+    read = [_read_small_values(name, [constants]) for name in inputs]
     for index, (name, values) in enumerate(zip(node.inputs, read, strict=True)):
         if values is None or (node.op == "Slice" and index == _AXES):
             continue
         matches = values == number.value
         if node.op == "Slice":
-            axes = _sliced_along(node, read, values.size)
+            axes = _find_sliced_axes(node, read, values.size)
             matches &= np.reshape([axis is None or axis in number.axes for axis in axes], values.shape)
         if not matches.any():
             continue
@@ -515,8 +524,8 @@ def _with_number(
         for name, value in node.attributes.items()
         if isinstance(value, float)
     }
-    moved = node.with_values(inputs, node.outputs)
-    return moved.with_attributes({**node.attributes, **attributes}) if attributes else moved
+    moved = node.replace_values(inputs, node.outputs)
+    return moved.replace_attributes({**node.attributes, **attributes}) if attributes else moved
 
 
 def _nearby_value(value: float, sign: int, dtype: np.dtype[Any]) -> float:

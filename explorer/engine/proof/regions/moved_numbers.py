@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from explorer.base.errors import BadModel
-from explorer.engine.diff.folded_weights import folded_change
+from explorer.engine.diff.folded_weights import describe_folded_change
 from explorer.engine.graph.model import Model, Tensor
 from explorer.engine.proof.regions.stored_numbers import (
     CLOSE,
@@ -35,7 +35,7 @@ The second limit applies if nearly all other numbers are kept bit for bit.
 _LIKE = 2.0**-6
 """Largest relative difference between a tensor of one region and its counterpart in the other region."""
 
-_MANY = 1 << 23
+_MAX_NUMBERS = 1 << 23
 """Number of stored numbers in a region above which single numbers are not compared."""
 
 
@@ -56,7 +56,7 @@ def _find_changed_number(sides: Sides) -> Iterator[StoredDifference]:
 
     Joining, splitting and transposing tensors keep the set of numbers.
     """
-    if any(sum(t.elements for t in m.graph.initializers.values()) > _MANY for m in sides):
+    if any(sum(t.elements for t in m.graph.initializers.values()) > _MAX_NUMBERS for m in sides):
         return
     (mine, counts_before), (theirs, counts_after) = (
         np.unique(_numbers(m), return_counts=True) for m in sides
@@ -74,7 +74,7 @@ def _find_changed_number(sides: Sides) -> Iterator[StoredDifference]:
         return
     limit = _NEARBY if changed_count * SELDOM <= total else _NEAR
     near = [
-        (_nearest(missing, number), _nearest(new, number))
+        (_find_nearest(missing, number), _find_nearest(new, number))
         for number in (missing if missing.size <= new.size else new)
     ]
     shares = [abs(new_number - old) / abs(old) if old else np.inf for old, new_number in near]
@@ -85,7 +85,7 @@ def _find_changed_number(sides: Sides) -> Iterator[StoredDifference]:
         )
 
 
-def _nearest(numbers: Array, number: float) -> float:
+def _find_nearest(numbers: Array, number: float) -> float:
     """Finds the element that is closest to a number."""
     return float(numbers[np.argmin(np.abs(numbers - number))])
 
@@ -118,10 +118,10 @@ def _compare_tensors(sides: Sides, sizes: Sizes, is_same: Same) -> Iterator[Stor
         if similar is None:
             continue
         if name in sizes[0]:
-            text = folded_change(name, tensor, similar, sizes[0][name])
+            text = describe_folded_change(name, tensor, similar, sizes[0][name])
         elif twin in sizes[1]:
             counterpart = tensor if similar is twin_tensor else transpose_matrix(tensor)
-            text = folded_change(twin, twin_tensor, counterpart, sizes[1][twin])
+            text = describe_folded_change(twin, twin_tensor, counterpart, sizes[1][twin])
         else:
             old, new = (np.asarray(t.array()).reshape(-1) for t in (tensor, similar))
             if old.tobytes() != new.tobytes():
@@ -149,7 +149,7 @@ def _counterpart(tensor: Tensor, candidate: Tensor) -> Tensor | None:
 
 def _is_weight(tensor: Tensor) -> bool:
     """Whether a tensor holds at least two floats, all finite, and is small enough to compare."""
-    if "float" not in tensor.dtype or not 1 < tensor.elements <= _MANY:
+    if "float" not in tensor.dtype or not 1 < tensor.elements <= _MAX_NUMBERS:
         return False
     try:
         return bool(np.isfinite(np.asarray(tensor.array(), np.float64)).all())

@@ -11,10 +11,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.graph.random_operators import all_nodes
+from explorer.engine.graph.random_operators import list_all_nodes
 from explorer.engine.proof.regions.stored_numbers import constants_of
 
-_FEW = 64
+_MAX_SEARCHED = 64
 """Largest number of elements of a stored tensor that is searched for limits."""
 
 Sides = tuple[Sequence[Node], Sequence[Node]]
@@ -32,7 +32,7 @@ class NodeContents:
         self.models = before, after
         self._stored = tuple(constants_of(m.graph.nodes, m.graph.initializers) for m in self.models)
 
-    def undecided(self, nodes: Sides, varied: Sequence[Collection[str]]) -> bool:
+    def leaves_branch_undecided(self, nodes: Sides, varied: Sequence[Collection[str]]) -> bool:
         """Whether the trials left a branch or a trip count undecided.
 
         Args:
@@ -42,7 +42,7 @@ class NodeContents:
         for index, (model, side) in enumerate(zip(self.models, nodes, strict=True)):
             constants = self._stored[index]
             top = {id(node) for node in side}
-            for node in all_nodes(model, side):
+            for node in list_all_nodes(model, side):
                 if node.domain or node.op not in ("If", "Loop"):
                     continue
                 if id(node) in top and all(
@@ -59,7 +59,7 @@ class NodeContents:
         for index, side in enumerate(nodes):
             for node in side:
                 tensors = [self._stored[index][n] for n in node.inputs if n in self._stored[index]]
-                small = [t for t in tensors if "float" in t.dtype and (t.elements or 0) <= _FEW]
+                small = [t for t in tensors if "float" in t.dtype and (t.elements or 0) <= _MAX_SEARCHED]
                 numbers.update(float(v) for t in small for v in np.asarray(t.array(), np.float64).reshape(-1))
                 numbers.update(v for v in node.attributes.values() if isinstance(v, float))
         return sorted(v for v in numbers if np.isfinite(v))

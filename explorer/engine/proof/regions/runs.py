@@ -36,9 +36,9 @@ from explorer.engine.proof.regions.deciding_numbers import (
     Deciding,
     TableRow,
     Variation,
-    one_sided,
-    with_far_number,
-    with_near_number,
+    build_far_variants,
+    build_near_variants,
+    find_one_sided,
 )
 from explorer.engine.proof.regions.float64_layers import EXACT, float64_difference, run_in_float64
 from explorer.engine.proof.regions.moved_numbers import find_moved
@@ -52,8 +52,8 @@ from explorer.engine.proof.regions.stored_numbers import (
 from explorer.engine.proof.regions.synthetic_values import (
     FED_FLOATS,
     Feeds,
-    dense_values,
-    steered_values,
+    draw_dense_values,
+    set_conditions,
     value_spreads,
     values_at_limits,
 )
@@ -169,11 +169,11 @@ def prove_regions(
         if not growing or (bad == regions[-1:] and results[bad[0].key].lasting):
             break
         for name in growing:
-            dropped |= _matched_after(correspondence, name, step) - ends
+            dropped |= _find_matched_after(correspondence, name, step) - ends
         step *= 2
     cut_off = [_report_cut_off(runner, pair) for pair in correspondence.cut_off]
     outcomes = [*(results[region.key] for region in regions), *cut_off]
-    first = _first_difference(runner, regions, results, failed, dropped)
+    first = _find_first_difference(runner, regions, results, failed, dropped)
     return (
         tuple(outcomes)
         if first is None
@@ -181,7 +181,7 @@ def prove_regions(
     )
 
 
-def _first_difference(
+def _find_first_difference(
     runner: _Runner,
     regions: Sequence[ChangedRegion],
     results: Mapping[tuple[object, ...], RegionResult],
@@ -239,7 +239,7 @@ def _hidden_value(
     return None
 
 
-def _matched_after(correspondence: Correspondence, name: str, count: int) -> set[str]:
+def _find_matched_after(correspondence: Correspondence, name: str, count: int) -> set[str]:
     """Finds a value and the next matched values that depend on it, `count` in all."""
     reached, following = {name}, {name}
     nodes = correspondence.before.graph.nodes
@@ -355,15 +355,15 @@ class _Runner:
         nodes = self._nodes(region)
         evidence = RegionEvidence(
             value=region.pair.before,
-            before=_named([node.op for node in nodes[0]]),
-            after=_named([node.op for node in nodes[1]]),
+            before=_format_operators([node.op for node in nodes[0]]),
+            after=_format_operators([node.op for node in nodes[1]]),
             draws=0,
             kind="unproven",
             reason="",
         )
         tally = _Trials()
         try:
-            run = self._pair_runner(region, *self._cut_models(region))
+            run = self._pair_runner(region, *self._build_region_models(region))
             draws = tuple(draws_random(m, side) for m, side in zip(self.contents.models, nodes, strict=True))
             if any(draws):
                 values = self.original_values(region.reads, self.tries[0], self.seed)
@@ -408,12 +408,12 @@ class _Runner:
         """Judges a region that gave equal values in all trials."""
         positions = region.before.nodes
 
-        def unproven(reason: str, *, lasting: bool = True) -> RegionResult:
+        def build_unproven(reason: str, *, lasting: bool = True) -> RegionResult:
             return RegionResult(replace(figures, reason=reason), positions, lasting)
 
         figures = evidence
         if not tally.results:
-            return unproven("not one finite number came out of it", lasting=False)
+            return build_unproven("not one finite number came out of it", lasting=False)
         worst = max(tally.results, key=lambda r: r.max_abs or 0.0)
         equal = all(r.equal for r in tally.results)
         figures = replace(evidence, draws=tally.draws, max_abs=worst.max_abs, equal=equal)
@@ -422,16 +422,16 @@ class _Runner:
             return RegionResult(constant_evidence, positions)
         twins = {name: twin or name for name, twin in region.twins.items()}
         varied = tally.varied, {name for name, twin in twins.items() if twin in tally.varied}
-        if self.contents.undecided(nodes, varied):
-            return unproven("not every branch in it was taken")
+        if self.contents.leaves_branch_undecided(nodes, varied):
+            return build_unproven("not every branch in it was taken")
         if not tally.moved and region.reads:
-            return unproven("its output does not depend on what was varied", lasting=False)
+            return build_unproven("its output does not depend on what was varied", lasting=False)
         stored_differences = self._differences(region)
         hidden, rounded, hides = self._judge_stored(region, nodes, worst, stored_differences)
         if hidden:
-            return unproven(f"{hidden}, and nothing that was tried shows it")
-        if number := self._undecided_limit(region, nodes, tables_alone=stored_differences.alike):
-            return unproven(number)
+            return build_unproven(f"{hidden}, and nothing that was tried shows it")
+        if number := self._describe_undecided_limit(region, nodes, tables_alone=stored_differences.alike):
+            return build_unproven(number)
         remark = f"; stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
         reason = worst.reason + (remark if rounded else "")
         return RegionResult(
@@ -455,9 +455,9 @@ class _Runner:
             Tuple of three: a difference that no run shows, or ''; the largest difference caused by another
             order of computation; the output difference that the runs may hide. Both differences are relative.
         """
-        before = self._cut_models(region)[0]
+        before = self._build_region_models(region)[0]
         if not stored_differences.alike:
-            return self._moved_differences(region, worst, stored_differences)
+            return self._judge_moved(region, worst, stored_differences)
         large = [difference for difference in stored_differences.differences if difference.large]
         for difference in large[:_MAX_INNER]:
             # two differences may cancel, as when a factor moves from one weight to the next
@@ -475,7 +475,7 @@ class _Runner:
             0.0,
         )
 
-    def _undecided_limit(
+    def _describe_undecided_limit(
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], *, tables_alone: bool
     ) -> str:
         """Describes a limit that only one side has and that no run shows to matter, or returns ''.
@@ -485,10 +485,10 @@ class _Runner:
             nodes: Nodes of the region in either graph.
             tables_alone: Whether to check table rows only, because all other numbers have been compared.
         """
-        before, after = map(with_computed_constants, self._cut_models(region))
+        before, after = map(with_computed_constants, self._build_region_models(region))
         sides = before, after
         for ordinal, model, side_numbers in zip(
-            ("first", "second"), sides, one_sided(*sides, self._varying), strict=True
+            ("first", "second"), sides, find_one_sided(*sides, self._varying), strict=True
         ):
             rows: list[Deciding] = [number for number in side_numbers if isinstance(number, TableRow)]
             single = [] if tables_alone else [n for n in side_numbers if not isinstance(n, TableRow)]
@@ -516,9 +516,9 @@ class _Runner:
         """
         changes = partial(self._changes_output, region, nodes, model)
         # if only the smaller or only the larger number changes the output, the values covered one side of it
-        if all(map(changes, with_near_number(model, number))):
+        if all(map(changes, build_near_variants(model, number))):
             return True
-        far = with_far_number(model, number)
+        far = build_far_variants(model, number)
         return bool(far) and not any(map(changes, far))
 
     def _changes_output(
@@ -550,11 +550,11 @@ class _Runner:
                         new = replacement_session.run(mine)
                     except BadModel:
                         return True
-                    if not all(outputs.identical(old[name], new[name]) for name in old):
+                    if not all(outputs.is_identical(old[name], new[name]) for name in old):
                         return True
         return False
 
-    def _moved_differences(
+    def _judge_moved(
         self, region: ChangedRegion, worst: OutputEvidence, stored_differences: StoredDifferences
     ) -> tuple[str, float, float]:
         """Judges stored numbers like `_judge_stored`, for two sides with different operators."""
@@ -564,7 +564,7 @@ class _Runner:
             (
                 m
                 for m in find_moved(
-                    stored_differences.sides, stored_differences.sizes, self.graphs.same_content
+                    stored_differences.sides, stored_differences.sizes, self.graphs.has_same_content
                 )
                 if m.large
             ),
@@ -573,9 +573,11 @@ class _Runner:
         if large is not None:
             return large.text, 0.0, 0.0
         gap = None
-        if any(self._holds_floats(model) for model in stored_differences.sides):
+        if any(self._has_floats(model) for model in stored_differences.sides):
             original_values = self.original_values(region.reads, self.tries[0], self.seed)
-            values = dense_values(original_values, value_spreads(original_values), _SPREADS[0], self.seed)
+            values = draw_dense_values(
+                original_values, value_spreads(original_values), _SPREADS[0], self.seed
+            )
             gap = float64_difference(region, (self.before, self.after), values, self.cancel)
         elif worst.equal:
             return "", 0.0, 0.0
@@ -584,7 +586,7 @@ class _Runner:
         return "", 0.0, _hidden_by_rounding(worst) if gap is None else gap
 
     @staticmethod
-    def _holds_floats(model: Model) -> bool:
+    def _has_floats(model: Model) -> bool:
         return any(
             "float" in t.dtype for t in constants_of(model.graph.nodes, model.graph.initializers).values()
         )
@@ -623,13 +625,16 @@ class _Runner:
             ]
         yield "", feeds
         if steering:
-            yield _STEERED, [steered_values(original_values, steering, setting) for setting in (True, False)]
+            yield _STEERED, [set_conditions(original_values, steering, setting) for setting in (True, False)]
         if not floats:
             return
         count = max(1, min(_MANY, _ENOUGH // sum(original_values[name].size for name in floats)))
         wide = value_spreads(original_values)
         for spread in _SPREADS if first else _SPREADS[:1]:
-            yield _DENSE, [dense_values(original_values, wide, spread, self.seed + i) for i in range(count)]
+            yield (
+                _DENSE,
+                [draw_dense_values(original_values, wide, spread, self.seed + i) for i in range(count)],
+            )
         yield (
             _AT_LIMITS,
             [
@@ -667,7 +672,7 @@ class _Runner:
         old_outputs = [old for old, _, _ in pairs]
         tally.first = tally.first or old_outputs[:1]
         tally.moved = tally.moved or not all(
-            outputs.identical(old_output, tally.first[0]) for old_output in old_outputs
+            outputs.is_identical(old_output, tally.first[0]) for old_output in old_outputs
         )
         names = (n for n, v in feeds[0].items() if v.dtype.kind in "bi" and v.size == 1)
         if kind == _STEERED:
@@ -678,7 +683,7 @@ class _Runner:
         """Compares the numbers that a region stores in the two graphs."""
         if region.key not in self._stored_in:
             self._stored_in = {
-                region.key: compare_stored(*self._cut_models(region), self.graphs.same_content)
+                region.key: compare_stored(*self._build_region_models(region), self.graphs.has_same_content)
             }
         return self._stored_in[region.key]
 
@@ -688,7 +693,7 @@ class _Runner:
             [self.after.nodes[index] for index in region.after.nodes],
         )
 
-    def _cut_models(self, region: ChangedRegion) -> tuple[Model, Model]:
+    def _build_region_models(self, region: ChangedRegion) -> tuple[Model, Model]:
         """Builds a model of the region's nodes for either graph."""
         if not self._types.keys() >= set(region.reads):
             self.original_values(region.reads, self.tries[0], self.seed)
@@ -762,7 +767,7 @@ def _random_evidence(
     its output changes from run to run, the region differs.
     """
     varies = [
-        drawn and not outputs.identical(*runs)
+        drawn and not outputs.is_identical(*runs)
         for drawn, runs in zip(draws, zip(first, second, strict=True), strict=True)
     ]
     if varies[0] == varies[1] or all(draws):
@@ -780,7 +785,7 @@ def _hidden_by_rounding(worst: OutputEvidence) -> float:
     return max(least, worst.relative_rms / min(worst.limit_share or 1.0, 1.0))
 
 
-def _named(ops: Sequence[str]) -> str:
+def _format_operators(ops: Sequence[str]) -> str:
     """Lists operators for a message, as in 'Conv, BatchNormalization and 3 more'."""
     head = ", ".join(printable(op) for op in ops[:_NAMED])
     return head if len(ops) <= _NAMED else f"{head} and {len(ops) - _NAMED} more"

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text
 from explorer.engine.diff.describe import default_of
-from explorer.engine.diff.folded_weights import folded_change
+from explorer.engine.diff.folded_weights import describe_folded_change
 from explorer.engine.fold.activations import FUSED
 from explorer.engine.fold.fold import fold_away
 from explorer.engine.graph.constant_nodes import constant_of
@@ -149,7 +149,7 @@ def restore(model: Model, difference: StoredDifference) -> Model:
     node, initializers = model.graph.nodes[index], dict(model.graph.initializers)
     if isinstance(place, str):
         attributes = {name: value for name, value in node.attributes.items() if name != place}
-        node = node.with_attributes(
+        node = node.replace_attributes(
             attributes if difference.was is None else {**attributes, place: difference.was}
         )
     else:
@@ -157,7 +157,7 @@ def restore(model: Model, difference: StoredDifference) -> Model:
         inputs[place] = "" if difference.was is None else f"{inputs[place]}/restored/{place}"
         if difference.was is not None:
             initializers[inputs[place]] = replace(difference.was, name=inputs[place], record=None)
-        node = node.with_values(inputs, node.outputs)
+        node = node.replace_values(inputs, node.outputs)
     nodes = (*model.graph.nodes[:index], node, *model.graph.nodes[index + 1 :])
     return replace(model, graph=replace(model.graph, nodes=nodes, initializers=initializers))
 
@@ -224,7 +224,7 @@ class _Comparison:
                         f"a constant of {a.op}", (x, y), (x_tensor, y_tensor), place
                     )
                 elif (x_tensor is None) != (y_tensor is None) and not (x and y) and index not in places:
-                    yield from _one_sided(a.op, x_tensor, y_tensor, place)
+                    yield from _describe_one_sided(a.op, x_tensor, y_tensor, place)
             yield from self._compare_attributes(a, b, constants, position if top else None)
             functions = [model.functions.get(a.key) for model in self.sides]
             if functions[0] is not None and functions[1] is not None:
@@ -234,7 +234,9 @@ class _Comparison:
     def _compare_attributes(
         self, a: Node, b: Node, constants: Sequence[ChainMap[str, Tensor]], position: int | None
     ) -> Iterator[StoredDifference]:
-        for name in sorted({*a.attributes, *b.attributes} - _LAYOUT_ATTRIBUTES - {*_unused_attributes(a)}):
+        for name in sorted(
+            {*a.attributes, *b.attributes} - _LAYOUT_ATTRIBUTES - {*_list_unused_attributes(a)}
+        ):
             x, y = (
                 node.attributes[name] if name in node.attributes else _default(model, node, name)
                 for model, node in zip(self.sides, (a, b), strict=True)
@@ -249,7 +251,7 @@ class _Comparison:
             elif isinstance(x, Tensor) and isinstance(y, Tensor):
                 yield from self._compare_tensors(label, x, y, place)
             elif type(x) is not type(y) or x != y:
-                share = _largest_share(x, y)
+                share = _compute_largest_share(x, y)
                 was = a.attributes.get(name)
                 yield StoredDifference(f"{label} differs", share, not share <= CLOSE, place, was)
 
@@ -264,7 +266,7 @@ class _Comparison:
         for index in (0, 1):
             if names[index] in self.sizes[index]:
                 counterpart, size = tensors[1 - index], self.sizes[index][names[index]]
-                if text := folded_change(names[index], tensors[index], counterpart, size):
+                if text := describe_folded_change(names[index], tensors[index], counterpart, size):
                     yield StoredDifference(text, np.inf, True, place, tensors[0])
                 return
         yield from self._compare_tensors(label, *tensors, place)
@@ -300,7 +302,7 @@ def _computes(node: Node) -> bool:
     return bool(node.domain) or node.op not in ("Constant", "Identity")
 
 
-def _largest_share(x: Any, y: Any) -> float:
+def _compute_largest_share(x: Any, y: Any) -> float:
     """Computes the largest relative difference of a numeric attribute, or of a list of numbers."""
     was, new_values = ([*value] if isinstance(value, (list, tuple)) else [value] for value in (x, y))
     if len(was) != len(new_values) or not all(isinstance(value, float) for value in (*was, *new_values)):
@@ -327,7 +329,7 @@ def transpose_matrix(tensor: Tensor) -> Tensor:
     return Tensor(tensor.name, tensor.dtype, matrix.shape, Inline(matrix.tobytes()))
 
 
-def _one_sided(
+def _describe_one_sided(
     op: str, first: Tensor | None, second: Tensor | None, place: tuple[int, int] | None
 ) -> Iterator[StoredDifference]:
     """Yields the difference for an input that only one of two nodes has."""
@@ -382,7 +384,7 @@ def constants_of(
     return ChainMap(constants, dict(initializers), *around)
 
 
-def _unused_attributes(node: Node) -> Collection[str]:
+def _list_unused_attributes(node: Node) -> Collection[str]:
     """Attributes of a node that do not affect its result."""
     if node.domain:
         return ()

@@ -26,7 +26,7 @@ def value_spreads(values: Feeds) -> dict[str, float]:
     return deviations
 
 
-def dense_values(values: Feeds, wide: Mapping[str, float], spread: float, seed: int) -> Feeds:
+def draw_dense_values(values: Feeds, wide: Mapping[str, float], spread: float, seed: int) -> Feeds:
     """Replaces each float by a normal random number with standard deviation `wide` times `spread`."""
     drawn_values: Feeds = {}
     for name, value in values.items():
@@ -65,7 +65,7 @@ def values_at_limits(values: Feeds, numbers: Sequence[float], seed: int) -> Feed
     return drawn_values
 
 
-def steered_values(values: Feeds, names: Sequence[str], setting: bool) -> Feeds:
+def set_conditions(values: Feeds, names: Sequence[str], setting: bool) -> Feeds:
     """Sets every condition to true and every loop count to 3, or to false and 1."""
     settings = {n: setting if values[n].dtype.kind == "b" else (3 if setting else 1) for n in names}
     return {**values, **{n: np.full_like(values[n], value) for n, value in settings.items()}}

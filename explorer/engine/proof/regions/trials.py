@@ -127,7 +127,7 @@ def is_undecided(trial: Trial) -> bool:
     return before is None or after is None or after <= _PLAIN * before
 
 
-def without_zeros(value: Array, seed: int) -> Array:
+def replace_zeros(value: Array, seed: int) -> Array:
     """Replaces zeros by random numbers of the value's own magnitude."""
     zeros = value == 0
     if value.dtype.kind != "f" or not zeros.any():
@@ -141,7 +141,7 @@ def without_zeros(value: Array, seed: int) -> Array:
     return filled
 
 
-def one_part(value: Array, part: int, parts: int, seed: int) -> Array:
+def keep_part(value: Array, part: int, parts: int, seed: int) -> Array:
     """Keeps one of `parts` random parts of the value, with equal magnitudes, and sets the rest to zero."""
     if value.dtype.kind != "f":
         return value

@@ -18,14 +18,14 @@ from explorer.engine.runtime.onnxruntime import Array
 SATURATES = "onnxruntime saturates products of unsigned with signed bytes on this processor"
 
 
-def dense_integers(x: Array, seed: tuple[int, ...]) -> Array:
+def draw_dense_integers(x: Array, seed: tuple[int, ...]) -> Array:
     """Draws random integers from the full range of the type of `x`, in its shape."""
     limits = np.iinfo(x.dtype)
     numbers = np.random.default_rng(seed).integers(limits.min, limits.max, x.shape, np.int64, endpoint=True)
     return np.asarray(numbers).astype(x.dtype)
 
 
-def dense_codes(x: Array, grid: tuple[float, int, int], seed: tuple[int, ...]) -> Array:
+def draw_dense_codes(x: Array, grid: tuple[float, int, int], seed: tuple[int, ...]) -> Array:
     """Draws random quantized values: an integer code times the step, in the shape and type of `x`.
 
     Args:

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.graph.dtypes import element_type
-from explorer.engine.graph.interpreter import Wiring, reads
+from explorer.engine.graph.interpreter import Wiring, list_reads
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value, subgraphs
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 
@@ -65,7 +65,7 @@ def run_in_pieces(
         computed_nodes.update(node_indices)
         pieces.append(node_indices)
     nodes = model.graph.nodes
-    read = [{name for index in piece for name in reads(nodes[index])} for piece in pieces]
+    read = [{name for index in piece for name in list_reads(nodes[index])} for piece in pieces]
     last_use = {n: index for index, names in enumerate(portions) for n in (*read[index], *names)}
     values = dict(feeds)
     for index, (piece, names) in enumerate(zip(pieces, portions, strict=True)):
@@ -117,7 +117,7 @@ def part_session(
     threads: int | None,
 ) -> RuntimeSession:
     """Creates a session of some nodes of a model, with the weights that they read."""
-    read = {name for node in nodes for name in reads(node)} - {value.name for value in inputs}
+    read = {name for node in nodes for name in list_reads(node)} - {value.name for value in inputs}
     initializers = model.graph.initializers
     graph = Graph(
         name="part",

@@ -29,8 +29,8 @@ from explorer.engine.proof.sites.task import SiteSubject, SiteTask, merge_eviden
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array
-from explorer.engine.runtime.parallel import ThreadShare, streamed, wait_until_done
-from explorer.engine.runtime.random_inputs import RandomInput, any_values, draw
+from explorer.engine.runtime.parallel import ThreadShare, stream_results, wait_until_done
+from explorer.engine.runtime.random_inputs import RandomInput, draw, draw_any_values
 from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import SubgraphView, places, view
 from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
@@ -160,7 +160,7 @@ class SiteProof:
                 self.tell("proving matmuls", before + completed_works // 2, total)
 
             pending_works = self._yield_works(tested_sites, originals, drawn, tasks, background_run)
-            works = streamed(
+            works = stream_results(
                 pending_works,
                 _TOGETHER,
                 tick=tick,
@@ -271,7 +271,7 @@ class SiteProof:
             wiring = Wiring.of(after.graph)
         inputs, y = [values[name] for name in original.inputs], values[original.output]
         meaning = original.spec_for([x.shape for x in inputs], y.shape)
-        return SiteSubject(after, wiring, _at_run_sizes(site, meaning), meaning, inputs, y)
+        return SiteSubject(after, wiring, _fix_open_sizes(site, meaning), meaning, inputs, y)
 
     def _draw_inner_inputs(
         self, site: SitePlan, original: Original, drawn: tuple[RandomInput, ...], threads: int
@@ -286,7 +286,7 @@ class SiteProof:
                 raise NotTiled(f"the shape of '{name}' is not known before a run")
             # a data-dependent size may have any value
             shape = tuple(d if isinstance(d, int) else 3 for d in info.shape)
-            values[name] = any_values(generator, info.dtype, shape)
+            values[name] = draw_any_values(generator, info.dtype, shape)
         body_model = view(self.before, site.place)
         assert body_model is not None
         label = f"'{site.name}' of the original"
@@ -334,7 +334,7 @@ def key_of(site: SitePlan) -> str:
     return "/".join((*site.place, site.output))
 
 
-def _at_run_sizes(site: SitePlan, meaning: ProductSpec) -> SitePlan:
+def _fix_open_sizes(site: SitePlan, meaning: ProductSpec) -> SitePlan:
     """Sets the open sizes of a site to those of a run. Fixed sizes stay as planned."""
     axes = {"batch": meaning.batch, "M": meaning.M, "K": meaning.K, "N": meaning.N}
     sizes = {axis: axes[axis] for axis in site.dynamic if axis in axes}

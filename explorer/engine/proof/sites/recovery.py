@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from explorer.engine.costs.layer_tree import sum_if_all_known
 from explorer.engine.graph.model import Model
-from explorer.engine.graph.tile_metadata import PLAN_KEY, earlier_plans
+from explorer.engine.graph.tile_metadata import PLAN_KEY, read_earlier_plans
 from explorer.facts import Plan, SitePlan
 
 _SITE_FIELDS = {*SitePlan.__struct_fields__} - {"at_most", "calls", "rows"}
@@ -34,7 +34,7 @@ def merge_earlier_plans(plan: Plan, model: Model) -> Plan:
 
     Earlier plans without a readable text are skipped. A size in `plan` takes precedence over an earlier one.
     """
-    for earlier in filter(None, map(_parse_plan, earlier_plans(model))):
+    for earlier in filter(None, map(_parse_plan, read_earlier_plans(model))):
         plan = replace(
             plan,
             sites=plan.sites + earlier.sites,

@@ -72,10 +72,10 @@ def references(
             ends = np.cumsum([len(row_indices) for _, row_indices in bands])[:-1]
             band_positions = np.arange(sum(len(row_indices) for _, row_indices in bands))
 
-            def all_draws(b: int, index: Array | slice) -> Array:
+            def compute_draws(b: int, index: Array | slice) -> Array:
                 return np.concatenate([x_rows(b, row_indices) for x_rows, row_indices in bands])[index]
 
-            products = _product_in_bands(all_draws, band_positions, weights[0], wide)
+            products = _product_in_bands(compute_draws, band_positions, weights[0], wide)
             parts = [np.split(side, ends, axis=1) for side in products]
         else:
             products_by_draw = [

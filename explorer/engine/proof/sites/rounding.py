@@ -42,7 +42,7 @@ def fault_of(comparison: OutputComparison, ratio: float, limit: float) -> str:
     return ""
 
 
-def largest_ratio(
+def find_largest_ratio(
     outputs: Sequence[Array], references: Sequence[Reference], roundoff: float, chain: int, least: float
 ) -> tuple[float, float]:
     """Finds the error ratio that is closest to its limit among several runs.
@@ -105,7 +105,7 @@ def _slab_ratio(slabs: Sequence[Array], roundoff: float, chain: int, least: floa
     return float(ratios[worst]), float(limits[worst])
 
 
-def smallest(dtype: np.dtype[Any]) -> float:
+def find_smallest_number(dtype: np.dtype[Any]) -> float:
     """Returns the smallest positive number of a float type, subnormals included."""
     if dtype.kind == "f":
         return float(np.finfo(dtype).smallest_subnormal)

@@ -25,7 +25,7 @@ from explorer.facts import SitePlan
 _LARGE = 1 << 28
 """Number of multiplications up to which all blocks run. This is faster than loading another session."""
 
-_FEW = 4
+_SAMPLED_BLOCKS = 4
 """Number of blocks to run if they use the whole weight."""
 
 _MAX_ROWS = 64
@@ -78,7 +78,7 @@ def run_some(
     block_indices, rows = blocks
     inverse_indices = np.full(count, len(block_indices))  # index of the NaN block, after the blocks that run
     inverse_indices[block_indices] = np.arange(len(block_indices))
-    nodes, selectors = _with_fewer_blocks(runner.nodes, scan_index)
+    nodes, selectors = _restrict_blocks(runner.nodes, scan_index)
     body: Graph = runner.nodes[scan_index].attributes["body"]
     nan = np.full((), np.nan, body.outputs[0].dtype or y.dtype)
     feeds = zip((*runner.input_names, *selectors), (*draw, block_indices, inverse_indices, nan), strict=True)
@@ -124,7 +124,7 @@ def _choose_blocks(
     """
     tile_height = site.tile[0]
     generator = np.random.default_rng((seed, 4))
-    block_count = _FEW
+    block_count = _SAMPLED_BLOCKS
     while 2 * block_count <= count:
         inner_blocks = generator.permutation(np.arange(1, count - 1))[: block_count - 2]
         block_indices = np.sort(np.concatenate([[0, count - 1], inner_blocks]))
@@ -148,7 +148,7 @@ def _choose_blocks(
     return None
 
 
-def _with_fewer_blocks(nodes: Sequence[Node], scan_index: int) -> tuple[list[Node], tuple[str, ...]]:
+def _restrict_blocks(nodes: Sequence[Node], scan_index: int) -> tuple[list[Node], tuple[str, ...]]:
     """Restricts a Scan to some of its blocks.
 
     Args:
@@ -171,7 +171,7 @@ def _with_fewer_blocks(nodes: Sequence[Node], scan_index: int) -> tuple[list[Nod
             Node("Gather", [name, chosen_blocks], [chosen_input])
             for name, chosen_input in zip(scan.inputs, chosen_inputs, strict=True)
         ),
-        scan.with_values(chosen_inputs, [chosen_output]),
+        scan.replace_values(chosen_inputs, [chosen_output]),
         Node("Mul", [chosen_output, nan], [blank]),
         Node("Concat", [chosen_output, blank], [extended_output], attributes={"axis": 0}),
         Node("Gather", [extended_output, inverse_indices], [output]),

@@ -19,9 +19,14 @@ from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.compare import LIMIT, SLAB, OutputComparison, unit_roundoff
 from explorer.engine.proof.meanings import Original, ProductSpec, Rows
-from explorer.engine.proof.sites.exact import compare_exact, dense_codes, dense_integers
+from explorer.engine.proof.sites.exact import compare_exact, draw_dense_codes, draw_dense_integers
 from explorer.engine.proof.sites.reference import references, rows_of
-from explorer.engine.proof.sites.rounding import chain_length, fault_of, largest_ratio, smallest
+from explorer.engine.proof.sites.rounding import (
+    chain_length,
+    fault_of,
+    find_largest_ratio,
+    find_smallest_number,
+)
 from explorer.engine.proof.sites.row_blocks import run_some
 from explorer.engine.proof.sites.runner import Runner, Sessions
 from explorer.engine.runtime.onnxruntime import Array
@@ -96,7 +101,7 @@ def run_site(
         Cancelled: `share` was told to stop.
     """
     count = original.operands
-    dense = [_dense_input(meaning, i, x, (seed, 2, i)) if i < count else x for i, x in enumerate(inputs)]
+    dense = [_draw_dense_input(meaning, i, x, (seed, 2, i)) if i < count else x for i, x in enumerate(inputs)]
     draws = [list(inputs), dense]
     runner = Runner(after, site, original, share, wiring, sessions)
     some = run_some(runner, site, meaning, dense, y, seed)
@@ -106,7 +111,7 @@ def run_site(
     if wrong is not None:
         reason = f"it gives {wrong.dtype} {list(wrong.shape)}, the original {y.dtype} {list(y.shape)}"
         return SiteRun(comparison, None, LIMIT, 0, reason)
-    sampled = _compared_rows(site, meaning, seed)
+    sampled = _choose_compared_rows(site, meaning, seed)
     looked = [sampled, sampled if some is None else some.rows]
     rows = meaning.batch * (meaning.M + (meaning.M if looked[1] is None else len(looked[1])))
     if meaning.integers is not None:
@@ -120,8 +125,8 @@ def run_site(
     del lefts, dense, some
     comparison.add(rows_of(before, looked[0]), compared_rows[0], exact[0].exact.astype(np.float64))
     _add_others(comparison, before, tiled, looked[0])
-    ratio, limit = largest_ratio(
-        compared_rows, exact, comparison.roundoff, chain_length(site), smallest(y.dtype)
+    ratio, limit = find_largest_ratio(
+        compared_rows, exact, comparison.roundoff, chain_length(site), find_smallest_number(y.dtype)
     )
     return SiteRun(comparison, ratio, limit, rows, fault_of(comparison, ratio, limit))
 
@@ -132,7 +137,7 @@ def _add_others(comparison: OutputComparison, before: Array, tiled: Array, looke
         return
     for first, last in itertools.pairwise((-1, *looked.tolist(), tiled.shape[1])):
         if last - first > 1:
-            mine, theirs = (_as_stored(array[:, first + 1 : last]) for array in (tiled, before))
+            mine, theirs = (_restore_stored_layout(array[:, first + 1 : last]) for array in (tiled, before))
             comparison.add(theirs, mine, None)
 
 
@@ -140,13 +145,13 @@ _DRAWN = 1_048_573
 """Number of random values drawn for an input. A larger input repeats them. A prime, so that rows differ."""
 
 
-def _dense(x: Array, seed: tuple[int, ...]) -> Array:
+def _draw_dense(x: Array, seed: tuple[int, ...]) -> Array:
     """Draws values of both signs, none near zero, with the largest magnitude of `x`."""
     largest = max(x.max(initial=0), -x.min(initial=0))
     if not np.isfinite(largest):
         largest = np.abs(x).max(initial=0.0, where=np.isfinite(x))
     kind = np.float64 if x.dtype == np.float64 else np.float32
-    values = _shared_numbers(seed, kind) if x.size >= _DRAWN else _signed(seed, kind, x.size)
+    values = _draw_shared_numbers(seed, kind) if x.size >= _DRAWN else _draw_signed(seed, kind, x.size)
     drawn = np.asarray(values * (values.dtype.type(largest) or 1.0)).astype(x.dtype, copy=False)
     dense = np.empty(x.size, x.dtype)
     for first in range(0, x.size, _DRAWN):
@@ -154,7 +159,7 @@ def _dense(x: Array, seed: tuple[int, ...]) -> Array:
     return dense.reshape(x.shape)
 
 
-def _signed(seed: tuple[int, ...], kind: type[np.floating[Any]], count: int) -> Array:
+def _draw_signed(seed: tuple[int, ...], kind: type[np.floating[Any]], count: int) -> Array:
     """Draws random numbers of both signs with magnitudes between 0.5 and 1."""
     values = np.random.default_rng(seed).random(count, np.dtype(kind)) - 0.5
     values += np.copysign(0.5, values)
@@ -162,21 +167,21 @@ def _signed(seed: tuple[int, ...], kind: type[np.floating[Any]], count: int) -> 
 
 
 @functools.lru_cache(maxsize=1)
-def _shared_numbers(seed: tuple[int, ...], kind: type[np.floating[Any]]) -> Array:
+def _draw_shared_numbers(seed: tuple[int, ...], kind: type[np.floating[Any]]) -> Array:
     """Draws the random numbers that all large sites share."""
-    return _signed(seed, kind, _DRAWN)
+    return _draw_signed(seed, kind, _DRAWN)
 
 
-def _dense_input(meaning: ProductSpec, index: int, x: Array, seed: tuple[int, ...]) -> Array:
+def _draw_dense_input(meaning: ProductSpec, index: int, x: Array, seed: tuple[int, ...]) -> Array:
     """Draws dense random numbers to replace an input."""
     if meaning.integers is None:
-        return _dense(x, seed)
+        return _draw_dense(x, seed)
     grids = meaning.integers.grids
     grid = grids[index] if index < len(grids) else None
-    return dense_integers(x, seed) if grid is None else dense_codes(x, grid, seed)
+    return draw_dense_integers(x, seed) if grid is None else draw_dense_codes(x, grid, seed)
 
 
-def _compared_rows(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
+def _choose_compared_rows(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
     """Chooses the rows of the dense draw to compare with float64, or returns None for all rows.
 
     The original's activations may multiply part of the weight by zeros, but each dense row uses all of the
@@ -219,8 +224,8 @@ def _rows_to_compare(
     kind = np.result_type(got.dtype, np.float32)
     if not np.max(wide, initial=0) * np.max(tall, initial=0) + np.max(added, initial=0) < _HELD:
         kind = np.dtype(np.float64)
-    wide, tall, least = wide.astype(kind), tall.astype(kind), smallest(got.dtype)
-    turned = _as_stored(got) is not got
+    wide, tall, least = wide.astype(kind), tall.astype(kind), find_smallest_number(got.dtype)
+    turned = _restore_stored_layout(got) is not got
     unsure_rows: list[Array] = [sampled]
     step = max(_SAMPLED, 8 * SLAB // max(meaning.N, 1))
     with np.errstate(all="ignore"):
@@ -251,6 +256,6 @@ def _squares(meaning: ProductSpec, x_rows: Rows) -> Array:
     return squares
 
 
-def _as_stored(array: Array) -> Array:
+def _restore_stored_layout(array: Array) -> Array:
     """Transposes (batch, M, N) if its columns are contiguous, as in the output of a convolution."""
     return array.swapaxes(1, 2) if array.strides[1] < array.strides[2] else array

@@ -12,7 +12,7 @@ import numpy as np
 
 from explorer.base.errors import Cancelled
 from explorer.engine.graph.dtypes import element_type
-from explorer.engine.graph.interpreter import Wiring, reads
+from explorer.engine.graph.interpreter import Wiring, list_reads
 from explorer.engine.graph.model import Function, Model, Node, Value
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.sites.parts import part_session
@@ -71,7 +71,7 @@ class Runner:
         if len(self.nodes) <= _TOGETHER or looped or not joins:
             self._stage(self.nodes, [self.site.output], values)
         else:
-            self._in_columns(max(joins, key=lambda n: len(n.inputs)), values)
+            self._run_columns(max(joins, key=lambda n: len(n.inputs)), values)
         return [draw_values[self.site.output] for draw_values in values]
 
     def run_nodes(self, nodes: Sequence[Node], feeds: Mapping[str, Array]) -> Array:
@@ -79,7 +79,7 @@ class Runner:
         inputs = tuple(Value(name, element_type(value), value.shape) for name, value in feeds.items())
         return self._session(nodes, inputs, [self.site.output]).run(feeds)[self.site.output]
 
-    def _in_columns(self, join: Node, values: list[dict[str, Array]]) -> None:
+    def _run_columns(self, join: Node, values: list[dict[str, Array]]) -> None:
         """Runs the nodes that several columns share, then each column, then the nodes that join the columns.
 
         Columns have equal nodes, so one session serves all columns and receives the weight tiles as inputs.
@@ -103,11 +103,11 @@ class Runner:
                 # the nodes that join the columns may read it, too
                 shared.append(node)
         moving = _dependent_ids(shared, self.input_names)
-        outside = {name for nodes in (*columns, tail) for n in nodes for name in reads(n)}
+        outside = {name for nodes in (*columns, tail) for n in nodes for name in list_reads(n)}
         fixed = [n for n in shared if id(n) not in moving]
         if fixed:
             # slices of the weight do not depend on the activations, so they run once
-            needed = outside | {name for n in shared if id(n) in moving for name in reads(n)}
+            needed = outside | {name for n in shared if id(n) in moving for name in list_reads(n)}
             fixed_values: list[dict[str, Array]] = [{}]
             self._stage(fixed, [o for n in fixed for o in n.outputs if o in needed], fixed_values)
             for draw_values in values:
@@ -150,7 +150,9 @@ class Runner:
         key = (tuple(_signature(n, names) for n in nodes), kinds)
         if key not in sessions:
             alike = [
-                n.with_values([names.get(i, "") for i in n.inputs], [names.get(o, "") for o in n.outputs], "")
+                n.replace_values(
+                    [names.get(i, "") for i in n.inputs], [names.get(o, "") for o in n.outputs], ""
+                )
                 for n in nodes
             ]
             typed_inputs = tuple(Value(*kind) for kind in kinds)
@@ -164,7 +166,7 @@ class Runner:
         if self.share.stopped():
             raise Cancelled
         produced = {o for n in nodes for o in n.outputs}
-        read = dict.fromkeys(name for n in nodes for name in reads(n))
+        read = dict.fromkeys(name for n in nodes for name in list_reads(n))
         inputs = [name for name in read if name in values[0] and name not in produced]
         typed_inputs = tuple(Value(n, element_type(values[0][n]), values[0][n].shape) for n in inputs)
         if self.sessions is None:
@@ -198,7 +200,7 @@ def _dependent_ids(nodes: Sequence[Node], names: Sequence[str]) -> set[int]:
     moving = set(names)
     reached: set[int] = set()
     for node in nodes:
-        if any(name in moving for name in reads(node)):
+        if any(name in moving for name in list_reads(node)):
             reached.add(id(node))
             moving.update(node.outputs)
     return reached
@@ -219,12 +221,12 @@ def _inline(call: Node, function: Function) -> list[Node]:
     names = dict(zip(function.inputs, call.inputs, strict=False))
     names.update(zip(function.outputs, call.outputs, strict=False))
 
-    def outer(name: str) -> str:
+    def read_outer(name: str) -> str:
         return names.get(name, f"{call.label}::{name}") if name else ""
 
     return [
-        node.with_values(
-            [*map(outer, node.inputs)], [*map(outer, node.outputs)], f"{call.label}::{node.name}"
+        node.replace_values(
+            [*map(read_outer, node.inputs)], [*map(read_outer, node.outputs)], f"{call.label}::{node.name}"
         )
         for node in function.nodes
     ]

@@ -287,7 +287,7 @@ class TileCheck:
         if key in block.checked_positions:
             return
         rows = self._rows(area)
-        if not self._is_slice_of_rows(block, area, depth) and not _same_block(block.codes, rows, 0, depth):
+        if not self._is_slice_of_rows(block, area, depth) and not _is_same_block(block.codes, rows, 0, depth):
             raise NotTiled(self._describe_misplaced(block.codes, area, depth, tile_index))
         block.checked_positions.add(key)
 
@@ -351,14 +351,14 @@ class TileCheck:
         """Checks that `right` is the expected tile of the second activation."""
         if self.stored is not None:
             raise NotTiled(f"product {tile_index} multiplies by something else than the weight")
-        if factor not in _rounded_factors(self.meaning.alpha):
+        if factor not in _list_rounded_factors(self.meaning.alpha):
             raise NotTiled(f"product {tile_index} is scaled by {factor:g} instead of {self.meaning.alpha:g}")
         if right.checked_positions is None:
             right.checked_positions = set()
         key = area.b, depth, area.n
         if key in right.checked_positions:
             return
-        if not _same_block(right.codes, self.weight[area.b], depth, area.n):
+        if not _is_same_block(right.codes, self.weight[area.b], depth, area.n):
             raise NotTiled(f"the tile of product {tile_index} is not its block of the second operand")
         right.checked_positions.add(key)
 
@@ -376,7 +376,7 @@ class TileCheck:
             return "a product takes a block that begins with zeros instead of the input"
         matches = np.argwhere(x == codes[0, 0])
         for b, row, depth in matches.tolist():
-            if not _same_block(codes, x[b], row, depth):
+            if not _is_same_block(codes, x[b], row, depth):
                 continue
             if b != area.b:
                 return f"product {tile_index} takes matrix {b} of the input instead of {area.b}"
@@ -510,7 +510,7 @@ class TileCheck:
 
     def _check_beta(self, factor: float, place: str) -> None:
         beta = self.meaning.beta
-        if factor not in _rounded_factors(beta):
+        if factor not in _list_rounded_factors(beta):
             raise NotTiled(f"the bias is scaled by {factor:g} instead of {beta:g} {place}")
 
 
@@ -522,12 +522,12 @@ def _source_if_sliced_at(block: Symbol, depth: int) -> Symbol | None:
     return full_rows if cut == (slice(None), slice(depth, depth + block.shape[1])) else None
 
 
-def _rounded_factors(factor: float) -> tuple[float, float]:
+def _list_rounded_factors(factor: float) -> tuple[float, float]:
     """Returns a factor, unchanged and rounded to float32."""
     return factor, float(np.float32(factor))
 
 
-def _same_block(codes: Array, matrix: Array, row: int, column: int) -> bool:
+def _is_same_block(codes: Array, matrix: Array, row: int, column: int) -> bool:
     """Whether `codes` is the block of `matrix` at (row, column), with zeros beyond the matrix."""
     part = matrix[row : row + codes.shape[0], column : column + codes.shape[1]]
     height, width = part.shape

@@ -14,7 +14,7 @@ from explorer.engine.graph.model import DTYPES
 from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
 
 
-def _single_operand(node: NormalNode) -> None:
+def _remove_single_operand(node: NormalNode) -> None:
     """Removes a sum, minimum, maximum, mean or concatenation of one value."""
     if len(node.inputs) == 1:
         node.equal_value = node.inputs[0]
@@ -170,13 +170,13 @@ def _idempotent(node: NormalNode) -> None:
         node.equal_value = node.inputs[0]
 
 
-def _same_operands(node: NormalNode) -> None:
+def _remove_same_operands(node: NormalNode) -> None:
     """Removes an operator such as Max of a value and itself."""
     if len(node.inputs) == 2 and node.inputs[0] == node.inputs[1] and isinstance(node.inputs[0], int):
         node.equal_value = node.inputs[0]
 
 
-def _where(node: NormalNode) -> None:
+def _swap_negated_where(node: NormalNode) -> None:
     """Swaps the operands of a Where with a negated condition."""
     source = (
         node.sources.involutions.get(("Not", node.inputs[0])) if isinstance(node.inputs[0], int) else None
@@ -188,18 +188,18 @@ def _where(node: NormalNode) -> None:
 def _expand(node: NormalNode) -> None:
     """Removes an Expand to sizes of 1."""
     shape, rank = node.ints(1), node.rank(0)
-    if shape is not None and rank is not None and _ones(shape) and len(shape) <= rank:
+    if shape is not None and rank is not None and _has_only_ones(shape) and len(shape) <= rank:
         node.equal_value = node.inputs[0]
 
 
 def _tile(node: NormalNode) -> None:
     """Removes a Tile with one repeat along every axis."""
     repeats = node.ints(1) if node.opset >= 6 else None
-    if repeats is not None and _ones(repeats):
+    if repeats is not None and _has_only_ones(repeats):
         node.equal_value = node.inputs[0]
 
 
-def _ones(values: Ints) -> bool:
+def _has_only_ones(values: Ints) -> bool:
     return all(value == 1 for value in values)
 
 
@@ -258,29 +258,29 @@ def _quotient(node: NormalNode) -> None:
 IDENTITIES: Mapping[str, Sequence[Rule]] = {
     **dict.fromkeys(IDEMPOTENT, (_idempotent,)),
     "Add": (_neutral_operand(-1, 0, "iu"), _difference),
-    "And": (_same_operands,),
-    "BitwiseAnd": (_same_operands,),
-    "BitwiseOr": (_same_operands,),
+    "And": (_remove_same_operands,),
+    "BitwiseAnd": (_remove_same_operands,),
+    "BitwiseOr": (_remove_same_operands,),
     "Cast": (_cast,),
-    "Concat": (_single_operand, _flatten_concat),
+    "Concat": (_remove_single_operand, _flatten_concat),
     "Div": (_neutral_operand(1, 1), _quotient),
     "Dropout": (_dropout,),
     "Expand": (_expand,),
-    "Max": (_single_operand, _same_operands),
-    "Mean": (_single_operand,),
-    "Min": (_single_operand, _same_operands),
+    "Max": (_remove_single_operand, _remove_same_operands),
+    "Mean": (_remove_single_operand,),
+    "Min": (_remove_single_operand, _remove_same_operands),
     "Mul": (_neutral_operand(-1, 1), _quotient),
     "Neg": (_self_inverse,),
     "Not": (_self_inverse,),
-    "Or": (_same_operands,),
+    "Or": (_remove_same_operands,),
     "Pad": (_pad,),
     "Pow": (_neutral_operand(1, 1),),
     "Reshape": (_reshape,),
     "Sub": (_neutral_operand(1, 0), _difference),
-    "Sum": (_single_operand,),
+    "Sum": (_remove_single_operand,),
     "Tile": (_tile,),
     "Transpose": (_transpose,),
-    "Where": (_where,),
+    "Where": (_swap_negated_where,),
 }
 """Rules in order of application, by operator. The first rule that sets `equal_value` is the last."""
 

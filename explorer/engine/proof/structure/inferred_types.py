@@ -11,8 +11,8 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Graph, Model, Node, Value, subgraphs, with_bodies
-from explorer.engine.graph.repeated_nodes import gathered, node_sequence
+from explorer.engine.graph.model import Graph, Model, Node, Value, replace_bodies, subgraphs
+from explorer.engine.graph.repeated_nodes import combine_nodes, node_sequence
 from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import is_call, places
 from explorer.facts import TensorInfo
@@ -70,17 +70,17 @@ def _strip_types(graph: Graph, *, inputs: bool) -> Graph:
     is_unchanged = all(a is b for a, b in zip(nodes, stripped, strict=True))
     return replace(
         graph,
-        nodes=graph.nodes if is_unchanged else gathered(stripped),
-        inputs=graph.inputs if inputs else tuple(map(_untyped, graph.inputs)),
-        outputs=tuple(map(_untyped, graph.outputs)),
+        nodes=graph.nodes if is_unchanged else combine_nodes(stripped),
+        inputs=graph.inputs if inputs else tuple(map(_drop_type, graph.inputs)),
+        outputs=tuple(map(_drop_type, graph.outputs)),
         values=(),
     )
 
 
 def _strip_bodies(node: Node) -> Node:
     bodies = {name: _strip_types(body, inputs=False) for name, body in subgraphs(node)}
-    return with_bodies(node, bodies) if bodies else node
+    return replace_bodies(node, bodies) if bodies else node
 
 
-def _untyped(value: Value) -> Value:
+def _drop_type(value: Value) -> Value:
     return Value(value.name, None, None)

@@ -66,7 +66,7 @@ def _normalize_axes(name: str) -> Rule:
     return rule
 
 
-def _listed_axes(node: NormalNode) -> Ints | None:
+def _read_axes(node: NormalNode) -> Ints | None:
     """Returns the axes of a Squeeze, Unsqueeze or reduction from an attribute or a stored input."""
     axes = node.attributes.get("axes")
     return axes if isinstance(axes, tuple) else node.ints(1)
@@ -74,7 +74,7 @@ def _listed_axes(node: NormalNode) -> Ints | None:
 
 def _reduction(node: NormalNode) -> None:
     """Sorts the axes and stores them as an attribute; a list of all axes is removed."""
-    axes, rank = _listed_axes(node), node.rank(0)
+    axes, rank = _read_axes(node), node.rank(0)
     if axes:
         if rank is not None:
             axes = tuple(sorted({axis % rank for axis in axes if -rank <= axis < rank}))
@@ -96,7 +96,7 @@ def _normalize_squeeze(adds_axes: bool) -> Rule:
     """Makes a rule that sorts the axes of a Squeeze or Unsqueeze and stores them as an attribute."""
 
     def rule(node: NormalNode) -> None:
-        axes, rank = _listed_axes(node), node.rank(0)
+        axes, rank = _read_axes(node), node.rank(0)
         if axes is None:
             return
         if rank is not None:
@@ -153,7 +153,7 @@ def _axis_input(node: NormalNode) -> None:
 # sliding windows
 
 
-def _ones(value: Any) -> bool:
+def _has_only_ones(value: Any) -> bool:
     return isinstance(value, tuple) and all(element == 1 for element in value)
 
 
@@ -188,7 +188,7 @@ def _explicit_same_pads(node: NormalNode, kernel: Ints) -> None:
     attributes = node.attributes
     if attributes.get("auto_pad") != "SAME_UPPER" or node.op not in ("Conv", "MaxPool"):
         return
-    if not _ones(attributes.get("strides", ())) or attributes.get("ceil_mode", 0):
+    if not _has_only_ones(attributes.get("strides", ())) or attributes.get("ceil_mode", 0):
         return
     dilations = attributes.get("dilations") or (1,) * len(kernel)
     totals = [(size - 1) * step for size, step in zip(kernel, dilations, strict=True)]
@@ -204,8 +204,8 @@ def _window(node: NormalNode) -> None:
         attributes["auto_pad"] = "NOTSET"
     if attributes.get("auto_pad") == "NOTSET":
         node.remove_trivial("pads", _zeros)
-    node.remove_trivial("strides", _ones)
-    node.remove_trivial("dilations", _ones)
+    node.remove_trivial("strides", _has_only_ones)
+    node.remove_trivial("dilations", _has_only_ones)
     node.remove_trivial("output_padding", _zeros)
 
 

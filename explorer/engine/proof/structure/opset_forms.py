@@ -44,7 +44,7 @@ CHANGED: Mapping[str, Sequence[int]] = {
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def changed_version(op: str, opset: int) -> int:
+def find_changed_version(op: str, opset: int) -> int:
     """Returns the version in which an ONNX operator last changed its meaning, or 0 if it never did.
 
     Args:
@@ -172,7 +172,7 @@ def _scales(node: NormalNode, index: int) -> tuple[float, ...] | None:
     return values if isinstance(values, tuple) else None
 
 
-def _last_axis(node: NormalNode) -> None:
+def _mark_flattened_axes(node: NormalNode) -> None:
     """Marks Softmax and similar operators before opset 13, which flatten all axes from `axis`.
 
     For the last axis, both meanings are equal.
@@ -248,8 +248,8 @@ OLDER: Mapping[str, Sequence[Rule]] = {
     "DFT": (_dft,),
     "Gemm": (_drop_attribute("broadcast"),),
     "GridSample": (_grid_sample,),
-    "Hardmax": (_last_axis,),
-    "LogSoftmax": (_last_axis,),
+    "Hardmax": (_mark_flattened_axes,),
+    "LogSoftmax": (_mark_flattened_axes,),
     "Pad": (_pad,),
     "Reshape": (_attribute_to_input("shape", 1),),
     "Resize": (_resize,),
@@ -259,7 +259,7 @@ OLDER: Mapping[str, Sequence[Rule]] = {
         _attribute_to_input("ends", 2),
         _attribute_to_input("axes", 3),
     ),
-    "Softmax": (_last_axis,),
+    "Softmax": (_mark_flattened_axes,),
     "Split": (_split,),
     "TopK": (_attribute_to_input("k", 1),),
     "Upsample": (_resize,),

@@ -15,7 +15,7 @@ from explorer.engine.diff.def_use import DefUse, is_counted
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import match
 from explorer.engine.diff.sites import collect_site_nodes, collect_ties, pair_sites
-from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Model, Node, Value
 from explorer.engine.graph.tile_metadata import SITE_KEY
 
@@ -64,7 +64,7 @@ class GraphProducers:
         norms = (node for node in self.nodes if node.op == "BatchNormalization" and not node.domain)
         self.normalized = {node.inputs[0]: node.outputs[0] for node in norms}
         for index, node in enumerate(self.nodes):
-            input_names = tuple(reads(node))
+            input_names = tuple(list_reads(node))
             self.reads.append(input_names)
             outputs = [name for name in node.outputs if name]
             self.producer.update((name, index) for name in outputs)
@@ -87,7 +87,7 @@ class GraphProducers:
         return Region(value, tuple(sorted(positions)), frozenset(boundary - constants), frozenset(constants))
 
 
-def cut_out(
+def build_region_model(
     graph_producers: GraphProducers, regions: Iterable[Region], dtypes: Mapping[str, str]
 ) -> tuple[Model, dict[str, str]]:
     """Builds a model of several independent regions. Each region reads model inputs, not other regions.
@@ -127,7 +127,9 @@ def cut_out(
 
 def region_model(graph_producers: GraphProducers, region: Region, types: Mapping[str, str] = {}) -> Model:
     """Builds a model of one region; inputs without an entry in `types` are float32."""
-    return cut_out(graph_producers, [region], {name: types.get(name, "float32") for name in region.inputs})[0]
+    return build_region_model(
+        graph_producers, [region], {name: types.get(name, "float32") for name in region.inputs}
+    )[0]
 
 
 def _make_unused(name: str, names: Collection[str]) -> str:
@@ -140,7 +142,7 @@ def _rename_outputs(node: Node, names: Mapping[str, str]) -> Node:
     """Renames the outputs of a node, so that readers of the old names read a model input."""
     if names.keys().isdisjoint(node.outputs):
         return node
-    return node.with_values(node.inputs, [names.get(name, name) for name in node.outputs])
+    return node.replace_values(node.inputs, [names.get(name, name) for name in node.outputs])
 
 
 def pair_values(

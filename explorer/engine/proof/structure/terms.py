@@ -41,7 +41,7 @@ def resolve(table: BlockTable, codes: Array, factor: float) -> Pieces:
             pieces.append((positions, []))
         elif isinstance(block, Repeat):
             for inner, terms in resolve(table, part - block.base + block.first, factor):
-                renamed = [_repeated_term(block, term) for term in terms]
+                renamed = [_find_repeated_term(block, term) for term in terms]
                 if inner is None:
                     pieces.append((positions, renamed))
                 else:
@@ -58,7 +58,7 @@ def resolve(table: BlockTable, codes: Array, factor: float) -> Pieces:
     return pieces
 
 
-def _repeated_term(block: Repeat, term: Addend) -> Addend:
+def _find_repeated_term(block: Repeat, term: Addend) -> Addend:
     """Returns the term of a repeated block that corresponds to `term` in the first block."""
     if not isinstance(term.source, SymbolProduct):
         return term

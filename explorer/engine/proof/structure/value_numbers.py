@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from explorer.engine.diff.forms import Form, Forms, literal_form
 from explorer.engine.graph.constant_nodes import constant_of
-from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import AttributeRef, Function, Graph, Model, Node, Tensor
 from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.progress import Cancel
@@ -27,7 +27,7 @@ from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.structure.identities import record_source
 from explorer.engine.proof.structure.normal_form import MANY_OUTPUTS, normalize
 from explorer.engine.proof.structure.normal_node import NormalNode, Sources
-from explorer.engine.proof.structure.opset_forms import NEWEST, changed_version
+from explorer.engine.proof.structure.opset_forms import NEWEST, find_changed_version
 from explorer.engine.shapes.subgraphs import body_name, call_name
 from explorer.facts import TensorInfo
 
@@ -98,7 +98,7 @@ class ValueNumbers:
         if domain not in self._mixed_domains:
             return key
         if not domain and opset <= NEWEST:
-            return (*key, changed_version(op, opset))
+            return (*key, find_changed_version(op, opset))
         version = domain, op, opset
         if version not in self._versions:
             import onnx.defs  # the import takes 200 ms, and only models with different opsets need it
@@ -106,7 +106,7 @@ class ValueNumbers:
             try:
                 since = onnx.defs.get_schema(op, opset, domain).since_version
                 is_known = not domain and since <= NEWEST
-                self._versions[version] = changed_version(op, since) if is_known else since
+                self._versions[version] = find_changed_version(op, since) if is_known else since
             except onnx.defs.SchemaError:
                 self._versions[version] = opset
         return (*key, self._versions[version])
@@ -212,11 +212,11 @@ class GraphNumbers:
             if name in numbers or name not in producers:
                 pending.pop()
                 if name not in numbers:
-                    numbers[name] = self._outer_number(name, scope)
+                    numbers[name] = self._find_outer_number(name, scope)
                 continue
             node = producers[name]
             product = self.site(scope.path, name, node)
-            input_names = product.inputs if product is not None else tuple(reads(node))
+            input_names = product.inputs if product is not None else tuple(list_reads(node))
             unnumbered = [n for n in input_names if n not in numbers]
             if unnumbered and name not in started:
                 started.add(name)
@@ -231,7 +231,7 @@ class GraphNumbers:
                 self._set_outputs(node, scope)
         return [numbers[name] for name in names]
 
-    def _outer_number(self, name: str, scope: _Scope) -> int:
+    def _find_outer_number(self, name: str, scope: _Scope) -> int:
         """Returns the number of a value that is stored or belongs to an outer graph."""
         if not name:
             return _ABSENT
@@ -285,7 +285,7 @@ class GraphNumbers:
             return input_numbers
         attributes, from_caller = self._attributes(node, scope)
         if node.op == "Constant" and not node.domain:
-            tensor = constant_of(node.with_attributes(attributes) if from_caller else node)
+            tensor = constant_of(node.replace_attributes(attributes) if from_caller else node)
             if tensor is not None:
                 return [self.table.content(tensor)]
         normal = self._normalize_node(node, input_numbers, attributes, scope)

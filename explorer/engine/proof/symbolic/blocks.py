@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from explorer.engine.runtime.onnxruntime import Array
-from explorer.engine.runtime.transpose import in_order
+from explorer.engine.runtime.transpose import make_contiguous
 
 
 class NotTiled(Exception):
@@ -162,7 +162,7 @@ class Symbol:
     def make_contiguous(self) -> None:
         """Makes the codes contiguous once, because numpy would copy them at every lookup by index."""
         if self._make is None:
-            self._codes = in_order(self.codes)
+            self._codes = make_contiguous(self.codes)
 
 
 Value = Symbol | Array

@@ -140,7 +140,7 @@ class IntegerRules:
         if node.op == "ReduceSum":
             if sums:
                 return None
-            return [Symbol(np.full(_reduced_shape(attributes, args), _OTHER_NUMBER))]
+            return [Symbol(np.full(_compute_reduced_shape(attributes, args), _OTHER_NUMBER))]
         shape = np.broadcast_shapes(*(a.shape for a in args if a is not None))
         if not sums:
             number = next((a for a in args if not isinstance(a, Symbol)), None)
@@ -227,7 +227,7 @@ def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> list[int]:
     return [int(axis) for axis in np.asarray(axes).reshape(-1)]
 
 
-def _reduced_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]:
+def _compute_reduced_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]:
     """Returns the output shape of a ReduceSum."""
     rank = len(args[0].shape)
     summed_axes = {axis % rank for axis in _axes(attributes, args)}

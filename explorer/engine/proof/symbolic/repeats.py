@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from explorer.engine.graph.interpreter import Interpreter, ValueScope, reads
+from explorer.engine.graph.interpreter import Interpreter, ValueScope, list_reads
 from explorer.engine.graph.model import Function, Graph, Node
 from explorer.engine.proof.symbolic.blocks import BlockTable, Symbol, SymbolBlock, SymbolProduct, Total, Value
 
@@ -128,7 +128,7 @@ def _split_body(body: Graph, functions: Mapping[tuple[str, str, str], Function])
     input_names: dict[str, None] = {}
     splitting = _find_splits_for_producers(body, functions)
     for node in body.nodes:
-        names = [*reads(node)]
+        names = [*list_reads(node)]
         if produced.isdisjoint(names) and id(node) not in splitting and not _produces(node, functions):
             rearranging.append(node)
             continue
@@ -144,15 +144,15 @@ def _find_splits_for_producers(body: Graph, functions: Mapping[tuple[str, str, s
     read_by_others = {v.name for v in body.outputs}
     for node in body.nodes:
         if not _produces(node, functions):
-            read_by_others.update(reads(node))
+            read_by_others.update(list_reads(node))
     return {
         id(node)
         for node in body.nodes
-        if _only_splits(node, functions) and read_by_others.isdisjoint(node.outputs)
+        if _is_only_split(node, functions) and read_by_others.isdisjoint(node.outputs)
     }
 
 
-def _only_splits(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:
+def _is_only_split(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:
     """Whether a node only splits its input."""
     function = functions.get(node.key)
     nodes = (node,) if function is None else function.nodes

@@ -19,9 +19,9 @@ from explorer.engine.quantize.functions import microscaling, qonnx
 from explorer.engine.quantize.functions.call import FormatCall, build_casts
 from explorer.facts import Dim
 
-__all__ = ["LEAST_OPSET", "FormatCall", "call", "function_for"]
+__all__ = ["MIN_OPSET", "FormatCall", "call", "function_for"]
 
-LEAST_OPSET = 13
+MIN_OPSET = 13
 """Lowest version of the default operator set in which the functions' bodies are valid."""
 
 DOMAIN_VERSION = 1
@@ -35,13 +35,13 @@ def function_for(fmt: NumberFormat, opset: int) -> Function | None:
 
     Args:
         fmt: Number format.
-        opset: Version of the default operator set that the model imports, at least `LEAST_OPSET`.
+        opset: Version of the default operator set that the model imports, at least `MIN_OPSET`.
 
     Raises:
-        ValueError: `opset` is older than `LEAST_OPSET`.
+        ValueError: `opset` is older than `MIN_OPSET`.
     """
-    if opset < LEAST_OPSET:
-        raise ValueError(f"a format as a function needs operator set {LEAST_OPSET}, not {opset}")
+    if opset < MIN_OPSET:
+        raise ValueError(f"a format as a function needs operator set {MIN_OPSET}, not {opset}")
     match fmt:
         case Integer():
             return qonnx.build_int_quant(opset)

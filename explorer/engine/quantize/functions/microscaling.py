@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.engine.graph.model import AttributeRef, Function, Node
-from explorer.engine.number_formats.microscaling import BLOCK, LEAST_EXPONENT, Microscaling
+from explorer.engine.number_formats.microscaling import BLOCK, MIN_EXPONENT, Microscaling
 from explorer.engine.quantize.functions.body import INTEGER, FunctionBody, log_of_two, step_at
 from explorer.engine.quantize.functions.call import FormatCall
 
@@ -73,7 +73,7 @@ def _block_scales(body: FunctionBody, blocks: str, reach: int) -> str:
     else:
         largest = body.op("ReduceMax", "block_largest", magnitudes, body.integers((2,), "block_axis"))
     # smaller numbers, and zero without a logarithm, get the least exponent
-    least = 2.0 ** (LEAST_EXPONENT + reach)
+    least = 2.0 ** (MIN_EXPONENT + reach)
     bounded = body.op("Max", "block_reach", largest, body.real(least, "block_least"))
     two, log = body.real(2, "block_two"), log_of_two(body, bounded, "block")
     # near a power of two, the rounded-down logarithm may be off by one; two comparisons correct it

@@ -59,10 +59,10 @@ def _correct_bias(choice: LayerChoice, grids: Grids, channel_means: ChannelMeans
         return choice
     (weight,), (bias,), (read, *_) = (layer.operands_of(part) for part in ("weight", "bias", "input"))
     mean = channel_means.mean_of(read.value)
-    grids.of_operand(choice, bias)  # computed first, so that the scales fit the original bias
+    grids.find_operand_grid(choice, bias)  # computed first, so that the scales fit the original bias
     if mean is None or weight.channel is None or weight.depth is None:
         return choice
-    grid, errors = grids.of_operand(choice, weight), []
+    grid, errors = grids.find_operand_grid(choice, weight), []
     rank = len(weight.shape)
     first = weight.channel % rank == 0
     if not first and rank != 2:

@@ -67,7 +67,7 @@ class _Chains:
             choice = layers.get(id(node))
             if choice is not None:
                 if node.op in _ROUNDS_OUTPUT or self._becomes_gemm(node):
-                    self._round(self._after_activation(node.outputs[0]), choice)
+                    self._round(self._skip_activation(node.outputs[0]), choice)
             elif not node.domain and node.op in _ROUNDED:
                 self._round_operator(node)
             elif not node.domain and node.op in _PASSING and node.inputs[0] in self.rounds:
@@ -88,7 +88,7 @@ class _Chains:
             return
         for name in read:
             self._round(name, choice)
-        self._round(self._after_activation(node.outputs[0]), choice)
+        self._round(self._skip_activation(node.outputs[0]), choice)
 
     def _keep_scale(self, node: Node) -> None:
         source, output = node.inputs[0], node.outputs[0]
@@ -104,7 +104,7 @@ class _Chains:
         info = self._shapes.get(value)
         return value in self._free and info is not None and info.dtype == "float32"
 
-    def _after_activation(self, value: str) -> str:
+    def _skip_activation(self, value: str) -> str:
         """Return the output of an absorbed activation that is the only reader of `value`, else `value`."""
         readers = self._readers[value]
         is_only_reader = len(readers) == 1 and value not in self._outputs

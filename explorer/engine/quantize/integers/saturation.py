@@ -44,7 +44,7 @@ def unsaturated_grid(operand: Operand, grid: Grid, groups: int = 1) -> Grid:
         return grid
     step = max(1, _BATCH // max(1, rows[0].size))
     largest_pairs = np.concatenate(
-        [_largest_pairs(rows[start : start + step]) for start in range(0, len(rows), step)]
+        [_find_largest_pairs(rows[start : start + step]) for start in range(0, len(rows), step)]
     )
     needed = np.max(largest_pairs, initial=0) if grid.axis is None else largest_pairs
     if grid.axis is not None and (grid.axis % rank != channel or needed.shape != grid.scale.shape):
@@ -53,7 +53,7 @@ def unsaturated_grid(operand: Operand, grid: Grid, groups: int = 1) -> Grid:
     return grid if np.array_equal(scale, grid.scale) else replace(grid, scale=scale)
 
 
-def _largest_pairs(rows: Array) -> Array:
+def _find_largest_pairs(rows: Array) -> Array:
     """Return, for each output channel, the largest sum of two neighbors of one sign.
 
     `rows` has the shape (channels, depth, ...).

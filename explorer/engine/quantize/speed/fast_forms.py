@@ -92,8 +92,10 @@ def resolve_fast_form(
     ):
         return Resolution(plain)
     forms = rows() if table is None else tuple(table)
-    target = instructions, short_version(version)
-    nearest = {op: _nearest_row([row for row in forms if row.operator == op], *target) for op in {*operators}}
+    target = instructions, shorten_version(version)
+    nearest = {
+        op: _find_nearest_row([row for row in forms if row.operator == op], *target) for op in {*operators}
+    }
     known_here = [row for row in nearest.values() if row is not None]
     row = min(
         known_here, key=lambda row: (row.time, row.operator), default=None
@@ -107,7 +109,7 @@ def resolve_fast_form(
     return Resolution(fast_spec, (_note(row, *target),))
 
 
-def short_version(version: str) -> str:
+def shorten_version(version: str) -> str:
     """Return the first two numbers of a version."""
     return ".".join(version.split(".")[:2])
 
@@ -116,7 +118,7 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
-def _nearest_row(rows: Sequence[FastForm], instructions: str, version: str) -> FastForm | None:
+def _find_nearest_row(rows: Sequence[FastForm], instructions: str, version: str) -> FastForm | None:
     """Return the row for this processor, else for its architecture, else for any.
 
     Ties go by the nearest version.

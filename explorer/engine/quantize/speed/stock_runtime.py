@@ -21,8 +21,8 @@ from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.repeated_nodes import node_sequence
 from explorer.engine.quantize.choice import LayerChoice
-from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, Array, one_line, weights_folder
-from explorer.engine.runtime.plain_form import plain
+from explorer.engine.runtime.onnxruntime import MAX_OPTIMIZED, Array, shorten_error, weights_folder
+from explorer.engine.runtime.plain_form import build_plain_form
 from explorer.engine.runtime.reference import has_bfloat16
 from explorer.facts.quantize import KernelCount, RuntimeKernels, RunTimes
 from explorer.host import processor, scratch
@@ -36,10 +36,10 @@ INTEGER_KERNELS = frozenset(
 )
 """Operators whose kernels read a weight or an activation as integers."""
 
-_MOST_BYTES = 512 << 20
+_MAX_BYTES = 512 << 20
 """Limit for the bytes of a model's weights. `run_times` holds the weights of two models in memory."""
 
-_MOST_BYTES_OF_FUNCTIONS = 16 << 20
+_MAX_FUNCTION_BYTES = 16 << 20
 """Lower limit for a model with functions, which onnxruntime expands to many times their size."""
 
 _SECONDS, _ROUNDS = 0.3, (3, 25)
@@ -63,13 +63,13 @@ def _session(model: Model, optimized: str = "") -> Any:
     """
     if has_bfloat16(model):
         raise NotLoaded("onnxruntime runs no bfloat16 on a processor")
-    limit = _MOST_BYTES_OF_FUNCTIONS if model.functions else _MOST_BYTES
+    limit = _MAX_FUNCTION_BYTES if model.functions else _MAX_BYTES
     if sum(tensor.nbytes for tensor in model.graph.initializers.values()) > limit:
         functions = " beside functions" if model.functions else ""
         raise NotLoaded(f"its weights take more than {limit >> 20} MiB{functions}")
-    if len(model.graph.nodes) > MOST_OPTIMISED:
-        raise NotLoaded(f"onnxruntime takes minutes to optimize more than {MOST_OPTIMISED:,} nodes")
-    model = plain(model)
+    if len(model.graph.nodes) > MAX_OPTIMIZED:
+        raise NotLoaded(f"onnxruntime takes minutes to optimize more than {MAX_OPTIMIZED:,} nodes")
+    model = build_plain_form(model)
     folder = weights_folder(model)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -86,7 +86,7 @@ def _session(model: Model, optimized: str = "") -> Any:
             skeleton(model, folder=folder), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # onnxruntime's own classes share no base below Exception
-        raise NotLoaded(f"onnxruntime does not load it: {one_line(error)}") from None
+        raise NotLoaded(f"onnxruntime does not load it: {shorten_error(error)}") from None
 
 
 def kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeKernels, Mapping[str, str]]:
@@ -189,5 +189,5 @@ def _time_run(session: Any, feeds: Mapping[str, Array], check: Callable[[], None
     try:
         session.run(None, dict(feeds))
     except Exception as error:  # as above
-        raise NotLoaded(f"onnxruntime does not run it: {one_line(error)}") from None
+        raise NotLoaded(f"onnxruntime does not run it: {shorten_error(error)}") from None
     return time.perf_counter() - began

@@ -16,7 +16,7 @@ from torch import nn
 from explorer.engine.compat.torch import forward_pre_hooks
 from explorer.engine.quantize.torch.layers import layer_modules
 from explorer.engine.quantize.torch.rounding import InputRounding
-from explorer.engine.runtime.torch_arrays import as_array
+from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.values.agreement import Agreement
 from explorer.facts import Diff as DiffFact
 from explorer.facts import Info, NodeDiff, OpDiff
@@ -96,7 +96,7 @@ def _row(
     agreement = Agreement()
     for tensor_name, a, b in differing:
         if a.dim() > 1 and "weight" in tensor_name:
-            agreement.add(*map(as_array, (a, b) if new_format is not None else (b, a)))
+            agreement.add(*map(convert_to_array, (a, b) if new_format is not None else (b, a)))
     snr_text = _snr(agreement)
     became = ""
     if old_format is None and new_format is not None:

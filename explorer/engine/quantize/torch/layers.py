@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 from explorer.engine.compat.torch import forward_pre_hooks, makes_weight, parameters_of
 from explorer.engine.formats.torch_module.modules import dtype_name
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
-from explorer.engine.quantize.layers import Operand, QuantizableLayer, Sizes, in_transposed_convolution
+from explorer.engine.quantize.layers import Operand, QuantizableLayer, Sizes, set_transposed_axes
 from explorer.engine.tiling.torch.replace import TILED, rows_of, sizes_of
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -147,7 +147,7 @@ def layer_of(
     name, op = path or type(layer).__name__, kind.__name__
     node = Node(op, [f"{name} (input)"], [name], name)
     if reason := _format_problem(layer, kind, run, types):
-        return unquantized_layer(path, node, reason)
+        return build_unquantized_layer(path, node, reason)
     operands = list(_operands(layer, kind, name))
     parameters = {operand.input_index: operand.stored for operand in operands if operand.tensor is not None}
     parameters_by_name = dict(layer.named_parameters(remove_duplicate=False))
@@ -171,7 +171,7 @@ def layer_of(
     return ModuleLayer(quantizable, path, parameters)
 
 
-def unquantized_layer(path: str, node: Node, reason: str) -> ModuleLayer:
+def build_unquantized_layer(path: str, node: Node, reason: str) -> ModuleLayer:
     """Build the record of a layer that takes no format, with the reason."""
     return ModuleLayer(QuantizableLayer(node, node.label, reason=reason), path, {})
 
@@ -223,7 +223,7 @@ def _operands(layer: Any, kind: type[nn.Module], name: str) -> Iterator[Operand]
         return
     yield Operand("input", 0, value, depth=1 - rank)
     weight = _weight_operand("weight", 1, layer, "weight", -rank, 1 - rank)
-    yield in_transposed_convolution(weight, layer.groups) if kind in _TRANSPOSED else weight
+    yield set_transposed_axes(weight, layer.groups) if kind in _TRANSPOSED else weight
     if layer.bias is not None:
         yield _weight_operand("bias", 2, layer, "bias", -1, None)
 

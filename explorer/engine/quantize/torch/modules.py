@@ -28,7 +28,7 @@ from explorer.engine.quantize.torch.rounding import InputRounding
 from explorer.engine.quantize.torch.torchao import TORCHAO, torchao_parameter, weight_storage
 from explorer.engine.quantize.weights import slabs
 from explorer.engine.runtime.samples import Feeds, Samples
-from explorer.engine.runtime.torch_arrays import as_array
+from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.values.agreement import Agreement
 from explorer.facts.quantize import QuantizeSpec
 from explorer.host.optional_packages import error_line
@@ -72,7 +72,7 @@ def ranges(
                 if value in read:
 
                     def see(_: nn.Module, args: Any, kwargs: Any, value: str = value) -> None:
-                        take(value, as_array(input_of(args, kwargs)))
+                        take(value, convert_to_array(input_of(args, kwargs)))
 
                     hook = modules[module_layer.path].register_forward_pre_hook(see, with_kwargs=True)
                     stack.callback(hook.remove)
@@ -126,13 +126,13 @@ def quantize_copy(
                 key = *key, TORCHAO
                 make = partial(torchao_parameter, cast(Integer, fmt), operand, grid)
             else:
-                make = partial(_rounded_parameter, holder.get_parameter(name), choice, operand, fmt, grid_of)
+                make = partial(_round_parameter, holder.get_parameter(name), choice, operand, fmt, grid_of)
             if key not in parameter_by_key:
                 parameter_by_key[key] = make()
             setattr(holder, name, parameter_by_key[key])
 
 
-def _rounded_parameter(
+def _round_parameter(
     old: nn.Parameter, choice: LayerChoice, operand: Operand, fmt: NumberFormat, grid_of: GridOf
 ) -> nn.Parameter:
     values = np.empty(operand.shape, np.float32)
@@ -194,10 +194,10 @@ def _error_hook(errors: LayerErrors, choice: LayerChoice, grid_of: GridOf, twin:
         except Exception as error:
             raise BadModel(f"the quantized layer '{name}' failed: {error_line(error)}") from error
         x = input_of(args, kwargs)
-        inputs = {value: as_array(x)} if choice.input is not None else {}
+        inputs = {value: convert_to_array(x)} if choice.input is not None else {}
         # the first output of a recurrent layer holds all time steps
         original_value, quantized_value = (
-            as_array(next(tensors(result))[1]) for result in (output, quantized_output)
+            convert_to_array(next(tensors(result))[1]) for result in (output, quantized_output)
         )
         add_sample(errors, choice, grid_of, {**inputs, name: original_value}, {name: quantized_value})
 

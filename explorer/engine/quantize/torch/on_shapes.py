@@ -14,7 +14,7 @@ from torch import nn
 
 from explorer.engine.compat.torch import is_of_torch, parameters_of
 from explorer.engine.formats.torch_module.modules import dtype_name
-from explorer.engine.formats.torch_module.stored_form import StoredForm, of_own
+from explorer.engine.formats.torch_module.stored_form import StoredForm, read_own_forms
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.number_formats.number_format import Grid
 from explorer.engine.quantize.choice import LayerChoice
@@ -22,11 +22,11 @@ from explorer.engine.quantize.layers import Operand, QuantizableLayer
 from explorer.engine.quantize.torch.layers import (
     LayerRun,
     ModuleLayer,
+    build_unquantized_layer,
     layer_modules,
     layer_of,
-    unquantized_layer,
 )
-from explorer.engine.quantize.weights import shared_axis
+from explorer.engine.quantize.weights import find_scale_axis
 from explorer.engine.tiling.torch.replace import TILED, sizes_of
 from explorer.facts import Layer
 
@@ -45,23 +45,23 @@ def layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLay
     names = {id(tensor): name for name, tensor in module.named_parameters()}
     module_layers = []
     for path, layer, kind in _modules(module):
-        stored_forms = {id(p): form for part in layer.modules() for p, form in of_own(part).items()}
+        stored_forms = {id(p): form for part in layer.modules() for p, form in read_own_forms(part).items()}
         packed = next((form.dtype for form in stored_forms.values() if form.dtype not in FLOATS), "")
         run = _run_from_row(layer, kind, by_path.get(path))
         stack = kind is type(layer) and _holds_stacks(layer)
         if packed:
-            module_layers.append(_unquantized_layer(path, kind, f"it is stored as {packed}"))
+            module_layers.append(_build_unquantized_layer(path, kind, f"it is stored as {packed}"))
         elif kind is nn.MultiheadAttention:
             module_layers.append(
-                _unquantized_layer(path, kind, "what it multiplies besides is not known without a run")
+                _build_unquantized_layer(path, kind, "what it multiplies besides is not known without a run")
             )
         elif stack and run is None:
-            module_layers.append(_unquantized_layer(path, kind, "it does not run with these inputs"))
+            module_layers.append(_build_unquantized_layer(path, kind, "it does not run with these inputs"))
         else:
             module_layer = (
                 _experts(path, layer, names) if stack else layer_of(path, layer, kind, run, names, FLOATS)
             )
-            module_layers.append(_with_stored_dtypes(module_layer, layer, stored_forms))
+            module_layers.append(_apply_stored_dtypes(module_layer, layer, stored_forms))
     return module_layers
 
 
@@ -129,9 +129,9 @@ def _experts(path: str, layer: nn.Module, names: Mapping[int, str]) -> ModuleLay
     )
 
 
-def _unquantized_layer(path: str, kind: type[nn.Module], reason: str) -> ModuleLayer:
+def _build_unquantized_layer(path: str, kind: type[nn.Module], reason: str) -> ModuleLayer:
     name = path or kind.__name__
-    return unquantized_layer(path, Node(kind.__name__, [f"{name} (input)"], [name], name), reason)
+    return build_unquantized_layer(path, Node(kind.__name__, [f"{name} (input)"], [name], name), reason)
 
 
 def _tensor(name: str, parameter: nn.Parameter) -> Tensor:
@@ -140,7 +140,7 @@ def _tensor(name: str, parameter: nn.Parameter) -> Tensor:
     return Tensor(name, dtype_name(parameter.dtype), tuple(parameter.shape), payload)
 
 
-def _with_stored_dtypes(
+def _apply_stored_dtypes(
     module_layer: ModuleLayer, layer: nn.Module, stored_forms: Mapping[int, StoredForm]
 ) -> ModuleLayer:
     """Replace the element types of the operands by those of the file."""
@@ -163,7 +163,7 @@ def shape_grid(choice: LayerChoice, operand: Operand) -> Grid:
     shape: tuple[int, ...] = ()
     axis, block = None, 0
     if operand.part == "weight" and fmt.scaled:
-        axis, block = shared_axis(operand, channel=choice.granularity == "channel", block=choice.block)
+        axis, block = find_scale_axis(operand, channel=choice.granularity == "channel", block=choice.block)
     if axis is not None and block:
         shape = tuple([-(-n // block) if index == axis else n for index, n in enumerate(operand.shape)])
     elif axis is not None:

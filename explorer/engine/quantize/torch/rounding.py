@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from explorer.engine.number_formats.integer import Integer
-from explorer.engine.number_formats.microscaling import BLOCK, LEAST_EXPONENT, Microscaling
+from explorer.engine.number_formats.microscaling import BLOCK, MIN_EXPONENT, Microscaling
 from explorer.engine.number_formats.minifloat import Half, Minifloat
 from explorer.engine.number_formats.narrow import Binary
 from explorer.engine.number_formats.number_format import Grid, NumberFormat
@@ -60,7 +60,7 @@ def _binary(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
     return torch.where(x >= 0, scale, -scale)
 
 
-def _nearest(fmt: Minifloat, x: Tensor) -> Tensor:
+def _round_to_nearest(fmt: Minifloat, x: Tensor) -> Tensor:
     """Round as `Minifloat.nearest` does. The exponent comes from the bits of the float32 number."""
     near = torch.clamp(x, -fmt.largest, fmt.largest)
     step = torch.clamp(_exponent(near), min=1 - fmt.bias) - fmt.mantissa
@@ -74,11 +74,11 @@ def _blocks(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
     padded = nn.functional.pad(moved, (0, -length % BLOCK))
     parts = padded.reshape(*padded.shape[:-1], -1, BLOCK)
     largest = parts.abs().amax(-1, keepdim=True)
-    shared = torch.clamp(_exponent(largest) - fmt.reach, min=LEAST_EXPONENT)
+    shared = torch.clamp(_exponent(largest) - fmt.reach, min=MIN_EXPONENT)
     # 2**-127 is below the least normal float32, so compute it as half of the next power
     scale = _power_of_two(shared + 1) * 0.5
     # `largest * 0` is NaN if the block holds NaN or infinity, else 0
-    near = _nearest(fmt.element, parts / scale) * scale + largest * 0
+    near = _round_to_nearest(fmt.element, parts / scale) * scale + largest * 0
     return near.flatten(-2)[..., :length].movedim(-1, rounding.depth)
 
 
@@ -97,7 +97,7 @@ _ROUNDERS: Mapping[type[NumberFormat], Callable[[InputRounding, Any, Tensor], Te
     Binary: _binary,
     Integer: _integer,
     Half: lambda how, fmt, x: x.to(getattr(torch, fmt.name)).to(torch.float32),
-    Minifloat: lambda how, fmt, x: _nearest(fmt, x / how.scale) * how.scale,
+    Minifloat: lambda how, fmt, x: _round_to_nearest(fmt, x / how.scale) * how.scale,
     Microscaling: _blocks,
 }
 """Rounding function of each format family. A subclass comes before its base class."""

@@ -28,13 +28,13 @@ TORCHAO = "torchao"
 _LAYERS = frozenset(("Linear", "Conv2d", "Embedding"))
 """Layers that torchao supports with an integer weight."""
 
-_MOST_BITS = 8
+_MAX_BITS = 8
 
 
 def weight_storage(choice: LayerChoice, operand: Operand, grid: Grid) -> str:
     """Return the storage of a quantized weight: `TORCHAO` for torchao's integers, or `ROUNDED` for floats."""
     fmt: NumberFormat | None = getattr(choice, operand.part)
-    is_supported = isinstance(fmt, Integer) and not isinstance(fmt, Ternary) and fmt.bits <= _MOST_BITS
+    is_supported = isinstance(fmt, Integer) and not isinstance(fmt, Ternary) and fmt.bits <= _MAX_BITS
     if operand.part != "weight" or choice.layer.op not in _LAYERS or not is_supported:
         return ROUNDED
     has_full_blocks = not grid.block or not operand.shape[grid.axis or 0] % grid.block
@@ -65,14 +65,14 @@ def torchao_parameter(fmt: Integer, operand: Operand, grid: Grid) -> nn.Paramete
         sizes = [1 if start == grid.axis else size for start, size in enumerate(operand.shape)]
     counts = [size // block_size for size, block_size in zip(operand.shape, sizes, strict=True)]
 
-    def spread(values: Any, dtype: Any) -> torch.Tensor:
+    def build_tensor(values: Any, dtype: Any) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(np.asarray(values, dtype).reshape(counts)))
 
     zero = np.broadcast_to(grid.zero - middle, grid.scale.shape)
     tensor = tensor_class(
         torch.from_numpy(codes),
-        spread(grid.scale, np.float32),
-        spread(zero, np.int8),
+        build_tensor(grid.scale, np.float32),
+        build_tensor(zero, np.int8),
         getattr(torch, f"int{fmt.bits}"),
         tuple(sizes),
         torch.float32,

@@ -9,7 +9,7 @@ from explorer.engine.graph.model import Function, Model, Node, Tensor, Value
 from explorer.engine.graph.repeated_nodes import free_name, node_sequence, value_names
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat
 from explorer.engine.quantize.functions import DOMAIN_VERSION, call, function_for
-from explorer.engine.quantize.weights import small_tensor
+from explorer.engine.quantize.weights import build_small_tensor
 from explorer.facts import Shape, TensorInfo
 
 
@@ -63,7 +63,7 @@ class Additions:
     def number(self, name: str, values: Array, dtype: str = "") -> str:
         """Store a small tensor. Calls with the same name, type and bytes share one tensor."""
         key = name, dtype, values.shape, str(values.dtype), values.tobytes()
-        return self.cached(key, lambda: self.store(small_tensor(name, values, dtype)))
+        return self.cached(key, lambda: self.store(build_small_tensor(name, values, dtype)))
 
     def add(
         self,

@@ -19,7 +19,7 @@ from explorer.engine.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.choice import LayerChoice, is_bias_added
 from explorer.engine.quantize.grids import Grids
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.weights import pack_codes, slabs, small_tensor
+from explorer.engine.quantize.weights import build_small_tensor, pack_codes, slabs
 from explorer.engine.quantize.write import qdq
 from explorer.engine.quantize.write.additions import Additions
 
@@ -44,7 +44,7 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
     A separate Add applies a bias that has another shape or is not stored.
     """
     node, (operand,) = choice.layer.node, choice.layer.operands_of("weight")
-    fmt, grid = cast(Integer, choice.weight), grids.of_operand(choice, operand)
+    fmt, grid = cast(Integer, choice.weight), grids.find_operand_grid(choice, operand)
     names = qdq.convert_operands(
         choice, [o for o in choice.layer.operands if o is not operand], grids, additions
     )
@@ -99,4 +99,4 @@ def _zeros(operand: Operand, zeros: Array) -> Tensor:
     """Build the tensor of zero points: two per byte, and each row starts at a new byte."""
     even = np.pad(zeros.astype(np.uint8), ((0, 0), (0, zeros.shape[1] % 2)))
     flat = np.frombuffer(pack_codes(even, 4), np.uint8)
-    return small_tensor(f"{operand.stored}_zero_points", flat.reshape(len(zeros), -1))
+    return build_small_tensor(f"{operand.stored}_zero_points", flat.reshape(len(zeros), -1))

@@ -16,7 +16,7 @@ from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, graphs
 from explorer.engine.quantize.choice import LayerChoice, is_function_call
-from explorer.engine.quantize.functions import LEAST_OPSET
+from explorer.engine.quantize.functions import MIN_OPSET
 from explorer.engine.quantize.layers import Part
 from explorer.host import output_files, scratch
 
@@ -31,12 +31,12 @@ _KEPT = 1024
 """Size in bytes from which a tensor is withheld from the converter."""
 
 
-def least_opset(choices: Sequence[LayerChoice]) -> int:
+def find_lowest_opset(choices: Sequence[LayerChoice]) -> int:
     """Return the lowest operator set that can express all formats, or 0 without a chosen layer."""
-    return max((_least_opset_of(choice) for choice in choices if not choice.reason), default=0)
+    return max((_find_lowest_opset(choice) for choice in choices if not choice.reason), default=0)
 
 
-def _least_opset_of(choice: LayerChoice) -> int:
+def _find_lowest_opset(choice: LayerChoice) -> int:
     parts: tuple[Part, ...] = ("weight", "input", "bias")
     blocks = choice.form == "nbits"
     needed = _CHANNELS if choice.weight is not None and choice.granularity == "channel" and not blocks else 0
@@ -45,7 +45,7 @@ def _least_opset_of(choice: LayerChoice) -> int:
         if fmt is None or (blocks and part == "weight"):
             continue
         if is_function_call(choice, part):
-            needed = max(needed, LEAST_OPSET)
+            needed = max(needed, MIN_OPSET)
         else:
             otherwise = _FLOAT8 if fmt.element_type.startswith("float8") else _NARROW
             needed = max(needed, _OF_TYPES.get(fmt.element_type, otherwise))

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import Value, dtype_code
 from explorer.engine.number_formats.number_format import Grid, NumberFormat
 from explorer.engine.quantize.choice import BIAS, LayerChoice, is_function_call
-from explorer.engine.quantize.functions import LEAST_OPSET
+from explorer.engine.quantize.functions import MIN_OPSET
 from explorer.engine.quantize.grids import Grids, bias_values
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.weights import quantized_weight
+from explorer.engine.quantize.weights import quantize_weight
 from explorer.engine.quantize.write.additions import Additions
 from explorer.facts import Shape
 
@@ -28,7 +28,7 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
     """Add a layer that reads its operands in their formats."""
     node = choice.layer.node
     additions.nodes.append(
-        node.with_values(convert_operands(choice, choice.layer.operands, grids, additions), node.outputs)
+        node.replace_values(convert_operands(choice, choice.layer.operands, grids, additions), node.outputs)
     )
 
 
@@ -40,19 +40,19 @@ def convert_operands(
     for operand in operands:
         fmt: NumberFormat | None = getattr(choice, operand.part)
         if fmt is not None:
-            grid = grids.of_operand(choice, operand)
+            grid = grids.find_operand_grid(choice, operand)
             if operand.part == "weight" and _has_float_activation(choice):
                 grid = _prevent_fusion(operand, grid)
             is_call = is_function_call(choice, operand.part) or _drops_clip(operand, fmt, grid, additions)
             make = _function_call if is_call else _OPERANDS[operand.part]
-            inputs[operand.input_index] = _between_casts(make, is_call, operand, fmt, grid, additions)
+            inputs[operand.input_index] = _wrap_in_casts(make, is_call, operand, fmt, grid, additions)
     return inputs
 
 
 _Make = Callable[[Operand, NumberFormat, Grid, Additions], str]
 
 
-def _between_casts(
+def _wrap_in_casts(
     make: _Make, is_call: bool, operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions
 ) -> str:
     """Return the result of `make` for an operand, with casts to float32 and back to the layer's type."""
@@ -101,7 +101,7 @@ def _drops_clip(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Addi
     Version 1.31 treats ends of ranges as equal if they differ by less than float32's epsilon. In a model with
     only tiny activations it drops the Clip, and numbers below zero reappear.
     """
-    if operand.value not in additions.clipped or additions.opset < LEAST_OPSET or fmt.writing != "linear":
+    if operand.value not in additions.clipped or additions.opset < MIN_OPSET or fmt.writing != "linear":
         return False
     return bool(np.max(np.abs(fmt.limits(grid))) < 2 * np.finfo(np.float32).eps)
 
@@ -126,14 +126,14 @@ def activation(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Addit
                 "Cast", (narrow,), wide, like=value, dtype="float32", attributes=_cast_attributes("float32")
             )
         scale = additions.scale(value, fmt, grid)
-        codes = quantized_activation(value, fmt, grid, additions)
+        codes = add_quantized_activation(value, fmt, grid, additions)
         wide = f"{value}_dequantized"
         return additions.add("DequantizeLinear", (codes, *scale), wide, like=value, dtype="float32")
 
     return additions.cached(("activation", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()), make)
 
 
-def quantized_activation(value: str, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
+def add_quantized_activation(value: str, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     """Add a QuantizeLinear for an activation, and return its codes."""
 
     def make() -> str:
@@ -145,14 +145,14 @@ def quantized_activation(value: str, fmt: NumberFormat, grid: Grid, additions: A
     return additions.cached(("codes", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()), make)
 
 
-def stored_codes(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
+def store_codes(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     """Store the codes of a weight, and return their name."""
     name = f"{operand.stored}_{'quantized' if fmt.writing == 'linear' else fmt.name}"
     key = "stored", *_tensor_key(operand, fmt, grid)
-    return additions.cached(key, lambda: additions.store(quantized_weight(name, operand, fmt, grid)))
+    return additions.cached(key, lambda: additions.store(quantize_weight(name, operand, fmt, grid)))
 
 
-def stored_bias(operand: Operand, grid: Grid, additions: Additions) -> str:
+def store_bias(operand: Operand, grid: Grid, additions: Additions) -> str:
     """Store the codes of an int32 bias, and return their name."""
     # float64, because codes exceed the integers that float32 represents exactly
     codes = np.rint(bias_values(operand).astype(np.float64) / grid.scale.astype(np.float64))
@@ -168,9 +168,9 @@ def _tensor_key(operand: Operand, fmt: NumberFormat, grid: Grid) -> tuple[Hashab
 
 def _weight(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     def make() -> str:
-        codes = stored_codes(operand, fmt, grid, additions)
+        codes = store_codes(operand, fmt, grid, additions)
         if fmt.writing != "cast":
-            return _dequantized(codes, operand, fmt, grid, additions)
+            return _add_dequantization(codes, operand, fmt, grid, additions)
         wide = additions.add("Cast", (codes,), f"{codes}_wide", attributes=_cast_attributes("float32"))
         additions.values.append(Value(wide, "float32", operand.shape))
         return wide
@@ -181,12 +181,14 @@ def _weight(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Addition
 def _bias(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     if fmt is not BIAS:
         return _weight(operand, fmt, grid, additions)
-    codes = stored_bias(operand, grid, additions)
+    codes = store_bias(operand, grid, additions)
     key = "bias", codes, grid.scale.tobytes()
-    return additions.cached(key, lambda: _dequantized(codes, operand, fmt, grid, additions))
+    return additions.cached(key, lambda: _add_dequantization(codes, operand, fmt, grid, additions))
 
 
-def _dequantized(codes: str, operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
+def _add_dequantization(
+    codes: str, operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions
+) -> str:
     attributes: dict[str, Any] = {}
     if grid.axis is not None:
         attributes = {"axis": grid.axis, **({"block_size": grid.block} if grid.block else {})}

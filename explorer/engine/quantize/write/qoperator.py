@@ -12,7 +12,7 @@ from explorer.engine.quantize.choice import LayerChoice, is_bias_added
 from explorer.engine.quantize.grids import Grids
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.write.additions import Additions
-from explorer.engine.quantize.write.qdq import quantized_activation, stored_bias, stored_codes
+from explorer.engine.quantize.write.qdq import add_quantized_activation, store_bias, store_codes
 
 DOMAIN = "com.microsoft"
 
@@ -26,7 +26,7 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
             inputs += _codes(choice, operand, grids, additions)
     added = is_bias_added(choice)
     biases = () if added else choice.layer.operands_of("bias")
-    bias = [stored_bias(operand, grids.of_operand(choice, operand), additions) for operand in biases]
+    bias = [store_bias(operand, grids.find_operand_grid(choice, operand), additions) for operand in biases]
     attributes = {name: value for name, value in node.attributes.items() if name != "beta"}
     fields: dict[str, Any] = {"name": node.name, "attributes": attributes, "metadata": node.metadata}
     if node.op == "Gemm":
@@ -40,7 +40,7 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
         return
     assert choice.input is not None
     output = node.outputs[0]
-    scale = additions.scale(output, choice.input, grids.of_value(choice, output))
+    scale = additions.scale(output, choice.input, grids.find_value_grid(choice, output))
     codes = additions.unique(f"{output}_quantized")
     additions.nodes.append(Node(f"QLinear{node.op}", (*inputs, *scale, *bias), (codes,), **fields))
     additions.nodes.append(
@@ -50,12 +50,12 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
 
 def _codes(choice: LayerChoice, operand: Operand, grids: Grids, additions: Additions) -> tuple[str, str, str]:
     """Return the names of the codes, the scale and the zero point of an operand."""
-    grid = grids.of_operand(choice, operand)
+    grid = grids.find_operand_grid(choice, operand)
     if operand.part == "input":
         assert choice.input is not None
-        codes = quantized_activation(operand.value, choice.input, grid, additions)
+        codes = add_quantized_activation(operand.value, choice.input, grid, additions)
         return codes, *additions.scale(operand.value, choice.input, grid)
     assert choice.weight is not None
-    return stored_codes(operand, choice.weight, grid, additions), *additions.scale(
+    return store_codes(operand, choice.weight, grid, additions), *additions.scale(
         operand.stored, choice.weight, grid
     )

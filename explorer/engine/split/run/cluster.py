@@ -22,7 +22,7 @@ from explorer.base.errors import BadModel, EngineDied, ExplorerError
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.split import manifest
 from explorer.engine.split.run import stage_process
-from explorer.engine.sweep.cluster import awaited, connected, quiet, workers
+from explorer.engine.sweep.cluster import awaited, connect, silence_logs, workers
 from explorer.engine.sweep.processes import LOOK
 from explorer.host.optional_packages import error_line, require
 
@@ -205,7 +205,7 @@ def open_line(configs: Sequence[Mapping[str, Any]], scheduler: str, cancel: Canc
         Misuse: No scheduler answers at `scheduler`, or it has no workers.
     """
     distributed = require("distributed", scheduler)
-    with quiet(), connected(distributed, scheduler, cancel, _RETRY_HINT) as (client, look):
+    with silence_logs(), connect(distributed, scheduler, cancel, _RETRY_HINT) as (client, look):
         addresses = list(workers(client, cancel, scheduler))
         cluster_line = ClusterLine(
             client, look, configs, [addresses[stage % len(addresses)] for stage in range(len(configs))]

@@ -105,7 +105,7 @@ def run(
         line.wait_for(
             numbers, cancel, lambda completed: report(on_progress, cancel, "running", completed, count)
         )
-        works = _scheduled_works(line.run_times, _TIMED_BATCHES)
+        works = _build_works(line.run_times, _TIMED_BATCHES)
         outputs = [line.outputs_by_batch[index] for index in numbers] if keep else []
         pids, workers = line.pids, line.workers
     files = [stage.file for stage in manifest.stages]
@@ -359,7 +359,7 @@ class _Line:
         )
 
 
-def _scheduled_works(
+def _build_works(
     ran: Mapping[tuple[int, int], tuple[float, float, float]], first: int
 ) -> list[ScheduledWork]:
     """Builds the works of the micro-batches from `first` on, with times since the earliest start."""

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from explorer.base.failures import known_failure
-from explorer.engine.runtime.torch_arrays import as_array, as_tensor
+from explorer.base.failures import find_known_failure
+from explorer.engine.runtime.torch_arrays import convert_to_array, convert_to_tensor
 from explorer.host import child
 
 _WAITING = 2
@@ -34,7 +34,7 @@ def main() -> None:
     try:
         names, outputs, run = load_stage(config)
     except Exception as error:  # the parent process adds the number of the stage
-        status.send(("failed", " ".join(str(known_failure(error) or error).split())))
+        status.send(("failed", " ".join(str(find_known_failure(error) or error).split())))
         return
     status.send(("ready", None))
     waiting: queue.Queue[Any] = queue.Queue(_WAITING)
@@ -96,9 +96,10 @@ def _load_program(path: str, threads: int, reads: Sequence[str], makes: Sequence
 
     def run(values: list[Any]) -> Sequence[Any]:
         with torch.no_grad():
-            outputs = module(*map(as_tensor, values))
+            outputs = module(*map(convert_to_tensor, values))
         return [
-            as_array(output) for output in (outputs if isinstance(outputs, (tuple, list)) else (outputs,))
+            convert_to_array(output)
+            for output in (outputs if isinstance(outputs, (tuple, list)) else (outputs,))
         ]
 
     return reads, makes, run

@@ -96,10 +96,10 @@ class Relay(nn.Module):
         tensors.update(
             zip(self.makes, results if isinstance(results, (tuple, list)) else (results,), strict=True)
         )
-        return tuple([_as_vector(tensors[name]).contiguous() for name in self.outbound])
+        return tuple([_flatten_bytes(tensors[name]).contiguous() for name in self.outbound])
 
 
-def _as_vector(value: torch.Tensor) -> torch.Tensor:
+def _flatten_bytes(value: torch.Tensor) -> torch.Tensor:
     return value if value.dim() else value.reshape(1)
 
 
@@ -114,7 +114,9 @@ def load_relay(manifest: Mapping[str, Any], index: int) -> Relay:
             _exit_with_error(f"{path}: this stage is not what was written: its digest differs")
     reads, makes = ([entry["name"] for entry in stage[side]] for side in ("inputs", "outputs"))
     module = torch.export.load(path).module()
-    return Relay(module, reads, makes, crossing_names(manifest, index), crossing_names(manifest, index + 1))
+    return Relay(
+        module, reads, makes, list_crossing_names(manifest, index), list_crossing_names(manifest, index + 1)
+    )
 
 
 def _exit_with_error(text: str) -> NoReturn:
@@ -122,7 +124,7 @@ def _exit_with_error(text: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def crossing_names(manifest: Mapping[str, Any], index: int) -> list[str]:
+def list_crossing_names(manifest: Mapping[str, Any], index: int) -> list[str]:
     """Returns the names of the values that cross the cut before the stage `index`.
 
     Before the first stage these are the model's inputs, after the last stage its outputs.

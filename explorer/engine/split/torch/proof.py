@@ -25,7 +25,7 @@ from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.verdict import Grounds, verdict_of
-from explorer.engine.runtime.torch_arrays import as_array
+from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.split.torch import pipeline_script, processes
 from explorer.engine.split.torch.stages import ModuleStages, run_stages
 from explorer.facts import OutputEvidence, Verification
@@ -51,7 +51,7 @@ class WholeStep(NamedTuple):
     gradients: dict[str, torch.Tensor]
 
 
-def whole_step(module: nn.Module, call: Call, batches: Sequence[Tensors]) -> WholeStep:
+def run_whole_step(module: nn.Module, call: Call, batches: Sequence[Tensors]) -> WholeStep:
     """Runs the original module forward and backward on each micro-batch, without changing a parameter."""
     weights = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     outputs: list[list[torch.Tensor]] = []
@@ -102,14 +102,14 @@ def prove(
     """
     started = time.perf_counter()
     report(on_progress, cancel, "running the whole")
-    with _one_thread():
-        whole = whole_step(module, call, batches)
+    with _use_one_thread():
+        whole = run_whole_step(module, call, batches)
         modules = [_load_module(os.path.join(folder, file)) for file in files]
         rows = _run_stages(parts, modules, batches)
     depth = _depth(module)
     outputs, mismatch = (
         _compare(parts.outputs, whole.outputs, rows, depth),
-        _differing_weight(module, modules),
+        _describe_differing_weight(module, modules),
     )
     del modules
     steps: list[StepProof] = []
@@ -138,7 +138,7 @@ def _load_module(path: str) -> Any:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def _use_one_thread() -> Iterator[None]:
     """Runs torch with one thread inside the block, so that two runs add in the same order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -163,12 +163,14 @@ def _run_stages(
     return [[values[name].detach() for name in parts.outputs] for values in values_by_batch]
 
 
-def _differing_weight(whole: nn.Module, modules: Sequence[nn.Module]) -> str:
+def _describe_differing_weight(whole: nn.Module, modules: Sequence[nn.Module]) -> str:
     """Describes the first stored tensor of a stage that differs from the original, or returns ''."""
     whole_tensors = {**dict(whole.named_parameters(remove_duplicate=False)), **dict(whole.named_buffers())}
     for number, module in enumerate(modules, 1):
         for name, value in (*module.named_parameters(), *module.named_buffers()):
-            if name in whole_tensors and not run.identical(as_array(whole_tensors[name]), as_array(value)):
+            if name in whole_tensors and not run.is_identical(
+                convert_to_array(whole_tensors[name]), convert_to_array(value)
+            ):
                 return f"'{name}' of stage {number} is not the whole's"
     return ""
 
@@ -245,7 +247,7 @@ def _compare(
 ) -> tuple[OutputEvidence, ...]:
     def draws(rows: Sequence[Sequence[torch.Tensor]]) -> run.ModelOutputs:
         return run.ModelOutputs(
-            tuple(names), tuple([tuple([as_array(tensor) for tensor in row]) for row in rows])
+            tuple(names), tuple([tuple([convert_to_array(tensor) for tensor in row]) for row in rows])
         )
 
     return run.compare(draws(before), draws(after), (), run.Noise(_REFERENCE, depth))

@@ -19,7 +19,7 @@ from explorer.engine.compat.torch import OpOverload, is_higher_order, operator_n
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import described
+from explorer.engine.formats.torch_module.modules import describe_tensors
 from explorer.engine.split.costs import module_seconds_by_unit
 from explorer.engine.split.partition import Array
 from explorer.engine.split.search import CutSequence, seconds_of
@@ -34,7 +34,7 @@ _PROBABILITY_ARGUMENTS = ("p", "dropout_p", "dropout", "train", "training")
 _IN_PLACE = "what is made before it is changed in place behind it"
 
 
-def exported(loaded: LoadedModule, bound_inputs: BoundInputs) -> Any:
+def export_module(loaded: LoadedModule, bound_inputs: BoundInputs) -> Any:
     """Exports a module with gradients enabled, because inference-only kernels have no gradients.
 
     Raises:
@@ -71,7 +71,11 @@ def check(program: Any) -> None:
                 hint="leave it out: the stages are ONNX models then",
             )
         updated = next(
-            (state_names[changed.name] for changed in _written_nodes(node) if changed.name in state_names),
+            (
+                state_names[changed.name]
+                for changed in _list_written_nodes(node)
+                if changed.name in state_names
+            ),
             None,
         )
         if updated is not None:
@@ -82,10 +86,10 @@ def check(program: Any) -> None:
             )
 
 
-def _written_nodes(node: Node) -> Iterator[Node]:
+def _list_written_nodes(node: Node) -> Iterator[Node]:
     """Yields the nodes that a call writes into, with the running mean of batch normalization in training."""
-    yield from _written_arguments(node)
-    named = {argument.name: value for argument, value in _named_arguments(node)}
+    yield from _list_written_arguments(node)
+    named = {argument.name: value for argument, value in _list_named_arguments(node)}
     if named.get("training") and isinstance(named.get("running_mean"), Node):
         yield named["running_mean"]
 
@@ -121,7 +125,7 @@ def program_sequence(
     """Builds the units of a program, with their analysis.
 
     Args:
-        program: The exported program; see `exported`.
+        program: The exported program; see `export_module`.
         layers: Rows of the module's layer tree.
         profile: A profile of the rows, or None.
         by_time: Whether to forbid cuts inside modules that the profile measured as one.
@@ -162,7 +166,7 @@ def program_sequence(
         layers=layers,
         macs=_macs(calls, units, layers),
         took=unit_seconds,
-        closed=closed_units | dict.fromkeys(_closed_units(calls), _IN_PLACE),
+        closed=closed_units | dict.fromkeys(_find_closed_units(calls), _IN_PLACE),
         profile=profile,
         **facts,
     )
@@ -205,7 +209,7 @@ def _type_and_bytes(node: Node) -> tuple[TensorInfo, int | None]:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
         return TensorInfo(node.name, None, None, "unknown"), None
-    (info,) = described(torch.empty(value.shape, dtype=value.dtype, device="meta"), node.name)
+    (info,) = describe_tensors(torch.empty(value.shape, dtype=value.dtype, device="meta"), node.name)
     return info, tensor_bytes((info,))
 
 
@@ -273,36 +277,36 @@ def _macs_of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
     return macs
 
 
-def _closed_units(calls: Sequence[Node]) -> Iterator[int]:
+def _find_closed_units(calls: Sequence[Node]) -> Iterator[int]:
     """Yields the units before which a cut would separate a value from a call that changes it in place.
 
     Another process receives the tensor as a copy, and autograd forbids changing that copy in place.
     """
     unit_by_node = {node: unit for unit, node in enumerate(calls)}
     for node, unit in unit_by_node.items():
-        for argument in _written_arguments(node):
+        for argument in _list_written_arguments(node):
             root = argument
-            while (base := _viewed_argument(root)) is not None:
+            while (base := _find_viewed_argument(root)) is not None:
                 root = base
             yield from range(unit_by_node.get(root, -1) + 1, unit + 1)
 
 
-def _written_arguments(node: Node) -> Iterator[Node]:
+def _list_written_arguments(node: Node) -> Iterator[Node]:
     """Yields the arguments that a call writes into."""
-    for argument, value in _named_arguments(node):
+    for argument, value in _list_named_arguments(node):
         if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, Node):
             yield value
 
 
-def _viewed_argument(node: Node) -> Node | None:
+def _find_viewed_argument(node: Node) -> Node | None:
     """Returns the argument that a call returns or returns a view of, or None."""
-    for argument, value in _named_arguments(node):
+    for argument, value in _list_named_arguments(node):
         if argument.alias_info is not None and isinstance(value, Node):
             return value
     return None
 
 
-def _named_arguments(node: Node) -> Iterator[tuple[Any, Any]]:
+def _list_named_arguments(node: Node) -> Iterator[tuple[Any, Any]]:
     if node.op == "call_function" and isinstance(node.target, OpOverload):
         arguments = schema_of(node.target).arguments
         named: Mapping[str, Any] = node.kwargs

@@ -83,10 +83,10 @@ def module_stages(
         raise BadModel(f"torch cannot cut it ({error_line(error)})", where=where) from error
     if pipe.num_stages != len(starts) + 1:
         raise BadModel(f"torch made {pipe.num_stages:,} stages, not {len(starts) + 1:,}", where=where)
-    return _with_value_names(pipe.split_gm, module)
+    return _name_values(pipe.split_gm, module)
 
 
-def _with_value_names(split: Any, whole: nn.Module) -> ModuleStages:
+def _name_values(split: Any, whole: nn.Module) -> ModuleStages:
     """Builds the stages, and names the values between them as their first reader does."""
     names: dict[Any, str] = {}
     calls = []

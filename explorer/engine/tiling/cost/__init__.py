@@ -77,7 +77,7 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
         return sum(amount(cost) * turn for cost, turn in zip(costs, run_counts, strict=True))
 
     macs, slots = total(lambda site: site.macs), total(lambda site: site.products * math.prod(site.tile))
-    filled = total(lambda site: _filled_bytes(dimensions.site_dims(site)))
+    filled = total(lambda site: _count_filled_bytes(dimensions.site_dims(site)))
     compulsory = total(lambda site: site.compulsory)
     lower_bound = total(lambda site: site.lower_bound)
     best = [min(cost.orders, key=_traffic) for cost in costs]
@@ -188,9 +188,9 @@ class _Figures(NamedTuple):
     systolic: tuple[Systolic, ...]
 
 
-def _filled_bytes(shape: dimensions.SiteDims) -> int:
+def _count_filled_bytes(shape: dimensions.SiteDims) -> int:
     """Computes the bytes of both operands and the output over the batch, including the padding of tiles."""
-    return shape.batch * sum(dimensions.operand_bytes(shape, dimensions.moved_sizes(shape)))
+    return shape.batch * sum(dimensions.operand_bytes(shape, dimensions.round_up_sizes(shape)))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -199,9 +199,12 @@ def _figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
     products = shape.batch * m * k * n
     macs = shape.macs
     slots = products * math.prod(shape.tile)
-    compulsory, filled = shape.batch * sum(dimensions.operand_bytes(shape, shape[:3])), _filled_bytes(shape)
-    a, b, c = dimensions.operand_bytes(shape, dimensions.moved_sizes(shape))
-    buffer = sum(dimensions.operand_bytes(shape, dimensions.largest_tile(shape)))
+    compulsory, filled = (
+        shape.batch * sum(dimensions.operand_bytes(shape, shape[:3])),
+        _count_filled_bytes(shape),
+    )
+    a, b, c = dimensions.operand_bytes(shape, dimensions.round_up_sizes(shape))
+    buffer = sum(dimensions.operand_bytes(shape, dimensions.find_largest_tile(shape)))
     bound_buffer = max(buffer, machine.buffer or 0)
     orders = _order_costs(grid, (shape.batch * a, shape.batch * b, shape.batch * c), machine, macs, slots)
     return _Figures(
@@ -213,7 +216,7 @@ def _figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
         compulsory=compulsory,
         orders=orders,
         buffer=buffer,
-        lower_bound=lower_bound(shape, bound_buffer, compulsory),
+        lower_bound=compute_lower_bound(shape, bound_buffer, compulsory),
         bound_buffer=bound_buffer,
         systolic=tuple(_systolic(dataflow, shape, machine, orders) for dataflow in dimensions.ARRAY_AXES)
         if machine.array
@@ -244,7 +247,7 @@ def _order_costs(
         slots: MACs of full tiles.
     """
     a, b, c = operand_sizes
-    computing = _per_cycle(slots, machine.macs_per_cycle)
+    computing = _divide_by_rate(slots, machine.macs_per_cycle)
     trips = {"": 1, "m": grid[0], "k": grid[1], "n": grid[2]}
     costs = []
     for (order, dataflow), loops in zip(
@@ -256,17 +259,17 @@ def _order_costs(
         # the first visit of a sum reads nothing
         read_c = written_c - c
         traffic = read_a + read_b + read_c + written_c
-        moving = _per_cycle(traffic, machine.bytes_per_cycle)
+        moving = _divide_by_rate(traffic, machine.bytes_per_cycle)
         cycles: int | None = None
         seconds: float | None = None
         limit: Bound = ""
         if computing is not None and moving is not None:
-            limit, cycles = _limiting(computing, moving), _combined(computing, moving, machine)
+            limit, cycles = _name_limit(computing, moving), _combine_cycles(computing, moving, machine)
             seconds = None if machine.clock is None else cycles / machine.clock
         elif machine.peak_macs is not None and machine.bandwidth is not None:
             # the machine's description has only rates
             least = slots / machine.peak_macs, traffic / machine.bandwidth
-            limit, seconds = _limiting(*least), _combined(*least, machine)
+            limit, seconds = _name_limit(*least), _combine_cycles(*least, machine)
         costs.append(
             OrderCost(
                 order=order,
@@ -287,11 +290,11 @@ def _order_costs(
     return tuple(costs)
 
 
-def _limiting(computing: float, moving: float) -> Bound:
+def _name_limit(computing: float, moving: float) -> Bound:
     return "compute" if computing >= moving else "memory"
 
 
-def _combined(computing: _Amount, moving: _Amount, machine: Hardware) -> _Amount:
+def _combine_cycles(computing: _Amount, moving: _Amount, machine: Hardware) -> _Amount:
     return max(computing, moving) if machine.double_buffered else computing + moving
 
 
@@ -301,7 +304,7 @@ def _ratio(rate: float) -> tuple[int, int]:
     return Decimal(repr(rate)).as_integer_ratio()
 
 
-def _per_cycle(amount: int, rate: float | None) -> int | None:
+def _divide_by_rate(amount: int, rate: float | None) -> int | None:
     """Computes the cycles for an amount, rounded up, or None without a rate."""
     if rate is None:
         return None
@@ -309,7 +312,7 @@ def _per_cycle(amount: int, rate: float | None) -> int | None:
     return -(-amount * denominator // numerator)
 
 
-def lower_bound(shape: dimensions.SiteDims, buffer: int, compulsory: int) -> int:
+def compute_lower_bound(shape: dimensions.SiteDims, buffer: int, compulsory: int) -> int:
     """Computes the least bytes between memory and buffer: 2 M N K / sqrt(S) elements.
 
     The result is at least the compulsory traffic. S is the number of elements of the narrower type that fit
@@ -322,7 +325,7 @@ def lower_bound(shape: dimensions.SiteDims, buffer: int, compulsory: int) -> int
     # ceil(sqrt(q)) with integers: the smallest integer with a square of at least q
     square = -(-((2 * shape.M * shape.K * shape.N) ** 2) // elements)
     least = math.isqrt(square - 1) + 1 if square else 0
-    return max(compulsory, shape.batch * dimensions.packed_bytes(least, width))
+    return max(compulsory, shape.batch * dimensions.count_packed_bytes(least, width))
 
 
 def _systolic(
@@ -339,7 +342,7 @@ def _systolic(
     row_axis, column_axis, stream_axis = dimensions.ARRAY_AXES[dataflow]
     fill = 2 * rows + columns - 2
     # the tile lengths along the streaming axis add up to the moved size
-    streams = dimensions.grid_of(shape)[stream_axis] * fill + dimensions.moved_sizes(shape)[stream_axis]
+    streams = dimensions.grid_of(shape)[stream_axis] * fill + dimensions.round_up_sizes(shape)[stream_axis]
     cycles = (
         shape.batch
         * dimensions.folds(shape, row_axis, rows)
@@ -351,7 +354,7 @@ def _systolic(
     whole_cycles = shape.batch * whole_folds * (fill + sizes[stream_axis])
     drain_cycles = shape.batch * whole_folds * rows if dataflow == "output-stationary" else 0
     moving = min((cost for cost in orders if cost.dataflow == dataflow), key=_traffic).memory_cycles
-    total = None if moving is None else _combined(cycles, moving, machine)
+    total = None if moving is None else _combine_cycles(cycles, moving, machine)
     return Systolic(
         dataflow, cycles, whole_cycles, whole_cycles - drain_cycles, total, _seconds(total, machine)
     )
@@ -368,15 +371,15 @@ def _total(name: str, costs: Sequence[OrderCost], run_counts: Sequence[int], mac
         order=name,
         traffic=traffic,
         intensity=2 * macs / traffic if traffic else None,
-        compute_cycles=_weighted_sum([cost.compute_cycles for cost in costs], run_counts),
-        memory_cycles=_weighted_sum([cost.memory_cycles for cost in costs], run_counts),
-        cycles=_weighted_sum([cost.cycles for cost in costs], run_counts),
-        seconds=_weighted_sum([cost.seconds for cost in costs], run_counts),
+        compute_cycles=_sum_weighted([cost.compute_cycles for cost in costs], run_counts),
+        memory_cycles=_sum_weighted([cost.memory_cycles for cost in costs], run_counts),
+        cycles=_sum_weighted([cost.cycles for cost in costs], run_counts),
+        seconds=_sum_weighted([cost.seconds for cost in costs], run_counts),
         memory_bound=sum(cost.bound == "memory" for cost in costs) if all_bound else None,
     )
 
 
-def _weighted_sum(amounts: Sequence[_Amount | None], turns: Sequence[int]) -> _Amount | None:
+def _sum_weighted(amounts: Sequence[_Amount | None], turns: Sequence[int]) -> _Amount | None:
     """Computes the sum of the amounts times their counts, or None if an amount is unknown."""
     total: _Amount | None = None
     for amount, turn in zip(amounts, turns, strict=True):
@@ -390,7 +393,7 @@ def _systolic_total(rows: Sequence[Systolic], run_counts: Sequence[int], machine
     cycles = sum(row.cycles * turn for row, turn in zip(rows, run_counts, strict=True))
     whole_cycles = sum(row.whole * turn for row, turn in zip(rows, run_counts, strict=True))
     scalesim_cycles = sum(row.scalesim * turn for row, turn in zip(rows, run_counts, strict=True))
-    total = _weighted_sum([row.total for row in rows], run_counts)
+    total = _sum_weighted([row.total for row in rows], run_counts)
     return Systolic(rows[0].dataflow, cycles, whole_cycles, scalesim_cycles, total, _seconds(total, machine))
 
 

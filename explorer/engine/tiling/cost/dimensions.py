@@ -68,7 +68,7 @@ def grid_of(shape: SiteDims) -> tuple[int, int, int]:
     return -(-shape.M // tm), -(-shape.K // tk), -(-shape.N // tn)
 
 
-def moved_sizes(shape: SiteDims) -> tuple[int, int, int]:
+def round_up_sizes(shape: SiteDims) -> tuple[int, int, int]:
     """Returns (M, K, N) as moved: rounded up to whole tiles if edges are padded."""
     if not shape.padded:
         return shape.M, shape.K, shape.N
@@ -76,7 +76,7 @@ def moved_sizes(shape: SiteDims) -> tuple[int, int, int]:
     return m * tm, k * tk, n * tn
 
 
-def largest_tile(shape: SiteDims) -> tuple[int, int, int]:
+def find_largest_tile(shape: SiteDims) -> tuple[int, int, int]:
     """Returns (TM, TK, TN) of the largest tile. With ragged edges, it is at most the size of the site."""
     if shape.padded:
         return shape.tile
@@ -84,7 +84,7 @@ def largest_tile(shape: SiteDims) -> tuple[int, int, int]:
     return min(tm, shape.M), min(tk, shape.K), min(tn, shape.N)
 
 
-def packed_bytes(elements: int, bits: int) -> int:
+def count_packed_bytes(elements: int, bits: int) -> int:
     """Computes the bytes of densely packed elements of any bit width."""
     return -(-elements * bits // 8)
 
@@ -93,9 +93,9 @@ def operand_bytes(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[int, in
     """Computes the bytes of A, B and C for one product of size `sizes`, (M, K, N)."""
     M, K, N = sizes
     return (
-        packed_bytes(M * K, shape.width),
-        packed_bytes(K * N, shape.width),
-        packed_bytes(M * N, shape.sum_width),
+        count_packed_bytes(M * K, shape.width),
+        count_packed_bytes(K * N, shape.width),
+        count_packed_bytes(M * N, shape.sum_width),
     )
 
 
@@ -122,5 +122,5 @@ def refetch_loops(order: str, grid: tuple[int, int, int], depends: str) -> str:
 def folds(shape: SiteDims, axis: int, width: int) -> int:
     """Computes how often the tiles along an axis fill an array of this width."""
     t, count = shape.tile[axis], grid_of(shape)[axis]
-    last = moved_sizes(shape)[axis] - (count - 1) * t
+    last = round_up_sizes(shape)[axis] - (count - 1) * t
     return (count - 1) * -(-t // width) + -(-last // width)

@@ -16,7 +16,7 @@ from explorer.facts.cost import Formula, Hardware, OrderCost, PlanCost, SiteCost
 _LETTERS = "MKN"
 
 
-def with_formulas(cost: PlanCost) -> PlanCost:
+def add_formulas(cost: PlanCost) -> PlanCost:
     """Adds the formulas of every site to a plan's cost."""
     sites = tuple(replace(site, formulas=tuple(_formulas(site, cost.hardware))) for site in cost.sites)
     return replace(cost, sites=sites)
@@ -37,7 +37,7 @@ def _product_text(*factors: object) -> str:
     return " x ".join(text for text in texts if text != "1") or "1"
 
 
-def _per_batch(site: SiteCost, rule: str, filled: str) -> tuple[str, str]:
+def _extend_to_batch(site: SiteCost, rule: str, filled: str) -> tuple[str, str]:
     """Extends the rule for one product to the batch."""
     return (rule, filled) if site.batch == 1 else (f"batch x ({rule})", f"{site.batch:,} x ({filled})")
 
@@ -66,10 +66,13 @@ def _operand_texts(shape: dimensions.SiteDims, sizes: tuple[int, int, int]) -> t
 
 def _traffic_formulas(site: SiteCost, shape: dimensions.SiteDims) -> Iterator[Formula]:
     m, k, n = site.grid
-    operand_sizes = dimensions.operand_bytes(shape, dimensions.moved_sizes(shape))
+    operand_sizes = dimensions.operand_bytes(shape, dimensions.round_up_sizes(shape))
     letters = dict(zip("mkn", ("m TM", "k TK", "n TN") if shape.padded else _LETTERS, strict=True))
     for (name, loops), text, value in zip(
-        dimensions.OPERANDS, _operand_texts(shape, dimensions.moved_sizes(shape)), operand_sizes, strict=True
+        dimensions.OPERANDS,
+        _operand_texts(shape, dimensions.round_up_sizes(shape)),
+        operand_sizes,
+        strict=True,
     ):
         dtype = site.accumulator if name == "C" else site.dtype
         rule = f"{letters[loops[0]]} x {letters[loops[1]]} x bytes of a {dtype}"
@@ -80,7 +83,7 @@ def _traffic_formulas(site: SiteCost, shape: dimensions.SiteDims) -> Iterator[Fo
         yield Formula("padded share", rule, numbers, site.padded_share, "share")
     a, b, c = operand_sizes
     numbers = f"{_product_text(n, a)} + {_product_text(m, b)} + {_product_text(max(2 * k - 1, 1), c)}"
-    rule, numbers = _per_batch(site, "n A + m B + (2 k - 1) C", numbers)
+    rule, numbers = _extend_to_batch(site, "n A + m B + (2 k - 1) C", numbers)
     yield Formula("traffic without reuse", rule, numbers, site.traffic_without_reuse, "bytes")
     for cost in site.orders:
         yield _order_formula(site, cost, operand_sizes)
@@ -103,17 +106,19 @@ def _order_formula(site: SiteCost, cost: OrderCost, operand_sizes: tuple[int, in
         else:
             rules.append(" ".join((*loops, name)))
         filled.append(_product_text(times, size))
-    rule, numbers = _per_batch(site, " + ".join(rules), " + ".join(filled))
+    rule, numbers = _extend_to_batch(site, " + ".join(rules), " + ".join(filled))
     return Formula(f"traffic {cost.order}", rule, numbers, cost.traffic, "bytes")
 
 
 def _buffer_formulas(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> Iterator[Formula]:
-    capped = ", a tile no larger than the product" if dimensions.largest_tile(shape) != shape.tile else ""
+    capped = (
+        ", a tile no larger than the product" if dimensions.find_largest_tile(shape) != shape.tile else ""
+    )
     rule = f"TM TK + TK TN + TM TN, each in its type{capped}"
     yield Formula(
         "buffer",
         rule,
-        " + ".join(_operand_texts(shape, dimensions.largest_tile(shape))),
+        " + ".join(_operand_texts(shape, dimensions.find_largest_tile(shape))),
         site.buffer,
         "bytes",
     )
@@ -121,7 +126,7 @@ def _buffer_formulas(site: SiteCost, shape: dimensions.SiteDims, machine: Hardwa
     width = min(shape.width, shape.sum_width)
     holder = "the tiles" if machine.buffer is None or machine.buffer < site.buffer else "the machine's buffer"
     numbers = f"{_product_text(2, site.M, site.N, site.K)} / sqrt({site.bound_buffer * 8 // width:,})"
-    rule, numbers = _per_batch(site, "2 M N K / sqrt(S)", numbers)
+    rule, numbers = _extend_to_batch(site, "2 M N K / sqrt(S)", numbers)
     rule = f"max(A + B + C without filling, {rule}), S elements in {holder}"
     numbers = f"max({site.compulsory:,}, {numbers} x {_element(width)})"
     yield Formula("lower bound", rule, numbers, site.lower_bound, "bytes")
@@ -168,16 +173,16 @@ def _systolic_formulas(site: SiteCost, shape: dimensions.SiteDims, machine: Hard
     for timing in site.systolic:
         row_axis, column_axis, stream_axis = dimensions.ARRAY_AXES[timing.dataflow]
         first, second, depth = (_LETTERS[axis] for axis in (row_axis, column_axis, stream_axis))
-        rule, numbers = _per_batch(
+        rule, numbers = _extend_to_batch(
             site,
             f"array loads along {first} x along {second}"
             f" x ({depth.lower()} (2 R + C - 2) + {depth} of all tiles)",
             f"{dimensions.folds(shape, row_axis, rows):,} x {dimensions.folds(shape, column_axis, columns):,}"
             f" x ({_product_text(site.grid[stream_axis], fill)}"
-            f" + {dimensions.moved_sizes(shape)[stream_axis]:,})",
+            f" + {dimensions.round_up_sizes(shape)[stream_axis]:,})",
         )
         yield Formula(f"{timing.dataflow} array", rule, numbers, timing.cycles, "cycles")
-        rule, numbers = _per_batch(
+        rule, numbers = _extend_to_batch(
             site,
             f"ceil({first} / R) ceil({second} / C) (2 R + C + {depth} - 2)",
             f"ceil({sizes[row_axis]:,} / {rows:,}) x ceil({sizes[column_axis]:,} / {columns:,})"

@@ -40,8 +40,8 @@ class _Operand(Struct, frozen=True):
     def size(self, elements: int) -> int:
         """Computes the bytes of `elements` elements. Each pass over the operand is packed separately."""
         passes, remainder = divmod(elements, self.element_count)
-        operand_bytes = dimensions.packed_bytes(self.element_count, self.bits)
-        return passes * operand_bytes + dimensions.packed_bytes(remainder, self.bits)
+        operand_bytes = dimensions.count_packed_bytes(self.element_count, self.bits)
+        return passes * operand_bytes + dimensions.count_packed_bytes(remainder, self.bits)
 
 
 class _Nest:
@@ -52,7 +52,7 @@ class _Nest:
         self.order = order
         self.trips = dict(zip("mkn", dimensions.grid_of(self.shape), strict=True))
         self._tile = dict(zip("mkn", self.shape.tile, strict=True))
-        self._size = dict(zip("mkn", dimensions.moved_sizes(self.shape), strict=True))
+        self._size = dict(zip("mkn", dimensions.round_up_sizes(self.shape), strict=True))
         self.count = self.trips["m"] * self.trips["k"] * self.trips["n"]
         widths = (self.shape.width, self.shape.width, self.shape.sum_width)
         self.operands = [
@@ -102,9 +102,9 @@ class _Nest:
         for loop in operand.loops:
             if loop not in operand.fetch_loops:
                 inner_elements *= self.span(loop, 0, self.trips[loop])
-        return self._weighted_iterations(operand.fetch_loops, indices, weight) * inner_elements
+        return self._sum_weighted_iterations(operand.fetch_loops, indices, weight) * inner_elements
 
-    def _weighted_iterations(self, loops: str, indices: Mapping[str, int], weight: _Weights) -> int:
+    def _sum_weighted_iterations(self, loops: str, indices: Mapping[str, int], weight: _Weights) -> int:
         """Sums the products of the loops' weights over all iterations up to the given indices."""
         total, outer_weight = 0, 1
         for index, loop in enumerate(loops):
@@ -160,10 +160,10 @@ def _tile_step(nest: _Nest, step: int) -> TileStep:
     moved = [operand.size(nest.fetched(operand, indices)) for operand in nest.operands]
     first_visits = c.size(nest.fetched(c, indices, visits="first"))
     tile_bytes = [
-        dimensions.packed_bytes(nest.tile(operand, indices), operand.bits) for operand in nest.operands
+        dimensions.count_packed_bytes(nest.tile(operand, indices), operand.bits) for operand in nest.operands
     ]
     is_reloaded, is_stored = indices["k"] > 0 and nest.arrives(c, indices), nest.leaves(c, indices)
-    earlier = _earlier_traffic(nest, batch)
+    earlier = _sum_earlier_traffic(nest, batch)
     return TileStep(
         step=step,
         batch=batch,
@@ -186,7 +186,7 @@ def _tile_step(nest: _Nest, step: int) -> TileStep:
     )
 
 
-def _earlier_traffic(nest: _Nest, batch: int) -> Sequence[int]:
+def _sum_earlier_traffic(nest: _Nest, batch: int) -> Sequence[int]:
     """Computes the traffic of the earlier products of the batch: A, B, C read and C written, in bytes."""
     end = {loop: trips - 1 for loop, trips in nest.trips.items()}
     a, b, c = (operand.size(nest.fetched(operand, end)) for operand in nest.operands)

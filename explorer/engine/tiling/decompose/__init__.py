@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.repeated_nodes import value_names
 from explorer.engine.tiling.builder import Emission, GraphBuilder
@@ -69,7 +69,7 @@ def decompose(
     if not decomposed:
         return model, (), refused
     nodes = _drop_unused(nodes, weight_nodes, [v.name for v in model.graph.outputs])
-    read_names = {name for node in nodes for name in reads(node)} | {v.name for v in model.graph.outputs}
+    read_names = {name for node in nodes for name in list_reads(node)} | {v.name for v in model.graph.outputs}
     initializers = {**model.graph.initializers, **emission.initializers}
     used_initializers = {name: tensor for name, tensor in initializers.items() if name in read_names}
     graph = replace(model.graph, nodes=tuple(nodes), initializers=used_initializers)
@@ -85,6 +85,6 @@ def _drop_unused(nodes: Sequence[Node], led: set[int], outputs: Sequence[str]) -
     remaining: list[Node] = []
     for node in reversed(nodes):
         if id(node) not in led or not needed.isdisjoint(node.outputs):
-            needed.update(reads(node))
+            needed.update(list_reads(node))
             remaining.append(node)
     return remaining[::-1]

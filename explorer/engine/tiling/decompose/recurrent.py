@@ -99,7 +99,7 @@ def _decomposition(
 ) -> Callable[[GraphBuilder, Node, SiteContext], None]:
     def take(builder: GraphBuilder, node: Node, context: SiteContext) -> None:
         layer = _layer(node, context, gates, defaults)
-        _write_layer(builder, layer, _stored_weights(builder, layer, context, step), step)
+        _write_layer(builder, layer, _store_weights(builder, layer, context, step), step)
 
     return take
 
@@ -150,12 +150,12 @@ def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ..
     )
 
 
-def _stored_weights(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: Step) -> list[_Weights]:
+def _store_weights(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: Step) -> list[_Weights]:
     """Stores the weights of each direction as new initializers."""
     tensors: dict[str, Tensor] = {}
     for role in ("W", "R", "B", "P"):
         if name := layer.inputs[role]:
-            tensors[role] = _stored_tensor(name, role, context)
+            tensors[role] = _find_stored_tensor(name, role, context)
     H, G = layer.hidden, layer.gates
     if tensors["W"].shape != (layer.directions, G * H, layer.sizes[2]):
         raise NoSite(f"its W is {list(tensors['W'].shape)}")
@@ -193,7 +193,7 @@ def nodes_before(name: str, context: SiteContext, max_chain: int = _MAX_CHAIN) -
             yield from nodes_before(part, context, max_chain - 1)
 
 
-def _stored_tensor(name: str, role: str, context: SiteContext, max_chain: int = _MAX_CHAIN) -> Tensor:
+def _find_stored_tensor(name: str, role: str, context: SiteContext, max_chain: int = _MAX_CHAIN) -> Tensor:
     """Returns the stored weight behind a value, through the operators that add an axis of directions."""
     resolved = context.constants.resolve(name)
     if resolved is not None:
@@ -207,7 +207,7 @@ def _stored_tensor(name: str, role: str, context: SiteContext, max_chain: int = 
     if node is None or node.domain or node.op not in _DIRECTION_OPERATORS or not max_chain:
         maker_text = "" if node is None else f", but made by {node.op}"
         raise NoSite(f"its {role} is not stored{maker_text}")
-    parts = [_stored_tensor(part, role, context, max_chain - 1) for part in node.inputs]
+    parts = [_find_stored_tensor(part, role, context, max_chain - 1) for part in node.inputs]
     try:
         if node.op == "Concat":
             array = np.concatenate([part.array() for part in parts], axis=node.attributes["axis"])
@@ -350,7 +350,7 @@ def _gates(builder: GraphBuilder, layer: _Layer, x: str, count: int, label: str)
     return names
 
 
-def _one_minus(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
+def _write_one_minus(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
     one_value = builder.number(1, layer.dtype, f"{label}_one")
     return builder.add("Sub", (one_value, x), label)
 
@@ -363,7 +363,7 @@ def _lstm_step(
     hidden = builder.add("MatMul", (h, weights.r[0]), "hidden")
     i, o, forget, cell = _gates(builder, layer, builder.add("Add", (z, hidden), "sums"), 4, "gate")
 
-    def with_peephole(x: str, with_: str, index: int, label: str) -> str:
+    def add_peephole(x: str, with_: str, index: int, label: str) -> str:
         if not weights.peephole:
             return x
         term = builder.add("Mul", (weights.peephole[index], with_), f"{label}_peep")
@@ -372,16 +372,16 @@ def _lstm_step(
     def gate(op: str, x: str, label: str) -> str:
         return builder.add(op, (_clip(builder, layer, x, label),), label)
 
-    i = gate(f, with_peephole(i, c, 0, "i"), "i")
+    i = gate(f, add_peephole(i, c, 0, "i"), "i")
     if layer.node.attributes.get("input_forget", 0):
-        forget = _one_minus(builder, layer, i, "f")
+        forget = _write_one_minus(builder, layer, i, "f")
     else:
-        forget = gate(f, with_peephole(forget, c, 2, "f"), "f")
+        forget = gate(f, add_peephole(forget, c, 2, "f"), "f")
     cell = gate(g, cell, "c_new")
     remembered = builder.add("Mul", (forget, c), "kept")
     added = builder.add("Mul", (i, cell), "added")
     c = builder.add("Add", (remembered, added), "c")
-    o = gate(f, with_peephole(o, c, 1, "o"), "o")
+    o = gate(f, add_peephole(o, c, 1, "o"), "o")
     # as onnxruntime does, the inputs of gates are clipped, but not the cell state for the output
     squashed = builder.add(squash, (c,), "c_squashed")
     return [builder.add("Mul", (o, squashed), "h"), c]
@@ -414,7 +414,7 @@ def _gru_step(
         )
     candidate_input = _clip(builder, layer, builder.add("Add", (new, through), "inside"), "new")
     candidate = builder.add(g, (candidate_input,), "new")
-    fresh = builder.add("Mul", (_one_minus(builder, layer, update, "rest"), candidate), "fresh")
+    fresh = builder.add("Mul", (_write_one_minus(builder, layer, update, "rest"), candidate), "fresh")
     kept_state = builder.add("Mul", (update, h), "kept")
     return [builder.add("Add", (fresh, kept_state), "h")]
 

@@ -15,7 +15,7 @@ from explorer.engine.graph.model import Value
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operands import StoredOperand
-from explorer.engine.tiling.emit.operators import cut, scan_columns, tile_operator
+from explorer.engine.tiling.emit.operators import scan_columns, tile_operator, write_cut
 from explorer.engine.tiling.emit.padding import pad_to_whole_tiles
 from explorer.engine.tiling.sites import Site, Weight
 from explorer.facts import SitePlan
@@ -41,21 +41,23 @@ def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequenc
     body = builder.inner("matrix")
     x_matrix, w_matrix = body.value("x"), body.value("w")
     columns = -(-site.N // tn), -(-site.K // tk) * tk, tn
-    w_shape = columns if weight is not None else (_fixed_length(site, "K"), _fixed_length(site, "N"))
+    w_shape = (
+        columns if weight is not None else (_find_fixed_length(site, "K"), _find_fixed_length(site, "N"))
+    )
     z = _tile_matrix(body, site, plan.tile, x_matrix, w_matrix)
     return builder.scan(
         "matrices",
         body,
         inputs=[
-            Value(x_matrix, site.dtype, (_fixed_length(site, "M"), _fixed_length(site, "K"))),
+            Value(x_matrix, site.dtype, (_find_fixed_length(site, "M"), _find_fixed_length(site, "K"))),
             Value(w_matrix, site.right_dtype, w_shape),
         ],
-        outputs=[Value(z, site.accumulator, (_fixed_length(site, "M"), _fixed_length(site, "N")))],
+        outputs=[Value(z, site.accumulator, (_find_fixed_length(site, "M"), _find_fixed_length(site, "N")))],
         scanned=[x, w],
     )
 
 
-def _fixed_length(site: Site, axis: str) -> int | None:
+def _find_fixed_length(site: Site, axis: str) -> int | None:
     return None if axis in site.dynamic else int(getattr(site, axis))
 
 
@@ -70,7 +72,7 @@ def _tile_matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], 
     blocks = builder.reshape(rows, (-1, tm, width), "x_blocks")
     body = builder.inner("row")
     row_block = body.value("x")
-    product = (_open_depth if is_depth_open else _fixed_depth)(body, site, tile, row_block, columns)
+    product = (_open_depth if is_depth_open else _write_fixed_depth)(body, site, tile, row_block, columns)
     n = None if "N" in site.dynamic else -(-site.N // tn) * tn
     scanned = builder.scan(
         "rows",
@@ -94,14 +96,16 @@ def _columns_of_tiles(builder: GraphBuilder, site: Site, tile: tuple[int, int, i
     return builder.transpose(tiles, (1, 0, 2), "w_columns")
 
 
-def _fixed_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, columns: str) -> str:
+def _write_fixed_depth(
+    builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, columns: str
+) -> str:
     """Writes one block of rows, (TM, N), with a node for each block along the depth."""
     tm, tk, tn = tile
     ks = [tk] * -(-site.K // tk)
-    xs = cut(builder, x, [tm], ks, (tm, tk), "x")
+    xs = write_cut(builder, x, [tm], ks, (tm, tk), "x")
     body = builder.inner("column")
     w_column = body.value("w")
-    ws = cut(body, w_column, ks, [tn], (tk, tn), "w")
+    ws = write_cut(body, w_column, ks, [tn], (tk, tn), "w")
     operator = tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
     terms = [
         body.add(operator, (block, ws[k][0]), f"p_{k}", domain=DOMAIN, mnk=f"*,*,{k}")

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Node, Value
-from explorer.engine.graph.repeated_nodes import gathered
+from explorer.engine.graph.repeated_nodes import combine_nodes
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.emit.dynamic_forms import emit_open
@@ -30,7 +30,7 @@ from explorer.engine.tiling.emit.operands import (
     StoredOperand,
     WholeOperand,
 )
-from explorer.engine.tiling.emit.operators import concat2d, cut, multiply, scan_columns, tile_operator
+from explorer.engine.tiling.emit.operators import concat2d, multiply, scan_columns, tile_operator, write_cut
 from explorer.engine.tiling.emit.padding import pad_operand, tile_extents
 from explorer.engine.tiling.sites import GatheredRows, Site
 from explorer.facts import SitePlan
@@ -115,7 +115,7 @@ def _write_site(
     """
     # whether the body of a Scan reads the operands from outside; the matrices of a stack are scanned
     scanned = form == "scan" and not site.stacked and "float" in site.dtype
-    x = _left_operand(builder, site, geometry, form, inputs, scanned)
+    x = _write_left_operand(builder, site, geometry, form, inputs, scanned)
     right: WholeOperand
     if weight:
         right = ComputedOperand(weight, site.batch, (geometry.K, geometry.N))
@@ -137,7 +137,7 @@ def _write_site(
     return site.finish(builder, z, inputs)
 
 
-def _left_operand(
+def _write_left_operand(
     builder: GraphBuilder, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], scanned: bool
 ) -> str | GatheredRows:
     """Writes X as a matrix, or the data from which a Scan over rows gathers its rows."""
@@ -208,9 +208,11 @@ def _join(builder: GraphBuilder, blocks: list[list[str]], label: str) -> str:
     return builder.add(function, flat, label, domain=DOMAIN)
 
 
-def _unrolled(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
+def _write_unrolled(
+    builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand
+) -> str:
     if not site.stacked:
-        return _unrolled_matrix(builder, site, geometry, x, right)
+        return _write_unrolled_matrix(builder, site, geometry, x, right)
     xs = [builder.value(f"x_{b}") for b in range(site.batch)]
     builder.split(x, [1] * site.batch, 0, xs, "x_split")
     rights = right.matrices(builder)
@@ -218,18 +220,18 @@ def _unrolled(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, ri
     for b, (x_part, operand) in enumerate(zip(xs, rights, strict=True)):
         inner = builder.inner(str(b))
         matrix = inner.reshape(x_part, (geometry.M, geometry.K), "x")
-        z = _unrolled_matrix(inner, site, geometry, matrix, operand)
+        z = _write_unrolled_matrix(inner, site, geometry, matrix, operand)
         parts.append(inner.reshape(z, (1, geometry.M, geometry.N), "y_each"))
         builder.nodes += inner.nodes
     return builder.concat(parts, 0, "y_stack")
 
 
-def _unrolled_matrix(
+def _write_unrolled_matrix(
     builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand
 ) -> str:
     """Writes one matrix with a node for each tile product."""
     assert not isinstance(right, CutOperand)
-    xs = cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
+    xs = write_cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
     ws = right.tiles(builder, geometry.ks, geometry.ns, geometry.tile[1:])
     labels = [*map(str, range(len(geometry.ns)))]
     return _join(builder, _products(builder, site, geometry, xs, ws, labels), "y")
@@ -240,7 +242,7 @@ def _column(
 ) -> str:
     """Writes one column of output tiles, (M, width), from the (K, width) matrix `w`."""
     tag = "" if n == "*" else f"_{n}"
-    ws = cut(builder, w, geometry.ks, [width], (geometry.tile[1], width), f"w{tag}")
+    ws = write_cut(builder, w, geometry.ks, [width], (geometry.tile[1], width), f"w{tag}")
     return _join(builder, _products(builder, site, geometry, xs, ws, [n]), f"y{tag}")
 
 
@@ -257,7 +259,7 @@ def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right:
         builder, body, geometry.ns, geometry.tile[2], site.right_dtype, as_matrix=needs_matrix
     )
     inputs += [value for _, value in stacks]
-    form = _unrolled_matrix if is_small else _scan_matrix
+    form = _write_unrolled_matrix if is_small else _scan_matrix
     product = form(body, site, geometry, x_matrix, operand)
     return builder.scan(
         "matrices",
@@ -290,7 +292,7 @@ def _scans_rows(geometry: _Geometry) -> bool:
 def _scan_matrix(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
     if _scans_rows(geometry):
         return _scan_rows(builder, site, geometry, x, right)
-    xs = cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
+    xs = write_cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
     return _scan_columns(builder, site, geometry, xs, right)
 
 
@@ -337,7 +339,7 @@ def _scan_rows(
         if isinstance(x, GatheredRows):
             block = builder.add("Gather", (x.places, block), "x_taken")
             block = builder.reshape(block, (height, geometry.K), "x_met")
-        xs = cut(builder, block, [height], geometry.ks, (tm, tk), "x")
+        xs = write_cut(builder, block, [height], geometry.ks, (tm, tk), "x")
         if not is_narrow:
             return _scan_columns(builder, site, line_geometry, xs, right)
         labels = [str(n) for n in range(len(line_geometry.ns))]
@@ -380,7 +382,7 @@ def _batched(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, rig
     return builder.reshape(turned, (*lead, geometry.M, geometry.N), "y")
 
 
-_FORMS = {"unrolled": _unrolled, "lab": _unrolled, "scan": _scan, "batched": _batched}
+_FORMS = {"unrolled": _write_unrolled, "lab": _write_unrolled, "scan": _scan, "batched": _batched}
 
 
 def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
@@ -407,6 +409,6 @@ def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
     name = f"{site.label}_{stack}{site.M}x{site.K}x{site.N}_by_{tile_text}"
     opsets = {"": emission.opset, DOMAIN: 1}
     # sites of the same size may differ in the steps before and after the products
-    name = emission.define(Function(DOMAIN, name, tuple(formal), ("Y",), gathered(body.nodes), opsets))
+    name = emission.define(Function(DOMAIN, name, tuple(formal), ("Y",), combine_nodes(body.nodes), opsets))
     builder.add(name, arguments, "lab", outputs=(site.output,), domain=DOMAIN)
     builder.nodes[-1].name = site.name

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from explorer.engine.graph.model import DerivedPayload, Tensor, Value
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.emit import weights
-from explorer.engine.tiling.emit.operators import cut
+from explorer.engine.tiling.emit.operators import write_cut
 from explorer.engine.tiling.sites import Weight
 
 Stacks = list[tuple[str, Value]]
@@ -76,7 +76,7 @@ class StoredOperand:
         return builder.emission.store(
             (*self.key, "matrix", first, width),
             f"{self.base_name}/matrix_{self.K}x{width}",
-            lambda name: weights.dense(name, weight, self.K, width, first, self.index),
+            lambda name: weights.create_dense(name, weight, self.K, width, first, self.index),
         )
 
     def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
@@ -162,7 +162,7 @@ class _ComputedOperand:
     def tiles(
         self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
     ) -> list[list[str]]:
-        return cut(builder, self.name, ks, ns, tile, "w")
+        return write_cut(builder, self.name, ks, ns, tile, "w")
 
     def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
         if (first, width) == (0, self.N):

@@ -45,7 +45,7 @@ def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: 
     return emission.function(name, ("X",), write)
 
 
-def cut(
+def write_cut(
     builder: GraphBuilder, x: str, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int], label: str
 ) -> list[list[str]]:
     """Cuts a matrix into blocks; returns their value names. A single block is the matrix itself."""

@@ -74,7 +74,7 @@ def pad_to_whole_tiles(
     return builder.add("Pad", (x, pads), f"{label}_padded")
 
 
-def padded_block(matrix: Array, k: int, n: int, height: int, width: int) -> Array:
+def read_padded_block(matrix: Array, k: int, n: int, height: int, width: int) -> Array:
     """Returns matrix[k:k+height, n:n+width], contiguous, with zeros beyond the matrix."""
     part = matrix[k : k + height, n : n + width]
     is_full = part.shape == (height, width)

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from explorer.engine.graph.model import ComputedPayload, FileSpan, Tensor
 from explorer.engine.graph.repeated_nodes import WeightBundle
-from explorer.engine.tiling.emit.padding import ODD_BYTES, padded_block
+from explorer.engine.tiling.emit.padding import ODD_BYTES, read_padded_block
 from explorer.engine.tiling.sites import Weight
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
@@ -99,7 +99,7 @@ class _Slabs(Struct):
     def single(self, index: int) -> Iterator[memoryview]:
         """Computes one block of a matrix that is stored column by column."""
         k, n = self.corners[index]
-        yield _bytes(padded_block(_matrix(self.weight, self.index), k, n, self.height, self.width))
+        yield _bytes(read_padded_block(_matrix(self.weight, self.index), k, n, self.height, self.width))
         if self.height >= self.weight.K:
             # the block is a range of stored rows that no other block needs
             _release_pages(self.weight, n, n + self.width)
@@ -117,14 +117,14 @@ class _Slabs(Struct):
             return
         matrix = _matrix(self.weight, self.index)
         if not self.weight.transposed and matrix.nbytes > _MAX_MAPPED_BYTES and len(self.corners) > 1:
-            yield from self.from_bands(matrix)
+            yield from self.compute_from_bands(matrix)
             return
         for k, n in self.corners:
-            yield _bytes(padded_block(matrix, k, n, self.height, self.width))
+            yield _bytes(read_padded_block(matrix, k, n, self.height, self.width))
         if len(self.corners) > 1:
             _release_pages(self.weight, 0, max(self.weight.K, self.weight.N))
 
-    def from_bands(self, matrix: Array) -> Iterator[memoryview]:
+    def compute_from_bands(self, matrix: Array) -> Iterator[memoryview]:
         """Computes the blocks of a large row-major matrix from bands of a few columns of blocks.
 
         A column of blocks touches every page of the matrix. Without bands, each column would map the whole
@@ -140,7 +140,7 @@ class _Slabs(Struct):
                 for row in range(0, matrix.shape[0], rows):
                     band[row : row + rows] = matrix[row : row + rows, first:last]
                     _release_pages(self.weight, row, min(row + rows, matrix.shape[0]))
-            yield _bytes(padded_block(band, k, n - first, self.height, self.width))
+            yield _bytes(read_padded_block(band, k, n - first, self.height, self.width))
 
 
 _SLAB_BYTES = 1 << 21
@@ -153,7 +153,7 @@ _MAX_MAPPED_BYTES = 1 << 27
 """Maximum bytes of a weight that may be mapped at the same time while it is read across its rows."""
 
 
-def dense(
+def create_dense(
     name: str, weight: Weight, height: int, width: int, first: int = 0, index: int | None = 0
 ) -> Tensor:
     """Creates the padded (height, width) matrix that starts at column `first`, computed in slabs of rows.
@@ -291,7 +291,7 @@ class WeightTiles:
             band: Index of the band.
             in_one_piece: Whether tiles inside the matrix come as one piece; else one piece a tile.
         """
-        tiles = self._inner_tiles(band)
+        tiles = self._find_inner_tiles(band)
         if len(tiles):
             tile_bytes = _bytes(tiles)
             size = len(tile_bytes) if in_one_piece else len(tile_bytes) // len(tiles)
@@ -309,9 +309,9 @@ class WeightTiles:
         height, width = self._sizes[0][k], self._sizes[1][n]
         if self._weight.cut is not None:
             return _bytes(self._weight.cut(self._index, k * tk, n * tn, height, width))
-        return _bytes(padded_block(_matrix(self._weight, self._index), k * tk, n * tn, height, width))
+        return _bytes(read_padded_block(_matrix(self._weight, self._index), k * tk, n * tn, height, width))
 
-    def _inner_tiles(self, band: int) -> Array:
+    def _find_inner_tiles(self, band: int) -> Array:
         """Returns the tiles of a band that are completely inside the matrix."""
         tk, tn = self._tile
         if self._weight.cut is not None:
@@ -323,7 +323,7 @@ class WeightTiles:
         rows = rows[band * size[0] : (band + 1) * size[0]]
         if len(rows) < size[0]:
             return np.empty(0)
-        # rows at odd distances; see `padded_block`
+        # rows at odd distances; see `read_padded_block`
         stage = np.empty((size[0], rows.shape[1] + ODD_BYTES // self._itemsize), rows.dtype)
         np.copyto(stage[:, : rows.shape[1]], rows)
         count = rows.shape[1] // size[1]

@@ -15,11 +15,11 @@ from explorer.engine.tiling.kinds.convolution_windows import (
     Groups,
     Kernel,
     WindowAxis,
+    compute_transposed_axes,
     convolution_axes,
-    transposed_convolution_axes,
 )
-from explorer.engine.tiling.kinds.im2col import fold, gathered_rows, unfold
-from explorer.engine.tiling.kinds.linear import FLOATS, scaled_sum
+from explorer.engine.tiling.kinds.im2col import fold, unfold, write_gathered_rows
+from explorer.engine.tiling.kinds.linear import FLOATS, write_scaled_sum
 from explorer.engine.tiling.sites import WORDS, LeftAsItWas, NoSite, OperandBuilder, Site, SiteContext, Weight
 
 
@@ -65,7 +65,7 @@ def convolution(
     _check_shapes(node, shape, kernel, output_shape, count)
     axes: tuple[WindowAxis, ...]
     if backwards:
-        axes = transposed_convolution_axes(node.attributes, shape[2:], kernel[2:], output_shape[2:])
+        axes = compute_transposed_axes(node.attributes, shape[2:], kernel[2:], output_shape[2:])
     else:
         axes = convolution_axes(node.attributes, shape[2:], kernel[2:])
     if tuple(a.out for a in axes) != output_shape[2:]:
@@ -77,7 +77,11 @@ def convolution(
     window = ConvWindow(axes, groups, sized, dtype if dtype in WORDS else "")
     if stored_kernel is None and backwards:
         raise LeftAsItWas("a transposed convolution with a computed kernel")
-    right = _computed_kernel(window) if stored_kernel is None else _stored_kernel(node, stored_kernel, window)
+    right = (
+        _build_computed_kernel(window)
+        if stored_kernel is None
+        else _build_stored_kernel(node, stored_kernel, window)
+    )
     return _site(node, window, shape, kernel[2:], dtype, right, bool(opened), write_fill)
 
 
@@ -88,7 +92,7 @@ def _needs_sizes(node: Node, opened: Collection[int]) -> bool:
     return 1 in opened or node.op == "ConvTranspose" or (is_same_padding and strided)
 
 
-def _stored_kernel(
+def _build_stored_kernel(
     node: Node, kernel: tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]], window: ConvWindow
 ) -> Weight:
     """Returns the operand for a stored kernel: the stored layout if possible, else cut tile by tile."""
@@ -159,7 +163,7 @@ def group_packing(
     return Groups(groups.count, pack, groups.in_channels, groups.out_channels)
 
 
-def _computed_kernel(window: ConvWindow) -> OperandBuilder:
+def _build_computed_kernel(window: ConvWindow) -> OperandBuilder:
     """Returns the operand for a computed kernel, (output channels, input channels, ...)."""
     groups = window.groups
 
@@ -210,7 +214,7 @@ def _site(
 
     def finish(builder: GraphBuilder, z: str, names: Sequence[str]) -> str:
         z = fold(builder, z, names[0], window)
-        z = scaled_sum(builder, z, dtype, 1.0, names[-1] if bias else "", 1.0)
+        z = write_scaled_sum(builder, z, dtype, 1.0, names[-1] if bias else "", 1.0)
         return builder.transpose(z, (0, rank + 1, *range(1, rank + 1)), "channels_first")
 
     return Site(
@@ -223,7 +227,7 @@ def _site(
         dtype=dtype,
         inputs=(*inputs, bias) if bias else inputs,
         left=lambda builder, names: unfold(builder, names[0], window, fill(builder, names)),
-        gather_rows=lambda builder, names: gathered_rows(
+        gather_rows=lambda builder, names: write_gathered_rows(
             builder, names[0], window, shape[0], fill(builder, names)
         ),
         right=right,

@@ -183,7 +183,7 @@ def convolution_axes(
     return tuple(axes)
 
 
-def transposed_convolution_axes(
+def compute_transposed_axes(
     attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int], output_sizes: Sequence[int]
 ) -> tuple[WindowAxis, ...]:
     """Computes the axes of a transposed convolution.
@@ -200,7 +200,7 @@ def transposed_convolution_axes(
     rank = len(kernel)
     strides = tuple(attributes.get("strides") or (1,) * rank)
     dilations = tuple(attributes.get("dilations") or (1,) * rank)
-    heads = _cropped_heads(attributes, shape, kernel, output_sizes)
+    heads = _compute_cropped_heads(attributes, shape, kernel, output_sizes)
     axes = []
     for n, k, s, d, o, head in zip(shape, kernel, strides, dilations, output_sizes, heads, strict=True):
         phases = min(s, o)
@@ -223,7 +223,7 @@ def transposed_convolution_axes(
     return tuple(axes)
 
 
-def _cropped_heads(
+def _compute_cropped_heads(
     attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int], output_sizes: Sequence[int]
 ) -> list[int]:
     """Computes how many elements are cropped at the start of each axis of a transposed convolution."""
@@ -264,7 +264,7 @@ class Kernel(Struct, frozen=True):
 
     def __call__(self, matrix: int, k: int, n: int, height: int, width: int) -> Array:
         """Returns the block of a matrix with its corner at (k, n), with `zero` where nothing is stored."""
-        kernels = self._grouped_kernel()
+        kernels = self._view_grouped_kernel()
         groups = self.window.groups
         packs, pack, in_channels, out_channels = (
             groups.packs,
@@ -296,7 +296,7 @@ class Kernel(Struct, frozen=True):
                 block[top - k : bottom - k, left - n : right - n] = kernel_block.T
         return block
 
-    def _grouped_kernel(self) -> Array:
+    def _view_grouped_kernel(self) -> Array:
         """Returns the kernel as (groups, output channels, input channels, *kernel): a view."""
         kernels: Array = self.tensor.array().transpose(self.axes)
         groups, kernel = self.window.groups, kernels.shape[2:]

@@ -13,7 +13,7 @@ import numpy as np
 
 from explorer.engine.graph.model import Node
 from explorer.engine.tiling.builder import GraphBuilder, Size
-from explorer.engine.tiling.kinds.linear import FLOATS, scaled_sum
+from explorer.engine.tiling.kinds.linear import FLOATS, write_scaled_sum
 from explorer.engine.tiling.sites import NoSite, OperandBuilder, Site, SiteContext, Weight
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -95,7 +95,7 @@ def _letters(node: Node, context: SiteContext) -> tuple[list[str], tuple[str, st
     return names, (left, right, output), constant[order[1]]
 
 
-def of_columns(node: Node, context: SiteContext, axis: int, values: Array) -> Array:
+def convert_column_values(node: Node, context: SiteContext, axis: int, values: Array) -> Array:
     """Converts values along an axis of the stored operand to the product's shape: (N,), or (batch, 1, N).
 
     Raises:
@@ -196,7 +196,7 @@ def _site(
         return -1 if len(group) > 1 else size(group, values)
 
     def finish(builder: GraphBuilder, z: str, values: Sequence[str]) -> str:
-        z = scaled_sum(builder, z, dtype, 1.0, "", 1.0)
+        z = write_scaled_sum(builder, z, dtype, 1.0, "", 1.0)
         axes = batch + rows + columns
         groups_ = (batch, rows, columns) if stacked else (rows, columns)
         if (batch and not stacked) or not all(len(group) == 1 for group in groups_):

@@ -51,7 +51,7 @@ def unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = "") ->
     return builder.reshape(x, (window.batch, -1, window.K), "met")
 
 
-def gathered_rows(
+def write_gathered_rows(
     builder: GraphBuilder, x: str, window: ConvWindow, images: int, fill: str = ""
 ) -> GatheredRows | None:
     """Writes the images as a matrix of places, and the places that each position reads.

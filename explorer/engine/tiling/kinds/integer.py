@@ -90,7 +90,7 @@ Tail = Callable[[GraphBuilder, str, Columns], str]
 """Writes the nodes from the int32 sum to values of the output's type."""
 
 
-def stored_values(context: SiteContext, name: str) -> Array | None:
+def read_stored_values(context: SiteContext, name: str) -> Array | None:
     """Returns the contents of a stored value, or None if it is computed."""
     resolved = context.constants.resolve(name)
     if resolved is None or resolved[0].payload is None:
@@ -103,13 +103,13 @@ def _zero_point(context: SiteContext, name: str) -> Zero:
     """Returns a zero point: 0, its stored values, or its value name."""
     if not name:
         return 0
-    values = stored_values(context, name)
+    values = read_stored_values(context, name)
     if values is None:
         return name
-    return as_single(values)
+    return simplify_equal_values(values)
 
 
-def as_single(values: Array) -> int | Array:
+def simplify_equal_values(values: Array) -> int | Array:
     """Returns a single number if all values are equal, else the values."""
     flat = values.reshape(-1).astype(np.int64)
     return int(flat[0]) if (flat == flat[0]).all() else flat
@@ -169,11 +169,13 @@ def integer_site(
         inputs=tuple(site_inputs),
         finish=finish,
         bias=False,
-        sums=cache(lambda: _needed_accumulator(base, terms, converter, right_dtype)),
+        sums=cache(lambda: _compute_needed_accumulator(base, terms, converter, right_dtype)),
     )
 
 
-def _needed_accumulator(base: Site, terms: Terms, converter: Columns, right_dtype: str) -> Accumulator:
+def _compute_needed_accumulator(
+    base: Site, terms: Terms, converter: Columns, right_dtype: str
+) -> Accumulator:
     """Computes the accumulator that the sums need. Computed zero points count as 0."""
     a = terms.a if isinstance(terms.a, int) else 0
     b = 0 if isinstance(terms.b, str) else terms.b
@@ -197,13 +199,13 @@ def _fill_zero(weight: Weight, zero: int) -> Weight:
     assert isinstance(weight.cut, Kernel)
     make = replace(weight.cut, zero=zero)
 
-    def cut(matrix: int, k: int, n: int, height: int, width: int) -> Array:
+    def cut_block(matrix: int, k: int, n: int, height: int, width: int) -> Array:
         block = make(matrix, k, n, height, width)
         block[max(0, weight.K - k) :] = 0
         block[:, max(0, weight.N - n) :] = 0
         return block
 
-    return replace(weight, cut=cut, layout=(*weight.layout, zero))
+    return replace(weight, cut=cut_block, layout=(*weight.layout, zero))
 
 
 def operand_type(context: SiteContext, name: str) -> str | None:
@@ -224,7 +226,7 @@ def default_columns(base: Site, context: SiteContext, *, turned: bool = False) -
         channels = (context.known(base.node.outputs[0]) or (0, base.N))[1]
         packs = -(-channels // base.N)
 
-        def per_channel(values: Array) -> Array:
+        def repeat_per_channel(values: Array) -> Array:
             """Repeat the values of the channels for every pack of groups in every phase."""
             if values.size == 1:
                 return values
@@ -236,7 +238,7 @@ def default_columns(base: Site, context: SiteContext, *, turned: bool = False) -
             filled[:channels] = values
             return np.tile(filled.reshape(packs, 1, base.N), (base.batch // packs, 1, 1))
 
-        return Columns(per_channel, per_channel, packs * base.N)
+        return Columns(repeat_per_channel, repeat_per_channel, packs * base.N)
     if not turned:
         return Columns(lambda values: values, lambda values: values)
     return Columns(lambda values: values, lambda values: np.atleast_2d(values).T if values.ndim else values)
@@ -423,7 +425,7 @@ def _integer_kind(node: Node, context: SiteContext) -> Site:
 
 def _sum_scale(context: SiteContext, node: Node, y: int) -> Array:
     """Computes the factor of the sum, in float32 and in onnxruntime's order, per column or as one number."""
-    scales = [stored_values(context, _input(node, index)) for index in (1, 4, y)]
+    scales = [read_stored_values(context, _input(node, index)) for index in (1, 4, y)]
     if scales[0] is None or scales[1] is None or (scales[2] is None and _input(node, y)):
         raise LeftAsItWas("its scales are computed")
     if scales[0].size != 1 or (scales[2] is not None and scales[2].size != 1):
@@ -438,7 +440,7 @@ def _sum_scale(context: SiteContext, node: Node, y: int) -> Array:
     return np.asarray(scale, np.float32)
 
 
-def _quantized_kind(op: str, bias: int, output_index: int) -> Callable[[Node, SiteContext], Site]:
+def _build_quantized_kind(op: str, bias: int, output_index: int) -> Callable[[Node, SiteContext], Site]:
     """Returns the kind of an operator with quantized inputs.
 
     Its inputs are X, scale, zero; W, scale, zero; an int32 bias at `bias`; and the scale and zero point of Y
@@ -460,12 +462,12 @@ def _quantized_kind(op: str, bias: int, output_index: int) -> Callable[[Node, Si
         tail = rescaling(scale)
         name = _input(node, output_index + 1)
         if name:
-            point = stored_values(context, name)
+            point = read_stored_values(context, name)
             if point is None or point.size != 1 or str(point.dtype) not in BYTES:
                 raise LeftAsItWas("the zero point of its output is not one stored number")
             tail = requantization(scale, point)
         bias_name = _input(node, bias) if bias else ""
-        bias_values = stored_values(context, bias_name) if bias_name else None
+        bias_values = read_stored_values(context, bias_name) if bias_name else None
         if bias_name and bias_values is None and op == "Conv":
             raise LeftAsItWas("its bias is computed")
         terms = Terms(*zeros, bias=bias_values, bias_name=bias_name if bias_values is None else "")
@@ -485,8 +487,8 @@ def _quantized_kind(op: str, bias: int, output_index: int) -> Callable[[Node, Si
 KINDS: Kinds = {
     ("", "MatMulInteger"): _integer_kind,
     ("", "ConvInteger"): _integer_kind,
-    ("", "QLinearMatMul"): _quantized_kind("MatMul", 0, 6),
-    ("", "QLinearConv"): _quantized_kind("Conv", 8, 6),
-    ("com.microsoft", "QLinearConv"): _quantized_kind("Conv", 8, 6),
-    ("com.microsoft", "QGemm"): _quantized_kind("Gemm", 6, 7),
+    ("", "QLinearMatMul"): _build_quantized_kind("MatMul", 0, 6),
+    ("", "QLinearConv"): _build_quantized_kind("Conv", 8, 6),
+    ("com.microsoft", "QLinearConv"): _build_quantized_kind("Conv", 8, 6),
+    ("com.microsoft", "QGemm"): _build_quantized_kind("Gemm", 6, 7),
 }

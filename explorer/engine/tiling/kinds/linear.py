@@ -17,7 +17,7 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 """Float types that can be tiled."""
 
 
-def scaled_sum(builder: GraphBuilder, z: str, dtype: str, alpha: float, bias: str, beta: float) -> str:
+def write_scaled_sum(builder: GraphBuilder, z: str, dtype: str, alpha: float, bias: str, beta: float) -> str:
     """Writes alpha z + beta bias, cast from the accumulator's type to the operands' type `dtype`."""
     wide = dtype in HALVES
     working = "float32" if wide else dtype
@@ -70,7 +70,7 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     return _site(node, x, shape, opened, output_shape, dtype or "float32", rows, weight, trans_x, swapped)
 
 
-def as_gemm(node: Node, context: SiteContext) -> Node:
+def convert_to_gemm(node: Node, context: SiteContext) -> Node:
     """Returns a FusedMatMul as a Gemm: a MatMul of transposed operands, times alpha.
 
     Raises:
@@ -105,7 +105,7 @@ def _site(
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
     height = -1 if opened else rows
 
-    def left(builder: GraphBuilder, inputs: Sequence[str]) -> str:
+    def write_left(builder: GraphBuilder, inputs: Sequence[str]) -> str:
         if trans_x and len(shape) > 1:
             return builder.transpose(inputs[0], (1, 0), "x_transposed")
         if len(shape) != 2:
@@ -115,7 +115,7 @@ def _site(
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
         if swapped:
             z = builder.transpose(z, (1, 0), "turned")
-        z = scaled_sum(builder, z, dtype, alpha, inputs[1] if bias else "", beta)
+        z = write_scaled_sum(builder, z, dtype, alpha, inputs[1] if bias else "", beta)
         product_shape = (weight.N, rows) if swapped else (rows, weight.N)
         if output_shape == product_shape:
             return z
@@ -133,7 +133,7 @@ def _site(
         N=weight.N,
         dtype=dtype,
         inputs=(x, bias) if bias else (x,),
-        left=left,
+        left=write_left,
         right=weight,
         finish=finish,
         bias=bool(bias),
@@ -229,7 +229,7 @@ class _Pairs(Struct, frozen=True):
             return x
         return builder.reshape(x, (-1 if "batch" in self.dynamic else self.stack, r, c), f"{label}_matrix")
 
-    def shaped(self, builder: GraphBuilder, z: str, inputs: Sequence[str], turned: bool) -> str:
+    def write_reshape(self, builder: GraphBuilder, z: str, inputs: Sequence[str], turned: bool) -> str:
         """Reshapes the products to the output's shape; transposes them if they were computed transposed."""
         a, b = self.a, self.b
         target: list[Size] = [side.size(axis, inputs) for side, axis in self.lead]
@@ -282,8 +282,8 @@ def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = Fals
     pairs = _Pairs(a, b, tuple(lead), dynamic, shared, stack, M * heap)
 
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
-        z = scaled_sum(builder, z, dtype, alpha, inputs[-1] if bias else "", beta)
-        return pairs.shaped(builder, z, inputs, turned)
+        z = write_scaled_sum(builder, z, dtype, alpha, inputs[-1] if bias else "", beta)
+        return pairs.write_reshape(builder, z, inputs, turned)
 
     activations = (left_name,) if is_same else (left_name, right)
     return Site(

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import DerivedPayload, Node, Tensor
 from explorer.engine.tiling.builder import GraphBuilder
-from explorer.engine.tiling.kinds.integer import stored_values
+from explorer.engine.tiling.kinds.integer import read_stored_values
 from explorer.engine.tiling.kinds.linear import product
-from explorer.engine.tiling.kinds.quantized_operands import quantized_operand
+from explorer.engine.tiling.kinds.quantized_operands import find_quantized_operand
 from explorer.engine.tiling.sites import Kinds, LeftAsItWas, NoSite, Site, SiteContext
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,8 +32,8 @@ def _nbits_site(node: Node, context: SiteContext) -> Site:
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes.get("block_size", 0))
     K, N = int(node.attributes.get("K", 0)), int(node.attributes.get("N", 0))
     packed = context.constants.resolve(w)
-    scales = stored_values(context, names[0])
-    zeros = stored_values(context, names[1]) if names[1] else None
+    scales = read_stored_values(context, names[0])
+    zeros = read_stored_values(context, names[1]) if names[1] else None
     if names[2]:
         raise LeftAsItWas("its depth is in another order (g_idx)")
     if int(node.attributes.get("accuracy_level", 0)) >= _ROUNDS_INPUT:
@@ -61,7 +61,7 @@ def _nbits_site(node: Node, context: SiteContext) -> Site:
 
     inputs = (*base.inputs, bias) if bias else base.inputs
     reason = "its input is not quantized"
-    if quantized_operand(context, x) is not None:
+    if find_quantized_operand(context, x) is not None:
         reason = "its weight has scales in blocks: no one scale is that of a sum"
     return replace(
         base, node=node, inputs=inputs, finish=finish, bias=bool(bias), in_floats=reason, stored=f"uint{bits}"

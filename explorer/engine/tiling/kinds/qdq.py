@@ -15,14 +15,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node
-from explorer.engine.tiling.accumulator import Ends, signed_bits
+from explorer.engine.tiling.accumulator import Ends, count_signed_bits
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds import conv, einsum, integer, linear
 from explorer.engine.tiling.kinds.quantized_operands import (
     QuantizedOperand,
+    convert_to_codes,
+    find_quantized_operand,
     is_stored,
-    quantized_operand,
-    with_runtime_codes,
 )
 from explorer.engine.tiling.sites import Kinds, LeftAsItWas, NoSite, Site, SiteContext
 
@@ -53,13 +53,15 @@ def _integers(node: Node, context: SiteContext) -> Site:
         NoSite: The node cannot be tiled.
     """
     turned = is_stored(context, node.inputs[0])
-    x, w = (quantized_operand(context, name) for name in (node.inputs[1::-1] if turned else node.inputs[:2]))
+    x, w = (
+        find_quantized_operand(context, name) for name in (node.inputs[1::-1] if turned else node.inputs[:2])
+    )
     if x is None or w is None:
         raise _NeedsFloats(_reason_for_floats(node, context, turned))
     for operand, role in ((x, "input"), (w, "weight")):
         if not operand.name:
             ends = _code_ends(context, x), _code_ends(context, w)
-            bits = signed_bits(*_code_ends(context, operand))
+            bits = count_signed_bits(*_code_ends(context, operand))
             raise _TooWide(f"its {role} has codes of {bits} bits, tiles multiply 16", ends)
     for operand, role in ((x, "input"), (w, "weight")):
         dtype = integer.operand_type(context, operand.name)
@@ -73,7 +75,7 @@ def _integers(node: Node, context: SiteContext) -> Site:
         if not np.isfinite(operand.scale).all():
             raise _NeedsFloats(f"its {role} has a scale that is no number, or infinite")
     alpha, beta = (float(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
-    zeros = int(x.zero.reshape(())), integer.as_single(w.zero)
+    zeros = int(x.zero.reshape(())), integer.simplify_equal_values(w.zero)
     base = _base_site(node, context, (w.name, x.name) if turned else (x.name, w.name), zeros[0])
     columns = _weight_columns(node, context, x, w, base, turned=turned)
     scale = (x.scale.reshape(()) * w.scale.reshape(-1)).astype(np.float32)
@@ -89,9 +91,9 @@ def _integers(node: Node, context: SiteContext) -> Site:
         if bias_values.dtype == np.int32:
             terms = replace(terms, bias=bias_values)
         else:
-            tail = _with_bias(tail, bias_values)
+            tail = _add_bias(tail, bias_values)
     site = integer.integer_site(node, context, base, terms, tail, columns)
-    return replace(with_runtime_codes(site, (x, w)), absorbed=tuple(absorbed))
+    return replace(convert_to_codes(site, (x, w)), absorbed=tuple(absorbed))
 
 
 def _code_ends(context: SiteContext, operand: QuantizedOperand) -> Ends:
@@ -112,7 +114,7 @@ def _reason_for_floats(node: Node, context: SiteContext, turned: bool) -> str:
     for role, is_quantized, name in zip(("input", "weight"), quantized_flags, names, strict=True):
         if not is_quantized:
             return f"its {role} is not quantized"
-        if quantized_operand(context, name) is None:
+        if find_quantized_operand(context, name) is None:
             return f"its {role} has scales in blocks, or such as are computed"
     return ""
 
@@ -150,7 +152,10 @@ def _weight_columns(
     if node.op == "Einsum":
         code_node = _node_on_codes(node, (w.name, x.name) if turned else (x.name, w.name))
         return replace(
-            usual, channels=lambda v: v if v.size == 1 else einsum.of_columns(code_node, context, axis, v)
+            usual,
+            channels=lambda v: (
+                v if v.size == 1 else einsum.convert_column_values(code_node, context, axis, v)
+            ),
         )
     if node.op in ("Conv", "ConvTranspose"):
         columns = int(node.op == "ConvTranspose")
@@ -173,12 +178,12 @@ def _bias(
     Raises:
         _NeedsFloats: The bias is computed.
     """
-    plain = integer.stored_values(context, name)
+    plain = integer.read_stored_values(context, name)
     if plain is None:
         raise _NeedsFloats("its bias is computed")
     alpha, beta = factors
-    operand = quantized_operand(context, name)
-    codes = integer.stored_values(context, operand.name) if operand is not None else None
+    operand = find_quantized_operand(context, name)
+    codes = integer.read_stored_values(context, operand.name) if operand is not None else None
     if operand is not None and codes is not None and codes.dtype == np.int32 and not operand.zero.any():
         last = operand.scale.size == 1 or codes.ndim == 1 or operand.axis % codes.ndim == codes.ndim - 1
         matches_sum = last and operand.scale.size in (1, scale.size)
@@ -190,7 +195,7 @@ def _bias(
     return np.float32(beta) * plain.astype(np.float32), operand.node if operand is not None else None
 
 
-def _with_bias(tail: integer.Tail, bias: Array) -> integer.Tail:
+def _add_bias(tail: integer.Tail, bias: Array) -> integer.Tail:
     """Returns a tail that adds a float bias at the end."""
 
     def add_bias(builder: GraphBuilder, z: str, converter: integer.Columns) -> str:
@@ -211,7 +216,7 @@ def _integers_or_floats(kind: Callable[[Node, SiteContext], Site]) -> Callable[[
             site, reason = kind(node, context), why.cause if isinstance(why, LeftAsItWas) else str(why)
             if isinstance(why, _TooWide):
                 products = [site.K * a * b for a in why.ends[0] for b in why.ends[1]]
-                needed = signed_bits(min(products), max(products))
+                needed = count_signed_bits(min(products), max(products))
                 reason += f"; a sum of K = {site.K:,} products needs {needed} bits"
             return replace(site, in_floats=reason, stored=_stored_type(node, context))
 
@@ -229,7 +234,9 @@ def _stored_type(node: Node, context: SiteContext) -> str:
 
 def _fused_matmul(node: Node, context: SiteContext) -> Site:
     """Returns the site of a FusedMatMul."""
-    return replace(_integers_or_floats(linear.product)(linear.as_gemm(node, context), context), node=node)
+    return replace(
+        _integers_or_floats(linear.product)(linear.convert_to_gemm(node, context), context), node=node
+    )
 
 
 KINDS: Kinds = {

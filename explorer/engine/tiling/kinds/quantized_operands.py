@@ -54,21 +54,21 @@ class QuantizedOperand(Struct, frozen=True):
     dtype: str = ""
 
 
-def quantized_operand(context: SiteContext, name: str) -> QuantizedOperand | None:
+def find_quantized_operand(context: SiteContext, name: str) -> QuantizedOperand | None:
     """Returns the quantization of a value, or None if tiles cannot use it or the value is not quantized."""
     node = context.constants.producers.get(name)
     if node is not None and node.op == "IntQuant" and node.domain == _QONNX:
         return _int_quant_operand(context, node)
     if node is None or node.op != "DequantizeLinear" or node.attributes.get("block_size"):
         return None
-    scale = integer.stored_values(context, node.inputs[1])
+    scale = integer.read_stored_values(context, node.inputs[1])
     point = node.inputs[2] if len(node.inputs) > 2 else ""
-    zero = integer.stored_values(context, point) if point else np.zeros((), np.int8)
+    zero = integer.read_stored_values(context, point) if point else np.zeros((), np.int8)
     if scale is None or zero is None or scale.dtype != np.float32 or scale.ndim > 1:
         return None
     axis = int(node.attributes.get("axis", 1))
     operand = QuantizedOperand(node, node.inputs[0], scale, zero, axis)
-    codes = integer.stored_values(context, operand.name) if operand.name in context.constants else None
+    codes = integer.read_stored_values(context, operand.name) if operand.name in context.constants else None
     dtype = integer.operand_type(context, operand.name)
     if codes is None or dtype not in _NARROW:
         return operand
@@ -76,7 +76,9 @@ def quantized_operand(context: SiteContext, name: str) -> QuantizedOperand | Non
     bits = int(dtype[-1])
     ends = (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     name = f"{operand.name}/codes"
-    _store(context, name, wide, codes.shape, lambda: _stored_numbers(context, operand.name).astype(wide))
+    _store(
+        context, name, wide, codes.shape, lambda: _register_stored_numbers(context, operand.name).astype(wide)
+    )
     context.codes[name] = wide, node.outputs[0]
     return replace(operand, name=name, ends=ends, zero=zero.astype(np.int32))
 
@@ -88,8 +90,8 @@ def is_stored(context: SiteContext, name: str) -> bool:
     return (producer.inputs[0] if is_call and producer is not None else name) in context.constants
 
 
-def _stored_numbers(context: SiteContext, name: str) -> Array:
-    values = integer.stored_values(context, name)
+def _register_stored_numbers(context: SiteContext, name: str) -> Array:
+    values = integer.read_stored_values(context, name)
     assert values is not None
     return values
 
@@ -107,19 +109,19 @@ def _store(
 
 def _int_quant_operand(context: SiteContext, node: Node) -> QuantizedOperand | None:
     """Returns the operand of an IntQuant, with codes minus their zero point."""
-    parameters = [integer.stored_values(context, name) for name in node.inputs[1:]]
+    parameters = [integer.read_stored_values(context, name) for name in node.inputs[1:]]
     if len(parameters) != 3 or any(values is None for values in parameters):
         return None
     scale, zeros, bits = (values.astype(np.float32) for values in parameters if values is not None)
-    zero = integer.as_single(zeros)
+    zero = integer.simplify_equal_values(zeros)
     if not isinstance(zero, int) or bits.size != 1 or sum(size > 1 for size in scale.shape) > 1:
         return None
     ends = call_ends(node, int(bits.reshape(-1)[0]), zero)
-    dtype = next((d for d in ("int8", "uint8", "int16", "uint16") if _fits_type(d, ends)), "")
+    dtype = next((d for d in ("int8", "uint8", "int16", "uint16") if _can_hold(d, ends)), "")
     value = node.outputs[0]
     name = f"{value}/codes" if dtype else ""
     axis = next((index - scale.ndim for index, size in enumerate(scale.shape) if size > 1), 1)
-    input_values = integer.stored_values(context, node.inputs[0])
+    input_values = integer.read_stored_values(context, node.inputs[0])
     steps = scale.reshape(-1) if scale.size > 1 else scale.reshape(())
     operand = QuantizedOperand(node, name, steps, np.zeros((), np.int8), axis, ends)
     if not dtype:
@@ -132,7 +134,7 @@ def _int_quant_operand(context: SiteContext, node: Node) -> QuantizedOperand | N
     return replace(operand, floats=value, dtype=dtype)
 
 
-def _fits_type(dtype: str, ends: Ends) -> bool:
+def _can_hold(dtype: str, ends: Ends) -> bool:
     limits = np.iinfo(dtype)
     return bool(limits.min <= ends[0] and ends[1] <= limits.max)
 
@@ -147,13 +149,13 @@ def call_ends(node: Node, bits: int, zero: int) -> Ends:
 
 def _codes_of(context: SiteContext, name: str, scale: Array, zero: int, ends: Ends) -> Array:
     """Computes the codes in float32, in the order of operations of IntQuant's function body."""
-    values = _stored_numbers(context, name).astype(np.float32)
+    values = _register_stored_numbers(context, name).astype(np.float32)
     moved = values / scale + np.float32(zero)
     codes: Array = np.rint(np.clip(moved, ends[0] + zero, ends[1] + zero)) - zero
     return codes
 
 
-def with_runtime_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
+def convert_to_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
     """Returns a site that converts its float inputs to codes at run time.
 
     Raises:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explorer.engine.tiling.torch.products import Tile, tiled_product
+from explorer.engine.tiling.torch.products import Tile, compute_tiled_product
 from explorer.facts import Edges
 
 TILE: Tile = (64, 64, 64)
@@ -46,7 +46,7 @@ class TiledLinear(_TiledLayer, nn.Linear):
         """Returns X W^T + b for x of shape (..., in_features)."""
         rows = x.reshape(-1, self.in_features)
         sizes = self.out_features, self.in_features
-        y = tiled_product(rows, self.weight, self.tile, padded=self.edges == "padded", sizes=sizes)
+        y = compute_tiled_product(rows, self.weight, self.tile, padded=self.edges == "padded", sizes=sizes)
         if self.bias is not None:
             y = y + self.bias
         return y.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
@@ -107,7 +107,7 @@ class _TiledConvolution(_TiledLayer):
         depth = layer.in_channels * math.prod(layer.kernel_size)
         rows = _windows(x, steps, sizes, depth)
         weight, shape = layer.weight.reshape(layer.out_channels, depth), (layer.out_channels, depth)
-        y = tiled_product(rows, weight, layer.tile, padded=layer.edges == "padded", sizes=shape)
+        y = compute_tiled_product(rows, weight, layer.tile, padded=layer.edges == "padded", sizes=shape)
         if layer.bias is not None:
             y = y + layer.bias
         y = y.to(x.dtype).reshape(x.shape[0], *sizes, layer.out_channels)

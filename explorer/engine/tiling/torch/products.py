@@ -22,7 +22,7 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def tiled_product(
+def compute_tiled_product(
     x: Tensor, weight: Tensor, tile: Tile, *, padded: bool, sizes: tuple[int, int] | None = None
 ) -> Tensor:
     """Returns the product of x and the transposed weight, computed by tiles.
@@ -55,10 +55,10 @@ def tiled_product(
         )
     elif not depth:
         return x.new_zeros(count, columns)
-    column_blocks = _cut_rows(weight, tn, padded_columns, padded_depth)
+    column_blocks = _split_rows(weight, tn, padded_columns, padded_depth)
     if isinstance(count, int) and not _is_tracing():
         rows = -(-count // tm) * tm if padded else count
-        row_blocks = _cut_rows(_pad(x, rows - count, 0), tm, rows, padded_depth)
+        row_blocks = _split_rows(_pad(x, rows - count, 0), tm, rows, padded_depth)
         product = _join(
             [_join([_region(a, b, tk, padded_depth) for b in column_blocks], 1) for a in row_blocks], 0
         )
@@ -95,7 +95,7 @@ def _pad(x: Tensor, rows: int, columns: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, columns, 0, rows))
 
 
-def _cut_rows(x: Tensor, size: int, rows: int, depth: int) -> list[_Blocks]:
+def _split_rows(x: Tensor, size: int, rows: int, depth: int) -> list[_Blocks]:
     """Returns blocks of `size` rows, and a separate block of the remaining rows."""
     block_count = rows // size
     parts = []

@@ -99,7 +99,7 @@ def tile_module(
         skipped.append(SkippedSite(site.name, op, why, macs, switched_off=True))
     if not plans:
         raise Misuse("no layer is left to tile", hint="; ".join(dict.fromkeys(s.reason for s in skipped)))
-    twin = copied(module, share)
+    twin = copy_module(module, share)
     layers = dict(twin.named_modules(remove_duplicate=False))
     for name, (kind, choice) in choices.items():
         layer: Any = layers[name]
@@ -248,7 +248,7 @@ def _site_plans(site: _Site, choice: SiteChoice, rows: Sequence[int]) -> list[Si
     return plans
 
 
-def copied(module: nn.Module, share: bool) -> nn.Module:
+def copy_module(module: nn.Module, share: bool) -> nn.Module:
     """Copies a module. The copy shares the tensors or has its own.
 
     Raises:

@@ -15,7 +15,7 @@ from explorer.engine.values.numbers import Array, Numbers, chunks
 from explorer.facts.values import Histogram
 
 
-def of_codes(
+def compute_from_codes(
     numbers: Numbers, kind: np.dtype[Any], bins: int, shares: Sequence[float], cancel: Cancel
 ) -> dict[str, Any]:
     """Computes the figures of a tensor with elements of one or two bytes, by the names of `TensorStats`.
@@ -25,7 +25,7 @@ def of_codes(
     counts = CodeCounts(kind)
     for chunk in chunks(numbers, cancel):
         counts.add(chunk)
-    return of_counts(*counts.occurring_values(), numbers.zeros, numbers.elements, bins, shares)
+    return compute_from_counts(*counts.list_occurring_values(), numbers.zeros, numbers.elements, bins, shares)
 
 
 class CodeCounts:
@@ -41,7 +41,7 @@ class CodeCounts:
         codes = np.ascontiguousarray(values).view(self._code)
         self._counts += np.bincount(codes, minlength=self._counts.size)
 
-    def occurring_values(self) -> tuple[Array, Array]:
+    def list_occurring_values(self) -> tuple[Array, Array]:
         """Returns the values that occur, as float64, and their numbers of occurrences."""
         codes = np.flatnonzero(self._counts)
         with np.errstate(invalid="ignore"):
@@ -49,7 +49,7 @@ class CodeCounts:
             return values.astype(np.float64), self._counts[codes]
 
 
-def of_counts(
+def compute_from_counts(
     values: Array, counts: Array, zeros: int, elements: int, bins: int, shares: Sequence[float]
 ) -> dict[str, Any]:
     """Computes figures by the names of `TensorStats`.
@@ -69,7 +69,7 @@ def of_counts(
     merged = np.zeros(numeric.size, np.int64)
     np.add.at(merged, value_index, counts[finite])
     if zeros:
-        numeric, merged = _with_zeros(numeric, merged, zeros)
+        numeric, merged = _add_zeros(numeric, merged, zeros)
     total = int(merged.sum())
     if not total:
         return {**NOTHING, "zeros": 0.0, "nan": nan, "inf": inf}
@@ -95,7 +95,7 @@ def of_counts(
     }
 
 
-def _with_zeros(values: Array, counts: Array, zeros: int) -> tuple[Array, Array]:
+def _add_zeros(values: Array, counts: Array, zeros: int) -> tuple[Array, Array]:
     """Returns sorted values and their counts after adding `zeros` zeros."""
     zero_index = int(np.searchsorted(values, 0.0))
     if zero_index == values.size or values[zero_index] != 0:

@@ -38,7 +38,7 @@ def quantiles(
     return tuple(pairs)
 
 
-def ordered(values: Array) -> Array:
+def convert_to_ordered(values: Array) -> Array:
     """Converts numbers to unsigned integers in the same order.
 
     The bits of positive floats are in the order of their size. All bits of negative numbers are inverted, and
@@ -56,7 +56,7 @@ def ordered(values: Array) -> Array:
     return keys
 
 
-def from_ordered(keys: Array, kind: np.dtype[Any]) -> Array:
+def convert_from_ordered(keys: Array, kind: np.dtype[Any]) -> Array:
     """Converts ordered integers back to numbers of a type."""
     top = keys.dtype.type(1 << (8 * kind.itemsize - 1))
     bits: Array = keys

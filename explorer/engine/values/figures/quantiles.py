@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.progress import Cancel
-from explorer.engine.values.figures.intervals import edges_of, from_ordered, ordered, places, quantiles, ranks
+from explorer.engine.values.figures.intervals import (
+    convert_from_ordered,
+    convert_to_ordered,
+    edges_of,
+    places,
+    quantiles,
+    ranks,
+)
 from explorer.engine.values.numbers import Array, Numbers, chunks
 from explorer.facts.values import Histogram
 
@@ -56,7 +63,7 @@ class WideStatistics:
 
     def figures(self) -> Mapping[str, Any]:
         """Returns all figures, by the names of `TensorStats`."""
-        count, mean, squares = self.first_pass()
+        count, mean, squares = self.make_first_pass()
         figures = {**NOTHING, "nan": self.nan, "inf": self.inf, "zeros": self.zeros / self.numbers.elements}
         if not count:
             return figures
@@ -98,7 +105,7 @@ class WideStatistics:
             is_finite = np.isfinite(chunk)
             yield chunk if is_finite.all() else chunk[is_finite]
 
-    def first_pass(self) -> tuple[int, float, float]:
+    def make_first_pass(self) -> tuple[int, float, float]:
         """Makes the first pass: counts, range and moments.
 
         Returns count, mean and sum of squared deviations.
@@ -106,7 +113,7 @@ class WideStatistics:
         count, mean, squares = self.numbers.zeros, 0.0, 0.0
         if count:
             self.low = self.high = 0.0
-            self.upper[int(ordered(np.zeros(1, self.kind))[0]) >> self.shift] += count
+            self.upper[int(convert_to_ordered(np.zeros(1, self.kind))[0]) >> self.shift] += count
         for chunk in chunks(self.numbers, self.cancel):
             if self.kind.kind == "f":
                 is_finite = np.isfinite(chunk)
@@ -123,7 +130,7 @@ class WideStatistics:
             if self.sorting:
                 self.collected.append(np.array(chunk))
             else:
-                upper = (ordered(chunk) >> self.shift).astype(np.intp)
+                upper = (convert_to_ordered(chunk) >> self.shift).astype(np.intp)
                 self.upper += np.bincount(upper, minlength=self.upper.size)
             count, mean, squares = _merge_moments(count, mean, squares, chunk.astype(np.float64))
         return count, mean, squares
@@ -155,14 +162,14 @@ class WideStatistics:
             counts = np.zeros((prefixes.size, 1 << 16), np.int64)
             is_first = shift == self.shift
             for chunk in self.finite():
-                keys = ordered(chunk)
+                keys = convert_to_ordered(chunk)
                 upper = (keys >> self.shift).astype(np.intp)
                 if is_first:
                     boundary_numbers = chunk[split[upper]].astype(np.float64)
                     filled += np.bincount(places(boundary_numbers, edges), minlength=self.bins)
                 self.count_digits(keys[has_prefix[upper]], prefixes, shift, counts, 1)
             if self.numbers.zeros:
-                zero = ordered(np.zeros(1, self.kind))
+                zero = convert_to_ordered(np.zeros(1, self.kind))
                 if is_first and split[int(zero[0]) >> self.shift]:
                     filled[places(np.zeros(1), edges)] += self.numbers.zeros
                 self.count_digits(zero, prefixes, shift, counts, self.numbers.zeros)
@@ -176,7 +183,9 @@ class WideStatistics:
             # free 7 MiB before the next round allocates as much
             del counts
         keys = np.array(list(prefix.values()), dtype=f"u{self.kind.itemsize}")
-        return dict(zip(prefix, from_ordered(keys, self.kind).astype(np.float64).tolist(), strict=True))
+        return dict(
+            zip(prefix, convert_from_ordered(keys, self.kind).astype(np.float64).tolist(), strict=True)
+        )
 
     def fill_histogram(self, edges: Array, filled: Array) -> Array:
         """Fills the histogram with all numbers whose upper 16 bits determine their interval.
@@ -188,7 +197,9 @@ class WideStatistics:
         upper = np.flatnonzero(self.upper).astype(f"u{self.kind.itemsize}")
         low = upper << upper.dtype.type(self.shift)
         high = low | upper.dtype.type((1 << self.shift) - 1)
-        first, last = (places(from_ordered(k, self.kind).astype(np.float64), edges) for k in (low, high))
+        first, last = (
+            places(convert_from_ordered(k, self.kind).astype(np.float64), edges) for k in (low, high)
+        )
         is_inside = first == last
         np.add.at(filled, first[is_inside], self.upper[upper[is_inside]])
         crosses_edge = np.zeros(1 << 16, np.bool_)

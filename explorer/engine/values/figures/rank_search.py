@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from explorer.engine.values.figures.intervals import from_ordered, ordered, ranks
+from explorer.engine.values.figures.intervals import convert_from_ordered, convert_to_ordered, ranks
 from explorer.engine.values.numbers import Array
 
-_MANY = 256
+_MAX_BYTE_GROUPS = 256
 """Maximum number of groups for which eight bits are counted per pass; four bits for more groups."""
 
 
@@ -36,7 +36,7 @@ class RankSearch:
         is_narrow = kind.kind in "fV" and kind.itemsize <= 4
         self._kind = np.dtype(np.float32 if is_narrow else np.float64)
         self._totals, self._shares = totals, tuple(shares)
-        self._bits = 8 if totals.size <= _MANY else 4
+        self._bits = 8 if totals.size <= _MAX_BYTE_GROUPS else 4
         self._shift = 8 * self._kind.itemsize
         target_ranks = [[r for _, a, b, _ in ranks(max(int(n), 1), shares) for r in (a, b)] for n in totals]
         self._rank_in_prefix = np.array(target_ranks, np.int64)
@@ -59,7 +59,9 @@ class RankSearch:
         """Adds a flat array of numbers, with the group of each, or None if there is one group."""
         numbers = values.astype(self._kind)
         is_finite = np.isfinite(numbers)
-        keys = ordered(numbers[is_finite] + 0).astype(np.uint64)  # adding 0 makes -0.0 equal to 0.0
+        keys = convert_to_ordered(numbers[is_finite] + 0).astype(
+            np.uint64
+        )  # adding 0 makes -0.0 equal to 0.0
         group = np.zeros(keys.size, np.intp) if group is None else group[is_finite]
         digits = ((keys >> np.uint64(self._shift)) & np.uint64((1 << self._bits) - 1)).astype(np.intp)
         cells = group * (1 << self._bits) + digits
@@ -89,7 +91,7 @@ class RankSearch:
 
     def quantiles(self) -> dict[float, tuple[float | None, ...]]:
         """Returns the quantiles of each group by share, or None for a group without numbers."""
-        numbers = from_ordered(self._prefix.astype(f"u{self._kind.itemsize}"), self._kind)
+        numbers = convert_from_ordered(self._prefix.astype(f"u{self._kind.itemsize}"), self._kind)
         values_by_share: dict[float, list[float | None]] = {q: [] for q in self._shares}
         for row, total in zip(numbers, self._totals.tolist(), strict=True):
             for index, (q, _, _, fraction) in enumerate(ranks(max(total, 1), self._shares)):

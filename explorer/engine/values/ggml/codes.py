@@ -109,7 +109,7 @@ def missing_codes_reason(dtype: str) -> str:
     return f"no codes: {dtype} stores places in a codebook, several numbers each" if is_codebook else ""
 
 
-def of_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> Iterator[Array]:
+def read_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> Iterator[Array]:
     """Yields codes, scales or offsets of the numbers `[start, stop)`.
 
     Only the blocks of these numbers are read.
@@ -123,7 +123,7 @@ def of_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> It
     """
     layout = _LAYOUTS[dtype]
 
-    def patched(blocks: Array) -> Array:
+    def patch_blocks(blocks: Array) -> Array:
         patched_blocks, offset = blocks.copy(), 0
         for role, pattern in layout.pieces:
             if role not in _KEPT_ROLES[part]:
@@ -134,7 +134,7 @@ def of_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> It
             offset += len(pattern)
         return patched_blocks
 
-    for slab in ggml_blocks.part(dtype, span, start, stop, patched):
+    for slab in ggml_blocks.part(dtype, span, start, stop, patch_blocks):
         yield (slab + layout.zero).astype(np.int16) if part == "codes" and layout.has_integer_codes else slab
 
 

@@ -12,7 +12,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.values.numbers import Array, Numbers
 from explorer.engine.values.slices.read import parts
-from explorer.engine.values.slices.table import SlicedTensor, with_codes
+from explorer.engine.values.slices.table import SlicedTensor, read_with_codes
 from explorer.facts.values import Outlier
 from explorer.settings.slices import Selection
 
@@ -84,7 +84,7 @@ def codes(
 ) -> dict[str, tuple[Any, ...] | None]:
     """Returns the codes and scales of a matrix as fields of `HeatMap`, or {} if it is not quantized."""
     ranges = (*outer, rows, columns)
-    return with_codes(sliced.numbers, Selection(ranges[len(ranges) - len(sliced.numbers.shape) :]))[1]
+    return read_with_codes(sliced.numbers, Selection(ranges[len(ranges) - len(sliced.numbers.shape) :]))[1]
 
 
 def outliers(
@@ -126,7 +126,7 @@ def outliers(
     )
 
 
-def whole(sliced: SlicedTensor) -> Numbers:
+def build_whole(sliced: SlicedTensor) -> Numbers:
     """Returns the tensor with its dequantized numbers, for its statistics."""
     numbers = sliced.numbers
     if numbers.scales is None and not numbers.dtype.startswith("complex"):

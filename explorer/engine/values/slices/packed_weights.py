@@ -11,7 +11,9 @@ from explorer.engine.graph.model import Node, Tensor
 from explorer.engine.values.numbers import SLAB, Array, Numbers, Scales
 
 
-def opened_weights(nodes: Sequence[Node], tensors: Mapping[str, Tensor]) -> dict[str, Callable[..., Numbers]]:
+def build_unpackers(
+    nodes: Sequence[Node], tensors: Mapping[str, Tensor]
+) -> dict[str, Callable[..., Numbers]]:
     """Returns for each packed weight, by name, a function that unpacks it.
 
     The function returns integers of shape [K, N], laid out as the weight of a MatMul, with their scales.
@@ -68,7 +70,7 @@ def _unpacker(node: Node, tensors: Mapping[str, Tensor]) -> Callable[..., Number
             return np.full((rows, blocks), 1 << (bits - 1))
         return _unpack_bits(zero.array().reshape(rows, -1), bits)[:, :blocks]
 
-    def opened(numbers: Numbers, by_rows: bool = False) -> Numbers:
+    def unpack(numbers: Numbers, by_rows: bool = False) -> Numbers:
         of_row = Scales(lambda: scale.array().reshape(rows, blocks), zeros, 1, block)
         of_column = Scales(lambda: scale.array().reshape(rows, blocks).T, lambda: zeros().T, 0, block)
         return Numbers(
@@ -80,10 +82,10 @@ def _unpacker(node: Node, tensors: Mapping[str, Tensor]) -> Callable[..., Number
             numbers.layer,
             part=partial(read, by_rows),
             scales=of_row if by_rows else of_column,
-            opened=partial(opened, numbers),
+            opened=partial(unpack, numbers),
         )
 
-    return opened
+    return unpack
 
 
 def _unpack_bits(packed: Array, bits: int) -> Array:

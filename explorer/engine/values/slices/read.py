@@ -80,7 +80,7 @@ def _gather(numbers: Numbers, flat: Array) -> Array:
     return in_order
 
 
-def dequantized(codes: Array, scales: Scales, selection: Selection) -> tuple[Array, Array, Array]:
+def dequantize_selection(codes: Array, scales: Scales, selection: Selection) -> tuple[Array, Array, Array]:
     """Dequantizes selected integers, and returns the numbers with the scale and zero point of each.
 
     As in DequantizeLinear, a number is the integer minus its zero point, times the scale, in the scale's

@@ -12,14 +12,14 @@ from explorer.base.errors import Misuse
 from explorer.base.units import shape_text
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.values.numbers import Array, Numbers, file_type
-from explorer.engine.values.slices.read import dequantized, parts, read
+from explorer.engine.values.slices.read import dequantize_selection, parts, read
 from explorer.engine.values.slices.ulps import ulps
 from explorer.facts import TensorInfo
 from explorer.facts.values import TensorValues, ValuesBefore
 from explorer.host import output_files
 from explorer.settings.slices import Selection, edges
 
-MOST = 10_000
+MAX_NUMBERS = 10_000
 """Maximum number of numbers that are returned."""
 
 _MAX_UNCHOSEN = 1_000
@@ -66,7 +66,7 @@ class SlicedTensor(Struct, frozen=True):
         stored_values = read(self.numbers, selection)
         if self.numbers.scales is None:
             return stored_values
-        return dequantized(stored_values, self.numbers.scales, selection)[0]
+        return dequantize_selection(stored_values, self.numbers.scales, selection)[0]
 
 
 def table(
@@ -96,11 +96,11 @@ def table(
             cannot be read.
         Cancelled: `cancel` returned True.
     """
-    shown_part = _shown_part(selection, slice_text, output)
+    shown_part = _select_shown_part(selection, slice_text, output)
     if before is not None and before.numbers.shape != sliced.numbers.shape:
         shapes = shape_text(before.numbers.shape), shape_text(sliced.numbers.shape)
         raise Misuse(f"'{before.numbers.name}' is {shapes[0]} there and {shapes[1]} here", where="--before")
-    values, code_fields = with_codes(sliced.numbers, shown_part)
+    values, code_fields = read_with_codes(sliced.numbers, shown_part)
     if output is not None:
         _write(sliced, selection, file_type(str(values.dtype)), output, overwrite, cancel)
     return TensorValues(
@@ -122,14 +122,16 @@ def table(
     )
 
 
-def with_codes(numbers: Numbers, selection: Selection) -> tuple[Array, dict[str, tuple[Any, ...] | None]]:
+def read_with_codes(
+    numbers: Numbers, selection: Selection
+) -> tuple[Array, dict[str, tuple[Any, ...] | None]]:
     """Returns the numbers of a slice and, if it is quantized, fields with its codes and scales.
 
     The fields are those of `TensorValues`.
     """
     stored_values, coded = read(numbers, selection), numbers.coded
     if numbers.scales is not None:
-        values, scales, zeros = dequantized(stored_values, numbers.scales, selection)
+        values, scales, zeros = dequantize_selection(stored_values, numbers.scales, selection)
         return values, {
             "codes": _python_numbers(stored_values),
             "scales": _python_numbers(scales),
@@ -150,7 +152,7 @@ def with_codes(numbers: Numbers, selection: Selection) -> tuple[Array, dict[str,
     }
 
 
-def _shown_part(selection: Selection, slice_text: str, output: str | None) -> Selection:
+def _select_shown_part(selection: Selection, slice_text: str, output: str | None) -> Selection:
     """Returns the part of a slice to show.
 
     It is the full slice, or its edges if the slice is large and was written to a file or not chosen by the
@@ -162,9 +164,9 @@ def _shown_part(selection: Selection, slice_text: str, output: str | None) -> Se
     count = math.prod(selection.sizes)
     if count > _MAX_UNCHOSEN and (output is not None or not slice_text):
         return edges(selection, 8, 2)
-    if count > MOST:
+    if count > MAX_NUMBERS:
         raise Misuse(
-            f"these are {count:,} numbers, and {MOST:,} at most are shown",
+            f"these are {count:,} numbers, and {MAX_NUMBERS:,} at most are shown",
             where="--slice",
             hint="-o OUT.npy takes all of them",
         )
@@ -215,7 +217,9 @@ def _compare(
         old, new = before.values(part).reshape(-1), sliced.values(part).reshape(-1)
         elements += old.size
         gap = _difference(old, new)
-        equal += int(np.count_nonzero((gap == 0) | (np.isnan(_widened(old)) & np.isnan(_widened(new)))))
+        equal += int(
+            np.count_nonzero((gap == 0) | (np.isnan(_widen_numbers(old)) & np.isnan(_widen_numbers(new))))
+        )
         finite_gap = gap[np.isfinite(gap)]
         if finite_gap.size:
             finite += finite_gap.size
@@ -238,13 +242,13 @@ def _compare(
     )
 
 
-def _widened(values: Array) -> Array:
+def _widen_numbers(values: Array) -> Array:
     return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def _difference(old: Array, new: Array) -> Array:
     """Returns `new - old` in float64 or complex128. The difference of equal infinities is 0."""
-    a, b = _widened(old), _widened(new)
+    a, b = _widen_numbers(old), _widen_numbers(new)
     kinds = old.dtype.kind + new.dtype.kind
     if set(kinds) <= set("iu") and max(np.abs(a).max(initial=0), np.abs(b).max(initial=0)) >= 2**53:
         # neighboring integers are equal in float64

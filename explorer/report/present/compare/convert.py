@@ -9,7 +9,7 @@ from explorer.facts import to_json
 from explorer.facts.conversion import Conversion, StoredEvidence
 from explorer.report.blocks import Block, Column, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.compare.verify import evidence
-from explorer.report.present.figures import ports, written
+from explorer.report.present.figures import ports, report_written
 from explorer.report.terms import claim_and_grounds, field_terms
 from explorer.session.headers import label
 
@@ -32,17 +32,17 @@ def conversion(fact: Conversion) -> list[Block]:
     if fact.verification is not None:
         blocks += [*evidence(fact.verification), Line()]
     if fact.stored is not None:
-        blocks += [*_stored_blocks(fact.stored), Line()]
+        blocks += [*_build_stored_blocks(fact.stored), Line()]
     if fact.verification is None and fact.stored is None:
         blocks += [Paragraph("not compared with the source", "warning"), Line()]
         if fact.unknown:
-            blocks += [*_unknown(fact), Line()]
+            blocks += [*_list_missing_parts(fact), Line()]
     if not fact.output:
         return [
             *blocks,
             Paragraph("no file written; --no-verify writes it without the comparison", "bad"),
         ]
-    return [*blocks, *written(fact.output, bytes_text(fact.file_bytes), seconds_text(fact.seconds))]
+    return [*blocks, *report_written(fact.output, bytes_text(fact.file_bytes), seconds_text(fact.seconds))]
 
 
 def compared_rows(fact: Conversion) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def compared_rows(fact: Conversion) -> list[dict[str, Any]]:
     return [to_json(output) for output in fact.outputs]
 
 
-def _unknown(fact: Conversion) -> list[Block]:
+def _list_missing_parts(fact: Conversion) -> list[Block]:
     """List the parts of the source that are missing in a file written without comparison."""
     rows = Rows(lambda entry: (Span(printable(entry[0]), "bad"), entry[1]), fact.unknown)
     return [
@@ -64,7 +64,7 @@ def _unknown(fact: Conversion) -> list[Block]:
     ]
 
 
-def _stored_blocks(fact: StoredEvidence) -> list[Block]:
+def _build_stored_blocks(fact: StoredEvidence) -> list[Block]:
     if fact.passed:
         return [
             Paragraph(field_terms(fact.verdict), "passed"),

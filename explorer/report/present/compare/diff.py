@@ -11,7 +11,7 @@ from explorer.facts import Diff, NodeDiff, OpDiff
 from explorer.facts.comparison import TreeDiff
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Rows, Span, Table, table_of
 from explorer.report.present.figures import count, size
-from explorer.report.present.row_groups import alike, and_more
+from explorer.report.present.row_groups import and_more, group_rows
 from explorer.report.terms import field_terms
 
 _ROW_ROLES: Mapping[str, Role] = {
@@ -34,7 +34,7 @@ def diff(fact: Diff) -> list[Block]:
         word, reason = _equality(fact)
         equality_line = Line((Span(word, "good"), f"   {reason}"), 2)
         return [head, Line(), equality_line, *([Line(), *_rows(fact)] if fact.nodes else [])]
-    return [head, Line(), by_operator(fact), Line(), *_rows(fact), Line(), costs(fact), *doubts(fact)]
+    return [head, Line(), count_by_operator(fact), Line(), *_rows(fact), Line(), costs(fact), *doubts(fact)]
 
 
 def verdict(fact: Diff) -> str:
@@ -62,7 +62,7 @@ def changes(fact: Diff) -> list[Block]:
     )
 
 
-def by_operator(fact: Diff) -> Table:
+def count_by_operator(fact: Diff) -> Table:
     """Return the number of changed, unchanged, added and removed nodes per operator."""
 
     def name(row: OpDiff) -> Span:
@@ -87,7 +87,7 @@ def _count(value: int, role: Role) -> Span:
 
 def _rows(fact: Diff) -> list[Block]:
     rows: list[tuple[Cell, ...]] = []
-    for group in alike(fact.nodes, _group_key):
+    for group in group_rows(fact.nodes, _group_key):
         status, name, difference, match = _node(group[0])
         if len(group) > 1:
             name = and_more([node.before or node.after or "" for node in group])

@@ -11,7 +11,7 @@ from explorer.base.verdicts import NOT_NEEDED, PASSED, VERDICTS
 from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, VerdictKind, Verification
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.figures import bar_text, runs_text, share_text
-from explorer.report.present.row_groups import alike, and_more
+from explorer.report.present.row_groups import and_more, group_rows
 from explorer.report.terms import claim_and_grounds, clauses, field_terms
 from explorer.settings.parse import path_word
 
@@ -19,7 +19,7 @@ _BAR = 10
 """Width in cells of a bar that shows a share of a limit."""
 _CAP = 40
 """Maximum number of changed regions that are listed."""
-_MANY = 10.0
+_FACTOR_RATIO = 10.0
 """Ratio of an error to its limit from which it is written as a factor instead of a percentage."""
 
 TONES: Mapping[VerdictKind, Role] = {
@@ -43,11 +43,11 @@ def verification(fact: Verification, opening: Sequence[str] = ()) -> list[Block]
         Line((Span(fact.before, "strong"), Span("   against   ", "quiet"), Span(fact.after, "strong"))),
         Line(),
         *evidence(fact),
-        *(to_blame(fact.before, fact.after, opening) if fact.verdict_kind == "different" else []),
+        *(suggest_blame(fact.before, fact.after, opening) if fact.verdict_kind == "different" else []),
     ]
 
 
-def to_blame(before: str, after: str, opening: Sequence[str], first: str = "") -> list[Block]:
+def suggest_blame(before: str, after: str, opening: Sequence[str], first: str = "") -> list[Block]:
     """Suggest the command that finds the first differing layer. `first` is a command to run before it."""
     commands = [(first, "write it all the same")] if first else []
     blame = shlex.join(("explorer", "blame", path_word(before), path_word(after), *opening))
@@ -81,7 +81,7 @@ def evidence(fact: Verification) -> list[Block]:
     if unknown:
         reasons = [(output.name, Span(field_terms(output.reason), "warning")) for output in unknown]
         blocks += [Line(), Table((Column("not measured", shrink=True), Column("")), reasons)]
-    saturating = [site for site in fact.sites if _exact(site) and (site.max_abs or 0.0) >= 1]
+    saturating = [site for site in fact.sites if _is_exact(site) and (site.max_abs or 0.0) >= 1]
     if saturating:
         # exact, but different from the original, whose kernel saturates
         reasons_apart = [(site.name, Span(site.reason, "warning")) for site in saturating]
@@ -91,10 +91,12 @@ def evidence(fact: Verification) -> list[Block]:
 
 def key_facts(fact: Verification) -> Fields:
     """Return the main facts of a verdict: equality by construction, the worst error, and the tried inputs."""
-    return Fields([_by_construction(fact), _worst_error(fact), _tried_inputs(fact)])
+    return Fields(
+        [_build_construction_field(fact), _build_worst_error_field(fact), _build_inputs_field(fact)]
+    )
 
 
-def _by_construction(fact: Verification) -> Field:
+def _build_construction_field(fact: Verification) -> Field:
     tiles = sum(site.tiles for site in fact.sites if not site.structure)
     proved = [many_text(fact.nodes, "node")] if fact.nodes else []
     proved += [many_text(tiles, "tile matmul")] if tiles else []
@@ -102,7 +104,7 @@ def _by_construction(fact: Verification) -> Field:
     return Field("equal by construction", Span(", ".join(proved) or "nothing", "strong"), remark)
 
 
-def _worst_error(fact: Verification) -> Field:
+def _build_worst_error_field(fact: Verification) -> Field:
     """Return the error closest to its limit, or the largest error if nothing has a limit."""
     outputs = (*fact.outputs, *fact.torch)
     limits = [(share, site.name) for site in fact.sites if (share := _site_share(site)) is not None]
@@ -110,7 +112,7 @@ def _worst_error(fact: Verification) -> Field:
     if limits:
         share, name = max(limits)
         role: Role = "strong" if share <= 1 else "bad"
-        times = f"{share:,.0f} times" if _MANY <= share < math.inf else f"{share_text(share, 1)} of"
+        times = f"{share:,.0f} times" if _FACTOR_RATIO <= share < math.inf else f"{share_text(share, 1)} of"
         return Field("worst error", Span(f"{times} what is allowed", role), name)
     gaps = [(output.max_abs, output.name) for output in outputs if output.max_abs is not None]
     gaps += [(region.max_abs, region.value) for region in fact.regions if region.max_abs is not None]
@@ -122,7 +124,7 @@ def _worst_error(fact: Verification) -> Field:
     )
 
 
-def _tried_inputs(fact: Verification) -> Field:
+def _build_inputs_field(fact: Verification) -> Field:
     rows = sum(site.rows for site in fact.sites)
     parts = [seeds_text(fact.seeds)] if fact.seeds else []
     parts += [f"{many_text(rows, 'row')} of matmuls"] if rows else []
@@ -172,7 +174,7 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
         fault = site.name if not site.passed or site.nonfinite else ""
         return site.M, site.K, site.N, site.tiles, site.rows, site.bound_ratio is None, fault
 
-    def worst(group: Sequence[SiteEvidence]) -> SiteEvidence:
+    def find_worst(group: Sequence[SiteEvidence]) -> SiteEvidence:
         return max(group, key=lambda site: (site.bound_ratio or 0.0) / site.limit)
 
     rows: list[tuple[Cell, ...]] = [
@@ -185,13 +187,15 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
             _float_text(site.max_abs),
             _float_text(site.mse),
             _cosine_text(site.cosine),
-            Span("exact", "good") if _exact(site) else _ratio(site.bound_ratio, site.limit),
+            Span("exact", "good") if _is_exact(site) else _ratio(site.bound_ratio, site.limit),
             _limit_bar(_site_share(site)),
             _pair(site.rms_before, site.rms_after),
-            _unproven() if not site.passed and not site.differs else _verdict(site.passed, site.nonfinite),
+            _build_unproven_span()
+            if not site.passed and not site.differs
+            else _verdict(site.passed, site.nonfinite),
         )
-        for group in alike(sites, sort)
-        for site in [worst(group)]
+        for group in group_rows(sites, sort)
+        for site in [find_worst(group)]
     ]
     columns = (
         Column("matmul" if len(rows) == len(sites) else "matmul, the worst of a kind", shrink=True),
@@ -280,7 +284,7 @@ def _output_result(output: OutputEvidence) -> Cell:
     return _verdict(output.passed, output.nonfinite)
 
 
-def _exact(site: SiteEvidence) -> bool:
+def _is_exact(site: SiteEvidence) -> bool:
     """Whether a site was compared with integer arithmetic, which has no error bound because it is exact."""
     return site.passed and site.bound_ratio is None and site.rows > 0 and site.rms_after == 0
 
@@ -309,7 +313,7 @@ def _pair(rms_before: float | None, rms_after: float | None) -> Cell:
     return (_float_text(rms_before), Span(" -> "), _float_text(rms_after))
 
 
-def _unproven() -> Span:
+def _build_unproven_span() -> Span:
     return Span(VERDICTS["unproven"], TONES["unproven"])
 
 

@@ -1,6 +1,6 @@
 """Connections of a layer: the producers of its inputs and the readers of its outputs.
 
-Used by `explorer layers --layer` and by the Layer tab, whose rows link to the layers that `leads` returns.
+Used by `explorer layers --layer` and by the Layer tab, whose rows link to the layers from `find_row_links`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from explorer.facts.graph.connections import Connections, InputConnection, Layer
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Span, Table
 from explorer.report.present.look.info import answer
 from explorer.report.present.look.layers import (
+    build_overlay_fields,
+    describe_same_names,
     layer_blocks,
     layer_parts,
     layer_title,
-    outside_fields,
-    same_name_text,
 )
 from explorer.report.present.look.overlay_words import overlay_blocks
 
@@ -38,9 +38,9 @@ def layer(about: Info, fact: Connections, overlay: Overlay | None = None) -> lis
     bound_sizes: list[Block] = []
     if dims:
         bound_sizes = [Line(), Paragraph(f"sizes that were bound: {dims_text(dims)}", "quiet")]
-    figures = layer_blocks(row, about.totals, outside_fields(overlay, row.id))
+    figures = layer_blocks(row, about.totals, build_overlay_fields(overlay, row.id))
     matched = [] if overlay is None else overlay_blocks(overlay)
-    named = same_name_text(row.path, fact.same_name)
+    named = describe_same_names(row.path, fact.same_name)
     twins: list[Block] = [Paragraph(f"{named}.", "warning", 0), Line()] if named else []
     page = [
         *layer_title(row),
@@ -48,7 +48,7 @@ def layer(about: Info, fact: Connections, overlay: Overlay | None = None) -> lis
         *figures,
         *tables,
         *bound_sizes,
-        *unknown_blocks(fact),
+        *build_unknown_blocks(fact),
         *parts,
         *matched,
     ]
@@ -58,7 +58,7 @@ def layer(about: Info, fact: Connections, overlay: Overlay | None = None) -> lis
 _NOTES = {"Inputs": "and the layers that make them", "Outputs": "and the layers that read them"}
 
 
-def unknown_blocks(fact: Connections) -> list[Block]:
+def build_unknown_blocks(fact: Connections) -> list[Block]:
     """Return the reason that the connections are unknown, or []."""
     return [Line(), Paragraph(fact.unknown, "warning")] if fact.unknown else []
 
@@ -86,14 +86,14 @@ def input_table(fact: Connections) -> Table:
     return _table(rows, fact.input_count - len(fact.inputs), "inputs")
 
 
-_FEW = 3
+_MAX_CONSTANTS = 3
 """Maximum number of constants that are listed. More are only counted, as in the tree."""
 
 
 def _inputs_to_list(fact: Connections) -> Sequence[InputConnection]:
     """Return the inputs to list: all, or only those that are not constant."""
     varying = [connection for connection in fact.inputs if not connection.constant]
-    return fact.inputs if len(fact.inputs) - len(varying) <= _FEW else varying
+    return fact.inputs if len(fact.inputs) - len(varying) <= _MAX_CONSTANTS else varying
 
 
 def output_table(fact: Connections) -> Table:
@@ -114,10 +114,10 @@ def output_table(fact: Connections) -> Table:
 def _outputs_to_list(fact: Connections) -> Sequence[OutputConnection]:
     """Return the outputs to list: all, or only those that more than constants and shape arithmetic read."""
     varying = [connection for connection in fact.outputs if not connection.constant]
-    return fact.outputs if not varying or len(fact.outputs) - len(varying) <= _FEW else varying
+    return fact.outputs if not varying or len(fact.outputs) - len(varying) <= _MAX_CONSTANTS else varying
 
 
-def leads(fact: Connections) -> tuple[list[int | None], list[int | None]]:
+def find_row_links(fact: Connections) -> tuple[list[int | None], list[int | None]]:
     """Return the layer ID that each row of the two tables links to, or None for a row without a link."""
     return (
         _pad_leads(
@@ -127,7 +127,7 @@ def leads(fact: Connections) -> tuple[list[int | None], list[int | None]]:
             [
                 lead
                 for output in _outputs_to_list(fact)
-                for lead in (*(r.id for r in output.readers), *(None for _ in _other_uses(output)))
+                for lead in (*(r.id for r in output.readers), *(None for _ in _list_other_uses(output)))
             ],
             output_table(fact),
         ),
@@ -175,11 +175,11 @@ def _readers(connection: OutputConnection) -> list[_LayerCells]:
     """Return two cells for each reader of a tensor, and for its other uses."""
     return [
         *(_ref(reader, "→ ") for reader in connection.readers),
-        *((cell, "") for cell in _other_uses(connection)),
+        *((cell, "") for cell in _list_other_uses(connection)),
     ]
 
 
-def _other_uses(output: OutputConnection) -> Sequence[Cell]:
+def _list_other_uses(output: OutputConnection) -> Sequence[Cell]:
     """Return the uses of a tensor apart from the listed readers."""
     cells: list[Cell] = []
     if (hidden_count := output.reader_count - len(output.readers)) > 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.base.units import MACS, bytes_text, dims_text, exact_text, reached_text, shape_text
+from explorer.base.units import MACS, bytes_text, dims_text, exact_text, format_reached, shape_text
 from explorer.facts import Info, ModelInfo, TensorInfo, TiledMacs, Totals
 from explorer.facts.tiling import LeftOver
 from explorer.report.blocks import (
@@ -24,8 +24,8 @@ from explorer.report.present.figures import (
     bytes_field,
     count,
     count_field,
+    dash_zero,
     plain,
-    quiet_zero,
     share_text,
     size,
     value_text,
@@ -40,20 +40,20 @@ def answer(about: Info, blocks: Sequence[Block]) -> list[Block]:
 
 def info(fact: Info) -> list[Block]:
     """Return the answer of `explorer info`."""
-    return [*title(fact.model), Line(), *_all_blocks(fact, figures(fact, moves_once=True))]
+    return [*title(fact.model), Line(), *_build_all_blocks(fact, figures(fact, moves_once=True))]
 
 
 def totals_blocks(fact: Info) -> list[Block]:
     """Return inputs and outputs, totals, work outside the tiles, assumptions and notes."""
-    return _all_blocks(fact, figures(fact))
+    return _build_all_blocks(fact, figures(fact))
 
 
-def _all_blocks(fact: Info, fields: Fields) -> list[Block]:
+def _build_all_blocks(fact: Info, fields: Fields) -> list[Block]:
     ports: list[Block] = [_ports(fact.model), Line()] if fact.model.inputs or fact.model.outputs else []
-    return [*ports, fields, *_untiled_blocks(fact.tiled), *reservations(fact)]
+    return [*ports, fields, *_build_untiled_blocks(fact.tiled), *reservations(fact)]
 
 
-def _every_byte(totals: Totals) -> Field:
+def _build_traffic_field(totals: Totals) -> Field:
     """Return the bytes that move if each layer reads and writes every byte of its tensors once."""
     moved = None
     if totals.bytes_read is not None and totals.bytes_written is not None:
@@ -70,13 +70,13 @@ def figures(fact: Info, *, moves_once: bool = False) -> Fields:
         moves_once: Whether to add the bytes that move if each layer moves every byte of its tensors once.
     """
     totals = _totals(fact.totals, moves_once=moves_once)
-    return Fields([*totals, _coverage(fact.totals), *_tiled(fact.tiled)])
+    return Fields([*totals, _coverage(fact.totals), *_build_tiled_fields(fact.tiled)])
 
 
 def headline(fact: Info) -> Fields:
     """Return the most important totals. An incomplete coverage comes second, so that it is always visible."""
     totals, sign = fact.totals, fact.totals.sign
-    covered = Span(reached_text(totals.coverage), "figure" if totals.coverage >= 1 else "warning")
+    covered = Span(format_reached(totals.coverage), "figure" if totals.coverage >= 1 else "warning")
     rows = [
         count_field("MACs", totals.macs, sign),
         count_field("params", totals.params, totals.stored_sign),
@@ -100,13 +100,13 @@ def reservations(fact: Info) -> list[Block]:
 def overview(fact: Info) -> list[Block]:
     """Return the title of the model, its totals, and the work outside the tiles."""
     model = fact.model
-    about = about_text(model, model.format)
+    about = describe_model(model, model.format)
     return [
         Line(Span(model.source, "strong")),
         Line(Span(about, "formula")),
         Line(),
         figures(fact),
-        *_untiled_blocks(fact.tiled),
+        *_build_untiled_blocks(fact.tiled),
     ]
 
 
@@ -146,11 +146,11 @@ def tensors_blocks(title: str, tensors: Sequence[TensorInfo], note: str = "") ->
 def title(model: ModelInfo) -> list[Block]:
     """Return the line that identifies the model."""
     sha = f" · sha256 {model.sha256[:12]}" if model.sha256 else ""
-    about = about_text(model, label(model.format))
+    about = describe_model(model, label(model.format))
     return [Line((Span(model.source, "strong"), Span(f"   {about}{sha}", "quiet")))]
 
 
-def about_text(model: ModelInfo, kind: str) -> str:
+def describe_model(model: ModelInfo, kind: str) -> str:
     """Describe the format, the producer and the size: 'ONNX opset 17 · pytorch 2.1 · 12.00 KiB'."""
     parts = [
         f"{kind} opset {model.opset}" if model.opset else kind,
@@ -192,7 +192,7 @@ def _totals(totals: Totals, *, moves_once: bool = False) -> list[Field]:
         bytes_field("Activations, peak", totals.activation_bytes_peak, sign, peak, "activ. peak"),
         bytes_field("Bytes read", totals.bytes_read, sign, _split(totals), "reads"),
         bytes_field("Bytes written", totals.bytes_written, sign, "", "writes"),
-        *([_every_byte(totals)] if moves_once else []),
+        *([_build_traffic_field(totals)] if moves_once else []),
         Field("Arithmetic intensity", intensity, "FLOPs per byte read or written", "intensity"),
         Field("Nodes", plain(totals.nodes)),
     ]
@@ -224,7 +224,7 @@ def _coverage(totals: Totals) -> Field:
     if not totals.nodes:
         remark = "unknown operator"
     # never round up to 100 %, because the coverage is incomplete
-    share = reached_text(totals.coverage) if totals.nodes else "0.0 %"
+    share = format_reached(totals.coverage) if totals.nodes else "0.0 %"
     return Field(Span("Coverage", "warning"), Span(share, "warning"), Span(remark, "warning"))
 
 
@@ -239,17 +239,19 @@ _COVERED = {
 """Remark for a coverage of 100 %, by the status of the totals."""
 
 
-def _tiled(tiled: TiledMacs | None) -> list[Field]:
+def _build_tiled_fields(tiled: TiledMacs | None) -> list[Field]:
     """Return the share of the MACs that tile matmuls compute."""
     if tiled is None:
         return []
     sizes = f"for {dims_text(tiled.dims)}: " if tiled.dims else ""
     remark = f"{sizes}{tiled.sign}{exact_text(tiled.products)} tile matmuls; MACs of the padding included"
-    share = Span(reached_text(tiled.share), exact=f"{tiled.sign}{exact_text(tiled.macs)}", value=tiled.share)
+    share = Span(
+        format_reached(tiled.share), exact=f"{tiled.sign}{exact_text(tiled.macs)}", value=tiled.share
+    )
     return [Field("MACs on tiles", share, remark)]
 
 
-def _untiled_blocks(tiled: TiledMacs | None) -> list[Block]:
+def _build_untiled_blocks(tiled: TiledMacs | None) -> list[Block]:
     """Return a table of the operators with MACs outside the tiles, and the reasons."""
     if tiled is None or not tiled.left:
         return []
@@ -264,7 +266,7 @@ def _untiled_blocks(tiled: TiledMacs | None) -> list[Block]:
                 else f"{left_over.name} and {left_over.count - 1:,} more",
                 "quiet",
             ),
-            quiet_zero(count(left_over.macs)),
+            dash_zero(count(left_over.macs)),
             share_text(left_over.macs, tiled.macs_total) if left_over.macs else "",
             Span(left_over.reason, "warning"),
         )

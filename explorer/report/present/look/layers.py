@@ -8,7 +8,7 @@ from explorer.base.units import bytes_text, printable
 from explorer.facts import Layer, Totals, all_activations
 from explorer.facts.external.overlay import Overlay
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Heading, Line, Paragraph, Span, Table
-from explorer.report.present.figures import bytes_field, count_field, in_unit, share_text, value_text
+from explorer.report.present.figures import bytes_field, count_field, format_in_unit, share_text, value_text
 from explorer.report.present.look.info import tensors_blocks
 
 
@@ -18,7 +18,7 @@ def doubt_text(row: Layer) -> str:
     return f"upper bound: {row.reason}" if is_bound else row.reason
 
 
-def outside_fields(fact: Overlay | None, row: int) -> list[Field]:
+def build_overlay_fields(fact: Overlay | None, row: int) -> list[Field]:
     """Return the external figures of a row, labeled with their columns."""
     fields = []
     for column in () if fact is None else fact.columns:
@@ -29,11 +29,11 @@ def outside_fields(fact: Overlay | None, row: int) -> list[Field]:
             share_of_model = (
                 share_text(part, model_figure) if column.over == "sum" and 0 < part <= model_figure else ""
             )
-            fields.append(Field(printable(column.head), in_unit(column.unit, part), share_of_model))
+            fields.append(Field(printable(column.head), format_in_unit(column.unit, part), share_of_model))
     return fields
 
 
-def same_name_text(path: str, other_names: Sequence[str]) -> str:
+def describe_same_names(path: str, other_names: Sequence[str]) -> str:
     """Return a note that several layers have the same name in the file, or ''."""
     if not other_names:
         return ""

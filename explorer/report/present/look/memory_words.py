@@ -89,10 +89,10 @@ def step_blocks(fact: Memory, step_index: int) -> list[Block]:
     ]
 
 
-def live_blocks(fact: Memory, step_index: int) -> list[Block]:
+def build_live_blocks(fact: Memory, step_index: int) -> list[Block]:
     """Return the live tensors of a step, with a mark on those that are live at the peak."""
     table = _tensors(fact, step_index, marked=True)
-    guilty = any(life.born <= fact.peak_step <= life.dies for life in _live(fact, step_index))
+    guilty = any(life.born <= fact.peak_step <= life.dies for life in _list_live(fact, step_index))
     legend = Paragraph(f"◆ live at the peak, step {fact.peak_step:,}", "quiet", 0)
     return [table, *([legend] if guilty else [])]
 
@@ -105,7 +105,7 @@ def _tensors(fact: Memory, step: int, *, marked: bool = False) -> Table:
 
     live = fact.steps[step].live_bytes if fact.steps else 0
     return table_of(
-        _live(fact, step),
+        _list_live(fact, step),
         (
             (Column(""), mark),
             (
@@ -122,7 +122,7 @@ def _tensors(fact: Memory, step: int, *, marked: bool = False) -> Table:
     )
 
 
-def _live(fact: Memory, step: int) -> list[Lifetime]:
+def _list_live(fact: Memory, step: int) -> list[Lifetime]:
     lifetimes = [life for life in fact.lifetimes if life.born <= step <= life.dies]
     return sorted(lifetimes, key=lambda life: -life.bytes)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from explorer.facts import Info, OpStat, Range
 from explorer.report.blocks import Block, Cell, Column, Line, Span, Table
-from explorer.report.present.figures import bar_text, count, plain, quiet_zero, share_text, value_text
+from explorer.report.present.figures import bar_text, count, dash_zero, plain, share_text, value_text
 from explorer.report.present.look.info import title
 
 
@@ -42,11 +42,11 @@ def operators(fact: Info, stats: Sequence[OpStat], *, histogram: bool = False) -
             Span(stat.op, "kind" if histogram else "strong"),
             plain(stat.count),
             *([bar_text(stat.count, max_count, _BAR)] if histogram else []),
-            quiet_zero(count(stat.macs)),
+            dash_zero(count(stat.macs)),
             share_text(stat.macs, total_macs) if stat.macs != 0 and total_macs else "",
             bar_text(stat.macs, costliest),
-            quiet_zero(count(stat.params)),
-            quiet_zero(count(stat.elementwise_ops)),
+            dash_zero(count(stat.params)),
+            dash_zero(count(stat.elementwise_ops)),
         )
 
     columns = (

@@ -40,14 +40,17 @@ def _list_names(names: Sequence[str]) -> str:
 
 def placement_blocks(fact: Placement) -> list[Block]:
     """Return the number of layers per provider, the partitions, and the tensors between them."""
-    available = ", ".join(_short(name) for name in fact.available)
+    available = ", ".join(_shorten_provider(name) for name in fact.available)
     rows = [
         Field(
             "Providers",
-            f"{', '.join(_short(name) for name in fact.asked)}",
+            f"{', '.join(_shorten_provider(name) for name in fact.asked)}",
             f"{fact.runtime} has {available}",
         ),
-        *(Field(f"  {_short(name)}", plain(count), "layers") for name, count in fact.layers.items()),
+        *(
+            Field(f"  {_shorten_provider(name)}", plain(count), "layers")
+            for name, count in fact.layers.items()
+        ),
         Field("Partitions", plain(len(fact.partitions))),
         Field("Boundaries", plain(len(fact.boundaries)), "tensors that another provider reads"),
     ]
@@ -66,7 +69,7 @@ def placement_blocks(fact: Placement) -> list[Block]:
     return [*blocks, *(Paragraph(f"{printable(note)}.", "quiet") for note in fact.notes)]
 
 
-def _short(provider: str) -> str:
+def _shorten_provider(provider: str) -> str:
     """Return the common name of a provider, such as 'CPU'."""
     return printable(provider).removesuffix("ExecutionProvider") or "?"
 
@@ -80,7 +83,13 @@ def _partitions(fact: Placement) -> Table:
         Column("last", shrink=True),
     )
     rows = [
-        (str(index + 1), _short(part.provider), plain(len(part.layers)), part.layers[0], part.layers[-1])
+        (
+            str(index + 1),
+            _shorten_provider(part.provider),
+            plain(len(part.layers)),
+            part.layers[0],
+            part.layers[-1],
+        )
         for index, part in enumerate(fact.partitions)
     ]
     return Table(columns, rows, what="partitions, as they run", more=_ALL)
@@ -98,8 +107,8 @@ def _boundaries(fact: Placement) -> Table:
         (
             boundary.tensor,
             shape_text(boundary.shape),
-            _short(boundary.source),
-            _short(boundary.target),
+            _shorten_provider(boundary.source),
+            _shorten_provider(boundary.target),
             size(boundary.bytes),
         )
         for boundary in fact.boundaries
@@ -109,5 +118,8 @@ def _boundaries(fact: Placement) -> Table:
 
 def _fused(fact: Placement) -> Table:
     columns = (Column("runs as"), Column("on"), Column("layers", shrink=True))
-    rows = [(operator.op, _short(operator.provider), " + ".join(operator.layers)) for operator in fact.fused]
+    rows = [
+        (operator.op, _shorten_provider(operator.provider), " + ".join(operator.layers))
+        for operator in fact.fused
+    ]
     return Table(columns, rows, what="operators that run several layers", more=_ALL)

@@ -12,8 +12,8 @@ from explorer.report.blocks import Block, Cell, Chart, Column, Field, Fields, Li
 from explorer.report.present.figures import (
     bar_text,
     count,
+    dash_zero,
     plain,
-    quiet_zero,
     seconds,
     share,
     share_text,
@@ -38,10 +38,10 @@ def roofline(about: Info, fact: Roofline) -> list[Block]:
 
 def roofline_blocks(fact: Roofline) -> list[Block]:
     """Return the minimum time, its bounds, and each layer's share of it."""
-    return [figures(fact), Chart("roofline", fact), Line(), slowest(fact, by_time(fact))]
+    return [figures(fact), Chart("roofline", fact), Line(), slowest(fact, sort_by_time(fact))]
 
 
-def by_time(fact: Roofline) -> list[RooflinePoint]:
+def sort_by_time(fact: Roofline) -> list[RooflinePoint]:
     """Sort the layers by time, slowest first; layers of unknown time come last."""
     return sorted(fact.points, key=lambda p: -1.0 if p.seconds is None else -p.seconds - 1)
 
@@ -69,7 +69,7 @@ def figures(
         *_machine_fields(fact.machine, apart=apart),
         ridge_field(fact.ridge),
         Field("Least time", seconds(fact.seconds, sign), "layer after layer, each at its limit", "time"),
-        *([] if profile is None else [measured_field(profile)]),
+        *([] if profile is None else [build_measured_field(profile)]),
         *([] if brief else bounds),
         Field("Compute-bound layers", plain(fact.compute_bound), short="compute-bound"),
         Field("Memory-bound layers", plain(fact.memory_bound), short="memory-bound"),
@@ -96,7 +96,7 @@ def ridge_field(ridge: float) -> Field:
     )
 
 
-def together(fact: Roofline, points: Sequence[RooflinePoint]) -> Line:
+def describe_total(fact: Roofline, points: Sequence[RooflinePoint]) -> Line:
     """Return the total time of several layers."""
     known_seconds = [p.seconds for p in points if p.seconds is not None]
     total_seconds = sum(known_seconds) if any(known_seconds) or len(known_seconds) == len(points) else None
@@ -115,15 +115,15 @@ def slowest(fact: Roofline, points: Sequence[RooflinePoint], profile: Profile | 
         return (
             point.path or "(unnamed)",
             Span(point.kind, "kind"),
-            quiet_zero(count(point.macs)),
-            quiet_zero(size(point.bytes)),
+            dash_zero(count(point.macs)),
+            dash_zero(size(point.bytes)),
             Span("?", "warning")
             if is_unknown
             else Span(f"{point.intensity or 0:.2f}", value=point.intensity),
             Span("-" if is_idle else point.limit, "quiet" if is_idle else LIMITS[point.limit]),
             seconds(point.seconds),
             share(point.seconds, fact.seconds),
-            *(_timed(timed.get(point.layer)) if timed else ()),
+            *(_build_time_cells(timed.get(point.layer)) if timed else ()),
             bar_text(point.share, largest),
         )
 
@@ -142,7 +142,7 @@ def slowest(fact: Roofline, points: Sequence[RooflinePoint], profile: Profile | 
     return Table(columns, Rows(row, points), what="layers, slowest first")
 
 
-def _timed(layer_time: LayerTime | None) -> tuple[Cell, Cell]:
+def _build_time_cells(layer_time: LayerTime | None) -> tuple[Cell, Cell]:
     """Return the measured time of a layer, and its efficiency on the profiled machine."""
     if layer_time is None or layer_time.seconds is None:
         return Span("in another" if layer_time is not None and layer_time.within else "", "quiet"), ""
@@ -154,7 +154,7 @@ def _timed(layer_time: LayerTime | None) -> tuple[Cell, Cell]:
     return seconds(layer_time.seconds.median), efficiency
 
 
-def measured_field(profile: Profile) -> Field:
+def build_measured_field(profile: Profile) -> Field:
     """Return the measured time of a run."""
     batch = "" if profile.batch is None else f"batch {profile.batch:,}, "
     return Field("Measured", seconds(profile.wall_seconds), f"{batch}{profile.device}, one run", "measured")

@@ -19,7 +19,7 @@ from explorer.report.blocks import (
     Span,
     Table,
 )
-from explorer.report.present.figures import bar_text, count, in_unit, size
+from explorer.report.present.figures import bar_text, count, format_in_unit, size
 from explorer.report.present.look.info import answer
 from explorer.report.present.look.layers import doubt_text
 from explorer.report.present.look.overlay_words import overlay_blocks, placement_blocks
@@ -29,7 +29,7 @@ from explorer.settings.columns import (
     STYLES,
     ColumnFigures,
     LayerColumn,
-    outside_columns,
+    build_overlay_columns,
     tensor_bytes,
 )
 
@@ -66,7 +66,7 @@ def table(fact: LayerTable) -> list[Block]:
 def table_blocks(fact: LayerTable) -> list[Block]:
     """Return the selected rows and columns, and their totals."""
     style = STYLES[fact.style]
-    outside = {} if fact.overlay is None else outside_columns(fact.overlay)
+    outside = {} if fact.overlay is None else build_overlay_columns(fact.overlay)
     columns = [COLUMNS.get(name) or outside[name] for name in fact.columns]
     rows = _TableBuilder(fact.info, columns, heads=style.heads, flat=fact.flat, match_count=fact.found)
     for row, values in zip(fact.layers, fact.values, strict=True):
@@ -177,7 +177,7 @@ class _TableBuilder:
             return Span(value, "quiet") if value and column.name == "kind" else str(value)
         if value is None and (column.blank or not self._info.totals.macs):
             return "" if column.blank or column.name == "share" else Span("?", "warning")
-        return in_unit(column.unit, value)
+        return format_in_unit(column.unit, value)
 
     def _total(self, totals: Sequence[Any]) -> Iterator[Cell]:
         """Yield the cells of the totals row; text and shape columns are blank."""
@@ -191,17 +191,17 @@ class _TableBuilder:
                 yield ""
             else:
                 sign = model_totals.sign if value is not None and not column.stored else ""
-                yield _strong(column, value, sign)
+                yield _emphasize(column, value, sign)
             if column.name == "share" and self._macs is not None:
                 yield ""
 
 
-def _strong(column: LayerColumn, value: Any, sign: str) -> Span:
+def _emphasize(column: LayerColumn, value: Any, sign: str) -> Span:
     figures = {"count": count, "bytes": size}
     figure = (
         figures[column.unit](round(value))
         if column.unit in figures and value is not None
-        else in_unit(column.unit, value)
+        else format_in_unit(column.unit, value)
     )
     exact = sign + figure.exact if figure.exact else ""
     return Span(sign + figure.text, "strong", exact, value)

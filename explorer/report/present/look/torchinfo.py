@@ -31,12 +31,12 @@ def torchinfo(about: Info, fact: TorchinfoTable, analysis: Analysis | None, comp
         blocks += [
             Line(),
             Paragraph(reason, "warning", 0),
-            _overruled([d for d in fact.differences if d.why == reason], fact),
+            _list_overruled([d for d in fact.differences if d.why == reason], fact),
         ]
     return blocks
 
 
-def _overruled(differences: Sequence[TorchinfoDifference], fact: TorchinfoTable) -> Table:
+def _list_overruled(differences: Sequence[TorchinfoDifference], fact: TorchinfoTable) -> Table:
     """Return the numbers of torchinfo that differ for one reason."""
     return table_of(
         differences,

@@ -30,7 +30,7 @@ def hardware_text(machine: Hardware) -> str:
     return (f"{machine.name}: " if machine.name else "") + ", ".join(parts)
 
 
-def measured_blocks(fact: MeasuredMachine) -> list[Block]:
+def build_measured_blocks(fact: MeasuredMachine) -> list[Block]:
     """Return peak rates by dtype, bandwidth, launch cost per node, matmul rates by size, and notes."""
     rows = [Field("processor", Span(printable(fact.processor), "strong"), many_text(fact.threads, "thread"))]
     for peak in fact.peaks:
@@ -50,8 +50,10 @@ def measured_blocks(fact: MeasuredMachine) -> list[Block]:
             rate_text(fact.bandwidth.bytes_per_second, "B/s"),
             f"two arrays of {arrays} read, one written",
         ),
-        Field("a node", seconds_text(fact.launch.median), f"{_spread_text(fact.launch)}, in a long chain"),
-        Field("a run", seconds_text(fact.call.median), f"{_spread_text(fact.call)}, of a model of one node"),
+        Field("a node", seconds_text(fact.launch.median), f"{_format_spread(fact.launch)}, in a long chain"),
+        Field(
+            "a run", seconds_text(fact.call.median), f"{_format_spread(fact.call)}, of a model of one node"
+        ),
         *(
             Field(f"cache, level {peak.level}", bytes_text(peak.bytes), _cache_remark(peak), f"L{peak.level}")
             for peak in fact.caches
@@ -88,7 +90,7 @@ def _rate(kernel: KernelTime | None) -> Span:
     )
 
 
-def _spread_text(times: Spread) -> str:
+def _format_spread(times: Spread) -> str:
     return f"{seconds_text(times.low)} to {seconds_text(times.high)}"
 
 

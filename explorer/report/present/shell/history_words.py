@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from explorer.base.features import load, offered
+from explorer.base.features import list_offers, load
 from explorer.base.units import many_text, seconds_text
 from explorer.base.verdicts import VERDICTS
 from explorer.facts import History, HistoryEntry
@@ -89,7 +89,7 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
 
 
 _STATE = "○"
-_MOST_BRANCHES = 8
+_MAX_BRANCHES = 8
 """Maximum number of branches that are drawn side by side; the last ones are kept."""
 
 
@@ -111,7 +111,7 @@ def tree_rows(fact: History) -> list[tuple[int, str]]:
             (child, f"{lines_below}├─", f"{lines_below}│ ") for child in reversed(older) if child is not None
         ]
     return [
-        (state, lines if len(lines) <= 2 * _MOST_BRANCHES else f"…{lines[-2 * _MOST_BRANCHES + 1 :]}")
+        (state, lines if len(lines) <= 2 * _MAX_BRANCHES else f"…{lines[-2 * _MAX_BRANCHES + 1 :]}")
         for state, lines in rows
     ]
 
@@ -126,14 +126,14 @@ def state_blocks(fact: History, state: int) -> list[Block]:
     entry = fact.entries[state]
     rows = [Field("state", Span(f"{state}: {state_name(entry, state)}, {_place(fact, state)}"))]
     if entry.profile is not None:
-        rows.append(Field("timed", Span(timed_text(entry.profile))))
+        rows.append(Field("timed", Span(format_profile_time(entry.profile))))
     if state == 0:
         return [Fields(rows), Paragraph("Nothing was done to it yet.", "quiet")]
     if entry.name:
         rows.append(Field("done", Span(entry.label)))
     if (parent := fact.parent(state) or 0) != state - 1:
         rows.append(Field("made of", Span(f"{parent}: {state_name(fact.entries[parent], parent)}")))
-    if entry.change in offered("fields"):
+    if entry.change in list_offers("fields"):
         rows += load("fields", entry.change)(entry.record)
     if entry.verification is not None:
         proof = entry.verification
@@ -146,7 +146,7 @@ def state_blocks(fact: History, state: int) -> list[Block]:
     return [Fields(rows), *command]
 
 
-def timed_text(profile: Profile) -> str:
+def format_profile_time(profile: Profile) -> str:
     """Describe the last profile of a state: '22.4 ms a run, batch 8, cpu, 2 threads'."""
     batch = "" if profile.batch is None else f", batch {profile.batch:,}"
     setting = f"{profile.device}, {many_text(profile.threads, 'thread')}, {profile.runtime}"

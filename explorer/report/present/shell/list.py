@@ -21,10 +21,10 @@ _COLUMNS = (
     Column("stored as", shrink=True, drop=3),
     Column("when", drop=1, role="quiet"),
 )
-_MOST_TYPES = 3
+_MAX_TYPES = 3
 _SHORT = 20
 """Maximum characters of notes in a narrow list."""
-_FEW = 0.005
+_MIN_SHARE = 0.005
 """Minimum share of the bytes for a dtype to be listed; smaller ones are sizes and indices."""
 
 
@@ -58,7 +58,9 @@ def choice_row(choice: Choice, most: int | None = None) -> tuple[Cell, ...]:
     if isinstance(choice, ModelFile):
         params: Cell = count(choice.params) if choice.params is not None else Span("", "quiet")
         note = (
-            Span(_cut(printable(choice.note), most), "warning") if choice.note else _cut(stored(choice), most)
+            Span(_cut_text(printable(choice.note), most), "warning")
+            if choice.note
+            else _cut_text(describe_stored(choice), most)
         )
         return (
             printable(choice.path),
@@ -66,7 +68,7 @@ def choice_row(choice: Choice, most: int | None = None) -> tuple[Cell, ...]:
             _size(choice.bytes),
             params,
             note,
-            _when(choice.modified, most),
+            _format_time(choice.modified, most),
         )
     if isinstance(choice, RecentModel):
         note = Span("not there any more", "warning") if choice.missing else ""
@@ -76,7 +78,7 @@ def choice_row(choice: Choice, most: int | None = None) -> tuple[Cell, ...]:
             "",
             _params(choice.params),
             note,
-            _when(choice.opened, most),
+            _format_time(choice.opened, most),
         )
     if isinstance(choice, KeptSession):
         note = (
@@ -84,25 +86,27 @@ def choice_row(choice: Choice, most: int | None = None) -> tuple[Cell, ...]:
             if choice.note
             else f"{choice.states:,} state{'s' * (choice.states != 1)}"
         )
-        return printable(choice.source), "session", "", "", note, _when(choice.changed, most)
+        return printable(choice.source), "session", "", "", note, _format_time(choice.changed, most)
     return choice.name, "torchvision", "", _params(choice.params), "", ""
 
 
-def stored(model_file: ModelFile) -> str:
+def describe_stored(model_file: ModelFile) -> str:
     """Describe a model file: architecture, context length, quantization, and dtypes by size."""
     total_bytes = sum(kind.bytes or 0 for kind in model_file.types)
-    kinds = [kind for kind in model_file.types if not total_bytes or (kind.bytes or 0) >= _FEW * total_bytes]
+    kinds = [
+        kind for kind in model_file.types if not total_bytes or (kind.bytes or 0) >= _MIN_SHARE * total_bytes
+    ]
     names = [kind.name for kind in kinds]
     if len(kinds) > 1 and total_bytes:
         names = [f"{kind.name} {share_text(kind.bytes, total_bytes)}" for kind in kinds]
-    suffix = "" if len(names) <= _MOST_TYPES else f" and {len(names) - _MOST_TYPES} more"
-    types = ", ".join(names[:_MOST_TYPES]) + suffix
+    suffix = "" if len(names) <= _MAX_TYPES else f" and {len(names) - _MAX_TYPES} more"
+    types = ", ".join(names[:_MAX_TYPES]) + suffix
     tokens = "" if model_file.context is None else f"{model_file.context:,} tokens"
     model = ", ".join(filter(None, (model_file.architecture, tokens)))
     return printable(": ".join(filter(None, (model, model_file.quantization, types))))
 
 
-def _cut(text: str, max_length: int | None) -> str:
+def _cut_text(text: str, max_length: int | None) -> str:
     return text if max_length is None or len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
@@ -114,7 +118,7 @@ def _params(value: int | None) -> Cell:
     return "" if value is None else count(value)
 
 
-def _when(seconds: int | None, max_length: int | None) -> str:
+def _format_time(seconds: int | None, max_length: int | None) -> str:
     """Format a time in the local time zone: date and hour, or in a narrow list the date or the hour of today.
 
     Returns '?' for a time out of range, because files may contain any number.

@@ -9,8 +9,8 @@ from explorer.base.units import bytes_text, printable, rate_text
 from explorer.facts.cost import Hardware
 from explorer.facts.roofline import Machines, NamedMachine
 from explorer.report.blocks import Block, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
-from explorer.report.present.figures import written
-from explorer.report.present.measure.machine_words import measured_blocks
+from explorer.report.present.figures import report_written
+from explorer.report.present.measure.machine_words import build_measured_blocks
 
 _UNMEASURED = "This machine, here, is not measured: explorer machines --measure does it."
 
@@ -19,7 +19,7 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
     """Return the answer of `explorer machines`, or with `saved` that of `explorer machines --save`."""
     if saved:
         return [
-            *written(printable(fact.config)),
+            *report_written(printable(fact.config)),
             Line(),
             *(hardware_fields(machine.hardware) for machine in fact.machines),
             *(
@@ -31,7 +31,7 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
                 block
                 for machine in fact.machines
                 if machine.measured
-                for block in measured_blocks(machine.measured)
+                for block in build_measured_blocks(machine.measured)
             ),
         ]
     measured = any(machine.name == "here" for machine in fact.machines)

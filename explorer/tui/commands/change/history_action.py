@@ -11,7 +11,7 @@ from explorer.tui.commands.key_table import command_of, has_command
 from explorer.tui.dialogs.proof import proof_dialog
 from explorer.tui.dialogs.states.figures_screen import FigureScreen
 from explorer.tui.dialogs.states.history_dialog import DiffScreen, HistoryRequest, HistoryScreen
-from explorer.tui.state.hardware import known_machine
+from explorer.tui.state.hardware import find_machine
 from explorer.tui.text.lines import safe
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class HistoryCommand(ScreenCommand):
         await self.context.take_history()
         assert self.store.history is not None
         screen = HistoryScreen(self.store.history, self._rename, state=state)
-        self.context.ask(screen, self._answered)
+        self.context.ask(screen, self._handle_answer)
 
     async def _rename(self, state: int, name: str) -> History:
         history: History = await self.jobs.ask("name", state, name)
@@ -39,7 +39,7 @@ class HistoryCommand(ScreenCommand):
         self.store.notify("history")
         return history
 
-    def _answered(self, request: HistoryRequest | None) -> None:
+    def _handle_answer(self, request: HistoryRequest | None) -> None:
         if request is None:
             return
         if request.action in ("script", "script_all"):
@@ -92,7 +92,7 @@ class HistoryCommand(ScreenCommand):
         )
 
     async def _figures(self, request: HistoryRequest) -> None:
-        known_machine(self.store)
+        find_machine(self.store)
         hardware = self.store.hardware
         table: FigureTable = await self.jobs.run("comparing", "beside", request.marked, hardware=hardware)
         self.context.ask(
@@ -102,11 +102,11 @@ class HistoryCommand(ScreenCommand):
     async def _prove(self, request: HistoryRequest) -> None:
         proof: Verification = await self.jobs.run("verifying", "verify", request.other_state, request.state)
 
-        def answered(is_accepted: bool | None) -> None:
+        def handle_answer(is_accepted: bool | None) -> None:
             if is_accepted and not proof.passed and has_command("blame"):
                 command_of("blame")(self.context).begin(before=request.other_state, after=request.state)
             else:
                 self.run(request.state)
 
         title = f": {self._name(request.other_state)} and {self._name(request.state)}"
-        self.context.ask(proof_dialog(proof, title), answered)
+        self.context.ask(proof_dialog(proof, title), handle_answer)

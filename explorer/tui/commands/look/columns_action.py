@@ -15,10 +15,10 @@ def choose_columns(context: CommandContext) -> None:
     """Ask which columns the tree shows."""
     panes, model = context.panes, context.tree.model
 
-    def answered(columns: tuple[str, ...] | None) -> None:
+    def handle_answer(columns: tuple[str, ...] | None) -> None:
         if columns is not None:
             panes.rearrange(lambda model: model.set_columns(columns))
             for complaint in filter(None, map(panes.asked_columns.complaint, columns)):
                 context.store.say(complaint)
 
-    context.ask(ColumnsDialog(model.columns, columns_of(model)), answered)
+    context.ask(ColumnsDialog(model.columns, columns_of(model)), handle_answer)

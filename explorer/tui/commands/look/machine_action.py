@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def ask_machine(context: CommandContext, then: Callable[[Machine | None], object]) -> None:
     """Ask for a machine, store it, and call `then` with its rates (None if unknown)."""
 
-    def answered(hardware: Hardware | None) -> None:
+    def handle_answer(hardware: Hardware | None) -> None:
         if hardware is not None:
             use_hardware(context.store, hardware)
             then(context.store.machine)
 
-    context.ask(MachineDialog(context.store.hardware), answered)
+    context.ask(MachineDialog(context.store.hardware), handle_answer)
 
 
 def choose_machine(context: CommandContext) -> None:

@@ -20,12 +20,12 @@ _SAID = (
 def ask_overlay(context: CommandContext) -> None:
     """Ask for a file of figures, and add its columns to the tree."""
 
-    def answered(typed: str | None) -> None:
+    def handle_answer(typed: str | None) -> None:
         if typed is not None and (typed or context.store.overlays):
             context.start("Figures from outside", _load_overlay(context, os.path.expanduser(typed)))
 
     title, texts = "Figures from outside", {"placeholder": "profile.csv", "hint": "lay over"}
-    context.ask(EntryDialog(title, "", _SAID, **texts, required=False), answered)
+    context.ask(EntryDialog(title, "", _SAID, **texts, required=False), handle_answer)
 
 
 async def _load_overlay(context: CommandContext, path: str) -> None:

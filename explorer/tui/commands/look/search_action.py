@@ -45,7 +45,7 @@ class SearchCommand(ScreenCommand):
         elif dialog.search is not None:
             result = dialog.listed[id]
             self.store.on_demand.found = dialog.search.walk(result)
-            self.panes.to_layer(result.layers[0])
+            self.panes.move_to_layer(result.layers[0])
             NextCommand(self.context).tell()
 
 

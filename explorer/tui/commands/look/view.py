@@ -61,7 +61,7 @@ def divide(context: CommandContext, percent: str) -> None:
 
 def to_defaults(context: CommandContext) -> None:
     """Reset columns, order and divider to their defaults."""
-    context.panes.to_defaults()
+    context.panes.reset_to_defaults()
     context.store.say("columns, order and divider are as at first")
 
 
@@ -79,7 +79,7 @@ def open_tab(context: CommandContext, tab: str) -> None:
 def to_peak(context: CommandContext) -> None:
     """Open the Memory tab with its cursor at the peak."""
     context.panes.tabs.open("memory")
-    context.panes.tabs.tab("memory").to_peak()
+    context.panes.tabs.tab("memory").move_to_peak()
 
 
 async def open_filter(context: CommandContext) -> None:

@@ -69,7 +69,7 @@ class _StateList(MarkedList):
     def __init__(self, history: History) -> None:
         super().__init__(id="states")
         self.set_history(history)
-        self.to_state(history.current)
+        self.move_to_state(history.current)
 
     def set_history(self, history: History) -> None:
         """Show the states of a history."""
@@ -81,7 +81,7 @@ class _StateList(MarkedList):
         """Index of the state under the cursor."""
         return self.state_indices[self.cursor]
 
-    def to_state(self, state: int) -> None:
+    def move_to_state(self, state: int) -> None:
         """Move the cursor to a state."""
         self.cursor = self.state_indices.index(state)
 
@@ -144,7 +144,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         rows = self.query_one(_StateList)
         self.query_one("#states-head", PaneHead).show(lambda width: (title_line(rows.table, width),))
         if self._initial_state is not None:
-            rows.to_state(min(self._initial_state, rows.row_count - 1))
+            rows.move_to_state(min(self._initial_state, rows.row_count - 1))
         rows.rows_changed()
         self._fit_list()
         self._show_state()
@@ -261,7 +261,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
             rows.rows_changed()
             self._show_state()
 
-        def answered(name: str | None) -> None:
+        def handle_answer(name: str | None) -> None:
             if name is not None:
                 self.run_worker(rename(name), exit_on_error=False)
 
@@ -269,7 +269,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         question = f"What to call '{name}'; nothing takes its name away"
         texts = {"placeholder": "no name", "hint": "name this state"}
         dialog = EntryDialog("Name", entry.name, question, **texts, required=False)
-        self.app.push_screen(dialog, answered)
+        self.app.push_screen(dialog, handle_answer)
 
 
 class DiffScreen(SubScreen[None]):
@@ -307,7 +307,7 @@ class DiffScreen(SubScreen[None]):
         changes.set_entries(diff_entries(self._changes, self._exact))
         keys = (("↑↓ Enter", "open a row"), ("Esc", f"back to {self._back}"))
         self.query_one(Status).show(lambda width: (keys_line(keys, width),))
-        self.call_after_refresh(changes.to_first_foldable)
+        self.call_after_refresh(changes.move_to_first_foldable)
 
     def page_blocks(self) -> list[Block]:
         """Return the output of `explorer diff`."""

@@ -20,7 +20,7 @@ from explorer.base.errors import BadModel  # noqa: E402
 from explorer.engine.convert.onnx_to_torch_interpreter.domain import OPERATORS  # noqa: E402
 from explorer.engine.convert.onnx_to_torch_interpreter.module import load_onnx  # noqa: E402
 from explorer.engine.formats.onnx import reader  # noqa: E402
-from explorer.engine.runtime.torch_arrays import as_array, as_tensor  # noqa: E402
+from explorer.engine.runtime.torch_arrays import convert_to_array, convert_to_tensor  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -82,10 +82,10 @@ def run(case: Any, path: str) -> None:
     module = load_onnx(reader.read(path))
     for given, expected in case.data_sets or ():
         with torch.no_grad():
-            results = module(*(as_tensor(array(value)) for value in given))
+            results = module(*(convert_to_tensor(array(value)) for value in given))
         results = results if isinstance(results, tuple) else (results,)
         for result, true in zip(results, expected, strict=True):
-            check(case.name, as_array(result), array(true), case.rtol, case.atol)
+            check(case.name, convert_to_array(result), array(true), case.rtol, case.atol)
 
 
 def array(value: Any) -> Any:
@@ -209,7 +209,7 @@ def test_an_operator_of_the_runtime_does_what_the_runtime_does(case: str, tmp_pa
     onnx.save(model, path)
     (true,) = onnxruntime.InferenceSession(path).run(None, feeds)
     with torch.no_grad():
-        got = as_array(load_onnx(reader.read(str(path)))(*map(as_tensor, feeds.values())))
+        got = convert_to_array(load_onnx(reader.read(str(path)))(*map(convert_to_tensor, feeds.values())))
     assert (got.dtype, got.shape) == (true.dtype, true.shape)
     # a number between two steps may fall to either
     assert np.abs(got.astype(np.float64) - true).max() <= (1 if got.dtype.kind in "iu" else 1e-4)

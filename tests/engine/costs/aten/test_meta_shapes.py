@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from explorer.engine.costs.aten.meta_shapes import RULES, SAME, dense  # noqa: E402
+from explorer.engine.costs.aten.meta_shapes import RULES, SAME, compute_dense_strides  # noqa: E402
 
 A = torch.ops.aten
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64])
@@ -53,12 +53,12 @@ def says_what_torch_says(func: Any, *args: Any, **kwargs: Any) -> bool:
 @pytest.mark.slow
 @given(SIZES)
 def test_dense_strides_are_torchs(shape: list[int]) -> None:
-    assert dense(shape) == torch.empty(shape, device="meta").stride()
+    assert compute_dense_strides(shape) == torch.empty(shape, device="meta").stride()
 
 
 def test_dense_strides_around_nothing() -> None:
     for shape in ((0,), (2, 0, 3), (0, 0), ()):
-        assert dense(shape) == torch.empty(shape, device="meta").stride()
+        assert compute_dense_strides(shape) == torch.empty(shape, device="meta").stride()
 
 
 POINTWISE = [f for f, rule in RULES.items() if rule.__name__ in ("_pointwise", "_in_place")]
@@ -159,7 +159,7 @@ def test_normalisations(shape: list[int], dtype: Any, order: int, affine: bool) 
     done = says_what_torch_says(
         A.native_batch_norm.default, x, vector, vector, mean, variance, False, 0.1, 1e-5
     )
-    assert done == (wide and x.stride() == dense(shape))
+    assert done == (wide and x.stride() == compute_dense_strides(shape))
     assert RULES[A.native_batch_norm.default](x, None, None, None, None, True, 0.1, 1e-5) is None
     last = meta(shape[-1:], dtype) if affine else None
     says_what_torch_says(A.native_layer_norm.default, x, shape[-1:], last, last, 1e-5)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from explorer.engine.costs.aten import products, table
-from explorer.engine.costs.aten.table import TABLE, exported_cost
+from explorer.engine.costs.aten.table import TABLE, count_exported_call
 from explorer.engine.operators.gradients import Gradient, Want
 
 torch = pytest.importorskip("torch")
@@ -39,7 +39,7 @@ def both(name: str, args: list[Any], out: Any, **kwargs: Any) -> tuple[Any, Any]
             settings[argument.name] = value
     made = out[0] if isinstance(out, (tuple, list)) else out
     outputs = [("made", str(made.dtype).removeprefix("torch."), tuple(made.shape))]
-    return ran, exported_cost(f"{library}.{short}.{overload}", inputs, outputs, settings)
+    return ran, count_exported_call(f"{library}.{short}.{overload}", inputs, outputs, settings)
 
 
 CALLS: list[tuple[str, list[Any], Any, Mapping[str, Any], int, int]] = [
@@ -112,7 +112,7 @@ def test_only_attention_that_is_told_to_leaves_out_later_positions() -> None:
     ],
 )
 def test_what_a_file_says_that_cannot_be_is_unknown(kind: str, inputs: Any, settings: Any) -> None:
-    cost = exported_cost(kind, inputs, [("made", "float32", (1, 2, 8, 8))], settings)
+    cost = count_exported_call(kind, inputs, [("made", "float32", (1, 2, 8, 8))], settings)
     assert cost.status == "unknown"
     assert cost.reason
 

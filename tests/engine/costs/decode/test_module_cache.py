@@ -160,7 +160,7 @@ NAMES = {
 @pytest.mark.parametrize("kind", NAMES, ids=lambda kind: kind.__name__)
 def test_a_step_is_counted_behind_the_cache_whatever_it_is_called(kind: type[nn.Module]) -> None:
     with torch.device("meta"):
-        own = module_cache.of_module(kind().eval())
+        own = module_cache.find_own_cache(kind().eval())
     assert own.name == NAMES[kind]
     for past in (3, 30):
         totals = module_step.step_behind(own, own.step(past), past, 1).info.totals
@@ -180,4 +180,4 @@ def test_a_forward_without_a_cache_is_refused() -> None:
     with torch.device("meta"):
         model = NoCache().eval()
     with pytest.raises(Misuse, match="it has no key-value cache of its own"):
-        module_cache.of_module(model)
+        module_cache.find_own_cache(model)

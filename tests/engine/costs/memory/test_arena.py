@@ -64,16 +64,16 @@ def test_a_hole_is_used_again() -> None:
 
 def test_a_hole_at_the_end_is_no_hole() -> None:
     """What is freed last in the arena can be grown over by something larger."""
-    assert arena._by_birth([ArenaBlock(10, 0, 0), ArenaBlock(20, 1, 1)])[0] == Arena(20, (0, 0))
-    assert arena._by_birth([ArenaBlock(5, 0, 2), ArenaBlock(10, 0, 0), ArenaBlock(20, 1, 2)])[0] == Arena(
-        25, (0, 5, 5)
-    )
+    assert arena._place_by_birth([ArenaBlock(10, 0, 0), ArenaBlock(20, 1, 1)])[0] == Arena(20, (0, 0))
+    assert arena._place_by_birth([ArenaBlock(5, 0, 2), ArenaBlock(10, 0, 0), ArenaBlock(20, 1, 2)])[
+        0
+    ] == Arena(25, (0, 5, 5))
 
 
 def test_where_birth_order_fragments_placing_by_size_does_better() -> None:
     # in order of birth: a 0-2, b 2-4, then c (4) fits behind b only: 8; by size: c 0-4, b 4-6, a 0-2
     blocks = [ArenaBlock(2, 0, 0), ArenaBlock(2, 0, 1), ArenaBlock(4, 1, 1)]
-    assert arena._by_birth(blocks)[0].size == 8
+    assert arena._place_by_birth(blocks)[0].size == 8
     assert place_blocks(blocks).size == 6 == optimum(blocks)
 
 
@@ -109,11 +109,11 @@ some_blocks = st.lists(block, max_size=24).map(lambda found: sorted(found, key=l
 @given(some_blocks)
 @settings(deadline=None, max_examples=300)
 def test_no_two_that_live_together_overlap_in_either_order(blocks: list[ArenaBlock]) -> None:
-    for found in (arena._by_birth(blocks)[0], arena._by_size(blocks), place_blocks(blocks)):
+    for found in (arena._place_by_birth(blocks)[0], arena._place_by_size(blocks), place_blocks(blocks)):
         assert not overlaps(blocks, found.offsets)
         assert found.size == max((o + b.size for o, b in zip(found.offsets, blocks, strict=True)), default=0)
         assert peak(blocks) <= found.size <= sum(b.size for b in blocks)
-    assert arena._by_birth(blocks)[1] == peak(blocks)
+    assert arena._place_by_birth(blocks)[1] == peak(blocks)
 
 
 @given(some_blocks.filter(lambda blocks: len(blocks) <= 6))
@@ -134,10 +134,10 @@ def test_too_many_pairs_fall_back_to_birth_order(monkeypatch: pytest.MonkeyPatch
 @given(some_blocks)
 @settings(deadline=None, max_examples=60)
 def test_few_and_many_neighbours_are_placed_alike(blocks: list[ArenaBlock]) -> None:
-    by_loop = arena._by_size(blocks)
+    by_loop = arena._place_by_size(blocks)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arena, "FEW", 1)
-        assert arena._by_size(blocks) == by_loop
+        patch.setattr(arena, "SMALL_COUNT", 1)
+        assert arena._place_by_size(blocks) == by_loop
 
 
 def test_sizes_beyond_any_machine_are_placed_all_the_same() -> None:

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from explorer import Session, TileSpec
 from explorer.engine.costs import layer_tree
-from explorer.engine.costs.memory.liveness import AnalysisResult, ExecutionStep, Schedule, live_peak, memory
+from explorer.engine.costs.memory.liveness import (
+    AnalysisResult,
+    ExecutionStep,
+    Schedule,
+    find_live_peak,
+    memory,
+)
 from explorer.engine.costs.onnx import analyse, visitor
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value
@@ -34,7 +40,7 @@ def test_inputs_and_outputs_of_a_step_are_alive_together() -> None:
         ExecutionStep("b", ["y"], [made("z", 30)]),
         ExecutionStep("c", ["z"], [made("out", 1)]),
     ]
-    peak = live_peak(steps, keep=["out"])
+    peak = find_live_peak(steps, keep=["out"])
     assert (peak.bytes, peak.label) == (130, "b")
     assert [t.name for t in peak.tensors] == ["y", "z"]
 
@@ -46,7 +52,7 @@ def test_a_tensor_that_is_needed_later_stays() -> None:
         ExecutionStep("b", ["y"], [made("z", 10)]),
         ExecutionStep("add", ["z", "x"], [made("out", 10)]),
     ]
-    peak = live_peak(steps, keep=["out"])
+    peak = find_live_peak(steps, keep=["out"])
     assert peak.bytes == 30
     assert {t.name for t in peak.tensors} == {"x", "y", "z"}
 
@@ -56,23 +62,23 @@ def test_an_output_of_the_model_is_never_freed() -> None:
         ExecutionStep("a", [], [made("early", 50)]),
         ExecutionStep("b", [], [made("late", 60)]),
     ]
-    assert live_peak(steps, keep=["early", "late"]).bytes == 110
-    assert live_peak(steps, keep=["late"]).bytes == 60
+    assert find_live_peak(steps, keep=["early", "late"]).bytes == 110
+    assert find_live_peak(steps, keep=["late"]).bytes == 60
 
 
 def test_a_view_takes_no_memory_of_its_own() -> None:
     steps = [ExecutionStep("a", [], [made("x", 50)]), ExecutionStep("view", ["x"], [made("x", 50)])]
-    assert live_peak(steps).bytes == 50
+    assert find_live_peak(steps).bytes == 50
 
 
 def test_nothing_has_a_peak_of_nothing() -> None:
-    assert live_peak([]).bytes == 0
-    assert live_peak([ExecutionStep("a", [], [])]).tensors == ()
+    assert find_live_peak([]).bytes == 0
+    assert find_live_peak([ExecutionStep("a", [], [])]).tensors == ()
 
 
 def test_only_the_largest_tensors_are_named() -> None:
     outputs = [made(f"t{i}", i + 1) for i in range(40)]
-    peak = live_peak([ExecutionStep("a", [], outputs)])
+    peak = find_live_peak([ExecutionStep("a", [], outputs)])
     assert peak.bytes == sum(range(1, 41))
     assert [t.name for t in peak.tensors] == [f"t{i}" for i in range(39, 23, -1)]
 
@@ -249,7 +255,7 @@ def test_the_timeline_is_what_its_definition_says(
     analysis = Analysis(Info(ModelInfo("m", "onnx", (), ()), {}, layer_tree.totals([])), ())
     found = memory(AnalysisResult.of(analysis, Schedule(steps, keep, [None] * len(steps))))
     assert [s.live_bytes for s in found.steps] == by_hand
-    peak = live_peak(steps, keep)
+    peak = find_live_peak(steps, keep)
     assert peak.bytes == found.peak_bytes == max(by_hand, default=0)
     if by_hand:
         assert peak.label == found.steps[found.peak_step].path == f"s{by_hand.index(max(by_hand))}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from explorer.engine.costs.onnx.scopes import scoped_names
+from explorer.engine.costs.onnx.scopes import assign_scoped_names
 from explorer.engine.graph.model import Node
 
 
 def named(*names: str) -> list[tuple[list[str], str]]:
     nodes = [Node("Relu", ["x"], [f"y{i}"], name=name) for i, name in enumerate(names)]
-    return [([s.path for s in p.scopes], p.name) for p in scoped_names(nodes)]
+    return [([s.path for s in p.scopes], p.name) for p in assign_scoped_names(nodes)]
 
 
 def test_torchscript_names_lose_the_repeated_container() -> None:
@@ -59,7 +59,7 @@ def test_dynamo_scopes_bring_the_classes_along() -> None:
         },
     ]
     nodes = [Node("N", ["x"], [f"y{i}"], name=f"n{i}", metadata=m) for i, m in enumerate(metadata)]
-    found = scoped_names(nodes)
+    found = assign_scoped_names(nodes)
     assert [([(s.path, s.kind) for s in p.scopes], p.name) for p in found] == [
         ([("features", "Sequential")], "0"),
         ([("features", "Sequential")], "1"),
@@ -82,8 +82,8 @@ def test_plain_names_group_at_slashes_and_dots() -> None:
 
 def test_without_names_nodes_are_numbered_by_type() -> None:
     nodes = [Node("Conv", ["x"], ["1"]), Node("Relu", ["1"], ["2"]), Node("Conv", ["2"], ["3"])]
-    assert [p.name for p in scoped_names(nodes)] == ["Conv_0", "Relu_0", "Conv_1"]
-    assert all(p.scopes == () for p in scoped_names(nodes))
+    assert [p.name for p in assign_scoped_names(nodes)] == ["Conv_0", "Relu_0", "Conv_1"]
+    assert all(p.scopes == () for p in assign_scoped_names(nodes))
 
 
 def test_an_unnamed_node_is_placed_by_its_output() -> None:
@@ -91,7 +91,7 @@ def test_an_unnamed_node_is_placed_by_its_output() -> None:
         Node("Conv", ["x"], ["/features/features.0/Conv_output_0"]),
         Node("Relu", ["x"], ["/features/features.1/Relu_output_0"]),
     ]
-    assert [[s.path for s in p.scopes] for p in scoped_names(nodes)] == [["features"], ["features"]]
+    assert [[s.path for s in p.scopes] for p in assign_scoped_names(nodes)] == [["features"], ["features"]]
 
 
 def test_the_nodes_of_a_tiled_site_stand_under_its_name() -> None:
@@ -101,7 +101,7 @@ def test_the_nodes_of_a_tiled_site_stand_under_its_name() -> None:
         Node("2DMM", ["x"], ["b"], name="/fc/Gemm/p_1", metadata=site),
         Node("Relu", ["b"], ["c"], name="/act/Relu"),
     ]
-    found = scoped_names(nodes)
+    found = assign_scoped_names(nodes)
     assert [([s.path for s in p.scopes], p.name) for p in found] == [
         (["/fc/Gemm"], "p_0"),
         (["/fc/Gemm"], "p_1"),
@@ -121,7 +121,7 @@ def test_a_tiled_site_stands_in_the_module_that_dynamo_wrote_for_its_product() -
         Node("2DMM", ["a"], ["b"], name="node_linear/p_0", metadata=site),
         Node("Relu", ["b"], ["c"], name="/classifier/classifier.2/Relu"),
     ]
-    found = scoped_names(nodes)
+    found = assign_scoped_names(nodes)
     assert [[s.name for s in p.scopes] for p in found] == [["classifier", "1"]] * 2 + [["classifier"]]
     assert [s.kind for s in found[1].scopes] == ["Sequential", "tiled"]
 
@@ -131,7 +131,7 @@ def test_names_in_a_body_lose_what_the_body_has_already() -> None:
         Node("Add", ["x"], ["a"], name="/rnn/Loop/step/Add"),
         Node("Mul", ["a"], ["b"], name="/rnn/Loop/step/Mul"),
     ]
-    found = scoped_names(nodes, "/rnn/Loop")
+    found = assign_scoped_names(nodes, "/rnn/Loop")
     assert [([s.path for s in p.scopes], p.name) for p in found] == [(["step"], "Add"), (["step"], "Mul")]
 
 
@@ -144,6 +144,6 @@ def test_hostile_metadata_and_names_do_no_harm() -> None:
     nodes = [Node("N", ["x"], [f"y{i}"], name=f"n{i}", metadata=m) for i, m in enumerate(bad)]
     nodes.append(Node("N", ["x"], ["z"], name="/a" * 5000))
     nodes.append(Node("N", ["x"], ["zz"], name="///"))
-    found = scoped_names(nodes)
+    found = assign_scoped_names(nodes)
     assert [p.name for p in found[:3]] == ["n0", "n1", "n2"]
     assert len(found[3].scopes) < 100

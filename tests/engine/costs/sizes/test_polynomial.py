@@ -7,7 +7,12 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from explorer.engine.costs.sizes.polynomial import Polynomial, fitted, sign_changes, upper_envelope
+from explorer.engine.costs.sizes.polynomial import (
+    Polynomial,
+    find_upper_envelope,
+    fit_polynomial,
+    sign_changes,
+)
 
 terms = st.lists(st.integers(-50, 50), min_size=0, max_size=5)
 
@@ -19,14 +24,14 @@ def value(coefficients: list[int], size: int) -> int:
 @given(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=4), st.integers(1, 500))
 def test_a_form_is_found_from_as_many_figures_as_it_has_coefficients(found: list[int], low: int) -> None:
     sizes = (low, low + 2, low + 7, low + 1000)
-    form = fitted(sizes, tuple(value(found, size) for size in sizes))
+    form = fit_polynomial(sizes, tuple(value(found, size) for size in sizes))
     for size in (1, low + 1, 10**6):
         assert form.value_at(size) == value(found, size)
     assert form.over == 1
 
 
 def test_half_a_square_is_a_form_too() -> None:
-    form = fitted((1, 2, 5, 9), tuple(n * (n + 1) // 2 for n in (1, 2, 5, 9)))
+    form = fit_polynomial((1, 2, 5, 9), tuple(n * (n + 1) // 2 for n in (1, 2, 5, 9)))
     assert form.text("n") == "(n^2+n)/2"
     assert [form.value_at(n) for n in (3, 1000)] == [6, 500500]
 
@@ -42,7 +47,7 @@ def test_every_turn_of_the_sign_is_found_and_no_other(found: list[int], low: int
 @given(st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=3), min_size=1, max_size=6))
 def test_what_is_largest_nowhere_may_be_forgotten(forms: list[list[int]]) -> None:
     made = [Polynomial.of([Fraction(c) for c in one]) for one in forms]
-    kept = upper_envelope(made, 1, 80)
+    kept = find_upper_envelope(made, 1, 80)
     for size in range(1, 81):
         assert max(one.value_at(size) for one in kept) == max(one.value_at(size) for one in made)
     assert len(kept) <= len(set(made))

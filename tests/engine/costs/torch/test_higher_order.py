@@ -251,7 +251,7 @@ def test_a_loop_of_a_program_from_a_file_that_a_value_ends_runs_once(tmp_path):
 
 
 def test_a_loop_of_more_steps_than_anybody_waits_for_is_open(monkeypatch):
-    monkeypatch.setattr(tracer, "MOST_STEPS", 6)
+    monkeypatch.setattr(tracer, "MAX_STEPS", 6)
     info, layers = analysis(counted_loop)
     assert info.totals.status != "exact"
     assert any("a loop of more than 6 steps" in layer.reason for layer in layers)

@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from explorer.engine.costs.aten import meta_cache  # noqa: E402
 from explorer.engine.costs.torch import layer_cache, tracer  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
-from explorer.engine.formats.torch_module.meta_copy import without_values  # noqa: E402
+from explorer.engine.formats.torch_module.meta_copy import copy_without_values  # noqa: E402
 from explorer.facts import Analysis  # noqa: E402
 
 
@@ -36,7 +36,7 @@ def analysed(make: Any, *shapes: Any, dtype: Any = None) -> Analysis:
 def without_memory(monkeypatch: Any, make: Any, *shapes: Any, dtype: Any = None) -> Analysis:
     """The analysis with every layer run and every operator asked of torch."""
     with monkeypatch.context() as patch:
-        patch.setattr(layer_cache, "enabled", lambda: False)
+        patch.setattr(layer_cache, "is_enabled", lambda: False)
         patch.setattr(meta_cache, "remember", lambda *args: None)
         patch.setattr(meta_cache, "compute_result", lambda *args: None)
         return analysed(make, *shapes, dtype=dtype)
@@ -237,7 +237,7 @@ def test_two_threads_see_their_own_model_only() -> None:
 def test_the_counter_of_a_normalization_does_not_hinder_it(monkeypatch: Any) -> None:
     """A module that exists keeps the values of its counters in the twin, and they decide nothing."""
     image = torch.empty(1, 8, 4, 4, device="meta")
-    twin = without_values(nn.Sequential(nn.BatchNorm2d(8), nn.BatchNorm2d(8)).eval())
+    twin = copy_without_values(nn.Sequential(nn.BatchNorm2d(8), nn.BatchNorm2d(8)).eval())
     assert not twin[0].num_batches_tracked.is_meta
     first = operators_run(monkeypatch, twin[:1], image)
     assert first

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 from explorer.base.errors import Misuse  # noqa: E402
 from explorer.cli.main import main  # noqa: E402
-from explorer.engine.costs.training.memory import largest_batch  # noqa: E402
+from explorer.engine.costs.training.memory import find_largest_batch  # noqa: E402
 from explorer.facts.training import StepMemory  # noqa: E402
 from explorer.session import Session  # noqa: E402
 from tests.torch_counter import torch_counter  # noqa: E402
@@ -224,10 +224,10 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
 
 def test_a_search_for_a_batch_holds_where_memory_bends() -> None:
     for limit in (5, 40, 1000, 12345):
-        best = largest_batch(lambda n: n * n + 3, limit)
+        best = find_largest_batch(lambda n: n * n + 3, limit)
         assert best * best + 3 <= limit < (best + 1) ** 2 + 3
     with pytest.raises(Misuse, match="does not grow"):
-        largest_batch(lambda n: 7, 10)
+        find_largest_batch(lambda n: 7, 10)
 
 
 def test_a_graph_is_counted_by_outputs_and_says_so(sample: Any) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.training.onnx import at_batch, step
+from explorer.engine.costs.training.onnx import choose_batch_sizes, step
 from explorer.engine.costs.training.step import training
 from explorer.engine.graph.model import Function, Graph, Node, Value
 from explorer.facts.training import LayerTraining, Training
@@ -263,7 +263,7 @@ def test_an_open_dimension_leaves_the_figures_open(build: Any) -> None:
 )
 def test_where_the_batch_is(inputs: Any, dims: Any, shapes: Any, build: Any) -> None:
     model = build([Node("Identity", ["x"], ["y0"], name="i")], inputs=inputs, outputs=["y0"])
-    assert at_batch(model, 8, {}, {}) == (dims, shapes)
+    assert choose_batch_sizes(model, 8, {}, {}) == (dims, shapes)
 
 
 def test_a_model_without_a_batch_is_refused(build: Any) -> None:

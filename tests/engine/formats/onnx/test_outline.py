@@ -20,7 +20,7 @@ from explorer.base.errors import BadModel
 from explorer.base.outline import KINDS, OutlineRow, ReadableRows
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.outline import MAX_DEPTH, outline
-from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
+from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 from explorer.session import Session
 
@@ -39,7 +39,7 @@ def put(folder: Path, nodes: Sequence[Any] = (), tensors: Sequence[Any] = (), **
 
 
 def graph_of(*fields: bytes) -> bytes:
-    return tagged_varint(1, 8) + length_delimited(7, b"".join(fields))
+    return encode_tagged_varint(1, 8) + length_delimited(7, b"".join(fields))
 
 
 def rows(path: str | Path, kind: str = "") -> list[OutlineRow]:
@@ -185,12 +185,16 @@ def test_the_look_costs_what_is_looked_at_and_not_the_file(tmp_path: Path) -> No
     with path.open("wb") as file:
         heads = []
         for n in range(count):
-            dims = tagged_varint(1, each // 4) + tagged_varint(2, 1) + length_delimited(8, f"w{n}".encode())
+            dims = (
+                encode_tagged_varint(1, each // 4)
+                + encode_tagged_varint(2, 1)
+                + length_delimited(8, f"w{n}".encode())
+            )
             heads.append(dims + bytes([9 << 3 | 2]) + varint(each))
         sizes = [len(head) + each for head in heads]
         fields = [bytes([5 << 3 | 2]) + varint(size) for size in sizes]
         graph = sum(len(f) + size for f, size in zip(fields, sizes, strict=True))
-        file.write(tagged_varint(1, 8) + bytes([7 << 3 | 2]) + varint(graph))
+        file.write(encode_tagged_varint(1, 8) + bytes([7 << 3 | 2]) + varint(graph))
         for field, head in zip(fields, heads, strict=True):
             file.write(field + head)
             file.seek(each, 1)
@@ -263,8 +267,8 @@ def test_dimensions_that_cannot_be_are_said_and_not_believed(
     if packed:
         shape = length_delimited(1, b"".join(varint(d) for d in dims))
     else:
-        shape = b"".join(tagged_varint(1, d) for d in dims)
-    tensor = shape + tagged_varint(2, 1) + length_delimited(8, b"w") + length_delimited(9, bytes(4))
+        shape = b"".join(encode_tagged_varint(1, d) for d in dims)
+    tensor = shape + encode_tagged_varint(2, 1) + length_delimited(8, b"w") + length_delimited(9, bytes(4))
     path = tmp_path / "m.onnx"
     path.write_bytes(graph_of(length_delimited(5, tensor)))
     row = row_of(path, "w")
@@ -273,7 +277,9 @@ def test_dimensions_that_cannot_be_are_said_and_not_believed(
 
 
 def test_a_type_that_nobody_knows_and_a_name_without_end_are_shown_short(tmp_path: Path) -> None:
-    tensor = tagged_varint(2, 99) + length_delimited(8, b"n" * 1_000_000) + length_delimited(9, bytes(4))
+    tensor = (
+        encode_tagged_varint(2, 99) + length_delimited(8, b"n" * 1_000_000) + length_delimited(9, bytes(4))
+    )
     path = tmp_path / "m.onnx"
     path.write_bytes(graph_of(length_delimited(5, tensor)))
     (row,) = rows(path)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx.protobuf_wire import (
+    encode_tagged_varint,
     fields,
     length_delimited,
-    packed_varints,
-    signed,
-    tagged_varint,
+    read_packed_varints,
+    reinterpret_signed,
     varint,
 )
 
@@ -21,8 +21,8 @@ int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 @given(int64)
 def test_every_int64_survives_a_round_trip(number: int) -> None:
-    (read,) = packed_varints(varint(number), 0, len(varint(number)))
-    assert signed(read) == number
+    (read,) = read_packed_varints(varint(number), 0, len(varint(number)))
+    assert reinterpret_signed(read) == number
 
 
 @pytest.mark.parametrize(
@@ -36,20 +36,20 @@ def test_varints_are_those_of_the_encoding_guide(number: int, encoded: bytes) ->
 @given(st.lists(int64, max_size=20))
 def test_a_packed_field_holds_its_numbers_in_order(numbers: list[int]) -> None:
     data = b"".join(map(varint, numbers))
-    assert [signed(n) for n in packed_varints(data, 0, len(data))] == numbers
+    assert [reinterpret_signed(n) for n in read_packed_varints(data, 0, len(data))] == numbers
 
 
 @given(st.lists(st.tuples(st.integers(1, 31), st.one_of(int64, st.binary(max_size=300))), max_size=12))
 def test_fields_come_back_as_they_were_written(written: list[tuple[int, int | bytes]]) -> None:
     data = b"".join(
-        length_delimited(number, value) if isinstance(value, bytes) else tagged_varint(number, value)
+        length_delimited(number, value) if isinstance(value, bytes) else encode_tagged_varint(number, value)
         for number, value in written
     )
     found: list[tuple[int, int | bytes]] = []
     last = 0
     for number, wire, begin, at, end in fields(data, 0, len(data)):
         assert begin == last, "fields lie one behind the other"
-        found.append((number, data[at:end] if wire == 2 else signed(at)))
+        found.append((number, data[at:end] if wire == 2 else reinterpret_signed(at)))
         last = end
     assert found == written
     assert last == len(data)

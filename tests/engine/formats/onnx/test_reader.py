@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from explorer.base.errors import BadModel, ExplorerError
-from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
+from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
 from explorer.engine.formats.onnx.reader import MAX_DEPTH, read
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.formats.onnx.writer import encode, skeleton
@@ -211,7 +211,7 @@ def test_what_is_no_file_is_said_in_words(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match="not an ONNX model"):
         read(put(tmp_path, b"Dear all,\nplease find attached the model.\n", "text.onnx"))
     with pytest.raises(BadModel, match="it holds no graph"):
-        read(put(tmp_path, tagged_varint(1, 8), "bare.onnx"))
+        read(put(tmp_path, encode_tagged_varint(1, 8), "bare.onnx"))
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
@@ -257,20 +257,24 @@ def tensor_bytes(
     external: dict[str, str] | None = None,
 ) -> bytes:
     """An encoded TensorProto that helper would refuse to make."""
-    body = b"".join(tagged_varint(1, d) for d in dims) + tagged_varint(2, code)
+    body = b"".join(encode_tagged_varint(1, d) for d in dims) + encode_tagged_varint(2, code)
     body += length_delimited(8, name.encode())
     if raw is not None:
         body += length_delimited(9, raw)
     for key, value in (external or {}).items():
         entry = length_delimited(1, key.encode()) + length_delimited(2, value.encode())
         body += length_delimited(13, entry)
-    return body + (tagged_varint(14, 1) if external else b"")
+    return body + (encode_tagged_varint(14, 1) if external else b"")
 
 
 def with_tensor(*encoded: bytes) -> bytes:
     """A model with these initializers."""
     graph = b"".join(length_delimited(5, t) for t in encoded)
-    return tagged_varint(1, 8) + length_delimited(7, graph) + length_delimited(8, tagged_varint(2, 17))
+    return (
+        encode_tagged_varint(1, 8)
+        + length_delimited(7, graph)
+        + length_delimited(8, encode_tagged_varint(2, 17))
+    )
 
 
 def test_an_initializer_defined_twice_is_refused(tmp_path: Path) -> None:
@@ -302,17 +306,19 @@ def test_floats_that_are_no_multiple_of_four_bytes_are_refused(
     if field == 4:
         data = with_tensor(tensor_bytes() + length_delimited(4, bytes(length)))
     else:
-        attribute = length_delimited(1, b"f") + length_delimited(7, bytes(length)) + tagged_varint(20, 6)
+        attribute = (
+            length_delimited(1, b"f") + length_delimited(7, bytes(length)) + encode_tagged_varint(20, 6)
+        )
         node = length_delimited(2, b"y") + length_delimited(4, b"Op") + length_delimited(5, attribute)
-        data = tagged_varint(1, 8) + length_delimited(7, length_delimited(1, node))
+        data = encode_tagged_varint(1, 8) + length_delimited(7, length_delimited(1, node))
     assert is_refused_or_sound(tmp_path / "m.onnx", data)
 
 
 @pytest.mark.parametrize("kind", [4, 5, 99])
 def test_an_attribute_without_the_value_that_it_announces_is_refused(tmp_path: Path, kind: int) -> None:
-    attribute = length_delimited(1, b"body") + tagged_varint(20, kind)
+    attribute = length_delimited(1, b"body") + encode_tagged_varint(20, kind)
     node = length_delimited(2, b"y") + length_delimited(4, b"Loop") + length_delimited(5, attribute)
-    path = put(tmp_path, tagged_varint(1, 8) + length_delimited(7, length_delimited(1, node)))
+    path = put(tmp_path, encode_tagged_varint(1, 8) + length_delimited(7, length_delimited(1, node)))
     with pytest.raises(BadModel, match="attribute 'body'"):
         touch(read(path))
 
@@ -320,9 +326,9 @@ def test_an_attribute_without_the_value_that_it_announces_is_refused(tmp_path: P
 def test_graphs_nested_beyond_all_measure_are_refused(tmp_path: Path) -> None:
     graph = length_delimited(2, b"inmost")
     for _ in range(500):
-        attribute = length_delimited(1, b"body") + length_delimited(6, graph) + tagged_varint(20, 5)
+        attribute = length_delimited(1, b"body") + length_delimited(6, graph) + encode_tagged_varint(20, 5)
         graph = length_delimited(1, length_delimited(4, b"Loop") + length_delimited(5, attribute))
-    path = put(tmp_path, tagged_varint(1, 8) + length_delimited(7, graph))
+    path = put(tmp_path, encode_tagged_varint(1, 8) + length_delimited(7, graph))
     with pytest.raises(BadModel, match=f"nested more than {MAX_DEPTH} deep"):
         touch(read(path))
 
@@ -374,7 +380,7 @@ def test_nodes_are_read_as_onnx_reads_them_in_whatever_order_their_fields_stand(
         encoded.append(b"".join(length_delimited(number, content) for number, content in listed))
     path = tmp_path / "m.onnx"
     path.write_bytes(
-        tagged_varint(1, 8) + length_delimited(7, b"".join(length_delimited(1, n) for n in encoded))
+        encode_tagged_varint(1, 8) + length_delimited(7, b"".join(length_delimited(1, n) for n in encoded))
     )
     found = read(str(path)).graph.nodes
     assert len(found) == len(encoded)
@@ -398,7 +404,7 @@ def test_a_name_given_twice_is_the_last_though_a_node_before_had_none(tmp_path: 
     kind = length_delimited(4, b"Op") + length_delimited(3, b"")
     nodes = b"".join(length_delimited(1, front + kind) for front in (b"", length_delimited(3, b"a")))
     path = tmp_path / "m.onnx"
-    path.write_bytes(tagged_varint(1, 8) + length_delimited(7, nodes))
+    path.write_bytes(encode_tagged_varint(1, 8) + length_delimited(7, nodes))
     assert [node.name for node in read(str(path)).graph.nodes] == ["", ""]
 
 
@@ -408,6 +414,6 @@ def test_an_operator_is_not_taken_for_one_whose_name_goes_on_like_its_next_field
     for nodes in ((whole, cut), (cut, whole)):
         path = tmp_path / "m.onnx"
         graph = b"".join(length_delimited(1, node) for node in nodes)
-        path.write_bytes(tagged_varint(1, 8) + length_delimited(7, graph))
+        path.write_bytes(encode_tagged_varint(1, 8) + length_delimited(7, graph))
         ops = ["Relu\0\0\0\0" if node is whole else "Rel" for node in nodes]
         assert [node.op for node in read(str(path)).graph.nodes] == ops

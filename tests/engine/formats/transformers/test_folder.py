@@ -19,7 +19,7 @@ from explorer.engine.models.torch import transformers
 from explorer.facts import TileSpec
 from explorer.facts.quantize import QuantizeSpec
 from explorer.facts.serving.spec import ServingSpec
-from explorer.report.present.shell.list import stored
+from explorer.report.present.shell.list import describe_stored
 from explorer.session import Session
 from tests.engine.formats.transformers import folders
 
@@ -337,7 +337,7 @@ def test_a_row_of_the_chooser_tells_architecture_and_longest_text(tmp_path: Path
     found = model_file(str(path))
     assert found is not None
     assert (found.architecture, found.context) == ("LlamaForCausalLM", 8192)
-    assert stored(found) == "LlamaForCausalLM, 8,192 tokens: bfloat16"
+    assert describe_stored(found) == "LlamaForCausalLM, 8,192 tokens: bfloat16"
 
 
 def test_without_transformers_tensors_are_shown_and_the_command_that_is_missing(
@@ -495,7 +495,7 @@ def test_a_configuration_without_weights_is_built_as_it_says(tmp_path: Path) -> 
     row = model_file(str(path))
     assert row is not None
     assert (row.format, row.params, row.note) == ("huggingface", None, "")
-    assert stored(row) == "LlamaForCausalLM, 8,192 tokens"
+    assert describe_stored(row) == "LlamaForCausalLM, 8,192 tokens"
 
 
 def test_a_configuration_without_weights_says_what_packed_weights_would_change(tmp_path: Path) -> None:

@@ -426,13 +426,13 @@ def test_a_bias_in_the_kernel_of_a_matmul_takes_its_time(usual: MeasuredMachine)
 def test_a_change_of_layout_beside_the_layers_takes_its_time(usual: MeasuredMachine) -> None:
     model, size = TimeModel(usual), 128 * 784 * 4
     for op in ("ReorderOutput", "Transpose"):
-        turned = model.unassigned_seconds(op, 3, 3 * size, is_turned=True)
+        turned = model.predict_unassigned(op, 3, 3 * size, is_turned=True)
         assert turned == pytest.approx(3 * 2 * size / 10e9, rel=0.05)
-    assert model.unassigned_seconds("Transpose", 1, size, is_turned=False) == pytest.approx(
+    assert model.predict_unassigned("Transpose", 1, size, is_turned=False) == pytest.approx(
         2 * size / 50e9, rel=0.05
     )
-    assert model.unassigned_seconds("Reshape", 2, 0, is_turned=False) == pytest.approx(2e-7, rel=0.05)
-    assert model.unassigned_seconds("MatMul", 1, size, is_turned=False) is None
+    assert model.predict_unassigned("Reshape", 2, 0, is_turned=False) == pytest.approx(2e-7, rel=0.05)
+    assert model.predict_unassigned("MatMul", 1, size, is_turned=False) is None
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from explorer import verify_files
-from explorer.engine.proof.structure.opset_forms import CHANGED, NEWEST, changed_version
+from explorer.engine.proof.structure.opset_forms import CHANGED, NEWEST, find_changed_version
 from tests.engine.proof import tiled as t
 
 node = helper.make_node
@@ -291,6 +291,6 @@ def test_versions_of_every_operator_were_read() -> None:
             versions.setdefault(schema.name, set()).add(schema.since_version)
     for op, changes in CHANGED.items():
         assert set(changes) <= versions[op], op
-    assert changed_version("Max", 7) == 0
-    assert changed_version("Max", 13) == changed_version("Max", 8) == 8
-    assert changed_version("Relu", 21) == 0
+    assert find_changed_version("Max", 7) == 0
+    assert find_changed_version("Max", 13) == find_changed_version("Max", 8) == 8
+    assert find_changed_version("Relu", 21) == 0

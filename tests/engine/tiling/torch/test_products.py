@@ -14,7 +14,7 @@ from torch.nn import functional  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from explorer.engine.tiling.torch.modules import TiledConv1d, TiledConv2d, TiledConv3d, TiledLinear  # noqa: E402
-from explorer.engine.tiling.torch.products import tiled_product  # noqa: E402
+from explorer.engine.tiling.torch.products import compute_tiled_product  # noqa: E402
 from tests.pairs import pairs  # noqa: E402
 
 CLOSE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}
@@ -61,7 +61,9 @@ def test_every_product_is_a_tile_and_their_number_is_the_grids(edges: str, sizes
     rows, depth, columns = sizes
     tile = (8, 4, 6)
     with Seen() as seen:
-        tiled_product(torch.randn(rows, depth), torch.randn(columns, depth), tile, padded=edges == "padded")
+        compute_tiled_product(
+            torch.randn(rows, depth), torch.randn(columns, depth), tile, padded=edges == "padded"
+        )
     grid = [-(-size // limit) for size, limit in zip(sizes, tile, strict=True)]
     assert len(seen.products) == grid[0] * grid[1] * grid[2]
     assert not seen.others
@@ -75,9 +77,9 @@ def test_every_product_is_a_tile_and_their_number_is_the_grids(edges: str, sizes
 def test_sums_go_along_k_in_order() -> None:
     # 1 + 2^-30 - 1 is 0 from left to right, and something else in any other order
     x = torch.tensor([[1.0, 2.0**-30, -1.0]])
-    assert float(tiled_product(x, torch.ones(1, 3), (1, 1, 1), padded=False)) == 0.0
+    assert float(compute_tiled_product(x, torch.ones(1, 3), (1, 1, 1), padded=False)) == 0.0
     turned = torch.tensor([[1.0, -1.0, 2.0**-30]])
-    assert float(tiled_product(turned, torch.ones(1, 3), (1, 1, 1), padded=False)) == 2.0**-30
+    assert float(compute_tiled_product(turned, torch.ones(1, 3), (1, 1, 1), padded=False)) == 2.0**-30
 
 
 def test_half_precision_is_summed_in_float32() -> None:

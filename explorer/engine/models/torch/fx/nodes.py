@@ -13,13 +13,13 @@ from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.compat.torch import OpOverload
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import described, tensors
+from explorer.engine.formats.torch_module.modules import describe_tensors, tensors
 from explorer.engine.models.opened_model import OpenOptions
 from explorer.engine.models.torch.fx.trace import TracedGraph, trace_module
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values.statistics import measure
-from explorer.engine.values.torch_activations import drawn_inputs, read_inputs
+from explorer.engine.values.torch_activations import draw_inputs, read_inputs
 from explorer.engine.values.torch_tensors import build_with_weights, numbers_of
 from explorer.facts import Progress, TensorInfo
 from explorer.facts.graph.fx import FxGraph, FxNode
@@ -61,7 +61,7 @@ def fx_graph(
         args, kwargs = bound_inputs.arguments(device="meta")
     elif input is None:
         bound_inputs = bind(loaded, options.input_shapes, options.dims)
-        values, notes = drawn_inputs(loaded, bound_inputs, seed)
+        values, notes = draw_inputs(loaded, bound_inputs, seed)
     else:
         bound_inputs, values, notes, _ = read_inputs(
             loaded, read_input(input), options.input_shapes, options.dims
@@ -74,7 +74,7 @@ def fx_graph(
     graph = trace_module(loaded, bound_inputs, args, kwargs, real=bool(choices))
     run = _Run(graph.module, choices, on_progress, cancel)
     run.run_all(graph, loaded)
-    nodes = tuple(_node(node, graph, run) for node in graph.module.graph.nodes)
+    nodes = tuple(_build_node(node, graph, run) for node in graph.module.graph.nodes)
     kinds = Counter(node.kind for node in nodes)
     modules = Counter(node.type for node in nodes if node.kind == "call_module")
     return FxGraph(
@@ -119,7 +119,7 @@ class _Run(fx.Interpreter):
             total = len(self.module.graph.nodes)  # type: ignore[union-attr,arg-type]
             self.on_progress(Progress("running the graph", len(self.infos_by_node), total))
         result = super().run_node(n)
-        self.infos_by_node[n.name] = described(result, n.name)
+        self.infos_by_node[n.name] = describe_tensors(result, n.name)
         first = next((tensor for _, tensor in tensors(result)), None)
         if self.choices and first is not None and n.op != "output":
             measured = measure(numbers_of(first, n.name), choices=self.choices, cancel=self.cancel)
@@ -127,9 +127,9 @@ class _Run(fx.Interpreter):
         return result
 
 
-def _node(node: fx.Node, graph: TracedGraph, run: _Run) -> FxNode:
-    outputs = run.infos_by_node.get(node.name) or described(node.meta.get("val"), node.name)
-    target, kind = _target(node, graph.module)
+def _build_node(node: fx.Node, graph: TracedGraph, run: _Run) -> FxNode:
+    outputs = run.infos_by_node.get(node.name) or describe_tensors(node.meta.get("val"), node.name)
+    target, kind = _describe_target(node, graph.module)
     inputs = [run.infos_by_node.get(producer.name, ()) for producer in node.all_input_nodes]
     stack = node.meta.get("nn_module_stack") or {}
     paths = [str(path) for path, _ in stack.values()]
@@ -146,7 +146,7 @@ def _node(node: fx.Node, graph: TracedGraph, run: _Run) -> FxNode:
     )
 
 
-def _target(node: fx.Node, module: fx.GraphModule) -> tuple[str, str]:
+def _describe_target(node: fx.Node, module: fx.GraphModule) -> tuple[str, str]:
     """Returns what a node calls or gets, and the type of that object."""
     target = node.target
     if node.op == "call_module":

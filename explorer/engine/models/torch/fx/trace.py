@@ -89,13 +89,13 @@ def trace_module(
         with loaded.quiet(), torch.no_grad():
             graph = tracer.trace(module)
             graph_module = fx.GraphModule(tracer.root, graph)
-            return TracedGraph(graph_module, "torch.fx", "", _placeholders(module, graph, args, kwargs))
+            return TracedGraph(graph_module, "torch.fx", "", _order_arguments(module, graph, args, kwargs))
     except Exception as error:
-        reason = _failure_place(error, tracer.failed)
-    return _exported(loaded, bound_inputs, args, kwargs, reason, real)
+        reason = _describe_failure(error, tracer.failed)
+    return _export_graph(loaded, bound_inputs, args, kwargs, reason, real)
 
 
-def _placeholders(
+def _order_arguments(
     module: nn.Module, graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
     """Returns the arguments in the order of the placeholders, which is that of forward's parameters."""
@@ -105,7 +105,7 @@ def _placeholders(
     return [call.arguments[name.lstrip("*")] for name in names]
 
 
-def _exported(
+def _export_graph(
     loaded: LoadedModule,
     bound_inputs: BoundInputs,
     args: Sequence[Any],
@@ -133,7 +133,7 @@ def _exported(
     )
 
 
-def _failure_place(error: Exception, module: str | None) -> str:
+def _describe_failure(error: Exception, module: str | None) -> str:
     """Describes where tracing failed, and the error.
 
     The place is a module, and a line of the user's code or of torch's layers.

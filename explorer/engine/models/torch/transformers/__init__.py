@@ -24,13 +24,13 @@ def open_folder(source: str, options: OpenOptions) -> OpenedModel:
         BadModel: The folder is broken, or its configuration asks for larger sizes than any model has; or it
             has no weights, and no module can be built.
     """
-    opened = _folder(source, options)
+    opened = _open_contents(source, options)
     if isinstance(opened, TensorFile) and not opened.contents.files:
         raise BadModel(f"{huggingface.NO_WEIGHTS}, and no module of it: {opened.contents.why}", where=source)
     return opened
 
 
-def _folder(source: str, options: OpenOptions) -> OpenedModel:
+def _open_contents(source: str, options: OpenOptions) -> OpenedModel:
     contents = huggingface.contents(source)
     is_adapter = isinstance(contents.config.get("base_model_name_or_path"), str)
     if not is_adapter and not isinstance(contents.config.get("model_type"), str):
@@ -48,10 +48,10 @@ def open_safetensors(source: str, options: OpenOptions) -> OpenedModel:
         BadModel: The file is broken, or the configuration asks for larger sizes than any model has.
     """
     contents = safetensors.contents(source)
-    return with_config_beside(source, contents, options) or TensorFile(contents, options)
+    return open_with_config(source, contents, options) or TensorFile(contents, options)
 
 
-def with_config_beside(source: str, contents: TensorIndex, options: OpenOptions) -> OpenedModel | None:
+def open_with_config(source: str, contents: TensorIndex, options: OpenOptions) -> OpenedModel | None:
     """Builds the module of a file of weights from the config.json in its folder.
 
     Returns None if none can be built.

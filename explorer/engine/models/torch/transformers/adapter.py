@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from explorer.base.errors import Misuse
 from explorer.base.units import count_text, percent_text, printable, shape_text
-from explorer.engine.formats.tensor_index import TensorIndex, count_stored, named_few
+from explorer.engine.formats.tensor_index import TensorIndex, count_stored, format_names
 from explorer.engine.formats.transformers.config import BuildError
 from explorer.engine.formats.weights import huggingface
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
@@ -64,28 +64,28 @@ def open_adapter(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
     """
     file = TensorFile(contents, options)
     try:
-        base = _base(contents)
+        base = _find_base(contents)
         opened = open_folder(huggingface.contents(base), options)
         if not isinstance(opened, ConfiguredModule):
             why = opened.contents.why if isinstance(opened, TensorFile) else "it is none"
             raise BuildError(f"of its base, {printable(base)}, no module is built: {why}")
-        notes = tuple(_notes(contents, opened, base))
+        notes = tuple(_describe_adapter(contents, opened, base))
     except BuildError as error:
         contents.why = str(error)
         return file
     opened.loaded.notes = (*opened.loaded.notes, *notes)
-    opened.loaded.values = partial(_no_values, contents.source)
+    opened.loaded.values = partial(_refuse_values, contents.source)
     adapted = AdaptedModule(opened.file, options, opened.loaded, opened.match)
     adapted.source, adapted.adapter = contents.source, file
     return adapted
 
 
-def _no_values(source: str) -> NoReturn:
+def _refuse_values(source: str) -> NoReturn:
     reason = "an adapter is counted on its base and not merged into its values"
     raise Misuse(reason, where=source, hint="merge it with peft (merge_and_unload) and open the folder")
 
 
-def _base(contents: TensorIndex) -> str:
+def _find_base(contents: TensorIndex) -> str:
     """Returns the folder of the base model.
 
     The base is searched by its path, relative to the current folder and to the adapter, and in Hugging Face's
@@ -117,7 +117,7 @@ def _base(contents: TensorIndex) -> str:
     raise BuildError(f"this is an adapter, and its base '{printable(name)}' is not on this machine")
 
 
-def _notes(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterator[str]:
+def _describe_adapter(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterator[str]:
     """Yields notes on the adapter and its base.
 
     Raises:
@@ -142,12 +142,12 @@ def _notes(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterat
         else:
             replaced += tensor.elements
     if misfitting or len(unmatched) == len(contents.tensors):
-        misfits = named_few(misfitting or [printable(name) for name in unmatched], 2)
+        misfits = format_names(misfitting or [printable(name) for name in unmatched], 2)
         raise BuildError(f"this adapter is not of its base, {printable(folder)}: {misfits}")
     params, config = count_stored(contents.tensors)[0], contents.config
     total = base.stored().totals.params
     yield (
-        f"adapter ({printable(str(config.get('peft_type', 'LoRA')))}{_rank(config)}) on"
+        f"adapter ({printable(str(config.get('peft_type', 'LoRA')))}{_format_rank(config)}) on"
         f" {printable(folder)}: {count_text(params)} parameters, {percent_text(params, total)} of the base's"
         f" {count_text(total)}; figures are those of both merged"
     )
@@ -157,9 +157,9 @@ def _notes(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterat
     if replaced:
         yield f"{replaced:,} of its parameters take the place of the base's own"
     if unmatched:
-        yield f"tensors of the adapter that belong to no layer of the base: {named_few(unmatched)}"
+        yield f"tensors of the adapter that belong to no layer of the base: {format_names(unmatched)}"
 
 
-def _rank(config: Mapping[str, Any]) -> str:
+def _format_rank(config: Mapping[str, Any]) -> str:
     rank = config.get("r")
     return f", rank {rank:,}" if isinstance(rank, int) else ""

@@ -20,8 +20,8 @@ from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
 from explorer.engine.formats.tensor_index import (
     CountNote,
     TensorIndex,
-    named_few,
-    plain_note,
+    format_names,
+    strip_count_note,
 )
 from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -31,13 +31,13 @@ from explorer.engine.formats.transformers.config import BuildError
 from explorer.engine.formats.weights.huggingface import NO_WEIGHTS
 from explorer.engine.formats.weights.stored_forms import logical, quantization_of
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
-from explorer.engine.models.tensors import TensorFile, fact_notes
+from explorer.engine.models.tensors import TensorFile, format_facts
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.values.numbers import Numbers
 from explorer.facts import Info, Layer
 from explorer.host import input_files
-from explorer.host.file_reads import FileRead, full_read, read_of
+from explorer.host.file_reads import FileRead, read_of, record_full_read
 from explorer.host.optional_packages import require
 
 
@@ -83,7 +83,7 @@ class ConfiguredModule(TorchModel):
         names = [name for weight_name in weight_names for name in self.match.names.get(weight_name, ())]
         if not names or names == weight_names:
             return layer
-        return replace(layer, attributes={**layer.attributes, "stored as": named_few(names)})
+        return replace(layer, attributes={**layer.attributes, "stored as": format_names(names)})
 
     def stored(self) -> Info:
         """See `TorchModel`."""
@@ -93,8 +93,8 @@ class ConfiguredModule(TorchModel):
         """Adds facts about the files to those about the module."""
         contents = self.file.contents
         # plain notes, because the module also counts parameters in missing files and quantized parameters
-        file_notes = map(plain_note, contents.notes)
-        notes = tuple(dict.fromkeys((*info.model.notes, *file_notes, *fact_notes(contents.facts))))
+        file_notes = map(strip_count_note, contents.notes)
+        notes = tuple(dict.fromkeys((*info.model.notes, *file_notes, *format_facts(contents.facts))))
         model_info = replace(
             info.model,
             source=self.source,
@@ -128,13 +128,13 @@ class ConfiguredModule(TorchModel):
             json_names = [
                 name for name in os.listdir(self.source) if name.endswith(("config.json", ".index.json"))
             ]
-            reads = [full_read(os.path.join(self.source, name)) for name in sorted(json_names)]
-            return (*reads, *map(_header, files))
+            reads = [record_full_read(os.path.join(self.source, name)) for name in sorted(json_names)]
+            return (*reads, *map(_locate_header, files))
         except OSError:
             return None
 
 
-def _header(path: str) -> FileRead:
+def _locate_header(path: str) -> FileRead:
     """Returns the location of the header of a shard.
 
     Raises:
@@ -145,7 +145,7 @@ def _header(path: str) -> FileRead:
     return read_of(path, os.path.getsize(path), ((0, 8 + length),))
 
 
-def _method(packed: Mapping[str, Any]) -> str:
+def _name_packing_method(packed: Mapping[str, Any]) -> str:
     """Returns the name of the packing method of weights. MLX does not store its name."""
     return printable(str(packed.get("quant_method") or "mlx"))
 
@@ -166,21 +166,21 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
         loaded = configured.built(
             contents.source,
             contents.config,
-            dtype=_compute_dtype(contents),
+            dtype=_choose_compute_dtype(contents),
             trust=options.trust,
             values="" if packed else folder,
             files=() if os.path.isdir(contents.source) else contents.files,
         )
         if not contents.files:
-            return _without_weights(contents, options, loaded, packed)
+            return _build_without_weights(contents, options, loaded, packed)
         match = matching.match(loaded.shapes(), contents.tensors, packed)
         # weights in an unknown packed form must not be counted in the module's own form
-        method = f"config.json, for '{_method(packed)}'," if packed else "config.json"
-        _check(match, method, whole=bool(packed) and not contents.missing)
+        method = f"config.json, for '{_name_packing_method(packed)}'," if packed else "config.json"
+        _check_match(match, method, whole=bool(packed) and not contents.missing)
     except BuildError as error:
         contents.why = str(error)
         return TensorFile(contents, options)
-    return _configured_module(contents, options, loaded, match)
+    return _attach_weights(contents, options, loaded, match)
 
 
 def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
@@ -199,45 +199,45 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
     try:
         for config, note in gguf_config.configurations(contents.config, contents.tensors):
             try:
-                loaded = configured.built(contents.source, config, dtype=_compute_dtype(contents))
+                loaded = configured.built(contents.source, config, dtype=_choose_compute_dtype(contents))
                 parameters = loaded.shapes().state_dict(keep_vars=True)
                 layers = contents.config.get(f"{architecture}.block_count")
                 names = gguf_config.GgufNames(
                     parameters, architecture, layers if isinstance(layers, int) else 0, file_tensors
                 )
-                match = matching.matched(parameters, logical(contents.tensors, {}), names)
-                _check(match, "its metadata", whole=not contents.missing)
+                match = matching.match_weights(parameters, logical(contents.tensors, {}), names)
+                _check_match(match, "its metadata", whole=not contents.missing)
             except BuildError as error:
                 why = str(error)
                 continue
             loaded.notes = (*loaded.notes, *((note,) if note else ()))
-            return _configured_module(contents, options, loaded, match)
+            return _attach_weights(contents, options, loaded, match)
     except BuildError as error:
         why = str(error)
     contents.why = why
     return TensorFile(contents, options)
 
 
-def _without_weights(
+def _build_without_weights(
     contents: TensorIndex, options: OpenOptions, loaded: LoadedModule, packed: Mapping[str, Any]
 ) -> ConfiguredModule:
     """Returns the module of a configuration without weights, with notes on the assumed types."""
-    dtype = _compute_dtype(contents, "")
+    dtype = _choose_compute_dtype(contents, "")
     type_text = f"in {dtype}" if dtype else "in float32, as it names no type"
-    packing_text = f", not packed as '{_method(packed)}' would" if packed else ""
+    packing_text = f", not packed as '{_name_packing_method(packed)}' would" if packed else ""
     note = f"parameters and bytes are those of the configuration, {type_text}{packing_text}"
     loaded.notes = (*loaded.notes, note)
-    loaded.values = partial(_no_values, contents.source)
+    loaded.values = partial(_refuse_values, contents.source)
     return ConfiguredModule(TensorFile(contents, options), options, loaded, matching.NameMatch())
 
 
-def _no_values(source: str) -> NoReturn:
+def _refuse_values(source: str) -> NoReturn:
     raise BadModel(
         NO_WEIGHTS, where=source, hint="its config.json is all there is; put the weights beside it"
     )
 
 
-def _configured_module(
+def _attach_weights(
     contents: TensorIndex, options: OpenOptions, loaded: LoadedModule, match: matching.NameMatch
 ) -> ConfiguredModule:
     stored_form.attach(loaded.shapes(), match.stored)
@@ -257,7 +257,7 @@ def _configured_module(
     return ConfiguredModule(TensorFile(contents, options), options, loaded, match)
 
 
-def _check(match: matching.NameMatch, teller: str, *, whole: bool = False) -> None:
+def _check_match(match: matching.NameMatch, teller: str, *, whole: bool = False) -> None:
     """Refuses a module that contradicts the files.
 
     Args:
@@ -270,21 +270,21 @@ def _check(match: matching.NameMatch, teller: str, *, whole: bool = False) -> No
     """
     if match.contradictions:
         count = len(match.contradictions)
-        few = named_few(match.contradictions, 2)
+        few = format_names(match.contradictions, 2)
         raise BuildError(f"{teller} contradicts {many_text(count, 'tensor')} ({few})")
     if len(match.stored) < len(match.missing) or (whole and match.missing):
-        few = named_few(match.unexpected, 1) or "nothing"
+        few = format_names(match.unexpected, 1) or "nothing"
         raise BuildError(
             f"of the module that {teller} describes {len(match.missing):,} of"
             f" {len(match.stored) + len(match.missing):,} parameters are in no file"
-            f" ('{named_few(match.missing, 1)}' there, '{few}' here)"
+            f" ('{format_names(match.missing, 1)}' there, '{few}' here)"
         )
 
 
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 
 
-def _compute_dtype(contents: TensorIndex, otherwise: str = "float32") -> str:
+def _choose_compute_dtype(contents: TensorIndex, otherwise: str = "float32") -> str:
     """Returns the type that the module computes in.
 
     It is the type in the configuration, or else the type of most numbers in the files.
