@@ -132,6 +132,7 @@ class TileDialog(Dialog[TileSpec]):
         Binding("f", "formulas", show=False, priority=True),
         Binding("i", "blocks", show=False, priority=True),
         Binding("m", "machine", show=False, priority=True),
+        Binding("question_mark", "app.help", show=False, priority=True),
         Binding("U", "mapping", show=False, priority=True),
         Binding("up", "app.focus_previous", show=False),
         Binding("down", "app.focus_next", show=False),
