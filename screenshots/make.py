@@ -6,10 +6,12 @@
     python screenshots/make.py flame
     python screenshots/make.py split
     python screenshots/make.py serving
+    python screenshots/make.py mapping
 
 MODEL is torchvision's AlexNet unless another is given; `tasks` are the ten questions of the manual, each
 played in a terminal; `formats` quantizes a jet classifier that it trains first; `flame` is of ResNet50, its
-profile too; `split` cuts GoogLeNet; `serving` draws what Llama 3 8B takes.
+profile too; `split` cuts GoogLeNet; `serving` draws what Llama 3 8B takes;
+`mapping` is of AlexNet on a machine with memories.
 The pictures are written beside this file.
 """
 
@@ -188,6 +190,13 @@ def _style(look: Any) -> Style:
     )
 
 
+async def mapping(press: Press, picture: Picture) -> None:
+    """The second convolution on a machine with memories, one tile changed by hand."""
+    await press("down", "down", "down", "down", "U", "down", "enter")
+    await press("right")
+    picture("mapping.svg")
+
+
 def _colour(name: str) -> str | None:
     """A colour of pyte's in the words of rich: a name, or six digits."""
     if name == "default":
@@ -203,8 +212,8 @@ def main(source: str) -> None:
     if source in _WITHOUT_SCREEN:
         _WITHOUT_SCREEN[source]()
         return
-    play = {"formats": formats, "flame": flame, "split": split}.get(source, main_job)
-    source = {flame: "resnet50", split: "googlenet"}.get(play, source)
+    play = {"formats": formats, "flame": flame, "split": split, "mapping": mapping}.get(source, main_job)
+    source = {flame: "resnet50", split: "googlenet", mapping: "alexnet"}.get(play, source)
     source = str(Path(source).resolve()) if Path(source).exists() else source
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

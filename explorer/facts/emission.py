@@ -17,6 +17,9 @@ MANIFEST_VERSION = 1
 CodeForm = Literal["c", "json"]
 """Form of an emission: C files with the manifest, or the manifest alone."""
 
+CodeFusion = Literal["", "epilogue"]
+"""Operators that are fused into the products: none, or those that follow them."""
+
 CodeRunner = Literal["cc", "numpy", ""]
 """What ran a nest: the compiled code, NumPy without a compiler, or nothing."""
 
@@ -80,7 +83,7 @@ class CodeManifest(Struct, frozen=True, forbid_unknown_fields=True):
     model_sha256: str
     mapping_sha256: str
     machine: MemoryMachine
-    fuse: Literal["", "epilogue"]
+    fuse: CodeFusion
     sites: tuple[CodeSite, ...]
 
 

@@ -95,7 +95,7 @@ class MemoryMachine(Spec, frozen=True):
 
     Attributes:
         hardware: Name, clock, array and rates of the machine.
-        memories: Memories from the outermost in. The first holds all operands and has no size limit.
+        memories: Memories from the outermost in. The first holds all operands, whole.
         unit: M, K and N of the smallest product that the array or vector unit computes. Tiles are multiples
             of it.
         overlap: Cycles that the array needs to fill and drain; see `Overlap`.

@@ -32,16 +32,19 @@ A machine without memories has two: the outermost one, and its `buffer`.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from explorer.base.errors import Misuse, nearest
 from explorer.facts.cost import Hardware
 from explorer.facts.mapping import Buffers, MachineMemory, MemoryMachine, Overlap
+from explorer.host import input_files
 from explorer.settings import machines
 from explorer.settings.rates import read_per_cycle
+from explorer.settings.toml_lines import line_of
 
 _OPERANDS = "ABC"
 
@@ -93,10 +96,11 @@ def with_memories(hardware: Hardware, table: Mapping[str, Any]) -> MemoryMachine
     """
     where = f"{hardware.origin or 'preset'}, [machine.{hardware.name}]"
     entries = table.get("memory", ())
+    source = _source(hardware)
     if not isinstance(entries, (list, tuple)):
         raise Misuse("'memory' is not a list", where=where, hint=f"write [[machine.{hardware.name}.memory]]")
     memories = tuple(
-        _memory(entry, f"{where}, memory {number}") for number, entry in enumerate(entries, 1)
+        _memory(entry, _Place(hardware, source, index)) for index, entry in enumerate(entries)
     ) or _of_buffer(hardware, where)
     _check(memories, where)
     overlap = table.get("overlap", "ideal")
@@ -157,8 +161,8 @@ def _count(value: Any, where: str) -> int:
 
 
 def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise Misuse(f"'{value}' is no text", where=where)
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise Misuse(f"'{value}' is no text of one line", where=where, hint='write name = "scratchpad"')
     return value.strip()
 
 
@@ -213,13 +217,51 @@ _FIELDS: Mapping[str, Callable[[Any, str], Any]] = {
 """Settings of a memory, each with the function that reads it. The keys are fields of `MachineMemory`."""
 
 
-def _memory(entry: Any, where: str) -> MachineMemory:
+def _source(hardware: Hardware) -> str:
+    """Reads the text of the file that describes a machine, or '' if it comes from no file."""
+    if not os.path.isfile(hardware.origin):
+        return ""
+    is_own = hardware.origin == machines.config_path()
+    return input_files.content(hardware.origin, internal=is_own).decode("utf-8", "replace")
+
+
+class _Place(NamedTuple):
+    """Place of a memory in the file of its machine, for errors.
+
+    Attributes:
+        hardware: The machine.
+        source: Text of the file, or ''.
+        position: Index of the memory in the machine.
+    """
+
+    hardware: Hardware
+    source: str
+    position: int
+
+    def of(self, key: str = "") -> str:
+        """Names the file, the line of a setting, the machine and the memory."""
+        name = self.hardware.name
+        tables = (f"machine.{name}.memory", "memory", "profile.memory")
+        lines = (
+            [line_of(self.source, [(table, self.position)], key) for table in tables] if self.source else []
+        )
+        line = next((line for line in lines if line), "")
+        file = f"{self.hardware.origin or 'preset'}{line}"
+        return f"{file}, [machine.{name}], memory {self.position + 1} {key}".strip()
+
+
+def _memory(entry: Any, place: _Place) -> MachineMemory:
     if not isinstance(entry, Mapping) or "name" not in entry:
-        raise Misuse("a memory without a name", where=where, hint='write name = "scratchpad"')
+        raise Misuse("a memory without a name", where=place.of(), hint='write name = "scratchpad"')
     for key in entry:
         if key not in _FIELDS:
-            raise Misuse(f"there is no setting '{key}' of a memory", where=where, hint=nearest(key, _FIELDS))
-    return MachineMemory(**{key: _FIELDS[key](value, f"{where} {key}") for key, value in entry.items()})
+            raise Misuse(
+                f"there is no setting '{key}' of a memory", where=place.of(key), hint=nearest(key, _FIELDS)
+            )
+    memory = MachineMemory(**{key: _FIELDS[key](value, place.of(key)) for key, value in entry.items()})
+    if memory.ways and memory.size is None:
+        raise Misuse("a cache with ways has a size", where=place.of("ways"), hint='add size = "32 KiB"')
+    return memory
 
 
 def _check(memories: tuple[MachineMemory, ...], where: str) -> None:
@@ -229,6 +271,14 @@ def _check(memories: tuple[MachineMemory, ...], where: str) -> None:
         raise Misuse("'array' names the innermost level, not a memory", where=where, hint="rename the memory")
     if double is not None:
         raise Misuse(f"two memories are called '{double}'", where=where)
+    for outer, inner in itertools.pairwise(memories):
+        if inner.cores == outer.cores > 1 and not inner.inside and not set(inner.holds) & set(outer.holds):
+            total = outer.cores * inner.cores
+            raise Misuse(
+                f"'{outer.name}' and '{inner.name}' both have {outer.cores} cores: that is {total:,} in all",
+                where=where,
+                hint=f"leave cores out of '{inner.name}', which is inside each core; or add inside = true",
+            )
     if memories[0].holds != _OPERANDS or memories[0].cores > 1:
         raise Misuse(
             f"the outermost memory, '{names[0]}', must hold A, B and C for all cores",

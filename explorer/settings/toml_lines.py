@@ -20,14 +20,14 @@ def line_of(text: str, table: Sequence[tuple[str, int]], key: str = "") -> str:
     Returns:
         The line as ':7', or '' if the key is not on a line of its own.
     """
-    names = [".".join(name for name, _ in table[: depth + 1]) for depth in range(len(table))]
+    names = [_plain(".".join(name for name, _ in table[: depth + 1])) for depth in range(len(table))]
     counts = [-1] * len(table)
     wanted = [index for _, index in table]
     is_inside = not table
     for number, line in enumerate(text.splitlines(), 1):
         header = _HEADER.fullmatch(line)
         if header:
-            name = header[2].replace(" ", "").replace('"', "")
+            name = _plain(header[2])
             if name in names:
                 depth = names.index(name)
                 counts[depth] += 1
@@ -38,3 +38,8 @@ def line_of(text: str, table: Sequence[tuple[str, int]], key: str = "") -> str:
         elif is_inside and key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
             return f":{number}"
     return ""
+
+
+def _plain(name: str) -> str:
+    """Returns the name of a table without spaces and quotes."""
+    return re.sub(r"[\s\"']", "", name)

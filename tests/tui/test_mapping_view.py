@@ -108,6 +108,23 @@ async def test_every_edit_is_a_mapping_of_a_machine_with_cores_and_three_levels(
         assert "the array has no loops below it" in words(hands, "JobLine")
 
 
+async def test_a_tile_that_is_too_large_is_shown_with_the_bytes_that_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hardware = Hardware("small", macs_per_cycle=64, bytes_per_cycle=16)
+    memories = MachineMemory("DRAM"), MachineMemory("buffer", size=1300)
+    machine = MemoryMachine(hardware, memories, unit=(1, 16, 16))
+    monkeypatch.setattr(mapping_view, "memories_of", lambda hardware: machine)
+    async with screen(size=(100, 30)) as hands:
+        await open_view(hands)
+        await hands.press("right")
+        # A of 32, B of 32 x 16 and C of 16 floats are 2,240 bytes
+        assert "940 bytes missing" in words(hands, "#map-side")
+        assert "does not fit" in words(hands, "TitleBar")
+        await hands.press("b")
+        assert "missing" not in words(hands, "#map-side")
+
+
 async def test_without_a_machine_the_view_lists_those_with_memories() -> None:
     async with screen(size=(80, 24)) as hands:
         await hands.press("end", "U")

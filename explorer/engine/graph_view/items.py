@@ -31,11 +31,13 @@ class BoxDraft(Struct):
     Attributes:
         rows: Rows that the box shows.
         run: Whether the rows are equal groups.
+        summed: Whether the rows are products and the sum that reads them.
         call: Number of the call of a layer that the box shows, or 0 for all calls.
     """
 
     rows: Sequence[int]
     run: bool = False
+    summed: bool = False
     call: int = 0
 
     @property
@@ -116,6 +118,34 @@ def sibling_items(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> 
     yield from _run_draft(run)
 
 
+def sibling_drafts(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> list[BoxDraft]:
+    """Returns the boxes of sibling rows. If there are many, products and their sum share a box."""
+    drafts = [*sibling_items(tree, rows, opened)]
+    return drafts if len(drafts) <= MAX_AUTOMATIC_BOXES else _summed_drafts(tree, drafts)
+
+
+def _summed_drafts(tree: TreeRows, drafts: list[BoxDraft]) -> list[BoxDraft]:
+    """Combines products with the sum that reads them: one output column of a tiled layer is one box."""
+    summed: list[BoxDraft] = []
+    products: list[int] = []
+    for draft in drafts:
+        row = draft.rows[0]
+        if len(draft.rows) == 1 and tree.layers[row].macs:
+            products.append(row)
+            continue
+        makers = {value.maker for value in tree.flow.read.get(row, ())}
+        is_sum = len(draft.rows) == 1 and len(products) > 1 and makers.issuperset(products)
+        summed += (
+            [BoxDraft((*products, row), summed=True)]
+            if is_sum
+            else [*(BoxDraft((at,)) for at in products), draft]
+        )
+        products = []
+    summed += [BoxDraft((at,)) for at in products]
+    # a box of all rows would hide what it shows
+    return summed if len(summed) > 1 else drafts
+
+
 def _run_draft(rows: list[int]) -> Iterator[BoxDraft]:
     if rows:
         yield BoxDraft(tuple(rows), run=len(rows) > 1)
@@ -144,8 +174,8 @@ def open_by_level(
         closed_count = 0
         for index, draft in enumerate(current):
             # tiles and runs of groups are opened only on request
-            can_open = len(draft.rows) == 1 and not tree.layers[draft.rows[0]].tiled
-            inside = [*sibling_items(tree, draft.content_rows(tree), opened)] if can_open else []
+            can_open = draft.summed or (len(draft.rows) == 1 and not tree.layers[draft.rows[0]].tiled)
+            inside = sibling_drafts(tree, draft.content_rows(tree), opened) if can_open else []
             if inside and len(following) + len(inside) + len(current) - index - 1 <= MAX_BOXES:
                 following += inside
             else:
@@ -195,9 +225,9 @@ def unfold_items(
 
 def _content(tree: TreeRows, draft: BoxDraft, opened: OpenedGroups) -> list[BoxDraft]:
     """Returns the content of a box. A group with a single group as its content is skipped."""
-    inside = [*sibling_items(tree, draft.content_rows(tree), opened)]
+    inside = sibling_drafts(tree, draft.content_rows(tree), opened)
     while len(inside) == 1 and inside[0].span(tree)[1] > inside[0].rows[0] + 1:
-        inside = [*sibling_items(tree, inside[0].content_rows(tree), opened)]
+        inside = sibling_drafts(tree, inside[0].content_rows(tree), opened)
     return inside
 
 

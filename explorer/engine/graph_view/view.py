@@ -30,7 +30,7 @@ from explorer.engine.graph_view.items import (
     group_items,
     neighborhood_items,
     open_by_level,
-    sibling_items,
+    sibling_drafts,
     unfold_items,
 )
 from explorer.engine.graph_view.layout import lay_out
@@ -96,7 +96,7 @@ def draw(
         drafts = neighborhood_items(tree, row, levels)
         scope = tree.layers[row].parent
     else:
-        items = [*sibling_items(tree, tree.children(row), opened)]
+        items = sibling_drafts(tree, tree.children(row), opened)
         is_default = depth is None and not opened
         drafts, levels = open_by_level(
             tree, items, opened, 1 if nested or not (depth or is_default) else depth, notes
@@ -253,7 +253,7 @@ def _draw_inside(picture: _Picture, box: GraphBox, draft: BoxDraft) -> GraphDraw
     """Draws the content of a box, or returns None if the picture has become too large."""
     tree, budget = picture.tree, picture.budget
     assert budget is not None
-    drafts = [*sibling_items(tree, draft.content_rows(tree), picture.opened)]
+    drafts = sibling_drafts(tree, draft.content_rows(tree), picture.opened)
     if len(drafts) > MAX_BOXES:
         drafts = group_items(drafts, MAX_AUTOMATIC_BOXES)
     budget[0] -= len(drafts)
@@ -426,7 +426,7 @@ def _draw_box(tree: TreeRows, draft: BoxDraft, group: int | None) -> GraphBox:
     inside = tree.shown[tree.ends[draft.rows[-1]]] - tree.shown[row]
     is_single = not draft.is_part
     short_name = _shorten_layer_name(tree, row, group)
-    name = short_name if is_single else f"{inside:,} layers"
+    name = short_name if is_single else _part_name(tree, draft, inside)
     kind = layer.kind if is_single else f"from {short_name} on"
     is_leaf = is_single and not layer.group
     box = GraphBox(
@@ -449,6 +449,14 @@ def _draw_box(tree: TreeRows, draft: BoxDraft, group: int | None) -> GraphBox:
     )
     # a third line shows tiles, MACs or the number of layers
     return _set_size(box, 5 if box.tiles or box.layers > 1 or box.figures["macs"] or box.outside else 4)
+
+
+def _part_name(tree: TreeRows, draft: BoxDraft, inside: int) -> str:
+    """Name of a box for several rows: '64 products + Sum', or '64 layers'."""
+    *products, last = (tree.layers[row] for row in draft.rows)
+    if not last.macs and all(layer.macs for layer in products):
+        return f"{len(products):,} products + {last.kind}"
+    return f"{inside:,} layers"
 
 
 def _set_size(box: GraphBox, height: int) -> GraphBox:

@@ -12,9 +12,11 @@ from explorer.base.errors import BadModel
 from explorer.base.units import count_text, many_text, printable
 from explorer.base.verdicts import VerdictKind, find_weakest
 from explorer.engine.graph.model import Model
+from explorer.engine.mapping.epilogue import FusedEpilogue, before_rounding, expected_output
 from explorer.engine.mapping.operands import ModelProduct, dense_operands, model_products, output_fault
 from explorer.engine.mapping.proof import RunInputs, RunResult, error_ratio, exact_sums, reference_of
 from explorer.engine.progress import Cancel, OnProgress, report
+from explorer.engine.proof.compare import LIMIT, unit_roundoff
 from explorer.engine.proof.sites.reference import Reference
 from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.engine.tiling.sites import Site
@@ -47,6 +49,7 @@ def prove_sites(
     sites: Sequence[Site],
     plans: Sequence[SitePlan],
     codes: Sequence[CodeSite],
+    fused: Sequence[FusedEpilogue | None],
     run: NestRunner,
     drawn: tuple[RandomInput, ...],
     seed: int,
@@ -60,6 +63,7 @@ def prove_sites(
         sites: Sites of the model.
         plans: Plan of each site.
         codes: Code of each site, with its mapping and the counters of the plan.
+        fused: Epilogue of each site, or None.
         run: Function that runs a nest.
         drawn: Random inputs of the model.
         seed: Seed of all random values.
@@ -71,31 +75,45 @@ def prove_sites(
         Misuse: The code cannot be compiled, ends with an error, or takes too long.
         Cancelled: `cancel` returned True.
     """
-    products = model_products(model, sites, plans, drawn, seed)
-    for index, (site, code) in enumerate(zip(sites, codes, strict=True)):
+    others = [() if end is None else (end.output, end.residual) for end in fused]
+    products = model_products(model, sites, plans, drawn, seed, others)
+    for index, (site, code, end) in enumerate(zip(sites, codes, fused, strict=True)):
         report(on_progress, cancel, "running code", index, len(sites))
-        product = next(products)
-        yield _prove_site(model, site, code, product, run, seed)
+        yield _prove_site(model, site, code, end, next(products), run, seed)
 
 
 def _prove_site(
-    model: Model, site: Site, code: CodeSite, product: ModelProduct | str, run: NestRunner, seed: int
+    model: Model,
+    site: Site,
+    code: CodeSite,
+    end: FusedEpilogue | None,
+    product: ModelProduct | str,
+    run: NestRunner,
+    seed: int,
 ) -> CodeEvidence:
     started = time.perf_counter()
     runs: list[_Run] = []
     restored, fault = False, ""
     if not isinstance(product, str):
-        result, reference = run(code, product.inputs), _reference(product.inputs)
-        runs.append(_compare(code.mapping, product.inputs, result, reference))
+        inputs = product.inputs if end is None else end.inputs(product.inputs, _residual(end, product))
+        result, reference = run(code, inputs), _reference(inputs)
+        runs.append(_compare(code.mapping, end, inputs, result, reference))
         fault = runs[0].fault
         if not fault:
             try:
-                fault = output_fault(model, site, product, result.output, reference or _NO_REFERENCE)
+                if end is None:
+                    fault = output_fault(model, site, product, result.output, reference or _NO_REFERENCE)
+                else:
+                    fault = _fused_fault(site, end, inputs, product, reference)
                 restored = not fault
             except BadModel as why:
                 fault = f"its output cannot be computed: {why}"
     dense = dense_operands(site, seed)
-    runs.append(_compare(code.mapping, dense, run(code, dense), _reference(dense)))
+    if end is not None:
+        shape = (site.batch, site.M, site.N)
+        random = np.random.default_rng((seed, 6)).standard_normal(shape, np.float32)
+        dense = end.inputs(dense, random if end.residual else None)
+    runs.append(_compare(code.mapping, end, dense, run(code, dense), _reference(dense)))
     differences = _differences(code, runs)
     fault = fault or runs[-1].fault
     kind, reason = _verdict(code, fault, differences, product)
@@ -131,15 +149,79 @@ def _reference(inputs: RunInputs) -> Reference | None:
     return reference_of(inputs) if inputs.A.dtype.kind == "f" else None
 
 
-def _compare(mapping: SiteMapping, inputs: RunInputs, result: RunResult, reference: Reference | None) -> _Run:
+def _residual(end: FusedEpilogue, product: ModelProduct) -> _Array | None:
+    """Returns the residual of the run, arranged as the product."""
+    if not end.residual:
+        return None
+    meaning = product.meaning
+    return meaning.arrange_output(np.broadcast_to(product.values[end.residual], meaning.shape))
+
+
+def _compare(
+    mapping: SiteMapping,
+    end: FusedEpilogue | None,
+    inputs: RunInputs,
+    result: RunResult,
+    reference: Reference | None,
+) -> _Run:
     if reference is None:
         exact = exact_sums(inputs, mapping.accumulator)
+        exact = exact if end is None else expected_output(exact, end, inputs)
         wrong = result.output != exact
         fault = _first_wrong(wrong, result.output, exact) if wrong.any() else ""
         return _Run(None, fault, result.counters)
-    ratio, limit = error_ratio([result.output], [reference], mapping.size[1])
+    whole = reference if end is None else _with_epilogue(reference, end, inputs)
+    ratio, limit = error_ratio([result.output], [whole], mapping.size[1])
     fault = "" if ratio <= limit else f"error of {ratio:.3g} u (|A| |B|), allowed are {limit:.3g}"
     return _Run((ratio, limit), fault, result.counters)
+
+
+def _with_epilogue(reference: Reference, end: FusedEpilogue, inputs: RunInputs) -> Reference:
+    """Applies the epilogue to a reference of floats. The absolute values of added terms bound the error."""
+    factor = np.prod([step.low for step in end.steps if step.kind == "scale"])
+    added: Any = 0.0
+    for column in (inputs.bias, inputs.offset):
+        added = added + (0.0 if column is None else np.abs(column.astype(np.float64))[:, None])
+    added = added + (0.0 if inputs.residual is None else np.abs(inputs.residual.astype(np.float64)))
+    product = reference.product * factor
+    return Reference(
+        before_rounding(reference.exact, end, inputs), reference.bound * abs(factor) + added, product
+    )
+
+
+def _fused_fault(
+    site: Site, end: FusedEpilogue, inputs: RunInputs, product: ModelProduct, reference: Reference | None
+) -> str:
+    """Compares the epilogue's output with the model's own. Returns the difference, or '' if there is none.
+
+    The model may compute with floats what the code computes with integers. A code of the model may then be
+    the next one if the exact value lies between two codes.
+    """
+    theirs = product.meaning.arrange_output(product.values[end.output])
+    if reference is not None:
+        ratio, limit = error_ratio([theirs], [_with_epilogue(reference, end, inputs)], site.K)
+        return (
+            "" if ratio <= limit else f"the model's own output has an error of {ratio:.3g} u, not {limit:.3g}"
+        )
+    exact = before_rounding(exact_sums(inputs, site.accumulator), end, inputs)
+    integers = product.meaning.integers
+    bound = None if integers is None else integers.exact(product.arrays)[1]
+    scale: Any = 1.0
+    if integers is not None and integers.scale is not None:
+        scale = integers.scale(product.meaning.arrange_bias)
+    last = end.steps[-1]
+    quantum = last.low if last.kind == "quantize" else 1.0
+    rounding = 0.5 if last.kind == "quantize" else 0.0
+    terms = np.abs(exact) if bound is None else bound * scale + np.abs(exact)
+    allowed = rounding + LIMIT * unit_roundoff("float32") * (terms / quantum + np.abs(exact) + 1.0)
+    wrong = ~(np.abs(theirs.astype(np.float64) - exact) <= allowed)
+    if not wrong.any() or (integers is not None and integers.saturates(product.arrays)):
+        return ""
+    place = tuple(np.argwhere(wrong)[0])
+    return (
+        f"{int(wrong.sum()):,} of {wrong.size:,} numbers are not the model's own: {exact[place]:.6g} instead"
+        f" of {theirs[place]} at product {place[0]}, row {place[1]}, column {place[2]}"
+    )
 
 
 def _first_wrong(wrong: _Array, output: _Array, exact: _Array) -> str:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.mapping.constraints import Constraints
-from explorer.engine.mapping.cost import mapping_cost, memory_levels
+from explorer.engine.mapping.cost import compulsory_bytes, mapping_cost, memory_levels
 from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Operand, Triple
 from explorer.engine.tiling.cost import dimensions
 from explorer.facts.mapping import (
@@ -87,12 +87,19 @@ def search_mappings(
         constraints: Limits on the tile of the first level, or None.
 
     Raises:
-        Misuse: No tile fits, a constraint leaves no tile, or the objective needs a figure that the machine
-            does not give.
+        Misuse: No tile fits, a constraint leaves no tile, the outermost memory is too small, or the objective
+            needs a figure that the machine does not give.
     """
     start = time.perf_counter()
     constraints = constraints or Constraints()
+    _check_outermost(mapping, machine)
     groups = memory_levels(machine)[1:]
+    if not groups and constraints.limits:
+        raise Misuse(
+            f"{machine.hardware.name} has no memory on the chip, so no tile can be limited",
+            where="--constrain",
+            hint="leave the limits out, or write order=mnk",
+        )
     has_cores = any(memory.cores > 1 for memory in machine.memories)
     candidates, left_out = _first_tiles(mapping, machine, constraints)
     if not groups:
@@ -124,6 +131,21 @@ def search_mappings(
         bound=value if exact else bound if bound <= value else 0.0,
         seconds=time.perf_counter() - start,
     )
+
+
+def _check_outermost(mapping: SiteMapping, machine: MemoryMachine) -> None:
+    """Refuses a product that is larger than the outermost memory.
+
+    Raises:
+        Misuse: Bytes are missing.
+    """
+    outermost, needed = machine.memories[0], compulsory_bytes(mapping)
+    if outermost.size is not None and needed > outermost.size:
+        raise Misuse(
+            f"{mapping.site} needs {needed - outermost.size:,} bytes more",
+            where=f"memory '{outermost.name}' of {machine.hardware.name}",
+            hint=f"it has {outermost.size:,} bytes, and must hold both operands and the output",
+        )
 
 
 def _tie(cost: MappingCost) -> tuple[Any, ...]:

@@ -29,6 +29,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             mapping=args.mapping,
             machine=args.machine,
             form=args.to,
+            fuse=args.fuse or "",
             sites=args.site or (),
             overwrite=args.force,
             verify=not args.no_verify,
@@ -57,6 +58,11 @@ COMMAND = Command(
             manual="what to write: `c`, a C file for each matmul, a driver and `mapping.json`; or `json`,"
             " `mapping.json` alone: machine, mapping and loops, for an emitter of your own",
         ),
+        Option(
+            "--fuse",
+            "apply what follows a matmul to its finished sums: bias, activation, requantization, residual",
+            choices=("epilogue",),
+        ),
         Option("--output", "folder for the code; it is written whole or not at all", "FOLDER", short="-o"),
         *declared_options(explorer.TileSpec, "sites"),
         *("--force", "--no-verify", "--seed"),
@@ -67,6 +73,7 @@ COMMAND = Command(
         "explorer emit model.onnx --mapping mapping.toml -o code",
         "explorer emit alexnet --machine gemmini -o code",
         "explorer emit model.onnx --mapping mapping.toml --to json -o nests",
+        "explorer emit model.onnx --mapping mapping.toml --fuse epilogue -o code",
         "explorer verify model.onnx code",
     ),
     _run,

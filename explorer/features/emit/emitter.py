@@ -18,6 +18,7 @@ from explorer.facts.emission import (
     MANIFEST_VERSION,
     CodeCounter,
     CodeForm,
+    CodeFusion,
     CodeManifest,
     CodeProof,
     CodeRunner,
@@ -33,6 +34,7 @@ from explorer.settings.mapping_file import read_mapping
 
 if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
+    from explorer.engine.mapping.epilogue import FusedEpilogue
     from explorer.engine.mapping.proof import RunInputs, RunResult
     from explorer.engine.tiling.sites import Site
 
@@ -44,6 +46,7 @@ def emit(
     mapping: PathText | None = None,
     machine: str | MemoryMachine | None = None,
     form: CodeForm = "c",
+    fuse: CodeFusion = "",
     sites: tuple[str, ...] = (),
     overwrite: bool = False,
     verify: bool = True,
@@ -61,6 +64,8 @@ def emit(
         mapping: Path of a mapping file, or None to search for the best mapping of `machine`.
         machine: Name or file of a machine, or a machine. None takes the machine of the mapping file.
         form: 'c' for C files with `mapping.json`, 'json' for `mapping.json` alone.
+        fuse: 'epilogue' to apply the operators after a product to its finished sums: bias, activation,
+            requantization and residual.
         sites: Globs of the names of matrix products. Empty emits all.
         overwrite: Whether to replace emitted code in `output`.
         verify: Whether to prove the code. Code that differs is not written.
@@ -93,6 +98,7 @@ def emit(
                 hint=f"leave {key} out of the machine",
             )
     task = _Task(session, tuple(site.name for site in mapped.sites), on_progress)
+    fused = task.epilogues() if fuse else {}
     manifest = CodeManifest(
         MANIFEST_VERSION,
         f"explorer {__version__}",
@@ -100,17 +106,22 @@ def emit(
         _model_digest(session),
         _digest(mapping) if mapping is not None else "",
         mapped.machine,
-        "",
+        fuse,
         tuple(
-            _code_site(number, site, task.sites[site.name], mapped.machine, form)
+            _code_site(number, site, task.sites[site.name], fused.get(site.name), mapped.machine, form)
             for number, site in enumerate(mapped.sites, 1)
         ),
     )
-    files = _sources(manifest) if form == "c" else {}
+    fused = {
+        site.mapping.site: fused[site.mapping.site] for site in manifest.sites if site.mapping.epilogue.ops
+    }
+    files = _sources(manifest, fused) if form == "c" else {}
     if form == "json" or not verify:
         proof = CodeProof("", form, mapped.machine.hardware.name, len(files), "", (), None, "", 0.0)
     else:
-        proof = task.prove(manifest, files, partial(code_folder.keep_rejected, output, files), seed, cancel)
+        proof = task.prove(
+            manifest, files, fused, partial(code_folder.keep_rejected, output, files), seed, cancel
+        )
     if proof.verdict_kind != "different":
         code_folder.write(output, files, manifest, overwrite)
         proof = replace(proof, output=output)
@@ -154,8 +165,9 @@ def verify_code(
     task = _Task(session, tuple(site.mapping.site for site in manifest.sites), on_progress)
     for site in manifest.sites:
         _check_site(site, task.sites[site.mapping.site], folder)
+    fused = _epilogues_of(manifest, task, folder)
     files = {name: code_folder.code(folder, name) for name in (*names, "driver.c")}
-    proof = task.prove(manifest, files, lambda file: os.path.join(folder, file), seed, cancel)
+    proof = task.prove(manifest, files, fused, partial(os.path.join, folder), seed, cancel)
     return replace(proof, output=folder, seconds=time.perf_counter() - started)
 
 
@@ -173,10 +185,21 @@ class _Task:
             if name not in self.sites:
                 raise Misuse(f"the model has no matmul '{name}'", hint=nearest(name, self.sites))
 
+    def epilogues(self) -> dict[str, FusedEpilogue]:
+        """Return the epilogue of each site that has one, by name."""
+        from explorer.engine.mapping.epilogue import Epilogues  # imports numpy
+        from explorer.engine.shapes import Inference
+
+        shapes = self._session.parts.models.options["input_shapes"]
+        found = Epilogues(self._model, Inference(self._model, self._dims, shapes).main.values)
+        epilogues = {name: found.find(site, self._plans[name]) for name, site in self.sites.items()}
+        return {name: epilogue for name, epilogue in epilogues.items() if epilogue is not None}
+
     def prove(
         self,
         manifest: CodeManifest,
         files: Mapping[str, str],
+        fused: Mapping[str, FusedEpilogue],
         keep: Callable[[str], str],
         seed: int,
         cancel: Cancel,
@@ -186,6 +209,7 @@ class _Task:
         Args:
             manifest: Manifest of the code.
             files: Text of each file by name.
+            fused: Epilogues by site.
             keep: Function that returns the path of a C file which the compiler rejects.
             seed: Seed of the random values.
             cancel: Callback that is polled between sites.
@@ -201,7 +225,9 @@ class _Task:
         programs = None if program is None else Programs(program, files["driver.c"])
         try:
             run = (
-                partial(_walk, manifest.machine) if programs is None else partial(_run, programs, files, keep)
+                partial(_walk, manifest.machine, fused)
+                if programs is None
+                else partial(_run, programs, files, keep)
             )
             names = [site.mapping.site for site in manifest.sites]
             evidence = tuple(
@@ -210,6 +236,7 @@ class _Task:
                     [self.sites[name] for name in names],
                     [self._plans[name] for name in names],
                     manifest.sites,
+                    [fused.get(name) for name in names],
                     run,
                     drawn,
                     seed,
@@ -239,32 +266,65 @@ def _run(
     return result
 
 
-def _walk(machine: MemoryMachine, site: CodeSite, inputs: RunInputs) -> RunResult:
+def _walk(
+    machine: MemoryMachine, fused: Mapping[str, FusedEpilogue], site: CodeSite, inputs: RunInputs
+) -> RunResult:
     """Walk the nest of a site in NumPy."""
     from explorer.engine.mapping.walk import walk_nest
 
-    return walk_nest(site.mapping, machine, inputs)
+    epilogue = fused.get(site.mapping.site)
+    return walk_nest(site.mapping, machine, inputs, () if epilogue is None else epilogue.steps)
 
 
 def _code_site(
-    number: int, mapped: MappedSite, site: Site, machine: MemoryMachine, form: CodeForm
+    number: int,
+    mapped: MappedSite,
+    site: Site,
+    epilogue: FusedEpilogue | None,
+    machine: MemoryMachine,
+    form: CodeForm,
 ) -> CodeSite:
     from explorer.engine.mapping.cost import ARRAY, mapping_cost, memory_levels
 
     groups = memory_levels(machine)[1:]
-    cost = mapped.cost
-    # the code multiplies dequantized weights and stores the sums
-    mapping = replace(cost.mapping, right=site.other, epilogue=Epilogue())
-    if mapping != cost.mapping:
-        cost = mapping_cost(mapping, machine)
+    # the code multiplies dequantized weights; without an epilogue it stores the sums
+    plain = replace(mapped.cost.mapping, right=site.other, epilogue=Epilogue())
+    cost = mapped.cost if plain == mapped.cost.mapping else mapping_cost(plain, machine)
+    cost = cost if epilogue is None else _fused_cost(cost, epilogue, machine)
     return CodeSite(
         op=mapped.op,
         file=f"site_{number:03}.c" if form == "c" else "",
-        mapping=mapping,
+        mapping=cost.mapping,
         right_dtype=site.right_dtype,
         memories=(*(" ".join(memory.name for memory in group) for group in groups), ARRAY),
         counters=_counters(cost),
     )
+
+
+def _fused_cost(cost: MappingCost, epilogue: FusedEpilogue, machine: MemoryMachine) -> MappingCost:
+    """Return the cost of a mapping with an epilogue, or without it if the mapping allows none."""
+    from explorer.engine.mapping.cost import mapping_cost
+
+    try:
+        return mapping_cost(replace(cost.mapping, epilogue=epilogue.record), machine)
+    except Misuse:  # cores divide K and add their sums in the outermost memory
+        return cost
+
+
+def _epilogues_of(manifest: CodeManifest, task: _Task, folder: str) -> dict[str, FusedEpilogue]:
+    """Return the epilogues of a folder's code, as the model has them.
+
+    Raises:
+        Misuse: The model has another epilogue at a site.
+    """
+    planned = {
+        site.mapping.site: site.mapping.epilogue for site in manifest.sites if site.mapping.epilogue.ops
+    }
+    epilogues = task.epilogues() if planned else {}
+    for name, record in planned.items():
+        if name not in epilogues or epilogues[name].record != record:
+            raise Misuse(f"the model has other operators after '{name}' than the code", where=folder)
+    return {name: epilogues[name] for name in planned}
 
 
 _DIRECTIONS: tuple[tuple[Literal["loads", "stores", "reads", "writes"], str], ...] = (
@@ -287,14 +347,16 @@ def _counters(cost: MappingCost) -> tuple[CodeCounter, ...]:
     )
 
 
-def _sources(manifest: CodeManifest) -> dict[str, str]:
+def _sources(manifest: CodeManifest, fused: Mapping[str, FusedEpilogue]) -> dict[str, str]:
     """Write the code of all sites."""
     from explorer.engine.mapping.emit_c import DRIVER, emit_site
 
-    files = {
-        site.file: emit_site(site.mapping, manifest.machine, right_dtype=site.right_dtype).source
-        for site in manifest.sites
-    }
+    files = {}
+    for site in manifest.sites:
+        epilogue = fused.get(site.mapping.site)
+        steps = () if epilogue is None else epilogue.steps
+        code = emit_site(site.mapping, manifest.machine, right_dtype=site.right_dtype, steps=steps)
+        files[site.file] = code.source
     return {**files, "driver.c": DRIVER}
 
 
@@ -316,9 +378,10 @@ def _check_site(code: CodeSite, site: Site, folder: str) -> None:
 
 
 def _model_digest(session: Facade) -> str:
-    """Return the digest of the opened ONNX file, or '' for a model that is no such file."""
+    """Return the digest of the opened ONNX file, or '' for a changed model or one that is no such file."""
     models = session.parts.models
-    return _digest(models.source) if models.is_graph and os.path.isfile(models.source) else ""
+    is_file = models.current == 0 and models.is_graph and os.path.isfile(models.source)
+    return _digest(models.source) if is_file else ""
 
 
 def _digest(path: str) -> str:

@@ -20,7 +20,7 @@ from explorer.report.blocks import Axis, Dot, Fields, Role, Scatter
 from explorer.report.present.figures import share_text
 from explorer.report.scatter import scatter_lines
 from explorer.tui.text.drawing import cell_line, draw
-from explorer.tui.text.lines import BLANK, Line, bar, cut, fit, flow, line_width, middle, safe
+from explorer.tui.text.lines import BLANK, Line, Span, bar, cut, fit, flow, line_width, middle, safe, wrap
 
 if TYPE_CHECKING:
     from explorer.facts import SitePlan
@@ -33,7 +33,7 @@ _INDENT = 56
 
 
 def title_lines(
-    sites: Sequence[SitePlan], index: int, machine: str, search: str, state: str, width: int
+    sites: Sequence[SitePlan], index: int, machine: str, search: str, state: Span, width: int
 ) -> tuple[Line, ...]:
     """Draw the matmul in one line, and the machine and the search in another.
 
@@ -42,7 +42,7 @@ def title_lines(
         index: Index of the current one.
         machine: Name of the machine, or ''.
         search: Objective and constraints as text.
-        state: Origin of the displayed mapping, such as 'the optimum'.
+        state: Origin of the displayed mapping, such as 'the optimum', with its role.
         width: Width in cells.
     """
     site = sites[index]
@@ -50,17 +50,29 @@ def title_lines(
     place = f"  {index + 1:,} of {len(sites):,}" if len(sites) > 1 else ""
     size = f"  {sizes_text((site.M, site.K, site.N))}{batch}  {site.dtype}{place}"
     name = middle(safe(site.name), max(8, width - len(size) - 6))
-    second: Line = ((f" {safe(machine)}", "accent"), (f"  {search}", "text"), (f"  {state}", "dim"))
+    second: Line = ((f" {safe(machine)}", "accent"), (f"  {search}  ", "text"), state)
     return (
         cut(((" Map ", "head"), (name, "strong"), (size, "dim")), width),
         cut(second, width) if machine else BLANK,
     )
 
 
-def search_state(search: MappingSearch, *, is_edited: bool) -> str:
-    """Describe the origin of a mapping in a few words."""
-    kind = "the optimum" if search.exact else "best found"
-    return "edited; b takes the best back" if is_edited else f"{kind} of {count_text(search.count)} mappings"
+def state_span(search: MappingSearch | None, cost: MappingCost | None, place: int) -> Span:
+    """Describe the displayed mapping in a few words.
+
+    Args:
+        search: Search for the displayed matmul, or None before it ends.
+        cost: The displayed mapping, or None.
+        place: Index of the mapping in the front of the search, or -1.
+    """
+    if cost is not None and not cost.fits:
+        return "does not fit; b takes the best back", "bad"
+    if search is None or cost is None:
+        return "", "dim"
+    if cost.mapping == search.best[0].mapping:
+        kind = "the optimum" if search.exact else "best found"
+        return f"{kind} of {count_text(search.count)} mappings", "dim"
+    return "on the Pareto front" if place >= 0 else "edited; b takes the best back", "dim"
 
 
 def nest_line(rows: Sequence[NestRow], index: int, width: int) -> Line:
@@ -89,13 +101,10 @@ def empty_lines(names: Sequence[str], complaint: str, width: int) -> list[Line]:
         complaint: Why the current machine cannot be used, or ''.
         width: Width in cells.
     """
-    lines: list[Line] = [
-        BLANK,
-        ((f" {safe(complaint)}" if complaint else " No machine with memories is chosen.", "strong"),),
-    ]
+    reason = safe(complaint) if complaint else "No machine with memories is chosen."
+    lines = [BLANK, *wrap(((f" {reason}", "strong"),), width - 1, 1)]
     lines += [BLANK, ((" m", "key"), (" chooses one of:", "text"))]
-    lines += [((f"   {safe(name)}", "text"),) for name in names]
-    return [cut(line, width) for line in lines]
+    return [*lines, *(cut(((f"   {safe(name)}", "text"),), width) for name in names)]
 
 
 def memory_lines(machine: MemoryMachine, cost: MappingCost, width: int, height: int) -> list[Line]:

@@ -28,7 +28,7 @@ from explorer.features.mapping.mapping_page import (
     front_plot,
     memory_lines,
     nest_line,
-    search_state,
+    state_span,
     title_lines,
     total_lines,
 )
@@ -247,15 +247,12 @@ class MappingView(SubScreen[None]):
     def _title(self, width: int) -> tuple[Line, ...]:
         machine, search = self._machine, self._search
         limits = f", {self._constrain}" if self._constrain else ""
-        state = "" if search is None else search_state(search, is_edited=not self._is_best)
-        if search is not None and self._front_index >= 0 and not self._is_best:
-            state = "on the Pareto front"
         return title_lines(
             self._sites,
             self._index,
             "" if machine is None else machine.hardware.name or "typed machine",
             f"least {self._objective}{limits}",
-            state,
+            state_span(search, self._cost, self._front_index),
             width,
         )
 

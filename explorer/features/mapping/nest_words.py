@@ -128,6 +128,8 @@ def cost_totals(cost: MappingCost, best: MappingCost | None) -> Fields:
         best: Mapping to compare with, or None.
     """
     fields = []
+    if not cost.fits:
+        best = None  # a mapping that does not fit has no place in the comparison
     if cost.cycles is not None:
         remark = _compared(cost.cycles, None if best is None else best.cycles)
         fields.append(Field("Cycles", _count(cost.cycles, remark)))

@@ -28,7 +28,7 @@ from explorer.facts.change import ProofRequest
 from explorer.facts.comparison import Comparison, FigureTable, TorchinfoTable, TreeDiff
 from explorer.facts.conversion import Conversion, ExporterName, ScriptMethod
 from explorer.facts.cost import Hardware, PlanCost, TileSteps
-from explorer.facts.emission import CodeForm, CodeProof
+from explorer.facts.emission import CodeForm, CodeFusion, CodeProof
 from explorer.facts.evaluate.evaluation import Evaluation, Task
 from explorer.facts.evaluate.training_run import TrainingRun
 from explorer.facts.evaluate.training_sweep import TrainingSweep
@@ -405,6 +405,7 @@ class PublicMethods:
         mapping: PathText | None = None,
         machine: str | MemoryMachine | None = None,
         form: CodeForm = "c",
+        fuse: CodeFusion = "",
         sites: tuple[str, ...] = (),
         overwrite: bool = False,
         verify: bool = True,

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 import explorer
 from explorer.base.errors import Misuse
@@ -146,3 +149,53 @@ def test_json_form_holds_the_machine_and_the_nests(
     assert content["sites"][0]["mapping"]["levels"][0]["tile"]
     with explorer.Session(sample("linear_32x64x128")) as session, pytest.raises(Misuse, match="no code"):
         session.verify_code(folder)
+
+
+@pytest.fixture
+def residual_model(tmp_path: Path) -> Path:
+    """Two convolutions: the first with a Relu, the second with a residual and a Clip."""
+    random = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name)
+
+    limits = [numpy_helper.from_array(np.float32(limit), name) for name, limit in (("low", 0), ("high", 6))]
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["y1"], "first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["y1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "w2", "b2"], ["y2"], "second"),
+        helper.make_node("Add", ["y2", "x"], ["sum"]),
+        helper.make_node("Clip", ["sum", "low", "high"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, 1, [1, 8, 6, 6]) for name in ("x", "y")]
+    weights = [weight("w1", 8, 8, 3, 3), weight("b1", 8), weight("w2", 8, 8, 1, 1), weight("b2", 8), *limits]
+    graph = helper.make_graph(nodes, "residual", ends[:1], ends[1:], weights)
+    path = tmp_path / "residual.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+def test_the_operators_after_a_matmul_are_fused(
+    ask: Ask, residual_model: Path, npu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, codes = tmp_path / "code", tmp_path / "codes.onnx"
+    words = "--machine", npu, "--fuse", "epilogue", "-o", folder
+    ask("emit", residual_model, *words)
+    first, second = json.loads((folder / "mapping.json").read_text())["sites"]
+    assert first["mapping"]["epilogue"]["ops"] == ["bias", "Relu"]
+    assert second["mapping"]["epilogue"]["ops"] == ["bias", "Add", "Clip"]
+    assert second["mapping"]["epilogue"]["residual_bytes"] == 4
+    path = folder / "site_002.c"
+    path.write_text(path.read_text().replace("0x1.8000000000000p+2f", "0x1.0000000000000p+2f"))
+    out, _ = ask("verify", residual_model, folder, code=1)
+    assert "site_002.c" in out
+    ask("quantize", residual_model, "--form", "qdq", "--no-report", "-o", codes)
+    out, _ = ask("emit", codes, *words, "--force", "--json")
+    assert all(site["exact"] and site["restored"] for site in json.loads(out)["sites"])
+    epilogue = json.loads((folder / "mapping.json").read_text())["sites"][0]["mapping"]["epilogue"]
+    assert epilogue["ops"][-2:] == ["Relu", "QuantizeLinear"]
+    assert epilogue["output"] in ("int8", "uint8")
+    monkeypatch.setenv("CC", "no-such-compiler")
+    out, _ = ask("verify", codes, folder, "--json")
+    assert json.loads(out)["runner"] == "numpy"

@@ -19,7 +19,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from explorer import Session, TileSpec
+from explorer import Session, TileSpec, make_model
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.facts.graph.drawing import GraphDrawing
@@ -92,6 +92,22 @@ def test_a_tiled_site_is_one_box_that_says_its_tiles(sample: Sample, tmp_path: P
         inside = session.graph(plan.sites[0].name)
         assert any("2DMM" in box.kind for box in session.graph(plan.sites[0].name, depth=9).boxes)
         assert all(box.path != plan.sites[0].name for box in inside.boxes if box.role != "outside")
+
+
+def test_products_and_their_sum_are_one_box_where_a_layer_has_many_tiles(tmp_path: Path) -> None:
+    make_model("linear:1x32x12:bias", output=str(tmp_path / "m.onnx"))
+    with Session(str(tmp_path / "m.onnx")) as session:
+        session.tile(TileSpec(tile=(2, 2, 2)), verify=False)
+        drawing = session.graph("fc")
+        columns = [box for box in drawing.boxes if box.role == "part"]
+        assert [box.name for box in columns] == ["16 products + Sum"] * 6
+        assert {box.figures["macs"] for box in columns} == {32 * 2}
+        joined = next(index for index, box in enumerate(drawing.boxes) if box.kind.startswith("Concat"))
+        assert sum(edge.target == joined for edge in drawing.edges) == 6
+        assert columns[2].unfolds is not None
+        opened = session.graph("fc", unfold=[columns[2].unfolds])
+        assert sum(box.kind.startswith("2DMM") for box in opened.boxes) == 16
+        assert sum(box.name == "16 products + Sum" for box in opened.boxes) == 5
 
 
 def test_equal_blocks_in_a_row_are_one_box(tmp_path: Path) -> None:

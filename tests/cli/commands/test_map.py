@@ -8,11 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import explorer
 from explorer.base.errors import Misuse
 from explorer.cli import main
+from tests.conftest import SAMPLES
 
 Sample = Callable[[str], Path]
 Ask = Callable[..., str]
@@ -54,6 +58,16 @@ def npu(tmp_path: Path) -> Path:
     path = tmp_path / "npu.toml"
     path.write_text(NPU)
     return path
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Text of the mapping file of LeNet on the machine `npu`."""
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "npu.toml").write_text(NPU)
+    with explorer.Session(str(SAMPLES / "lenet.onnx")) as session:
+        session.map(str(folder / "npu.toml"), output=str(folder / "mapping.toml"))
+    return (folder / "mapping.toml").read_text()
 
 
 def test_text_json_and_session_agree(ask: Ask, sample: Sample, npu: Path) -> None:
@@ -110,15 +124,24 @@ def test_misuse_is_one_line(
         ('holds = "C"', 'holds = ""', "names no operand"),
         ('size = "8 KiB"', "size = 32", "bytes more"),
         ('name = "DRAM"', 'name = "scratchpad"', "two memories are called"),
-        ("buffers = 2", "bufers = 2", "there is no setting 'bufers'"),
+        ("buffers = 2", "bufers = 2", "npu.toml:13, [machine.npu], memory 2 bufers: there is no setting"),
+        ('name = "DRAM"', 'name = "DRAM"\nsize = 512', "bytes more"),
+        ('name = "DRAM"', 'name = "a\\u001b[31m"', "is no text of one line"),
+        ('holds = "C"', 'holds = "C"\nways = 4\nsise = 1', "npu.toml:19"),
+        ("buffers = 2", "cores = 4", "both have 4 cores: that is 16 in all"),
         ('unit = "4x4x4"', 'unit = "4x4"', "is no unit"),
     ],
 )
 def test_a_wrong_memory_is_named(
     ask: Ask, sample: Sample, npu: Path, old: str, new: str, message: str
 ) -> None:
-    npu.write_text(NPU.replace(old, new))
-    assert message in ask("map", sample("lenet"), "--machine", npu, code=2)
+    text = NPU.replace(old, new)
+    if "cores" in new:
+        text += "cores = 4\n"
+    npu.write_text(text)
+    error = ask("map", sample("lenet"), "--machine", npu, code=2)
+    assert message in error
+    assert "\x1b" not in error
 
 
 @pytest.mark.parametrize(
@@ -126,20 +149,52 @@ def test_a_wrong_memory_is_named(
     [
         ('machine = "npu"', 'machine = "other"', "for machine 'other'"),
         ("version = 1", "version = 9", "version 9"),
-        ("order =", "ordre =", "there is no field 'ordre'"),
+        ("order =", "ordre =", "mapping.toml:12: there is no field 'ordre'"),
+        ('order = "', 'order = "x', "mapping.toml:12: 'order' is 'x"),
+        ("tile = [", "tile = [0, ", "mapping.toml:13: 'tile' is [0, "),
+        ('dtype = "float32"', 'dtype = "int8"', "is int8 there, and float32 here"),
+        ('dtype = "float32"', "batch = 0", "'batch' is 0, not a whole number of at least 1"),
+        ('memories = "scratchpad accumulator"', 'memories = "L1"', "is for 'L1', and the machine has"),
+        ('name = "/conv2/Conv"', 'name = "/conv1/Conv"', "a second mapping of '/conv1/Conv'"),
         ("size = [", "size = [1, ", "size"),
         ('name = "/conv1/Conv"', 'name = "/conv9/Conv"', "no mapping of '/conv1/Conv'"),
     ],
 )
 def test_a_wrong_mapping_file_is_named(
-    ask: Ask, sample: Sample, npu: Path, tmp_path: Path, old: str, new: str, message: str
+    ask: Ask, sample: Sample, npu: Path, written: str, old: str, new: str, message: str
 ) -> None:
-    target = tmp_path / "mapping.toml"
-    ask("map", sample("lenet"), "--machine", npu, "-o", target)
-    content = target.read_text()
-    assert old in content
-    target.write_text(content.replace(old, new))
+    target = npu.parent / "mapping.toml"
+    assert old in written
+    target.write_text(written.replace(old, new))
     assert message in ask("map", sample("lenet"), "--machine", npu, "--mapping", target, code=2)
+
+
+def test_a_machine_with_only_dram_takes_no_limit_of_a_tile(ask: Ask, sample: Sample, npu: Path) -> None:
+    npu.write_text(NPU.partition('[[machine.npu.memory]]\nname = "scratchpad"')[0])
+    words = "map", sample("lenet"), "--machine", npu, "--constrain"
+    assert "no memory on the chip" in ask(*words, "n%4", code=2)
+    assert "in range(" in ask(*words, "order=knm")
+
+
+def test_weights_of_four_bits_move_in_four_bits(ask: Ask, npu: Path, tmp_path: Path) -> None:
+    scale = numpy_helper.from_array(np.float32(0.5), "scale")
+    weight = helper.make_tensor("w", TensorProto.INT4, (32, 16), [1] * 512)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "scale"], ["floats"]),
+        helper.make_node("MatMul", ["x", "floats"], ["y"], "product"),
+    ]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, length])
+        for name, length in (("x", 32), ("y", 16))
+    ]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [weight, scale])
+    path = tmp_path / "int4.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    cost = json.loads(ask("map", path, "--machine", npu, "--objective", "traffic", "--json"))["sites"][0][
+        "cost"
+    ]
+    loads = {move["operand"]: move["loads"] for move in cost["moves"] if move["level"] == 0}
+    assert (loads["A"], loads["B"]) == (8 * 32 * 4, 32 * 16 // 2)
 
 
 def test_the_least_traffic_never_grows_with_the_memory(sample: Sample, npu: Path) -> None:

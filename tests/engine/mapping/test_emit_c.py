@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from explorer.engine.mapping.cost import memory_levels
 from explorer.engine.mapping.emit_c import EpilogueStep, emit_site
 from explorer.engine.mapping.proof import RunInputs, compiler, planned_counters, run_emitted, worst_error
+from explorer.engine.mapping.walk import walk_nest
 from explorer.facts.cost import Hardware
 from explorer.facts.mapping import Epilogue, MachineMemory, MemoryMachine, NestLevel, SiteMapping
 from tests.engine.mapping.nests import nests
@@ -42,6 +43,9 @@ def check(nest):
     assert (result.output == inputs.A.astype(np.int32) @ inputs.B.astype(np.int32)).all()
     planned = planned_counters(mapping, machine)
     assert {place: result.counters[place] for place in planned} == planned
+    walked = walk_nest(mapping, machine, inputs)
+    assert (walked.output == result.output).all()
+    assert walked.counters == result.counters
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
@@ -91,7 +95,7 @@ def test_requantized_output_leaves_in_its_own_type(order):
     machine = MemoryMachine(Hardware("two"), (MachineMemory("outer"), MachineMemory("buffer")))
     scale = np.float32(0.00171)
     steps = EpilogueStep("bias"), EpilogueStep("requantize", float(scale), 3), EpilogueStep("clip", -128, 127)
-    bias = np.arange(60, dtype=np.int32) * 100 - 2000
+    bias = np.arange(60, dtype=np.int32)[None] * 100 - 2000
     inputs = RunInputs(integers((1, 40, 50)), integers((1, 50, 60), 1), bias, zero_a=5)
     result = run_emitted(emit_site(mapping, machine, steps=steps), mapping, inputs)
     sums = (inputs.A.astype(np.int32) - 5) @ inputs.B.astype(np.int32) + bias
@@ -101,3 +105,22 @@ def test_requantized_output_leaves_in_its_own_type(order):
     assert {place: result.counters[place] for place in planned} == planned
     spilled = planned[0, "C reads"]
     assert planned[0, "C writes"] == spilled + 40 * 60
+
+
+def test_large_integers_are_not_rounded():
+    mapping = SiteMapping(
+        "site",
+        (3, 4, 5),
+        (NestLevel("mnk", (2, 2, 2)), NestLevel("mnk", (1, 1, 1))),
+        dtype="int8",
+        accumulator="int32",
+        epilogue=Epilogue(("Add", "Clip"), "int32", bias_bytes=4),
+    )
+    machine = MemoryMachine(Hardware("two"), (MachineMemory("outer"), MachineMemory("buffer")))
+    steps = EpilogueStep("bias"), EpilogueStep("clip", -(2.0**31), 2**30 + 3)
+    bias = np.full((1, 5), 2**30 + 1, np.int32)
+    inputs = RunInputs(integers((1, 3, 4)) // 64, integers((1, 4, 5), 1) // 64, bias)
+    result = run_emitted(emit_site(mapping, machine, steps=steps), mapping, inputs)
+    sums = inputs.A.astype(np.int32) @ inputs.B.astype(np.int32) + bias[0]
+    assert (result.output == np.minimum(sums, 2**30 + 3)).all()
+    assert (walk_nest(mapping, machine, inputs, steps).output == result.output).all()

@@ -34,23 +34,26 @@ def site(*size: int) -> SiteMapping:
     st.integers(1, 3),
     st.integers(12, 120),
     st.sampled_from(["traffic", "energy"]),
+    st.sampled_from(["ABC", "ABC", "AB", "C", "BC"]),
+    st.booleans(),
 )
 def test_search_finds_what_trying_everything_finds(
-    size: tuple[int, int, int], unit: int, memory: int, objective: str
+    size: tuple[int, int, int], unit: int, memory: int, objective: str, holds: str, first_read: bool
 ) -> None:
     npu = MemoryMachine(
         Hardware("npu", macs_per_cycle=1),
         (
             MachineMemory("DRAM", read_pj=50, write_pj=60),
-            MachineMemory("buffer", size=memory, read_pj=3, write_pj=4),
+            MachineMemory("buffer", size=memory, holds=holds, read_pj=3, write_pj=4),
         ),
         unit=(unit,) * 3,
         mac_pj=1,
+        first_read=first_read,
     )
     best = None
     axes = [sorted({min(count * unit, length) for count in range(1, length + 1)}) for length in size]
     for tile in itertools.product(*axes):
-        for outer, inner, keep in itertools.product(ORDERS, ORDERS, ("", "A", "B", "C")):
+        for outer, inner, keep in itertools.product(ORDERS, ORDERS, ("", *holds)):
             levels = NestLevel(outer, tile, keep=keep), NestLevel(inner, (unit,) * 3)
             cost = mapping_cost(SiteMapping("site", size, levels, dtype="int8", accumulator="int32"), npu)
             figure = cost.traffic if objective == "traffic" else cost.pj

@@ -1,0 +1,378 @@
+"""Epilogue of a matrix product: the operators after it that are applied to each finished sum.
+
+They are the bias and the scales of the operator itself, and the operators that follow it in the graph as long
+as nothing else reads the values between them: bias, activation (Relu, Clip), residual (Add) and
+QuantizeLinear, which ends the epilogue. Every step is a step of `EpilogueStep`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from explorer.engine.graph.interpreter import Wiring, list_reads
+from explorer.engine.graph.model import Model, Node
+from explorer.engine.mapping.emit_c import EpilogueStep
+from explorer.engine.mapping.proof import RunInputs
+from explorer.engine.mapping.walk import finish_sums
+from explorer.engine.proof.meanings import NodeReader, ProductSpec
+from explorer.engine.proof.sites.proof import find_original
+from explorer.engine.proof.symbolic.blocks import NotTiled
+from explorer.engine.tiling.sites import Site
+from explorer.facts import SitePlan, TensorInfo
+from explorer.facts.mapping import Epilogue
+
+_Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+
+_QUANTIZED = {"QLinearConv": (6, 7), "QLinearMatMul": (6, 7), "QGemm": (7, 8)}
+"""Inputs with the scale and the zero point of the output, by operator; input 1 and 4 are the other scales."""
+
+_CODES = ("int8", "uint8", "int16", "uint16")
+
+
+class FusedEpilogue(NamedTuple):
+    """Epilogue of a site with its constants.
+
+    Attributes:
+        steps: Steps in order.
+        record: The epilogue as part of a mapping.
+        output: Name of the value that the last step computes.
+        residual: Name of the value that is added, or ''.
+        bias: Bias of each column, (batch, N), or None.
+        scale: Scale of each column, (batch, N), or None.
+        offset: Float that is added to each column after the scale, (batch, N), or None.
+    """
+
+    steps: tuple[EpilogueStep, ...]
+    record: Epilogue
+    output: str
+    residual: str
+    bias: _Array | None
+    scale: _Array | None
+    offset: _Array | None
+
+    def inputs(self, product: RunInputs, residual: _Array | None) -> RunInputs:
+        """Returns the operands of a product with those of the epilogue."""
+        return product._replace(bias=self.bias, scale=self.scale, offset=self.offset, residual=residual)
+
+
+class Epilogues:
+    """Finds the epilogues of the sites of a model.
+
+    Args:
+        model: The model.
+        shapes: Shape and type of every value at the sizes of the mapping.
+    """
+
+    def __init__(self, model: Model, shapes: Mapping[str, TensorInfo]) -> None:
+        self._model, self._shapes = model, shapes
+        self._wiring = Wiring.of(model.graph)
+        self._readers: dict[str, list[Node]] = {}
+        for node in model.graph.nodes:
+            for name in list_reads(node):
+                self._readers.setdefault(name, []).append(node)
+        self._outputs = {value.name for value in model.graph.outputs}
+
+    def find(self, site: Site, plan: SitePlan) -> FusedEpilogue | None:
+        """Returns the epilogue of a site, or None if there is nothing to fuse."""
+        if plan.place or not set(site.dynamic) <= {"M"}:
+            return None
+        try:
+            original = find_original(self._model, plan.output, plan, self._wiring)
+            if original is None:
+                return None
+            shapes = [self._shape(name) for name in original.inputs]
+            shape = self._shape(plan.output)
+            if shape is None or any(known is None for known in shapes):
+                return None
+            meaning = original.spec_for([known or () for known in shapes], shape)
+        except NotTiled:
+            return None
+        if meaning.visible is not None or (meaning.batch, meaning.M, meaning.K, meaning.N) != (
+            site.batch,
+            site.M,
+            site.K,
+            site.N,
+        ):
+            return None
+        chain = _Chain(NodeReader(self._model, plan, self._wiring), site, meaning)
+        if not chain.start(original.node):
+            return None
+        value = plan.output
+        while not chain.is_complete:
+            readers = self._readers.get(value, [])
+            if value in self._outputs or len(readers) != 1 or not chain.add(readers[0], value, self._shape):
+                break
+            value = readers[0].outputs[0]
+        return chain.epilogue(value)
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        info = self._shapes.get(name)
+        if info is None or info.shape is None or not all(isinstance(size, int) for size in info.shape):
+            return None
+        return tuple(size for size in info.shape if isinstance(size, int))
+
+
+class _Chain:
+    """Steps of an epilogue under construction."""
+
+    def __init__(self, reader: NodeReader, site: Site, meaning: ProductSpec) -> None:
+        self.reader, self.site, self.meaning = reader, site, meaning
+        self.steps: list[EpilogueStep] = []
+        self.ops: list[str] = []
+        self.columns: dict[str, _Array] = {}
+        self.residual = ""
+        self.sums = np.dtype(site.accumulator)
+        self.real = self.sums if self.sums.kind == "f" else np.dtype(np.float32)
+        self.is_real = self.sums.kind == "f"
+        self.output = site.accumulator
+        self.is_complete = False
+
+    # -- the operator itself
+
+    def start(self, node: Node) -> bool:
+        """Adds the bias and the scales of the operator. Returns whether they are constants of the columns."""
+        return self._start_floats() if self.meaning.integers is None else self._start_integers(node)
+
+    def _start_floats(self) -> bool:
+        meaning = self.meaning
+        if meaning.alpha != 1.0:
+            self.steps.append(EpilogueStep("scale", float(meaning.alpha)))
+        if meaning.bias is None:
+            return True
+        if isinstance(meaning.bias, int):
+            return False
+        self.ops.append("bias")
+        return self._column("bias", meaning.bias.astype(self.real) * self.real.type(meaning.beta), self.sums)
+
+    def _start_integers(self, node: Node) -> bool:
+        meaning, integers = self.meaning, self.meaning.integers
+        assert integers is not None
+        if integers.zero is None or isinstance(meaning.bias, int) or self._has_other_zeros(node):
+            return False
+        if not isinstance(meaning.right, np.ndarray) and integers.zero:
+            return False
+        bias = np.zeros((), np.int64) if meaning.bias is None else meaning.bias
+        if bias.any() and not self._column("bias", bias, self.sums):
+            return False
+        if node.op in _QUANTIZED:
+            return self._requantize(node)
+        if integers.scale is None:
+            return node.op in ("MatMulInteger", "ConvInteger")
+        if float(node.attributes.get("alpha", 1.0)) < 0:
+            return False
+        self.ops.append("DequantizeLinear")
+        factors = _column_of(integers.scale(meaning.arrange_bias))
+        if factors is None:
+            return False
+        self._scale(factors.astype(np.float32))
+        self.output, self.is_real = "float32", True
+        return self._float_bias(node)
+
+    def _has_other_zeros(self, node: Node) -> bool:
+        """Whether the weight has a zero point other than 0."""
+        names = []
+        if node.op in _QUANTIZED:
+            names = [node.inputs[5]] if len(node.inputs) > 5 else []
+        elif node.op in ("MatMulInteger", "ConvInteger"):
+            names = [node.inputs[3]] if len(node.inputs) > 3 else []
+        else:
+            makers = [self.reader.wiring.maker(name) for name in node.inputs[:2]]
+            stored = [m for m in makers if m is not None and self.reader.number(m.inputs[0]) is not None]
+            dynamic = [m for m in makers if m is not None and m not in stored]
+            for maker in stored or dynamic[1:]:
+                names += list(maker.inputs[2:3])
+        for name in filter(None, names):
+            zero = self.reader.number(name)
+            if zero is None or zero.any():
+                return True
+        return False
+
+    def _requantize(self, node: Node) -> bool:
+        scale_index, zero_index = _QUANTIZED[node.op]
+        inputs = [*node.inputs, *[""] * 9]
+        if not inputs[scale_index]:
+            return False
+        scales = [self.reader.number(inputs[index]) for index in (1, 4, scale_index)]
+        zero = self.reader.number(inputs[zero_index]) if inputs[zero_index] else np.zeros((), np.uint8)
+        if zero is None or any(scale is None for scale in scales):
+            return False
+        x, w, y = (np.asarray(scale, np.float32) for scale in scales)
+        alpha = np.float32(node.attributes.get("alpha", 1.0)) if node.op == "QGemm" else np.float32(1)
+        factors = np.asarray(alpha * x.reshape(()) * w / y.reshape(()), np.float32)
+        column = _column_of(self.meaning.arrange_bias(factors if factors.size > 1 else factors.reshape(())))
+        if column is None:
+            return False
+        self._scale(column)
+        self._quantize(1.0, zero)
+        self.ops.append(node.op)
+        return True
+
+    def _float_bias(self, node: Node) -> bool:
+        """Adds a bias that is not an integer of the sums; the meaning has it in no other place."""
+        beta = float(node.attributes.get("beta", 1.0))
+        bias = self.reader.number(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+        if bias is None or not beta:
+            return len(node.inputs) < 3 or not node.inputs[2] or not beta
+        self.ops.append("bias")
+        if self._has_integer_bias():
+            return True
+        return self._column("offset", np.float32(beta) * bias.astype(np.float32), self.real)
+
+    def _has_integer_bias(self) -> bool:
+        """Whether the sums have a bias besides the effect of the left operand's zero point."""
+        meaning, integers = self.meaning, self.meaning.integers
+        if integers is None or meaning.bias is None or isinstance(meaning.bias, int):
+            return False
+        column = self.columns.get("bias", np.zeros((meaning.batch, meaning.N), np.int64)).astype(np.int64)
+        if integers.zero and isinstance(meaning.right, np.ndarray):
+            column = column + integers.zero * meaning.right.astype(np.int64).sum(1)
+        return bool(column.any())
+
+    # -- operators after it
+
+    def add(self, node: Node, value: str, shape_of: Any) -> bool:
+        """Adds an operator of the graph. Returns whether it can be fused."""
+        if node.domain or not self.is_real or shape_of(node.outputs[0]) != self.meaning.shape:
+            return False
+        fuse = {"Relu": self._relu, "Clip": self._clip, "Add": self._add, "QuantizeLinear": self._codes}
+        if node.op not in fuse or not fuse[node.op](node, value):
+            return False
+        self.ops.append(node.op)
+        return True
+
+    def _relu(self, node: Node, value: str) -> bool:
+        self.steps.append(EpilogueStep("relu"))
+        return True
+
+    def _clip(self, node: Node, value: str) -> bool:
+        limits = [node.attributes.get("min", -np.inf), node.attributes.get("max", np.inf)]
+        for index, name in enumerate(node.inputs[1:3]):
+            number = self.reader.number(name) if name else None
+            if name and (number is None or number.size != 1):
+                return False
+            if number is not None:
+                limits[index] = float(number.reshape(()))
+        self.steps.append(EpilogueStep("clip", float(limits[0]), float(limits[1])))
+        return True
+
+    def _add(self, node: Node, value: str) -> bool:
+        names = [name for name in node.inputs if name != value]
+        if len(names) != 1:
+            return False
+        number = self.reader.number(names[0])
+        if number is None:
+            is_input = names[0] in {value.name for value in self.reader.model.graph.feeds}
+            if self.residual or not (is_input or self.reader.wiring.maker(names[0])):
+                return False
+            self.residual = names[0]
+            self.steps.append(EpilogueStep("residual"))
+            return True
+        try:
+            arranged = self.meaning.arrange_output(np.broadcast_to(number, self.meaning.shape))
+        except ValueError:
+            return False
+        column = _column_of(arranged)
+        kind = "offset" if "bias" in self.columns or self.sums.kind != "f" else "bias"
+        if column is None or kind in self.columns:
+            return False
+        self.columns[kind] = column.astype(self.real)
+        self.steps.append(EpilogueStep(kind))
+        return True
+
+    def _codes(self, node: Node, value: str) -> bool:
+        if self.sums.kind == "f":
+            return False  # rounding errors of the sums would move codes
+        scale = self.reader.number(node.inputs[1])
+        name = node.inputs[2] if len(node.inputs) > 2 else ""
+        zero = self.reader.number(name) if name else np.zeros((), np.uint8)
+        if scale is None or zero is None or scale.size != 1 or str(zero.dtype) not in _CODES:
+            return False
+        self._quantize(float(scale.reshape(())), zero)
+        return True
+
+    # -- parts
+
+    def _column(self, kind: str, values: _Array, dtype: np.dtype[Any]) -> bool:
+        column = _column_of(self.meaning.arrange_bias(values))
+        if column is None:
+            return False
+        self.columns[kind] = column.astype(dtype)
+        self.steps.append(EpilogueStep(kind))
+        return True
+
+    def _scale(self, column: _Array) -> None:
+        first = column.reshape(-1)[0]
+        if first and (column == first).all():
+            self.steps.append(EpilogueStep("scale", float(first)))
+            return
+        self.columns["scale"] = column.astype(np.float32)
+        self.steps.append(EpilogueStep("scale"))
+
+    def _quantize(self, scale: float, zero: _Array) -> None:
+        self.steps.append(EpilogueStep("quantize", scale, float(zero.reshape(-1)[0])))
+        self.output, self.is_complete = str(zero.dtype), True
+
+    def epilogue(self, value: str) -> FusedEpilogue | None:
+        """Returns the epilogue, which computes `value`, or None without a step."""
+        if not self.steps:
+            return None
+        sizes = {"bias": self.sums.itemsize, "scale": self.real.itemsize, "offset": self.real.itemsize}
+        record = Epilogue(
+            tuple(self.ops),
+            self.output,
+            bias_bytes=sum(sizes[kind] for kind in self.columns),
+            residual_bytes=self.real.itemsize if self.residual else 0,
+        )
+        column = {kind: np.ascontiguousarray(values) for kind, values in self.columns.items()}
+        return FusedEpilogue(
+            tuple(self.steps),
+            record,
+            value,
+            self.residual,
+            column.get("bias"),
+            column.get("scale"),
+            column.get("offset"),
+        )
+
+
+def _column_of(values: _Array) -> _Array | None:
+    """Returns the values of each column, (batch, N), or None if rows of (batch, M, N) differ."""
+    return np.array(values[:, 0]) if (values == values[:, :1]).all() else None
+
+
+def expected_output(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _Array:
+    """Computes the outputs of exact sums, with the operations of the emitted code in the same order."""
+    output = np.dtype(fused.record.output)
+    return np.stack(
+        [finish_sums(part, fused.steps, inputs, index, output) for index, part in enumerate(sums)]
+    )
+
+
+def before_rounding(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _Array:
+    """Computes the outputs in float64, a quantized one before its rounding."""
+    wide: Sequence[EpilogueStep] = [
+        step._replace(kind="clip", low=-np.inf, high=np.inf) if step.kind == "quantize" else step
+        for step in fused.steps
+    ]
+    real = inputs._replace(
+        bias=_wide(inputs.bias),
+        scale=_wide(inputs.scale),
+        offset=_wide(inputs.offset),
+        residual=_wide(inputs.residual),
+    )
+    kind = np.dtype(np.float64)
+    values = np.stack(
+        [finish_sums(part.astype(kind), tuple(wide), real, index, kind) for index, part in enumerate(sums)]
+    )
+    last = fused.steps[-1]
+    if last.kind != "quantize":
+        return values
+    limits = np.iinfo(fused.record.output)
+    return np.clip(values / last.low + last.high, limits.min, limits.max)
+
+
+def _wide(values: _Array | None) -> _Array | None:
+    return None if values is None else values.astype(np.float64)
