@@ -168,7 +168,7 @@ def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
         seconds=None if cycles is None or clock is None else cycles / clock,
         pj=None if arithmetic is None or None in energies else arithmetic + sum(pj or 0 for pj in energies),
         compulsory=compulsory_bytes(mapping),
-        compute_lower_bound=traffic_bound(mapping, capacity),
+        lower_bound=traffic_bound(mapping, capacity),
     )
 
 
