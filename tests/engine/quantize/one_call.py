@@ -10,8 +10,9 @@ from explorer.engine.formats.onnx.writer import write
 from explorer.engine.graph.model import Function, Graph, Model, Value
 from explorer.engine.number_formats.number_format import Grid, NumberFormat
 from explorer.engine.quantize.functions import DOMAIN_VERSION, call, function_for
+from tests import stock
 
-LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
+LEVELS = stock.LEVELS
 
 
 def model_of(
@@ -40,13 +41,7 @@ def model_of(
 
 def run(path: Path, values: np.ndarray, level: str, name: str = "x") -> list[np.ndarray]:
     """What stock onnxruntime makes of a file's input."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return session.run(None, {name: values})
+    return stock.outputs(path, {name: values}, level)
 
 
 def written(folder: Path, model: Model) -> Path:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from msgspec import Struct
 from onnx import numpy_helper
@@ -26,6 +25,7 @@ from explorer.engine.runtime import observer
 from explorer.engine.runtime.samples import Samples, random_samples
 from explorer.facts.quantize import Bits, Quantization, QuantizeSpec
 from explorer.session import Session
+from tests import stock
 
 SAMPLES = Path(__file__).parents[3] / "sample_models"
 
@@ -46,11 +46,7 @@ class Case(Struct):
         proto = onnx.load(path)
         own = {v.name for v in proto.graph.output} | {v.name for v in proto.graph.input}
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in own)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        data = proto.SerializeToString()
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        session = stock.opened(proto.SerializeToString(), stock.LEVELS[0])
         made = [v.name for v in session.get_outputs()]
         return [{**feeds, **dict(zip(made, session.run(None, feeds), strict=True))} for feeds in self.samples]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
 from explorer import Session, diff_files
 from explorer.base.errors import ExplorerError
 from explorer.facts.quantize import QuantizeSpec
+from tests import stock
 from tests.engine.quantize.test_odd_models import adds_exactly, int8
 from tests.engine.quantize.test_quantized_model import LEVELS, snr
 
@@ -41,12 +41,8 @@ def made(dtype: str, stored: dict[str, np.ndarray], path: Path) -> Path:
 
 def run(path: Path, dtype: str, level: str = LEVELS[0], rounded: Any = None) -> list[Any]:
     """Outputs for one input, which may be rounded first."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     x = np.random.default_rng(5).normal(size=(3, 70)).astype(TYPES[dtype])
-    return list(session.run(None, {"x": x if rounded is None else rounded(x).astype(x.dtype)}))
+    return stock.outputs(path, {"x": x if rounded is None else rounded(x).astype(x.dtype)}, level)
 
 
 def fixed(values: np.ndarray) -> np.ndarray:

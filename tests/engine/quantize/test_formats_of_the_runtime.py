@@ -13,6 +13,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.graph.model import dtype_code
 from explorer.engine.number_formats import format_of
 from explorer.engine.number_formats.number_format import Grid, along
+from tests import stock
 
 LINEAR = (
     "int8",
@@ -32,19 +33,11 @@ LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENA
 
 def run(nodes: list[Any], tensors: list[Any], values: np.ndarray, level: str = LEVELS[-1]) -> np.ndarray:
     """A graph from x to y as onnxruntime runs it."""
-    import onnxruntime
-
     sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, values.shape) for name in ("x", "y")]
     graph = helper.make_graph(nodes, "g", sides[:1], sides[1:], tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     onnx.checker.check_model(model)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, {"x": values})[0]
+    return stock.outputs(model.SerializeToString(), {"x": values}, level)[0]
 
 
 def through_the_runtime(values: np.ndarray, grid: Grid, element_type: str) -> np.ndarray:

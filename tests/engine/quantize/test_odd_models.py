@@ -20,6 +20,7 @@ from onnx import numpy_helper, parser
 from explorer import Session
 from explorer.base.errors import ExplorerError
 from explorer.facts.quantize import FormatSweepSpec, QuantizeSpec
+from tests import stock
 from tests.engine.quantize.test_quantized_model import LEVELS, snr
 
 Stored = dict[str, tuple[tuple[int, ...], int | None]]
@@ -138,10 +139,7 @@ def weights(stored: Stored) -> dict[str, np.ndarray]:
 
 def run(path: Path, level: str = LEVELS[0]) -> list[Any]:
     """Its outputs, with the options that a stock session has."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = stock.opened(path, level)
     random = np.random.default_rng(5)
     feeds: dict[str, Any] = {}
     for given in session.get_inputs():

@@ -21,6 +21,7 @@ from explorer.engine.quantize.quantize import quantize_model
 from explorer.engine.quantize.write.opset import find_lowest_opset, raise_opset
 from explorer.engine.runtime.samples import random_samples
 from explorer.facts.quantize import QuantizeSpec
+from tests import stock
 
 SAMPLES = Path(__file__).parents[3] / "sample_models"
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
@@ -40,12 +41,8 @@ def quantize(source: Path, target: Path, **spec: Any) -> Model:
 
 def run(path: Path, level: str = "ORT_DISABLE_ALL") -> list[Any]:
     """Its outputs on two random inputs."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     # without it two products of bytes saturate at 16 bits on a processor without VNNI
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = stock.opened(path, level, **{"session.x64quantprecision": "1"})
     samples = random_samples(reader.read(str(path)), 2)
     return [output for feeds in samples for output in session.run(None, feeds)]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
 from explorer import Misuse, Session, TileSpec
+from tests import stock
 from tests.engine.tiling.test_subgraphs import info
 from tests.engine.tiling.test_tile import weight
 
@@ -47,10 +47,7 @@ def save(
 
 
 def run(path: str, **feeds: np.ndarray) -> np.ndarray:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    return ort.InferenceSession(path, options).run(None, feeds)[0]
+    return stock.outputs(path, feeds)[0]
 
 
 def same(before: str, after: Path, **feeds: np.ndarray) -> None:

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from explorer import Misuse, Session, TileSpec
 from explorer.engine.formats.onnx import reader
+from tests import stock
 from tests.pairs import pairs, turns
 
 FORMS = ("lab", "scan", "unrolled", "batched")
@@ -43,12 +44,7 @@ def save(
 
 
 def run(path: str, feeds: dict[str, np.ndarray], *, optimise: bool = True) -> np.ndarray:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    if not optimise:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(path, options).run(None, feeds)[0]
+    return stock.outputs(path, feeds, stock.LEVELS[-1 if optimise else 0])[0]
 
 
 def tile_and_compare(source: str, target: Path, spec: TileSpec, **options: Any) -> Session:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
 from explorer import Session
 from explorer.facts.quantize import QuantizeSpec
+from tests import stock
 
 CHAIN = QuantizeSpec("int8", "uint8", form="chain", unsaturated=True, bias_correction=True)
 
@@ -56,19 +56,12 @@ class Network:
 
 
 def _stock(path: str | Path, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, feeds)[0], np.float64)
+    return np.asarray(stock.outputs(path, feeds)[0], np.float64)
 
 
 def _plain(path: str | Path, feeds: dict[str, np.ndarray]) -> np.ndarray:
     """The file as it says, whatever the processor."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, feeds)[0], np.float64)
+    return np.asarray(stock.outputs(path, feeds, stock.LEVELS[0])[0], np.float64)
 
 
 def _snr(a: np.ndarray, b: np.ndarray) -> float:

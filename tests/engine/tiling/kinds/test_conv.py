@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 from explorer import Misuse, Session, TileSpec
 from explorer.engine.tiling.cost import plan_cost
+from tests import stock
 from tests.engine.tiling.convolutions import CASES, FIXED, Case, save
 
 FORMS = ("lab", "scan", "unrolled", "batched")
@@ -39,10 +39,7 @@ def fed(path: str, size: int = 2) -> dict[str, np.ndarray]:
 
 
 def run(path: str, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    return ort.InferenceSession(path, options).run(None, feeds)[0]
+    return stock.outputs(path, feeds)[0]
 
 
 def close(got: np.ndarray, want: np.ndarray) -> None:

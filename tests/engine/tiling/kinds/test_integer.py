@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from explorer import Session, TileSpec
 from explorer.engine.formats.onnx import reader
+from tests import stock
 from tests.engine.tiling.integers import OPERATORS, integers, matmul_integer, qgemm, save_integers
 from tests.pairs import turns
 
@@ -34,12 +35,7 @@ def inputs_of(path: str) -> dict[str, np.ndarray]:
 
 
 def run(path: str, feeds: dict[str, np.ndarray], *, optimise: bool = True) -> np.ndarray:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    if not optimise:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(path, options).run(None, feeds)[0]
+    return stock.outputs(path, feeds, stock.LEVELS[-1 if optimise else 0])[0]
 
 
 def tiled(source: str, target: Path, spec: TileSpec) -> Session:
