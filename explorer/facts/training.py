@@ -25,6 +25,7 @@ class TrainingStepSpec(Spec, frozen=True):
         optimizer: Optimizer whose memory is counted.
         checkpoint: Patterns of modules whose activations are recomputed in the backward pass.
         card: Bytes of memory that the step may use, or None for no limit.
+        measured: Whether to run each step, and compare its memory with the counted one.
     """
 
     batches: Annotated[
@@ -65,6 +66,9 @@ class TrainingStepSpec(Spec, frozen=True):
             placeholder="any; 16G",
         ),
     ] = None
+    measured: Annotated[
+        bool, option("also run each step of a module on the CPU, and compare the measured memory")
+    ] = False
 
 
 Phase = Literal["forward", "backward", "step"]
@@ -141,6 +145,25 @@ class TrainingHolder(Struct, frozen=True):
     bytes: int
 
 
+class MeasuredMemory(Struct, frozen=True):
+    """Memory in use during a training step that ran on the CPU, as torch's profiler reports it.
+
+    Attributes:
+        peak_bytes: Largest number of bytes in use at the same time, with parameters, inputs and optimizer.
+        peak_phase: Phase of the peak.
+        forward: Bytes in use after each allocation and release of the forward pass. Of many values, the
+            largest of each interval.
+        backward: Bytes in use in the backward pass, in the same form.
+        step: Bytes in use in the step of the optimizer, in the same form.
+    """
+
+    peak_bytes: int
+    peak_phase: Phase
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    step: tuple[int, ...]
+
+
 class StepMemory(Struct, frozen=True):
     """Memory of one training step at one batch size.
 
@@ -159,6 +182,7 @@ class StepMemory(Struct, frozen=True):
         plain_peak_bytes: `peak_bytes` without checkpointing, or None if no module is checkpointed.
         moments: Moments in chronological order.
         holders: Memory that is live at the peak by module and kind, the largest first.
+        measured: Memory of the same step in a run, or None if it was not measured.
     """
 
     batch: int | None
@@ -173,6 +197,7 @@ class StepMemory(Struct, frozen=True):
     plain_peak_bytes: int | None
     moments: tuple[TrainingMoment, ...]
     holders: tuple[TrainingHolder, ...]
+    measured: MeasuredMemory | None = None
 
 
 class TrainingMemory(Struct, frozen=True):

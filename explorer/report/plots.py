@@ -28,7 +28,7 @@ from explorer.facts.profile.profile import Profile
 from explorer.facts.roofline import Roofline, RooflinePoint
 from explorer.facts.split.schedule import Work
 from explorer.facts.split.split import Split
-from explorer.facts.training import Holding, TrainingMemory
+from explorer.facts.training import Holding, Phase, StepMemory, TrainingMemory
 from explorer.host import SWITCH, cache_home
 from explorer.host.optional_packages import require
 from explorer.host.system import can_make
@@ -411,6 +411,7 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
         live = [float(moment.live_bytes) for moment in step.moments]
         places = [index * (len(across) - 1) / max(1, len(live) - 1) for index in range(len(live))]
         axes.plot(places, live, linewidth=1, label=f"batch {step.batch}, all")
+    _draw_measured(axes, first)
     for phase in ("backward", "step"):
         begins = next((index for index in across if first.moments[index].phase == phase), None)
         if begins is not None:
@@ -426,8 +427,24 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
     axes.set_xlabel("modules: forward, backward, step")
     axes.set_ylabel("live bytes")
     axes.set_xlim(-0.5, max(len(across) - 0.5, 0.5))
-    _bytes_axis(axes, max(1, *(step.peak_bytes for step in fact.steps)) * 1.05)
+    peaks = [max(step.peak_bytes, step.measured.peak_bytes if step.measured else 0) for step in fact.steps]
+    _bytes_axis(axes, max(1, *peaks) * 1.05)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def _draw_measured(axes: Axes, step: StepMemory) -> None:
+    """Draw the measured memory as a line. The values of a phase are spread evenly over its modules."""
+    if step.measured is None:
+        return
+    places: list[float] = []
+    values: list[float] = []
+    for phase in get_args(Phase):
+        moments = [index for index, moment in enumerate(step.moments) if moment.phase == phase]
+        phase_values = getattr(step.measured, phase)
+        for number, value in enumerate(phase_values if moments else ()):
+            places.append(moments[0] - 0.5 + (number + 0.5) / len(phase_values) * len(moments))
+            values.append(float(value))
+    axes.plot(places, values, color="black", linewidth=0.9, label="measured on the CPU")
 
 
 def _pipeline(axes: Axes, about: Info, fact: Split) -> None:

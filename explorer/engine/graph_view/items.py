@@ -121,10 +121,10 @@ def sibling_items(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> 
 def sibling_drafts(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> list[BoxDraft]:
     """Returns the boxes of sibling rows. If there are many, products and their sum share a box."""
     drafts = [*sibling_items(tree, rows, opened)]
-    return drafts if len(drafts) <= MAX_AUTOMATIC_BOXES else _summed_drafts(tree, drafts)
+    return drafts if len(drafts) <= MAX_AUTOMATIC_BOXES else _join_sums(tree, drafts)
 
 
-def _summed_drafts(tree: TreeRows, drafts: list[BoxDraft]) -> list[BoxDraft]:
+def _join_sums(tree: TreeRows, drafts: list[BoxDraft]) -> list[BoxDraft]:
     """Combines products with the sum that reads them: one output column of a tiled layer is one box."""
     summed: list[BoxDraft] = []
     products: list[int] = []

@@ -45,9 +45,9 @@ def module_code(session: Facade, module: str | Natural = "", *, ssa: bool = Fals
                 hint="add --trust if you trust the author of the file",
             )
         require("torch", source)
-        from explorer.engine.models.torch.script_graph import ssa_graph  # imports torch
+        from explorer.engine.models.torch.script_graph import load_ssa_graph  # imports torch
 
-        text = ssa_graph(source, path)
+        text = load_ssa_graph(source, path)
     return ModuleCode(source, path, facts["class"], text, ssa)
 
 

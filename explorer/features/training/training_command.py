@@ -25,6 +25,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             optimizer=spec.optimizer,
             checkpoint=spec.checkpoint,
             card=spec.card,
+            measured=spec.measured,
         )
 
     return open_and_answer(args, progress, ask, "training", "training_words", "layers", package=__package__)
@@ -43,6 +44,7 @@ COMMAND = Command(
         "explorer training resnet18 --batch 32 --optimizer adam",
         "explorer training vgg16 --batch 1,8,32,64,128 --card 16G",
         "explorer training resnet18 --batch 32 --checkpoint 'layer?'",
+        "explorer training resnet18 --batch 8 --measured",
     ),
     _run,
     usage="training MODEL --batch 32 --optimizer adam",

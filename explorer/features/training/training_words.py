@@ -121,6 +121,8 @@ def memory_figures(fact: TrainingMemory) -> list[Block]:
     ]
     if fact.limit_bytes is not None:
         columns.append(Column("fits"))
+    if any(step.measured for step in fact.steps):
+        columns += [Column("measured peak", "right"), Column("measured / counted", "right"), Column("in")]
     if fact.checkpoint:
         columns += [
             Column("kept, saved", "right"),
@@ -128,6 +130,8 @@ def memory_figures(fact: TrainingMemory) -> list[Block]:
             Column("MACs again", "right"),
         ]
     blocks: list[Block] = [Table(columns, [_step_row(step) for step in fact.steps])]
+    if any(step.measured for step in fact.steps):
+        blocks.append(Paragraph(_MEASURED, "quiet"))
     if fact.largest_batch is not None:
         fit_text = f"up to batch {fact.largest_batch:,}" if fact.largest_batch else "no batch"
         blocks.append(Line((f"fits in {bytes_text(fact.limit_bytes or 0)}: ", Span(fit_text, "strong"))))
@@ -137,11 +141,18 @@ def memory_figures(fact: TrainingMemory) -> list[Block]:
     return blocks
 
 
+_MEASURED = "Measured: one step on the CPU, as torch's allocator reports it, with workspaces inside kernels."
+
+
 def _step_row(step: StepMemory) -> tuple[Cell, ...]:
     peak = step.moments[step.peak]
     row: list[Cell] = [plain(step.batch), size(step.kept_bytes), size(step.peak_bytes), _moment_text(peak)]
     if step.fits is not None:
         row.append(Span("yes", "good") if step.fits else Span("no", "warning"))
+    if step.measured is not None:
+        measured = step.measured
+        ratio = f"{measured.peak_bytes / max(1, step.peak_bytes):.2f}"
+        row += [size(measured.peak_bytes), ratio, measured.peak_phase]
     if step.plain_kept_bytes is not None and step.plain_peak_bytes is not None:
         saved = step.plain_kept_bytes - step.kept_bytes, step.plain_peak_bytes - step.peak_bytes
         row += [*map(_format_saved_bytes, saved), count(step.recomputed_macs)]

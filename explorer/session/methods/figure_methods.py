@@ -137,6 +137,7 @@ def training_memory(
     optimizer: Optimizer = "sgd",
     checkpoint: Sequence[str] = (),
     card: Count | None = None,
+    measured: bool = False,
     index: int | None = None,
 ) -> TrainingMemory:
     """Computes the live memory of a training step, moment by moment, and its peak.
@@ -150,13 +151,16 @@ def training_memory(
         checkpoint: Patterns of modules whose activations are recomputed in the backward pass
             (`torch.utils.checkpoint`): 'layer1.*'.
         card: Bytes of memory that the step may use. The largest batch that fits is searched.
+        measured: Whether to run each step of a module on the CPU as well, and measure its memory.
         index: Index of the state in the history, or None for the current one.
 
     Raises:
         Misuse: See `training`. Also raised if a pattern matches no module or the model cannot be run this
             way.
     """
-    return computed.training_memory(session.parts.models, batches, optimizer, checkpoint, card, index)
+    return computed.training_memory(
+        session.parts.models, batches, optimizer, checkpoint, card, measured, index
+    )
 
 
 def training_over_time(
@@ -166,6 +170,7 @@ def training_over_time(
     optimizer: Optimizer = "sgd",
     checkpoint: Sequence[str] = (),
     card: Count | None = None,
+    measured: bool = False,
     index: int | None = None,
 ) -> Training:
     """Combines `training` at the first batch size with the result of `training_memory`.
@@ -178,6 +183,7 @@ def training_over_time(
         optimizer: Optimizer whose memory is counted.
         checkpoint: Patterns of modules, as in `training_memory`.
         card: Bytes of memory, as in `training_memory`.
+        measured: Whether to measure the memory, as in `training_memory`.
         index: Index of the state in the history, or None for the current one.
 
     Raises:
@@ -185,9 +191,11 @@ def training_over_time(
     """
     fact = _training_work(session, batches[0], optimizer, index)
     try:
-        memory = computed.training_memory(session.parts.models, batches, optimizer, checkpoint, card, index)
+        memory = computed.training_memory(
+            session.parts.models, batches, optimizer, checkpoint, card, measured, index
+        )
     except Misuse as error:
-        if len(batches) > 1 or checkpoint or card:
+        if len(batches) > 1 or checkpoint or card or measured:
             raise
         return replace(fact, notes=(*fact.notes, f"no memory over time: {error.what}"))
     return replace(fact, memory=memory)

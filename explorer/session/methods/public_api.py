@@ -178,6 +178,7 @@ class PublicMethods:
         optimizer: Optimizer = "sgd",
         checkpoint: Sequence[str] = (),
         card: Count | None = None,
+        measured: bool = False,
         index: int | None = None,
     ) -> TrainingMemory:
         """Computes the live memory of a training step, moment by moment, and its peak."""
@@ -190,6 +191,7 @@ class PublicMethods:
         optimizer: Optimizer = "sgd",
         checkpoint: Sequence[str] = (),
         card: Count | None = None,
+        measured: bool = False,
         index: int | None = None,
     ) -> Training:
         """Combines `training` at the first batch size with the result of `training_memory`."""

@@ -23,6 +23,7 @@ from explorer.engine.costs.training import memory as step_memory
 from explorer.engine.costs.training import step as training
 from explorer.engine.costs.value_flow import ValueFlow, row_edges
 from explorer.engine.graph_view.rows import TreeRows
+from explorer.engine.models.opened_model import OpenedModel
 from explorer.engine.tiling.layers import tile_arithmetic
 from explorer.facts import Analysis, Info, Layer, LayerTable, Plan, Shape, whole_model
 from explorer.facts.comparison import TorchinfoLayout, TorchinfoTable
@@ -32,7 +33,7 @@ from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.profile.profile import Profile, measured_figures
 from explorer.facts.roofline import Machine
-from explorer.facts.training import Optimizer, StepMemory, TrainingMemory
+from explorer.facts.training import MeasuredMemory, Optimizer, StepMemory, TrainingMemory
 from explorer.session.parts.models import Models
 from explorer.settings import columns as tree_columns
 from explorer.settings import filter
@@ -48,12 +49,17 @@ def training_memory(
     optimizer: Optimizer,
     checkpoint: Sequence[str],
     card: int | None,
+    measured: bool,
     index: int | None,
 ) -> TrainingMemory:
-    """Computes the memory of training steps at several batch sizes."""
+    """Computes the memory of training steps at several batch sizes, and measures it if `measured` is set."""
     for batch in batches:
         training.check(batch, optimizer)
     opened = models.opened(models.at(index))
+    if measured and checkpoint:
+        raise Misuse(
+            "a measured step recomputes no activations", where="--measured", hint="leave --checkpoint out"
+        )
     paths: tuple[str, ...] = ()
     notes: dict[str, None] = {}
 
@@ -73,6 +79,8 @@ def training_memory(
         fact = step(batch, checkpoint)
         if checkpoint:
             fact = step_memory.add_plain_figures(fact, step(batch, ()))
+        if measured:
+            fact = replace(fact, measured=_measure(opened, batch, optimizer, fact))
         return fact if card is None else replace(fact, fits=fact.peak_bytes <= card)
 
     steps = tuple(whole(batch) for batch in batches)
@@ -80,6 +88,22 @@ def training_memory(
     if card is not None:
         largest = step_memory.find_largest_batch(lambda n: step(n, checkpoint).peak_bytes, card)
     return TrainingMemory(optimizer, card, largest, tuple(checkpoint), paths, steps, tuple(notes))
+
+
+def _measure(
+    opened: OpenedModel, batch: int | None, optimizer: Optimizer, counted: StepMemory
+) -> MeasuredMemory:
+    """Runs a training step of a module on the CPU, and returns its memory."""
+    if counted.counted != "autograd":
+        raise Misuse(
+            "torch cannot run a training step of this model",
+            where="--measured",
+            hint="open the PyTorch module: package.module:callable",
+        )
+    from explorer.engine.models.torch.module import TorchModel  # imports torch
+
+    assert isinstance(opened, TorchModel)
+    return opened.measure_step(optimizer, batch, train=counted.mode == "train")
 
 
 def row(models: Models, layer: str | int, index: int | None, where: str = "--layer") -> int:

@@ -61,7 +61,10 @@ _FACTS_BY_PICTURE: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
     "roofline": _roofline,
     "operators": lambda args, session, info: session.ops(),
     "memory-over-time": lambda args, session, info: session.training_memory(
-        batches=args.batch or (None,), optimizer=args.optimizer, checkpoint=tuple(args.checkpoint)
+        batches=args.batch or (None,),
+        optimizer=args.optimizer,
+        checkpoint=tuple(args.checkpoint),
+        measured=args.measured,
     ),
     "flame": _flame,
     **dict.fromkeys(("time", "timeline"), _read_profile),
@@ -96,9 +99,13 @@ COMMAND = Command(
             choices=("measured", "macs", "params", "weights", "activations"),
         ),
         Option("--layer", "of a flame graph: the group at its top, by its path", "PATH"),
-        Option("--measured", "of a roofline: run the model, and draw the measured rate of each layer"),
+        Option(
+            "--measured",
+            "run the model, and draw what was measured: the rate of each layer (roofline), the memory of a\n"
+            "training step (memory-over-time)",
+        ),
         Option("--steps", "of time: timed runs (default: until the median is stable)", "N", least=1),
-        *declared_options(TrainingStepSpec, without=("card",)),
+        *declared_options(TrainingStepSpec, without=("card", "measured")),
         *MACHINE,
         *OPENING,
         *PRINTING,

@@ -53,7 +53,7 @@ from explorer.facts.training import Optimizer, Phase, StepMemory
 from explorer.host.gc_pause import gc_pause
 from explorer.host.optional_packages import error_line
 
-_OPTIMIZERS: dict[Optimizer, Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[Optimizer, Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, foreach=False),
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=False),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.1, foreach=False),
@@ -166,7 +166,7 @@ def _run(
                 watch.begin(stored_tensor, "parameters", path)
     for _, input_tensor in tensors([args, kwargs]):
         watch.begin(input_tensor, "inputs", "")
-    updates = _create_state(_OPTIMIZERS[optimizer](trained), trained)
+    updates = create_state(OPTIMIZERS[optimizer](trained), trained)
     owners = {id(p): path.rpartition(".")[0] for path, p in model.named_parameters()}
     for parameter, state in updates.state.items():
         for _, value in tensors(list(state.values())):
@@ -209,7 +209,7 @@ def _run(
     )
 
 
-def _create_state(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+def create_state(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
     """Runs a first step, so that the optimizer's state exists before the measured step."""
     for parameter in trained:
         parameter.grad = torch.empty_like(parameter)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened_model import Arrays
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
-    from explorer.facts.training import Optimizer, StepMemory
+    from explorer.facts.training import MeasuredMemory, Optimizer, StepMemory
     from explorer.host.file_reads import FileRead
 
 
@@ -181,6 +181,18 @@ class TorchModel:
         except simulation.SimulationError as error:
             return str(error)
         return fact, paths, notes
+
+    def measure_step(self, optimizer: Optimizer, batch: int | None, *, train: bool) -> MeasuredMemory:
+        """Runs a training step of a copy of the module on the CPU, and returns its memory.
+
+        Raises:
+            BadModel: The step fails.
+        """
+        from explorer.engine.costs.training.measured_step import measure_step  # imports torch's profiler
+
+        dims = self.options.dims if batch is None else {**self.options.dims, "batch": batch}
+        bound_inputs = bind(self.loaded, self.options.input_shapes, dims)
+        return measure_step(self.loaded, bound_inputs, optimizer, train=train)
 
     def copy_with(self, loaded: LoadedModule) -> TorchModel:
         """Returns a copy of the opened model with another module and the same inputs and options."""

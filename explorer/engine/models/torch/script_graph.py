@@ -15,7 +15,7 @@ from explorer.host import input_files
 from explorer.host.optional_packages import error_line, silence
 
 
-def ssa_graph(source: str, module: str) -> str:
+def load_ssa_graph(source: str, module: str) -> str:
     """Loads a TorchScript file with torch, and returns the graph of one module's forward in SSA form.
 
     Args:

@@ -273,3 +273,39 @@ def test_a_picture_stacks_the_kinds(tmp_path: Path, said: Any) -> None:
     assert "backward" in drawn
     assert "batch 4, all" in drawn
     assert "128.00 MiB" in drawn, "bytes are counted in powers of two, and so are the ticks"
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_measured_memory_is_that_of_the_count_and_of_workspaces(optimizer: Any) -> None:
+    model = Many()
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    fact = step(model, IMAGE, optimizer=optimizer, measured=True)
+    measured = fact.measured
+    assert measured is not None
+    assert 0.98 * fact.peak_bytes <= measured.peak_bytes <= 1.25 * fact.peak_bytes
+    phases = {"forward": measured.forward, "backward": measured.backward, "step": measured.step}
+    assert max(phases[measured.peak_phase]) == measured.peak_bytes
+    assert all(len(values) <= 256 for values in phases.values())
+    held = fact.moments[-1].live_bytes - fact.moments[-1].temporary
+    assert abs(phases["step"][-1] - held) <= WITHIN * held if phases["step"] else optimizer == "sgd"
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert step(model, IMAGE, optimizer=optimizer).measured is None
+
+
+def test_a_step_that_cannot_be_measured_is_refused(sample: Any) -> None:
+    with Session(str(sample("lenet"))) as session, pytest.raises(Misuse, match="open the PyTorch module"):
+        session.training_memory(measured=True)
+    with Session(Many(), inputs=IMAGE) as session, pytest.raises(Misuse, match="leave --checkpoint out"):
+        session.training_memory(measured=True, checkpoint=("conv",))
+
+
+def test_the_measured_line_lies_over_the_counted_areas(tmp_path: Path, said: Any) -> None:
+    pytest.importorskip("matplotlib")
+    words = ("sample_models/jsc.py:jsc_tiny_x10", "--batch", "8", "--measured")
+    text = said("training", *words)
+    assert "measured / counted" in text
+    picture = tmp_path / "step.svg"
+    said("plot", *words, "--what", "memory-over-time", "-o", str(picture))
+    assert "measured on the CPU" in picture.read_text()
+    said("plot", *words[:3], "--what", "memory-over-time", "-o", str(picture), "--force")
+    assert "measured on the CPU" not in picture.read_text()

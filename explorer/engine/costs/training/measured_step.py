@@ -1,0 +1,110 @@
+"""Memory of a training step that runs on the CPU, as torch's allocator reports it to torch's profiler.
+
+The counted memory (`simulation`) comes from a run on shapes. This run has values, and shows what
+the count leaves out: workspaces inside kernels, and tensors that a kernel allocates and frees.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from explorer.base.errors import BadModel, ExplorerError
+from explorer.engine.compat.torch import storage_key
+from explorer.engine.costs.training.simulation import OPTIMIZERS, create_state
+from explorer.engine.formats.torch_module.arguments import BoundInputs
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+from explorer.engine.formats.torch_module.modules import tensors
+from explorer.facts.training import MeasuredMemory, Optimizer, Phase
+from explorer.host import input_files, scratch
+from explorer.host.optional_packages import error_line
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler's library prints to the terminal
+
+MOST_VALUES = 256
+"""Maximum number of values of a phase. Of more, the largest of each interval is kept."""
+
+_PHASES: tuple[Phase, ...] = ("forward", "backward", "step")
+_RANGE = "explorer training "
+
+
+def measure_step(
+    loaded: LoadedModule, bound_inputs: BoundInputs, optimizer: Optimizer, *, train: bool
+) -> MeasuredMemory:
+    """Runs one training step of a copy of the module, and returns the memory in use over time.
+
+    Args:
+        loaded: Model from `loaded_module.load`; its module does not change.
+        bound_inputs: Inputs of the model.
+        optimizer: Optimizer that makes the step.
+        train: Whether the modules are in training mode.
+
+    Raises:
+        BadModel: The step fails.
+    """
+    model = copy.deepcopy(loaded.materialise()).train(train)
+    args, kwargs = bound_inputs.arguments(device="cpu")
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    updates = create_state(OPTIMIZERS[optimizer](trained), trained)
+    stored = [*model.parameters(), *model.buffers(), *(t for _, t in tensors([args, kwargs]))]
+    stored += [value for _, value in tensors([list(state.values()) for state in updates.state.values()])]
+    before = {storage_key(tensor.untyped_storage()): tensor.untyped_storage().nbytes() for tensor in stored}
+    try:
+        with (
+            loaded.quiet(),
+            torch.enable_grad(),
+            torch.random.fork_rng(devices=[]),
+            profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+        ):
+            with record_function(f"{_RANGE}forward"):
+                result = model(*args, **kwargs)
+                losses = [t.sum().float() for _, t in tensors(result) if t.requires_grad]
+                loss = torch.stack(losses).sum()
+                del result, losses
+            with record_function(f"{_RANGE}backward"):
+                loss.backward()  # type: ignore[no-untyped-call]
+                del loss
+            with record_function(f"{_RANGE}step"):
+                updates.step()
+    except ExplorerError:
+        raise
+    except Exception as error:
+        raise BadModel(f"the step cannot be measured ({error_line(error)})", where=loaded.source) from error
+    return _memory(_events(profiler), sum(before.values()))
+
+
+def _events(profiler: Any) -> list[dict[str, Any]]:
+    """Returns the events of a profile, in the order of time."""
+    with scratch.folder() as folder:
+        path = os.path.join(folder, "trace.json")
+        profiler.export_chrome_trace(path)
+        trace = json.loads(input_files.content(path, internal=True))
+    return sorted((event for event in trace["traceEvents"] if "ts" in event), key=lambda event: event["ts"])
+
+
+def _memory(events: Iterable[dict[str, Any]], before: int) -> MeasuredMemory:
+    """Adds up allocations and releases, phase by phase, from the bytes that exist before the step."""
+    live: dict[str, list[int]] = {phase: [] for phase in _PHASES}
+    phase, total = "", before
+    for event in events:
+        name = str(event.get("name", ""))
+        if event.get("ph") == "X" and name.startswith(_RANGE):
+            phase = name.removeprefix(_RANGE)
+        elif name == "[memory]" and phase:
+            total += int(event["args"]["Bytes"])
+            live[phase].append(total)
+    peak_bytes, peak_phase = max((max(live[phase], default=0), phase) for phase in _PHASES)
+    thinned = {phase: _thin(live[phase]) for phase in _PHASES}
+    return MeasuredMemory(max(peak_bytes, before), peak_phase, **thinned)
+
+
+def _thin(values: Sequence[int]) -> tuple[int, ...]:
+    """Returns at most `MOST_VALUES` values, each the largest of its interval."""
+    width = -(-len(values) // MOST_VALUES)
+    return tuple(max(values[start : start + width]) for start in range(0, len(values), max(1, width)))
