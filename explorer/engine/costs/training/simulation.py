@@ -109,7 +109,7 @@ def step_memory(
     model, failure = loaded.meta(), ""
     modes: tuple[Literal["train", "eval"], ...] = ("train", "eval")
     for mode in modes:
-        args, kwargs = bound_inputs.arguments(device="meta")
+        args, kwargs = bound_inputs.arguments(device="meta", kept_elements=_KEPT_ELEMENTS)
         input_tensors = [t for _, t in tensors([args, kwargs])]
         if any(map(jagged.is_strided, input_tensors)):
             raise SimulationError(jagged.STRIDED)
@@ -392,5 +392,8 @@ class _Kernels(TorchFunctionMode):
                 raise
         return call_without_values(run, args, kwargs)
 
+
+_KEPT_ELEMENTS = 1 << 16
+"""Number of elements up to which an integer input keeps its values, because a model may compare them."""
 
 _ATTENTION: Any = nn.functional.scaled_dot_product_attention

@@ -39,16 +39,19 @@ class BoundInputs(Struct, frozen=True):
     images: bool = False
     example: Example | None = None
 
-    def arguments(self, *, device: str, seed: int = 0) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(
+        self, *, device: str, seed: int = 0, kept_elements: int = 0
+    ) -> tuple[list[Any], dict[str, Any]]:
         """Creates positional and keyword arguments for a call of the model.
 
-        On the device 'meta', tensors have no values; only the user's short integer tensors, such as lengths
-        and positions, keep theirs. On 'cpu', tensors are random; tensors from the user are used unchanged if
-        they have the bound shape.
+        On the device 'meta', tensors have no values. Only the user's short integer tensors, such as lengths
+        and positions, keep theirs, and integer tensors with at most `kept_elements` elements. On 'cpu',
+        tensors are random; tensors from the user are used unchanged if they have the bound shape.
 
         Args:
             device: Device of the tensors: 'meta' or 'cpu'.
             seed: Seed of the random values.
+            kept_elements: Maximum number of elements of an integer or boolean tensor that keeps its values.
         """
         arguments: list[torch.Tensor] = []
         generator = torch.Generator().manual_seed(seed)
@@ -57,7 +60,7 @@ class BoundInputs(Struct, frozen=True):
             if (
                 example is not None
                 and _may_be_input(example, info)
-                and (device == "cpu" or _is_length_or_count(example))
+                and (device == "cpu" or _is_length_or_count(example) or _is_kept(example, kept_elements))
             ):
                 arguments.append(example.detach().to("cpu"))
                 continue
@@ -170,6 +173,13 @@ def move_to_device(arguments: Any, device: torch.device | None) -> Any:
 
 def _may_be_input(tensor: Any, info: TensorInfo) -> bool:
     return shape_of(tensor) == info.shape and dtype_name(tensor.dtype) == info.dtype and not tensor.is_meta
+
+
+def _is_kept(tensor: torch.Tensor, most_elements: int) -> bool:
+    """Whether a tensor is a plain tensor of few integers or booleans."""
+    if tensor.is_nested or tensor.is_meta or tensor.layout is not torch.strided:
+        return False
+    return not (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() <= most_elements
 
 
 def _is_length_or_count(tensor: Any) -> bool:

@@ -104,6 +104,17 @@ class LearnedBias(nn.Module):
         return self.attend(x, self.bias)
 
 
+class CheckedMask(nn.Module):
+    """Attends with a mask only if the mask hides something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = Attend()
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        return self.attend(x) if mask.all() else self.attend(x, mask)
+
+
 class First(nn.Module):
     """The first result of a module that has several."""
 
@@ -277,6 +288,8 @@ MODELS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "attention with dropout": (lambda: Attend(dropout_p=0.2), (ROWS,)),
     "a mask of booleans": (Attend, (ROWS, SEEN)),
     "a mask of numbers for each row": (Attend, (ROWS, torch.zeros(2, 1, 40, 40))),
+    "a mask that hides later words": (CheckedMask, (ROWS, SEEN)),
+    "a mask that hides nothing": (CheckedMask, (ROWS, torch.ones_like(SEEN))),
     "a mask for three dimensions": (lambda: Attend(dims=3), (ROWS, torch.zeros(8, 40, 40))),
     "a trained mask": (LearnedBias, (ROWS,)),
     "narrow values": (ThinValues, (torch.zeros(2, 40, 48),)),
