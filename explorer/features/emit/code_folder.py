@@ -67,9 +67,11 @@ def write(folder: str, files: Mapping[str, str], manifest: CodeManifest, overwri
 
 
 def keep_rejected(folder: str, files: Mapping[str, str], file: str) -> str:
-    """Write a C file that the compiler rejects beside the folder, and return its path."""
-    path = f"{folder.rstrip(os.sep)}_{file}"
-    with output_files.atomic_write(path, overwrite=True) as temporary, output_files.text(temporary) as target:
+    """Write a C file that the compiler rejects beside the folder, under a new name, and return its path."""
+    path, number = f"{folder.rstrip(os.sep)}_{file}", 2
+    while os.path.lexists(path):
+        path, number = f"{folder.rstrip(os.sep)}_{number}_{file}", number + 1
+    with output_files.atomic_write(path) as temporary, output_files.text(temporary) as target:
         target.write(files[file])
     return path
 

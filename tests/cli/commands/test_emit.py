@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from jsonschema import Draft202012Validator
 from onnx import helper, numpy_helper
 
 import explorer
 from explorer.base.errors import Misuse
 from explorer.cli import main
+from explorer.report.document_schema import json_schema
 from tests.cli.commands.test_map import NPU
 
 Sample = Callable[[str], Path]
@@ -145,6 +147,7 @@ def test_json_form_holds_the_machine_and_the_nests(
     ask("emit", sample("linear_32x64x128"), "--machine", npu, "--to", "json", "-o", folder)
     assert [path.name for path in folder.iterdir()] == ["mapping.json"]
     content = json.loads((folder / "mapping.json").read_text())
+    Draft202012Validator(json_schema("emit", closed=True)).validate(content)
     assert content["machine"]["memories"][1]["name"] == "scratchpad"
     assert content["sites"][0]["mapping"]["levels"][0]["tile"]
     with explorer.Session(sample("linear_32x64x128")) as session, pytest.raises(Misuse, match="no code"):
@@ -181,6 +184,14 @@ def test_the_operators_after_a_matmul_are_fused(
 ) -> None:
     folder, codes = tmp_path / "code", tmp_path / "codes.onnx"
     words = "--machine", npu, "--fuse", "epilogue", "-o", folder
+    monkeypatch.setenv("CC", "/bin/false")
+    kept = f"{folder}_site_001.c"
+    for _ in range(2):
+        _, err = ask("emit", residual_model, *words, code=2)
+        assert err.startswith(f"explorer: {kept}")
+        kept = f"{folder}_2_site_001.c"
+    assert not folder.exists()
+    monkeypatch.delenv("CC")
     ask("emit", residual_model, *words)
     first, second = json.loads((folder / "mapping.json").read_text())["sites"]
     assert first["mapping"]["epilogue"]["ops"] == ["bias", "Relu"]

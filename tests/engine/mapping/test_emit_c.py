@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from explorer.engine.mapping.cost import memory_levels
+from explorer.engine.mapping.cost import epilogue_level, memory_levels
 from explorer.engine.mapping.emit_c import EpilogueStep, emit_site
 from explorer.engine.mapping.proof import RunInputs, compiler, planned_counters, run_emitted, worst_error
 from explorer.engine.mapping.walk import walk_nest
@@ -30,35 +31,68 @@ def integers(shape, seed=0):
     return np.random.default_rng(seed).integers(-128, 128, shape, dtype=np.int8)
 
 
-def check(nest):
+FUSED = Epilogue(("Add", "Add", "QuantizeLinear"), "int8", bias_bytes=4, residual_bytes=4)
+STEPS = (
+    EpilogueStep("bias"),
+    EpilogueStep("scale", 0.01),
+    EpilogueStep("residual"),
+    EpilogueStep("quantize", 0.5, 3),
+)
+
+
+def check(nest, *, fused=False, compiled=True):
+    """Compares walk, plan and, if `compiled`, the emitted C of a nest."""
     if np.prod(nest.levels[-1].split) > 1:
         nest = nest._replace(
             levels=(*nest.levels[:-1], NestLevel(nest.levels[-1].order, nest.levels[-1].tile))
         )
-    mapping = SiteMapping("site", nest.size, nest.levels, batch=2, dtype="int8", accumulator="int32")
-    machine = machine_for(nest)
-    m, k, n = nest.size
-    inputs = RunInputs(integers((2, m, k)), integers((2, k, n), 1))
-    result = run_emitted(emit_site(mapping, machine), mapping, inputs)
-    assert (result.output == inputs.A.astype(np.int32) @ inputs.B.astype(np.int32)).all()
+    machine, (m, k, n) = machine_for(nest), nest.size
+    fused = fused and epilogue_level(nest) >= 0
+    mapping = SiteMapping(
+        "site",
+        nest.size,
+        nest.levels,
+        batch=2,
+        dtype="int8",
+        accumulator="int32",
+        epilogue=FUSED if fused else Epilogue(),
+    )
+    bias = np.arange(2 * n, dtype=np.int32).reshape(2, n) * 50
+    residual = np.random.default_rng(2).standard_normal((2, m, n), dtype=np.float32)
+    ends = {"bias": bias, "residual": residual} if fused else {}
+    inputs = RunInputs(integers((2, m, k)), integers((2, k, n), 1), **ends)
+    steps = STEPS if fused else ()
+    expected = inputs.A.astype(np.int32) @ inputs.B.astype(np.int32)
+    if fused:
+        real = (expected + bias[:, None]).astype(np.float32) * np.float32(0.01) + residual
+        expected = np.clip(np.rint(real / np.float32(0.5)) + 3, -128, 127)
+    walked = walk_nest(mapping, machine, inputs, steps)
+    assert (walked.output == expected).all()
     planned = planned_counters(mapping, machine)
-    assert {place: result.counters[place] for place in planned} == planned
-    walked = walk_nest(mapping, machine, inputs)
-    assert (walked.output == result.output).all()
-    assert walked.counters == result.counters
+    assert {place: walked.counters[place] for place in planned} == planned
+    if compiled:
+        result = run_emitted(emit_site(mapping, machine, steps=steps), mapping, inputs)
+        assert (result.output == expected).all()
+        assert result.counters == walked.counters
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(nests(max_size=12))
-def test_drawn_nests(nest):
-    check(nest)
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(nests(max_size=12), st.booleans())
+def test_drawn_nests(nest, fused):
+    check(nest, fused=fused)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(nests(max_size=7), st.booleans())
+def test_drawn_nests_walked_in_numpy(nest, fused):
+    check(nest, fused=fused, compiled=False)
 
 
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-@given(nests(max_size=16))
-def test_two_hundred_drawn_nests(nest):
-    check(nest)
+@given(nests(max_size=16), st.booleans())
+def test_two_hundred_drawn_nests(nest, fused):
+    check(nest, fused=fused)
 
 
 LEVELS = NestLevel("knm", (20, 16, 24)), NestLevel("mnk", (8, 8, 8))
