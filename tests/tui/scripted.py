@@ -55,7 +55,7 @@ from explorer.facts.external.placement import Placement
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.drawing import GraphDrawing
 from explorer.facts.graph.edges import RowEdges
-from explorer.facts.mapping import MappingCost, MemoryMachine, ModelMapping, SiteMapping
+from explorer.facts.mapping import Epilogue, MappingCost, MemoryMachine, ModelMapping, SiteMapping
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.serving.serving import Serving
@@ -802,7 +802,10 @@ class ScriptedEngine:
     def _map(self, machine: MemoryMachine, **options: Any) -> ModelMapping:
         asked = repr((machine, options))
         if asked not in _MAPPED:
-            planner = SimpleNamespace(plan=lambda spec, on_progress: plan(spec))
+            planner = SimpleNamespace(
+                plan=lambda spec, on_progress: plan(spec),
+                epilogues=lambda on_progress: {"classifier.6": Epilogue(("Add",), bias_bytes=4)},
+            )
             _MAPPED[asked] = mapper.map(planner, machine, **options)
         return _MAPPED[asked]
 

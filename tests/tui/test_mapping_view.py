@@ -216,6 +216,21 @@ async def test_enter_proves_the_code_of_the_edited_nest_and_x_writes_it(tmp_path
         assert hands.engine.asked[-1][2]["overwrite"]
 
 
+async def test_a_fused_epilogue_is_in_the_figures_and_in_the_code() -> None:
+    async with screen(size=(100, 30)) as hands:
+        shown = await open_view(hands)
+        assert shown._cost is not None
+        traffic = shown._cost.traffic
+        await hands.press("J")
+        assert "fused Add" in words(hands, "TitleBar")
+        # the bias of 1,000 columns is read
+        assert shown._cost.traffic == traffic + 4000
+        await hands.press("enter")
+        assert hands.engine.asked[-1][2]["fuse"] == "epilogue"
+        await hands.press("escape", "N")
+        assert "fused: nothing follows that can be" in words(hands, "TitleBar")
+
+
 async def test_the_tile_dialog_leads_to_the_map_view_and_back() -> None:
     async with screen(size=(100, 30)) as hands:
         use_hardware(hands.main.store, machines.hardware("edge-npu"))

@@ -314,6 +314,11 @@ SEVERAL_SIZES = Option(
     many=True,
     reads="dim_sizes",
 )
+FUSE = Option(
+    "--fuse",
+    "apply what follows a matmul to its finished sums: bias, activation, requantization, residual",
+    choices=("epilogue",),
+)
 HARDWARE = Option(
     "--machine",
     "the machine that the cost is for: a name in the config file, a preset (explorer machines),\n"

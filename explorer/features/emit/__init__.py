@@ -8,6 +8,7 @@ FEATURE = Feature(
     },
     methods={
         "emit": "emitter.emit",
+        "epilogues": "emitter.epilogues",
         "verify_code": "emitter.verify_code",
     },
     words={

@@ -6,7 +6,7 @@ import explorer
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
-from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
+from explorer.cli.arguments.options import FUSE, HARDWARE, OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
@@ -58,11 +58,7 @@ COMMAND = Command(
             manual="what to write: `c`, a C file for each matmul, a driver and `mapping.json`; or `json`,"
             " `mapping.json` alone: machine, mapping and loops, for an emitter of your own",
         ),
-        Option(
-            "--fuse",
-            "apply what follows a matmul to its finished sums: bias, activation, requantization, residual",
-            choices=("epilogue",),
-        ),
+        FUSE,
         Option("--output", "folder for the code; it is written whole or not at all", "FOLDER", short="-o"),
         *declared_options(explorer.TileSpec, "sites"),
         *("--force", "--no-verify", "--seed"),

@@ -128,6 +128,19 @@ def emit(
     return replace(proof, form=form, seconds=time.perf_counter() - started)
 
 
+def epilogues(session: Facade, *, on_progress: OnProgress = None) -> dict[str, Epilogue]:
+    """Find the operators that can be fused into the matrix products of the current model.
+
+    Args:
+        on_progress: Callback that receives the progress.
+
+    Returns:
+        Epilogue of each matrix product that has one, by the name of the site.
+    """
+    found = _Task(session, (), on_progress).epilogues()
+    return {name: epilogue.record for name, epilogue in found.items()}
+
+
 def verify_code(
     session: Facade,
     folder: PathText,

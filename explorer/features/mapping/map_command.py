@@ -7,7 +7,7 @@ from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DIFFERENT, IF_DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
-from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
+from explorer.cli.arguments.options import FUSE, HARDWARE, OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
@@ -32,6 +32,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             objective=args.objective,
             sites=args.site or (),
             constrain=args.constrain or "",
+            fuse=args.fuse or "",
             mapping=args.mapping,
             capacity=args.capacity or "",
             output=args.output,
@@ -81,6 +82,7 @@ COMMAND = Command(
             "limits on the tile of the first memory on the chip and its loop order: 'n%32 k<=256 order=mnk'",
             "WORDS",
         ),
+        FUSE,
         Option(
             "--mapping", "mapping file (as -o writes one) whose cost is computed, without a search", "FILE"
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from explorer.base.checked import PathText
 from explorer.base.errors import Misuse, nearest
 from explorer.facts import SitePlan, TileSpec
+from explorer.facts.emission import CodeFusion
 from explorer.facts.mapping import (
     CapacityPoint,
     Epilogue,
@@ -47,6 +48,7 @@ def map(
     objective: Objective = "cycles",
     sites: tuple[str, ...] = (),
     constrain: str = "",
+    fuse: CodeFusion = "",
     mapping: PathText | None = None,
     capacity: str = "",
     output: PathText | None = None,
@@ -60,6 +62,8 @@ def map(
         objective: Figure to minimize: 'cycles', 'energy', 'traffic' or 'edp' (energy times cycles).
         sites: Globs of the names of matrix products. Empty maps all.
         constrain: Constraints on the tile of the first memory, such as 'n%32 k<=256 order=mnk'.
+        fuse: 'epilogue' to count the operators after a product as fused into it: bias, activation,
+            requantization and residual.
         mapping: Path of a mapping file whose cost is computed, or None to search.
         capacity: Sizes of the first memory for the curve of least traffic: a range such as '1K:64M', or sizes
             between commas.
@@ -83,7 +87,8 @@ def map(
     file = read_mapping(mapping) if mapping is not None else None
     if file is not None:
         _check_file(file, plan.sites, found_machine)
-    mapped = tuple(_mapped_sites(plan.sites, found_machine, objective, constraints, file))
+    fused = session.epilogues(on_progress=on_progress) if fuse else {}
+    mapped = tuple(_mapped_sites(plan.sites, found_machine, objective, constraints, file, fused))
     result = replace(
         _total(found_machine, objective, mapped), assumptions=tuple(_assumptions(found_machine, mapped))
     )
@@ -123,6 +128,7 @@ def _mapped_sites(
     objective: Objective,
     constraints: Any,
     file: MappingFile | None,
+    fused: Mapping[str, Epilogue],
 ) -> Iterator[MappedSite]:
     """Yields each site with its mapping. Sites of the same size and types are searched once."""
     from explorer.engine.mapping.cost import mapping_cost
@@ -130,11 +136,13 @@ def _mapped_sites(
 
     searches: dict[SiteMapping, MappingSearch] = {}
     for site in sites:
-        blank = site_mapping(site)
+        blank = replace(site_mapping(site), epilogue=fused.get(site.name, Epilogue()))
         if file is not None:
             entry = file.sites[site.name]
             output = entry.types.get("output", "")
-            epilogue = Epilogue(output=output) if output not in ("", blank.accumulator) else Epilogue()
+            epilogue = blank.epilogue
+            if epilogue == Epilogue() and output not in ("", blank.accumulator):
+                epilogue = Epilogue(output=output)
             cost = mapping_cost(replace(blank, levels=entry.levels, epilogue=epilogue), machine)
             yield MappedSite(site.name, site.op, site.calls, cost)
             continue
@@ -220,8 +228,11 @@ def _check_site(site: SitePlan, entry: FileSite, place: str) -> None:
 
 def _assumptions(machine: MemoryMachine, sites: tuple[MappedSite, ...]) -> Iterator[str]:
     """Yields the assumptions behind the figures, in words."""
-    yield "Bias, activation functions and the operators between the matmuls are not counted."
-    yield "Outputs leave in the type of the sums."
+    if any(site.cost.mapping.epilogue.ops for site in sites):
+        yield "Operators that are not fused into a matmul are not counted."
+    else:
+        yield "Bias, activation functions and the operators between the matmuls are not counted."
+        yield "Outputs leave in the type of the sums."
     preset = next((row.dtype for row in PRESETS if row.name == machine.hardware.name), None)
     dtypes = {site.cost.mapping.dtype for site in sites} - set(machine.rates)
     for dtype in sorted(dtypes):

@@ -29,7 +29,7 @@ from explorer.tui.text.drawing import draw
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from explorer.facts.emission import CodeProof
+    from explorer.facts.emission import CodeFusion, CodeProof
     from explorer.facts.mapping import MappingCost, MemoryMachine
     from explorer.tui.state.jobs import Jobs
 
@@ -40,10 +40,12 @@ class ShownMapping(NamedTuple):
     Attributes:
         machine: The machine.
         cost: The mapping with its cost.
+        fuse: 'epilogue' if the operators after the matmul are fused, or ''.
     """
 
     machine: MemoryMachine
     cost: MappingCost
+    fuse: CodeFusion
 
     @property
     def content(self) -> str:
@@ -125,6 +127,7 @@ class MappingFiles:
             output=output,
             mapping=path,
             machine=shown.machine,
+            fuse=shown.fuse,
             sites=(escape(shown.cost.mapping.site),),
             overwrite=overwrite,
         )

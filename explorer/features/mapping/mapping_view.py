@@ -18,6 +18,7 @@ from textual.containers import Container
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts import TileSpec
+from explorer.facts.emission import CodeFusion
 from explorer.facts.mapping import MappedSite, ModelMapping, Objective, SiteMapping
 from explorer.features.mapping.map_words import site_blocks
 from explorer.features.mapping.mapping_edit import keep_next, reorder, resize, site_mapping
@@ -72,6 +73,8 @@ MAPPING_KEYS = key_group(
     ("map_best", ("b",), "b", "The best mapping", "Takes what the search found, or searches"),
     ("map_constrain", ("slash",), "/", "Constraints…", "Limits of the search, such as n%32 k<=256 order=mnk"),
     ("map_objective", ("c",), "c", "Next figure", "What the search minimizes: cycles, energy, traffic, edp"),
+    ("map_fuse", ("J",), "J", "Join what follows",
+        "Fuses bias, activation, requantization and residual into the matmul, or not"),
     ("map_machine", ("m",), "m", "Machine…", "Machines with memories, or a typed one"),
     ("map_plot", ("p",), "p", "Pareto front",
         "In place of the memories; on a small screen the figures, then the front"),
@@ -117,17 +120,19 @@ class SearchRequest(Struct, frozen=True):
         machine: The machine.
         objective: Figure to minimize.
         constrain: Constraints as text.
+        fuse: 'epilogue' to fuse the operators after the matmul, or ''.
     """
 
     site: str
     machine: MemoryMachine
     objective: Objective
     constrain: str
+    fuse: CodeFusion
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def key(self) -> tuple[str, ...]:
         """Key of the result among those of one machine."""
-        return self.site, self.objective, self.constrain
+        return self.site, self.objective, self.constrain, self.fuse
 
 
 class MappingView(SubScreen[None]):
@@ -171,7 +176,8 @@ class MappingView(SubScreen[None]):
         self._constrain = ""
         self._mapping: SiteMapping | None = None
         self._cost: MappingCost | None = None
-        self._searches: dict[tuple[str, str, str], MappedSite] = {}
+        self._fuse: CodeFusion = ""
+        self._searches: dict[tuple[str, ...], MappedSite] = {}
         self._opening = self._following = False
         self._pane: _Pane = "nest"
         self._status_text, self._status_role = "", "text"
@@ -247,6 +253,9 @@ class MappingView(SubScreen[None]):
     def _title(self, width: int) -> tuple[Line, ...]:
         machine, search = self._machine, self._search
         limits = f", {self._constrain}" if self._constrain else ""
+        if self._fuse and self._mapping is not None:
+            limits += f", fused {' '.join(self._mapping.epilogue.ops)}".removesuffix(" ")
+            limits += "" if self._mapping.epilogue.ops else ": nothing follows that can be"
         return title_lines(
             self._sites,
             self._index,
@@ -382,6 +391,9 @@ class MappingView(SubScreen[None]):
         if mapped is not None:
             self._take(mapped.cost)
             return
+        if self._fuse:  # only the search knows the fused operators
+            await self._find_best(request)
+            return
         try:
             cost: MappingCost = await self._jobs.ask("mapping_cost", site_mapping(self.site), request.machine)
         except ExplorerError as error:
@@ -402,7 +414,7 @@ class MappingView(SubScreen[None]):
     @property
     def _request(self) -> SearchRequest:
         assert self._machine is not None
-        return SearchRequest(self.site.name, self._machine, self._objective, self._constrain)
+        return SearchRequest(self.site.name, self._machine, self._objective, self._constrain, self._fuse)
 
     @property
     def _search(self) -> MappingSearch | None:
@@ -425,6 +437,7 @@ class MappingView(SubScreen[None]):
                 objective=request.objective,
                 sites=(escape(request.site),),
                 constrain=request.constrain,
+                fuse=request.fuse,
             )
         except Cancelled:
             self._say("the search was stopped; b searches again")
@@ -435,19 +448,23 @@ class MappingView(SubScreen[None]):
                 self._searches[request.key] = fact.sites[0]
             if not self._is_at(request):
                 return
-            self._objective, self._constrain = request.objective, request.constrain
+            self._apply(request)
             self._say("")
             if self._mapping is before:
                 self._take(fact.sites[0].cost)
             else:
                 self._show()
 
+    def _apply(self, request: SearchRequest) -> None:
+        """Use the objective, the constraints and the fusion of a search."""
+        self._objective, self._constrain, self._fuse = request.objective, request.constrain, request.fuse
+
     def _change_search(self, request: SearchRequest) -> None:
         """Search with another objective or other constraints, which apply once the search succeeds."""
         if self._opening:
             self._refuse("the search is running; Esc stops it")
         elif (mapped := self._searches.get(request.key)) is not None:
-            self._objective, self._constrain = request.objective, request.constrain
+            self._apply(request)
             self._take(mapped.cost)
         else:
             self._opening = True
@@ -481,6 +498,13 @@ class MappingView(SubScreen[None]):
             self._refuse("this machine gives neither cycles nor energies, only traffic")
         else:
             self._change_search(replace(self._request, objective=following))
+
+    def action_map_fuse(self) -> None:
+        """Fuse the operators after the matmul into it, or leave them out."""
+        if self._machine is None or not can_emit():
+            self._refuse("no machine with memories is chosen: m lists them")
+        else:
+            self._change_search(replace(self._request, fuse="" if self._fuse else "epilogue"))
 
     def action_map_constrain(self) -> None:
         """Ask for constraints of the search."""
@@ -655,7 +679,7 @@ class MappingView(SubScreen[None]):
         elif self._jobs.current is not None or self._following or self._opening:
             self._refuse("one job at a time; Esc stops it")
         else:
-            return ShownMapping(self._machine, self._cost)
+            return ShownMapping(self._machine, self._cost, self._fuse)
         return None
 
     def _shown_code(self) -> ShownMapping | None:

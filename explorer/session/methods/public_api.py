@@ -40,7 +40,7 @@ from explorer.facts.graph.edges import RowEdges
 from explorer.facts.graph.fx import FxGraph
 from explorer.facts.graph.module_code import ModuleCode
 from explorer.facts.graph.nodes import NodeTable
-from explorer.facts.mapping import MappingCost, MemoryMachine, ModelMapping, Objective, SiteMapping
+from explorer.facts.mapping import Epilogue, MappingCost, MemoryMachine, ModelMapping, Objective, SiteMapping
 from explorer.facts.memory import Memory
 from explorer.facts.profile.comparison import ProfileComparison
 from explorer.facts.profile.profile import Profile, ProfileSpec
@@ -387,6 +387,7 @@ class PublicMethods:
         objective: Objective = "cycles",
         sites: tuple[str, ...] = (),
         constrain: str = "",
+        fuse: CodeFusion = "",
         mapping: PathText | None = None,
         capacity: str = "",
         output: PathText | None = None,
@@ -416,6 +417,10 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> CodeProof:
         """Write mapped matrix products of the current model as C code, and prove the code."""
+        raise NotImplementedError
+
+    def epilogues(self, *, on_progress: OnProgress = None) -> dict[str, Epilogue]:
+        """Find the operators that can be fused into the matrix products of the current model."""
         raise NotImplementedError
 
     def verify_code(
