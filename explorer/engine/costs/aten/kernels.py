@@ -19,6 +19,7 @@ from explorer.engine.compat.torch import (
     calls_on_cpu,
     map_tensors,
 )
+from explorer.engine.costs.aten import meta_shapes
 
 FUNCTIONS = ("scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu")
 """Torch functions that select among kernels which keep different tensors for the backward pass."""
@@ -130,12 +131,23 @@ def _add_storage(tensor: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
     return memory.as_strided(real.shape, real.stride(), real.storage_offset())
 
 
+def _grouped_product(func: Any, args: Any, kwargs: Any) -> Any:
+    """A grouped product, also of float32, which only the CPU kernel accepts before torch 2.15."""
+    rule = meta_shapes.RULES.get(func)
+    types = None if rule is None else rule(*args, **kwargs)
+    if types is None or isinstance(types, str):
+        return func(*args, **kwargs)
+    ((shape, strides, dtype),) = types
+    return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+
+
 SIZED: Mapping[str, Callable[[Any, Any, Any], Any]] = {
+    "aten::_grouped_mm": _grouped_product,
     "aten::mkldnn_rnn_layer": _recurrent_workspace,
     "aten::_embedding_bag": _bag,
     "aten::_embedding_bag_forward_only": _bag,
 }
-"""Operators whose result sizes differ between the CPU and the meta device, by name."""
+"""Operators whose results differ between the CPU and the meta device, by name."""
 
 
 def operator(func: Any, args: Any, kwargs: Any) -> Any:
