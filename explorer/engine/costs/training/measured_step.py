@@ -31,7 +31,8 @@ MOST_VALUES = 256
 """Maximum number of values of a phase. Of more, the largest of each interval is kept."""
 
 _PHASES: tuple[Phase, ...] = ("forward", "backward", "step")
-_RANGE = "explorer training "
+_RANGES: dict[str, Phase] = {f"explorer training: {phase}": phase for phase in _PHASES}
+"""Phases by the names of their ranges in the profile."""
 
 
 def measure_step(
@@ -55,6 +56,7 @@ def measure_step(
     stored = [*model.parameters(), *model.buffers(), *(t for _, t in tensors([args, kwargs]))]
     stored += [value for _, value in tensors([list(state.values()) for state in updates.state.values()])]
     before = {storage_key(tensor.untyped_storage()): tensor.untyped_storage().nbytes() for tensor in stored}
+    ranges = {phase: name for name, phase in _RANGES.items()}
     try:
         with (
             loaded.quiet(),
@@ -62,15 +64,15 @@ def measure_step(
             torch.random.fork_rng(devices=[]),
             profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
         ):
-            with record_function(f"{_RANGE}forward"):
+            with record_function(ranges["forward"]):
                 result = model(*args, **kwargs)
                 losses = [t.sum().float() for _, t in tensors(result) if t.requires_grad]
                 loss = torch.stack(losses).sum()
                 del result, losses
-            with record_function(f"{_RANGE}backward"):
+            with record_function(ranges["backward"]):
                 loss.backward()  # type: ignore[no-untyped-call]
                 del loss
-            with record_function(f"{_RANGE}step"):
+            with record_function(ranges["step"]):
                 updates.step()
     except ExplorerError:
         raise
@@ -90,12 +92,13 @@ def _events(profiler: Any) -> list[dict[str, Any]]:
 
 def _memory(events: Iterable[dict[str, Any]], before: int) -> MeasuredMemory:
     """Adds up allocations and releases, phase by phase, from the bytes that exist before the step."""
-    live: dict[str, list[int]] = {phase: [] for phase in _PHASES}
-    phase, total = "", before
+    live: dict[Phase, list[int]] = {phase: [] for phase in _PHASES}
+    phase: Phase | None = None
+    total = before
     for event in events:
         name = str(event.get("name", ""))
-        if event.get("ph") == "X" and name.startswith(_RANGE):
-            phase = name.removeprefix(_RANGE)
+        if event.get("ph") == "X" and name in _RANGES:
+            phase = _RANGES[name]
         elif name == "[memory]" and phase:
             total += int(event["args"]["Bytes"])
             live[phase].append(total)
