@@ -149,7 +149,7 @@ def failed_models(rows: Iterable[ModelRow]) -> dict[str, str]:
 
 
 _SIMILAR = 0.75
-"""Least similarity of a suggestion to what was typed, from 0 to 1, as `difflib` counts it."""
+"""Minimum similarity of a suggestion to the typed text, from 0 to 1, as `difflib` counts it."""
 _LISTED = 12
 """Most names in a hint; longer lists are shortened, with a count."""
 

@@ -259,7 +259,7 @@ def build_own_fault() -> Fault | None:
 
 
 def _find_own_source(package: Distribution) -> str:
-    """Source of the program for pip: its folder if that still exists, otherwise its name."""
+    """Returns the source of the program for pip: its folder if that still exists, otherwise its name."""
     import json
     import shlex
 

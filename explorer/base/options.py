@@ -21,7 +21,7 @@ Write = Callable[[Any], str]
 
 
 class Declaration(Struct, frozen=True):
-    """Declaration of an option. The type and the default are those of the field.
+    """Declaration of an option. Its type and its default come from the field.
 
     Attributes:
         help: Purpose of the option in a short phrase.
@@ -41,7 +41,7 @@ class Declaration(Struct, frozen=True):
             the layers that a file switches off.
         label: Label in a dialog; '' if the dialog has no field for it.
         placeholder: Text of an empty field in a dialog, with its meaning or an example.
-        words: Choices in a dialog, if they differ from those of the type.
+        words: Choices in a dialog, if they differ from the values of the type.
         group: Name of a group of options that a command or a dialog uses together.
     """
 

@@ -80,7 +80,7 @@ def list_used_packages(error: BaseException) -> list[str]:
 
 
 def _home(value: object) -> str:
-    """Module of a value: the value itself, the module that defines it, or the module of its class."""
+    """Returns module of a value: the value itself, the module that defines it, or the module of its class."""
     try:
         name = vars(value).get("__name__") if isinstance(value, type(sys)) else value.__module__
     except (AttributeError, TypeError):

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             child process does the work, so that even a crash ends with one line of text.
 
     Returns:
-        The exit code: that of the command's outcome, 2 for misuse or bad input, 130 for an interruption.
+        The exit code of the command's outcome, 2 for misuse or bad input, 130 for an interruption.
     """
     typed = list(sys.argv[1:] if argv is None else argv)
     return _run_reporting_errors(lambda: _dispatch(typed, alone=argv is None))
@@ -157,7 +157,7 @@ def _reserve_standard_streams() -> None:
     """
     closed_names = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     for name in closed_names:
-        # the lowest free number, which is that of the closed stream
+        # the lowest free number, which the closed stream had
         number = os.open(os.devnull, os.O_RDWR)
         setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w"))
     if "stdout" in closed_names:

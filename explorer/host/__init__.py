@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SWITCH = "EXPLORER_NO_CACHE"
-"""Environment variable that disables all caches, whatever its value."""
+"""Environment variable that disables all caches. Its value does not matter."""
 
 
 def cache_home(environment: Mapping[str, str]) -> str:

@@ -510,7 +510,7 @@ _DRIVERS = "/proc/driver/nvidia/gpus"
 
 
 def _gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of GPUs, and the places searched.
+    """Returns the names of GPUs, and the places searched.
 
     Files of drivers come first, because they need no child process.
     """

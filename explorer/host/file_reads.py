@@ -61,7 +61,7 @@ def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def find_last_change(files: Sequence[FileRead]) -> int:
-    """Time of the last change of some files in nanoseconds since the epoch, which users cannot set.
+    """Returns time of the last change of some files in nanoseconds since the epoch, which users cannot set.
 
     Raises:
         OSError: A file does not exist any more.

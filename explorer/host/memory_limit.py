@@ -60,7 +60,7 @@ def keep_spare() -> None:
 
 
 def read_limit() -> int | None:
-    """Bytes that this process may use, or None without a limit."""
+    """Returns bytes that this process may use, or None without a limit."""
     if not is_linux():
         return None
     import resource
@@ -107,7 +107,7 @@ def words(limit: int) -> str:
 
 
 def machine() -> int | None:
-    """Bytes of memory of this machine, or None if memory cannot be limited."""
+    """Returns the bytes of memory of this machine, or None if memory cannot be limited."""
     if not is_linux():
         return None
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

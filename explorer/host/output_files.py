@@ -311,7 +311,7 @@ _PART = re.compile(r"\.explorer-[0-9a-f]{16}\.part")
 
 
 def _staging(path: str) -> str:
-    """Temporary folder for writing `path`.
+    """Returns the temporary folder for writing `path`.
 
     Its short name is equal for all processes, so that only one can write.
     """

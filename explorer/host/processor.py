@@ -17,21 +17,21 @@ _SYSCTL = ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize"), (3, "hw.l3cachesize"))
 
 
 def name() -> str:
-    """Name of the processor, or its architecture if the system reports no name."""
+    """Returns the name of the processor, or its architecture if the system reports no name."""
     match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
     reported_name = match[1].strip() if match else _read_macos("machdep.cpu.brand_string")
     return reported_name or platform.processor() or platform.machine()
 
 
 def processors() -> tuple[int, ...]:
-    """Indices of the processors that this process may use."""
+    """Returns the indices of the processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def cores(root: str = _CPU) -> int:
-    """Number of cores that this process may use. A core with two threads counts once."""
+    """Returns the number of cores that this process may use. A core with two threads counts once."""
     own_processors = processors()
     if not os.path.isdir(root):
         import psutil

@@ -51,7 +51,7 @@ class Folder:
 
 
 def _bases() -> list[str]:
-    """Folders for temporary files, as in Python's `tempfile`, whose import takes 10 ms."""
+    """Returns folders for temporary files, as in Python's `tempfile`, whose import takes 10 ms."""
     variables = filter(None, (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")))
     return [os.path.abspath(base) for base in (*variables, "/tmp", "/var/tmp")]
 
@@ -236,7 +236,7 @@ def clear_left(base: str, named: Callable[[str], object]) -> None:
 
     Args:
         base: Folder to search.
-        named: Function that returns whether a name is that of a folder of this program.
+        named: Function that returns whether a name belongs to a folder of this program.
     """
     try:
         folders = [entry.path for entry in os.scandir(base) if named(entry.name)]

@@ -59,7 +59,7 @@ class TreePreview(Struct, frozen=True):
 
 
 def create_running_future() -> Future[Any]:
-    """Returns a future that is already running, so that callers who wait for it cannot cancel it."""
+    """Returns a future that is already running, so that waiting callers cannot cancel it."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
@@ -390,7 +390,7 @@ class EngineProcess:
                 future.set_result(tree_preview)
 
     def _describe_end(self, process: subprocess.Popen[bytes], log_start: int) -> str:
-        """Reason why a child ended. The child's part of the log begins at byte `log_start`."""
+        """Returns the reason why a child ended. The child's part of the log begins at byte `log_start`."""
         code = process.wait()
         if code == -signal.SIGKILL:
             return "killed, perhaps for want of memory"

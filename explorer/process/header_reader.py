@@ -122,7 +122,7 @@ class HeaderReader:
             yield from pool.map(self.read, paths)
 
     def torchvision(self) -> tuple[NamedModel, ...] | None:
-        """Names of the models that torchvision offers, or None if it is not installed."""
+        """Returns the names of the models that torchvision offers, or None if it is not installed."""
         answer, _ = self._ask(TORCHVISION)
         return answer if isinstance(answer, tuple) else None
 
@@ -155,7 +155,7 @@ class HeaderReader:
             self._idle_children.put(running_child)
 
     def _failure(self, error: OSError | EOFError | ValueError) -> str:
-        """The reason why a header was not read."""
+        """Returns the reason why a header was not read."""
         if self._closed:  # `close` ends the process, and the wait for its answer fails in any of these ways
             return "not read"
         if isinstance(error, TimeoutError):

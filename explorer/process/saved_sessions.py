@@ -219,7 +219,7 @@ class SessionStore:
 
 
 def home(environment: Mapping[str, str]) -> str:
-    """Folder of all sessions, in the state folder of the XDG base directories."""
+    """Returns the folder of all sessions, in the state folder of the XDG base directories."""
     return os.path.join(state_folder(environment), "sessions")
 
 
@@ -359,7 +359,7 @@ def clear_left(environment: Mapping[str, str]) -> None:
 
 
 def _list_newest_first(base: str, *, with_state: bool = True) -> list[str]:
-    """Folders of sessions, newest first; symbolic links are ignored."""
+    """Returns folders of sessions, newest first; symbolic links are ignored."""
     try:
         folders = [entry.path for entry in os.scandir(base) if entry.is_dir(follow_symlinks=False)]
     except OSError:
@@ -370,7 +370,7 @@ def _list_newest_first(base: str, *, with_state: bool = True) -> list[str]:
 
 
 def _read_last_change(folder: str) -> float:
-    """Time at which a session was last written, or at which its folder changed if it has no state."""
+    """Returns time at which a session was last written, or at which its folder changed if it has no state."""
     for path in (os.path.join(folder, _FILE), folder):
         with contextlib.suppress(OSError):
             return os.stat(path).st_mtime

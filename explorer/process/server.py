@@ -215,7 +215,7 @@ def _fork_header_reader(source: str, header_pipe: int, *other_pipes: Connection)
 
 
 def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:
-    """Row number of each of these paths in the current model; unknown paths are omitted."""
+    """Returns the row number of each of these paths in the current model; unknown paths are omitted."""
     if session.is_kept:
         rows: Any = session.packed_analysis().layers
         located: dict[str, int] = rows.located(paths)
@@ -233,7 +233,7 @@ def _open_session(setup: Mapping[str, Any], history: History | None) -> Session:
 
 
 def _describe_bug(bug: Exception, method: str) -> ExplorerError:
-    """Error with one line about an unexpected exception. The traceback goes to the log."""
+    """Returns the error with one line about an unexpected exception. The traceback goes to the log."""
     if (error := find_known_failure(bug)) is None:
         import traceback
 

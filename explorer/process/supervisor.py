@@ -315,7 +315,7 @@ class _ChildWatcher:
         raise find_removed_folder() or ExplorerError(self._describe_end(), where=self.where, hint=outcome)
 
     def _describe_end(self) -> str:
-        """Reason why the child ended."""
+        """Returns the reason why the child ended."""
         assert self.code is not None
         names = {s.value: s.name for s in signal.Signals}
         ending = names.get(-self.code, f"signal {-self.code}") if self.code < 0 else ""

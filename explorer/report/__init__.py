@@ -1,7 +1,7 @@
 """Reports: facts as text, JSON, CSV, HTML and plots, for people and scripts.
 
 `document` converts facts to the documented JSON and uses only the standard library. The other modules build
-text; `layout` is the only one that writes to the terminal.
+text; only `layout` writes to the terminal.
 """
 
 from __future__ import annotations

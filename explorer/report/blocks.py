@@ -16,7 +16,7 @@ from msgspec.structs import replace
 Role = Literal["", "strong", "quiet", "kind", "figure", "formula", "bar", "good", "passed", "warning", "bad"]
 """Meaning of a text: a name, a remark, an operator or dtype, a number, a formula, a bar, or a judgment.
 
-'good', 'warning' and 'bad' judge what the text says; 'passed' is a positive verdict.
+'good', 'warning' and 'bad' judge the content of the text; 'passed' is a positive verdict.
 """
 
 
@@ -115,7 +115,7 @@ class Table(Struct, frozen=True, eq=False):
         what: Description of the rows, such as 'layers, slowest first', for a table that may show only some of
             them. A table without it shows all rows.
         more: Where the user finds all rows.
-        around: Index of a row that must be among the visible ones.
+        around: Index of a row that must be among the visible rows.
     """
 
     columns: Sequence[Column]

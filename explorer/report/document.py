@@ -77,7 +77,7 @@ def info(fact: Info, tool: str, sha256: str | None = None) -> Document:
     Args:
         fact: Facts about the model.
         tool: Name and version of the program.
-        sha256: Digest of the model's file, which replaces the one in `fact`.
+        sha256: Digest of the model's file, which replaces the digest in `fact`.
     """
     assumptions = {"dims": {}, **to_json(fact.assumptions)}
     return {
@@ -90,7 +90,7 @@ def info(fact: Info, tool: str, sha256: str | None = None) -> Document:
 
 
 def layers(fact: Analysis, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer layers`: that of `info`, and all rows of the tree."""
+    """Return the document of `explorer layers`: the document of `info`, and all rows of the tree."""
     rows = fact.layers
     # large models use another sequence, whose rows are created on access
     records = [layer_record(row) for row in rows] if isinstance(rows, tuple) else Records(layer_record, rows)
@@ -111,7 +111,7 @@ def layer(
 
 
 def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer layers` with columns: that of `layers`, and the table.
+    """Return the document of `explorer layers` with columns: the document of `layers`, and the table.
 
     A row of the table contains the layer's position in the tree, and one key per column.
     """
@@ -143,7 +143,7 @@ def _placement(fact: Placement) -> Document:
 
 
 def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer ops`: that of `info`, and one row per operator type."""
+    """Return the document of `explorer ops`: the document of `info`, and one row per operator type."""
     rows = [
         {**record_of(stat), "attributes": {name: range_record(s) for name, s in stat.attributes.items()}}
         for stat in stats
@@ -152,7 +152,7 @@ def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = Non
 
 
 def memory(about: Info, fact: Memory, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer memory`: that of `info`, the figures, all steps and all tensors."""
+    """Return the document of `explorer memory`: the document of `info`, figures, steps and tensors."""
     figures = ("sum_bytes", "peak_bytes", "peak_step", "arena_bytes", "weight_bytes", "status", "reason")
     tensors = [
         {**tensor_record(life.tensor), **pick_fields(life, ("bytes", "born", "dies", "offset"))}
@@ -168,14 +168,14 @@ def memory(about: Info, fact: Memory, tool: str, sha256: str | None = None) -> D
 
 
 def roofline(about: Info, fact: Roofline, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer roofline`: that of `info`, the machine, totals, and layer bounds."""
+    """Return the document of `explorer roofline`: the document of `info`, machine, totals, layer bounds."""
     document = record_of(fact)
     machine, points = document.pop("machine"), document.pop("points")
     return {**info(about, tool, sha256), "machine": machine, "roofline": document, "layers": points}
 
 
 def plan_cost(about: Info, fact: PlanCost, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer plan`: that of `info`, the machine, totals, and rows per site.
+    """Return the document of `explorer plan`: the document of `info`, machine, totals, and rows per site.
 
     A row of `sites` also contains the figures of the chosen loop order. All six orders are in `orders`.
     """
@@ -224,14 +224,14 @@ def format_sweep(fact: FormatSweep, tool: str) -> Document:
 
 
 def training(about: Info, fact: Training, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer training`: that of `info`, totals of one step, and all layers."""
+    """Return the document of `explorer training`: the document of `info`, totals of a step, and layers."""
     document = record_of(fact)
     rows = document.pop("layers")
     return {**info(about, tool, sha256), "training": document, "layers": rows}
 
 
 def sizes(about: Info, fact: SizeCurves, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer sizes`: that of `info`, the range, formulas, sizes and crossings."""
+    """Return the document of `explorer sizes`: the document of `info`, range, formulas, sizes, crossings."""
     document = record_of(fact)
     document.pop("curves")
     document["over"] = {name: document.pop(name) for name in ("name", "low", "high", "at", "others")}
@@ -244,7 +244,7 @@ def sizes(about: Info, fact: SizeCurves, tool: str, sha256: str | None = None) -
 
 
 def decode(about: Info, fact: Decode, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer decode`: that of `info`, the figures, and all layers."""
+    """Return the document of `explorer decode`: the document of `info`, the figures, and all layers."""
     document = record_of(fact)
     rows = document.pop("rows")
     return {**info(about, tool, sha256), "decode": document, "layers": rows}
@@ -282,7 +282,7 @@ def _serving(fact: Serving) -> Document:
 
 
 def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer weights`: that of `info`, tensor statistics, and duplicates."""
+    """Return the document of `explorer weights`: the document of `info`, tensor statistics, duplicates."""
     return {
         **info(about, tool, sha256),
         "tensors": [stats_record(stats) for stats in fact.tensors],
@@ -292,7 +292,7 @@ def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) ->
 
 
 def activations(about: Info, fact: Activations, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer activations`: that of `info`, the inputs, and tensor statistics."""
+    """Return the document of `explorer activations`: the document of `info`, inputs, tensor statistics."""
     return {
         **info(about, tool, sha256),
         "inputs": list(fact.inputs),
@@ -329,7 +329,7 @@ _OF_TOTALS = {"name", *(name for name in TABLE_FIGURES if name in Totals.__struc
 
 
 def _list_compared_records(fact: FigureTable) -> list[Document]:
-    """Return one record per compared model or state: all figures, and the names of the best ones."""
+    """Return one record per compared model or state: all figures, and the names of its best figures."""
     rows = {row.name: row for row in fact.rows}
     documents: list[Document] = []
     for index, name in enumerate(fact.names):
@@ -375,7 +375,7 @@ def torchinfo(
 
 
 def output_file(about: Info, output: str, tool: str) -> Document:
-    """Return the document of `explorer plot` and `report`: that of `info`, and the path of the output."""
+    """Return the document of `explorer plot` and `report`: the document of `info`, and the output path."""
     return {**info(about, tool), "output": output}
 
 
@@ -407,12 +407,12 @@ def plan(fact: Plan) -> Document:
 
 
 def build_document(about: Info, fact: Struct, tool: str, sha256: str | None = None) -> Document:
-    """Return the default document of a command: that of `info`, and the fields of its fact."""
+    """Return the default document of a command: the document of `info`, and the fields of its fact."""
     return {**info(about, tool, sha256), **to_json(fact)}
 
 
 def fx_graph(about: Info, fact: FxGraph, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer ops --fx`: that of `info`, counts, and nodes with statistics."""
+    """Return the document of `explorer ops --fx`: the document of `info`, counts, nodes with statistics."""
     nodes = []
     for node in fact.nodes:
         record = record_of(node)

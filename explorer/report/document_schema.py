@@ -18,7 +18,7 @@ _NOT_FINITE = {"enum": ["nan", "inf", "-inf"]}
 
 
 def forms(verb: str) -> dict[str, Fields]:
-    """Return the keys of all documents of a verb by their circumstance; '' is that of the usual document."""
+    """Return the keys of all documents of a verb by circumstance; '' means the usual document."""
     return {"": DOCUMENTS[verb], **FORMS.get(verb, {})}
 
 
@@ -65,7 +65,7 @@ def components(verbs: Iterable[str]) -> tuple[dict[str, dict[str, Schema]], dict
 
 
 def _describe(part: Schema, meanings: Mapping[str, str]) -> None:
-    """Add a description to each key of a record: that of `meanings`, or that of the record's docstring."""
+    """Add a description to each key of a record, from `meanings` or from the record's docstring."""
     summary, attributes = split_docstring(part.pop("description", ""))
     if summary:
         part["description"] = summary

@@ -56,7 +56,7 @@ def record(about: type | str, keys: Fields, name: str = "") -> type:
     Args:
         about: Fact whose docstring describes the record, or the docstring itself.
         keys: Types by key.
-        name: Name of the type; by default that of the fact.
+        name: Name of the type; by default the fact's name.
     """
     doc = about if isinstance(about, str) else about.__doc__
     return defstruct(name or getattr(about, "__name__", ""), list(keys.items()), namespace={"__doc__": doc})

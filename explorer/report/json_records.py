@@ -69,7 +69,7 @@ def tensor_record(fact: TensorInfo) -> Document:
 
 
 def model_record(fact: ModelInfo, sha256: str | None) -> Document:
-    """Return the facts about a model; `sha256` replaces the one in `fact`."""
+    """Return the facts about a model; `sha256` replaces the digest in `fact`."""
     document: Document = {
         "source": fact.source,
         "format": fact.format,

@@ -40,7 +40,7 @@ class Frame(Struct, frozen=True):
 
 
 def frames(profile: Profile, rows: Sequence[Layer]) -> list[Frame]:
-    """Return the frames of a run, outer ones before inner ones.
+    """Return the frames of a run, outer frames before inner frames.
 
     Args:
         profile: Profile with the times of the layers, in any order.

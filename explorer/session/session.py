@@ -60,7 +60,7 @@ class Session(_Base):
             are refused with an `ExplorerError` that names the layer and the shapes.
         workdir: Folder for changed models until they are saved. None uses a temporary folder, which `close`
             removes.
-        cache: Whether to reuse the stored analysis of the same model and to store new ones.
+        cache: Whether to reuse the stored analysis of the same model and to store new analyses.
             `explorer.session.cache.analysis_cache` defines when a model is the same.
     """
 

@@ -67,7 +67,7 @@ class LayerColumn(Struct, frozen=True):
         unit: Unit of the values.
         of: Function that returns the value of a row: a text, a shape, a number, or None if unknown.
         about: Description in one line.
-        stored: Whether the value is known for every row, whatever its shapes are, and never a bound.
+        stored: Whether the value is known for every row with any shapes, and never a bound.
         field: Name of the field of `Layer` that holds the value, or ''. A group has the sum of its layers.
         needs: Name of the field of `ColumnFigures` that the column requires, or ''.
         blank: Whether None means that the row has no such value. Otherwise None means unknown.
@@ -298,7 +298,7 @@ COLUMNS: Mapping[str, LayerColumn] = {column.name: column for column in _TABLE}
 
 
 def available_columns(figures: ColumnFigures) -> Mapping[str, LayerColumn]:
-    """Lists the available columns, with those of figures from outside the program."""
+    """Lists the available columns, including columns of figures from outside the program."""
     return {**COLUMNS, **(build_overlay_columns(figures.overlay) if figures.overlay is not None else {})}
 
 
@@ -373,7 +373,7 @@ class Style(Struct, frozen=True):
     Attributes:
         columns: Names of the columns from left to right.
         flat: Whether to list only the layers, without their groups.
-        heads: Headers that replace those of the columns, in the words of the imitated tool. The key of the
+        heads: Headers that replace the columns' headers, in the words of the imitated tool. The key of the
             first column is ''.
         sums: Whether totals follow the table, as in that tool.
     """

@@ -185,7 +185,7 @@ def _product(each: float | None, clock: float | None) -> float | None:
 
 
 def config_path(environment: Mapping[str, str] | None = None) -> str:
-    """Path of the config file with the user's machines. The file need not exist."""
+    """Returns the path of the config file with the user's machines. The file need not exist."""
     env = os.environ if environment is None else environment
     if env.get("EXPLORER_CONFIG"):
         return env["EXPLORER_CONFIG"]

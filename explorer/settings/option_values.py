@@ -85,7 +85,7 @@ def table_readers(record: type[Struct]) -> dict[str, Reader]:
 
 
 def rule_values(rule: type[Struct]) -> tuple[str, ...]:
-    """Names of the fields of a rule that set values. All other fields are conditions on a site."""
+    """Returns names of the fields of a rule that set values. All other fields are conditions on a site."""
     return tuple(option.name for option in options(rule) if option.default is None)
 
 
@@ -158,7 +158,7 @@ def _option_words(option: DeclaredOption, value: Any) -> list[str]:
 
 
 def toml_values(spec: Struct) -> dict[str, Any]:
-    """Values of a record for a TOML table: the options that differ from their defaults."""
+    """Returns the values of a record for a TOML table: the options that differ from their defaults."""
     return {
         option.name: value
         if isinstance(value, (bool, int, float, tuple)) and option.declared.write is str

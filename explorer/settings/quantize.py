@@ -127,7 +127,7 @@ def add_layer_choice(
     Args:
         spec: Specification.
         layer: Name of the layer, not a glob. An earlier choice for it is replaced.
-        weight: Number format of the weight, or None to keep that of `spec`.
+        weight: Number format of the weight, or None to keep the format in `spec`.
         input: Number format of the input, or None.
         bias: Number format of the bias, or None.
         on: Whether to quantize the layer, or None.

@@ -62,7 +62,7 @@ def _parse(text: str, where: str, unit: Unit, per: Sequence[str], hint: str) -> 
 
 
 def _factor(word: str, unit: Unit) -> float | None:
-    """Value of one unit with its prefix, or None if the unit is unknown."""
+    """Returns the value of one unit with its prefix, or None if the unit is unknown."""
     for name, size in _UNITS[unit].items():
         if not word.endswith(name):
             continue

@@ -110,11 +110,11 @@ class SettingsFile:
             yield {**rule, "origin": self.origin((*key, index))}
 
     def origin(self, key: Key) -> str:
-        """Place of an entry with the base name of the file: 'npu.toml:12'."""
+        """Returns the place of an entry with the base name of the file: 'npu.toml:12'."""
         return self._find_place(key, self._name)
 
     def _find_place(self, key: Key, name: str) -> str:
-        """Place of an entry, or of the nearest enclosing entry with a known line."""
+        """Returns the place of an entry, or of the nearest enclosing entry with a known line."""
         for end in range(len(key), 0, -1):
             if key[:end] in self._lines:
                 return f"{name}:{self._lines[key[:end]]}"
@@ -202,7 +202,7 @@ def _add_indices(
 
 
 def write_tables(tables: Mapping[str, Any], heading: Sequence[str] = ()) -> str:
-    """Writes a file with tables and lists of tables. Empty ones are omitted.
+    """Writes a file with tables and lists of tables. Empty tables and lists are omitted.
 
     Args:
         tables: Tables by name. A table may contain a list of tables.

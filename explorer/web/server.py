@@ -175,7 +175,7 @@ class ScreenServer(Server):
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Serve known visitors, welcome new ones with the token, and reject all others."""
+        """Serve known visitors, welcome new visitors with the token, and reject all others."""
         try:
             response = await self._answer(request, handler)
         except web.HTTPException as error:
@@ -286,7 +286,7 @@ class ScreenServer(Server):
         return websocket
 
     def _keep(self, request: web.Request, visitor: VisitorSession) -> None:
-        """Keep the web socket of a visitor open, and close the visitor's oldest ones."""
+        """Keep the web socket of a visitor open, and close the visitor's oldest web sockets."""
         if self._gate is None or request.transport is None:
             return
         self._gate.keep(request.transport)

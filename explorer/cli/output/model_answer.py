@@ -46,7 +46,7 @@ def open_and_answer(
         subject: Function that creates the blocks, or the name of a module in `package`.
         rows: Key of the list that `--csv` prints; see `Answer`.
         opening: Function that opens the model and returns its totals; by default `Session.open`.
-        package: Package of the presenters: that of the report, or of a feature.
+        package: Package of the presenters: the report's package, or a feature's.
         partial: Whether the answer needs no run of the model's code, so that it may fail.
         csv: Function that creates the rows of `--csv` from the facts; see `Answer`.
     """
@@ -99,7 +99,7 @@ def suggest_no_verify(args: ParsedArgs, does: str) -> Iterator[None]:
 
 
 def open_or_stored(session: Session, progress: ProgressLine) -> Info:
-    """Open a model and return its totals. If its input shapes are unknown, return only the stored ones."""
+    """Open a model and return its totals. If its input shapes are unknown, return only the stored totals."""
     try:
         return session.open(on_progress=progress)
     except UnknownShape:

@@ -94,7 +94,7 @@ def blocked_values(node: str) -> tuple[str, ...]:
 
     Empty for other nodes.
 
-    Assumes: the node's name is that of the value followed by `_nchwc`, or by `_bn_nchwc` if it was a
+    Assumes: the node's name is the value's name followed by `_nchwc`, or by `_bn_nchwc` if it was a
     BatchNormalization.
     Seen: onnxruntime 1.23 to 1.32; `_bn` in 1.32.
     Otherwise: the node's time is shown as that of no layer.

@@ -103,7 +103,7 @@ def resolve(
 
 
 def specifications(loaded: LoadedModule, axes: OpenAxes) -> Any:
-    """`dynamic_shapes` for torch.export, by argument name, or None if no dimension is open."""
+    """Returns `dynamic_shapes` for torch.export, by argument name, or None if no dimension is open."""
     if not axes.open:
         return None
     from torch.export import Dim
@@ -115,7 +115,7 @@ def specifications(loaded: LoadedModule, axes: OpenAxes) -> Any:
 
 
 def input_infos(axes: OpenAxes) -> tuple[TensorInfo, ...]:
-    """Facts of the inputs; names replace the sizes of open dimensions."""
+    """Returns the facts of the inputs; names replace the sizes of open dimensions."""
     infos = []
     for info, axis_names in zip(axes.export_inputs.inputs, axes.inputs, strict=True):
         shape = tuple(axis_names.get(axis, size) for axis, size in enumerate(info.shape or ()))

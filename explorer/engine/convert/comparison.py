@@ -214,7 +214,7 @@ def _numbered_names(results: Sequence[Any]) -> list[str]:
 
 
 def _match_names(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, ...]:
-    """Output names of the source if the result has as many outputs, else numbered names."""
+    """Returns the output names of the source if the result has as many outputs, else numbered names."""
     return names if len(names) == len(results) else tuple(f"result.{index}" for index in range(len(results)))
 
 

@@ -103,7 +103,7 @@ class ConversionResult(Struct, frozen=True):
 
 
 def tensor_infos(values: Iterable[Value]) -> tuple[TensorInfo, ...]:
-    """Facts of a graph's declared inputs or outputs."""
+    """Returns the facts of a graph's declared inputs or outputs."""
     return tuple(TensorInfo(value.name, value.dtype, value.shape, "declared") for value in values)
 
 

@@ -77,7 +77,7 @@ class ModuleChoice(Struct, frozen=True):
     dtype: str = ""
 
     def answer(self, weight_bytes: int, spec: QuantizeSpec) -> Quantization:
-        """Figures of the choice (formats, bits, BitOPs and bytes), without calibration."""
+        """Returns the figures of the choice (formats, bits, BitOPs and bytes), without calibration."""
         if self.dtype:
             bits = 8 * getattr(torch, self.dtype).itemsize
             quantization = answer(

@@ -109,14 +109,14 @@ def _draw_tensors(input_plans: Sequence[RandomInput], seed: int) -> tuple[torch.
 
 
 def _symbols(model: Model, job: ConversionJob) -> tuple[str, ...]:
-    """Names of the open dimensions without a size in the job."""
+    """Returns the names of the open dimensions without a size in the job."""
     feeds = (v for v in model.graph.feeds if v.name not in job.input_shapes)
     symbols = dict.fromkeys(d for v in feeds for d in v.shape or () if isinstance(d, str))
     return tuple(name for name in symbols if name not in job.dims)
 
 
 def _specification(model: Model, symbols: Sequence[str]) -> Any:
-    """`dynamic_shapes` for a forward method that takes `*inputs`.
+    """Returns `dynamic_shapes` for a forward method that takes `*inputs`.
 
     Torch infers the limits of each dimension: for example, a table of 64 positions allows no longer sequence.
     """

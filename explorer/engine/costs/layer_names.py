@@ -92,7 +92,7 @@ class LayerNames:
         ]
 
     def near(self, name: str) -> str:
-        """A hint that lists layers with similar names, or '' if there are none."""
+        """Returns a hint that lists layers with similar names, or '' if there are none."""
         return nearest(name[:_COMPARED], self._near())
 
     def suggest_similar(self, name: str) -> str:

@@ -31,7 +31,7 @@ _BELOW_ASSUMED = "assumed values count below"
 
 
 def end_of(layers: Sequence[Layer], row: int) -> int:
-    """The index after the last row of the subtree of `row`."""
+    """Returns the index after the last row of the subtree of `row`."""
     depths = layers.depths if isinstance(layers, LeafRows) else None
     depth = layers[row].depth
     end = row + 1
@@ -43,7 +43,7 @@ def end_of(layers: Sequence[Layer], row: int) -> int:
 def find_identical_runs(
     families: Iterable[Sequence[int]], kinds: Sequence[int], is_group: Callable[[int], bool]
 ) -> Iterator[Sequence[int]]:
-    """Runs of consecutive sibling groups with the same structure.
+    """Returns the runs of consecutive sibling groups with the same structure.
 
     Args:
         families: Row ids grouped by parent, in order.
@@ -350,7 +350,7 @@ class LeafRows(LayerRows):
                 _set_fields(self._groups[-1 - items[row_id]], repeat=len(run) if row_id == run[0] else 0)
 
     def leaf_row_ids(self) -> array[int]:
-        """The row id of every leaf, in the order of the leaves."""
+        """Returns the row id of every leaf, in the order of the leaves."""
         ids = array("i", bytes(4 * len(self._leaves)))
         for row_id, entry in enumerate(self._item):
             if entry >= 0:
@@ -391,7 +391,7 @@ class LeafRows(LayerRows):
         return row
 
     def _count_trained(self, parameters: Iterable[tuple[Hashable, int]]) -> int:
-        """The number of elements of `parameters` that belong to trained parameters."""
+        """Returns the number of elements of `parameters` that belong to trained parameters."""
         trained = self._trained or ()
         return sum([elements for identity, elements in parameters if identity in trained])
 
@@ -419,7 +419,7 @@ def _set_fields(row: Layer, **fields: Any) -> None:
 
 
 def _make_unique(path: str, used_paths: Counter[str]) -> str:
-    """`path`, with '#2', '#3', ... appended if it is used already."""
+    """Returns `path`, with '#2', '#3', ... appended if it is used already."""
     if path not in used_paths:
         used_paths[path] = 1
         return path

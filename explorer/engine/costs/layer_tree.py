@@ -44,7 +44,7 @@ class CostFigures(Struct, frozen=True, eq=False):
 
     @property
     def assumed(self) -> bool:
-        """Whether the figures rest on an assumption; those of a graph never do."""
+        """Whether the figures rest on an assumption. Figures of a graph never do."""
         return False
 
 
@@ -111,7 +111,7 @@ class LayerLeaf(Struct, eq=False, gc=False):
         return self.layer.kind
 
     def row(self) -> Layer:
-        """A copy of the leaf's layer."""
+        """Returns a copy of the leaf's layer."""
         return copy(self.layer)
 
 
@@ -139,7 +139,7 @@ class GroupFacts(Struct, frozen=True):
 
 
 def sum_known(values: Iterable[Number | None]) -> Number | None:
-    """Sum of the known values, or None if some value is unknown and the known ones add up to 0."""
+    """Returns the sum of the known values, or None if a value is unknown and the known values add up to 0."""
     result: Any = 0
     missing = False
     for value in values:
@@ -151,7 +151,7 @@ def sum_known(values: Iterable[Number | None]) -> Number | None:
 
 
 def sum_if_all_known(values: Iterable[int | None]) -> int | None:
-    """Sum of all values, or None if any value is unknown."""
+    """Returns the sum of all values, or None if any value is unknown."""
     total = 0
     for value in values:
         if value is None:
@@ -225,7 +225,7 @@ def totals(
         groups: Facts of groups that their leaves do not state, by scope path.
     """
     stored_parameters: dict[Hashable, tuple[Hashable, int, int]] = {}
-    # a large graph has a few dozen distinct operators; equal ones share one figures object
+    # a large graph has a few dozen distinct operators; equal operators share one figures object
     uses_by_figures: dict[int, tuple[CostFigures | Layer, list[int]]] = {}
     for leaf in leaves:
         for entry in leaf.stored:
@@ -269,7 +269,7 @@ def totals(
 
 
 def _reach(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: float) -> Reach:
-    """The status of the total MACs; leaves without MACs do not affect it."""
+    """Returns the status of the total MACs; leaves without MACs do not affect it."""
     loops = {path: facts for path, facts in groups.items() if facts.status == "bound" and facts.reason}
     assumed: list[bool] = []
     for leaf in leaves:

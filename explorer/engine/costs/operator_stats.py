@@ -102,7 +102,7 @@ def _ranges(layers: Sequence[Layer]) -> dict[str, Range]:
 
 
 def _attributes(layer: Layer) -> dict[str, Any]:
-    """The layer's attributes with defaults, and its input size if it has a window."""
+    """Returns the layer's attributes with defaults, and its input size if it has a window."""
     attributes = dict(layer.attributes)
     weight = layer.weights[0].shape if layer.weights else None
     if "stride_w" in attributes:

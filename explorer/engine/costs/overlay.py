@@ -25,7 +25,7 @@ from explorer.settings.overlay import OutsideFigures, make_unique
 
 MAX_GLOBS = 256
 MAX_LETTERS = 1_000
-"""Maximum length of a glob; longer ones are looked up as names."""
+"""Maximum length of a glob; a longer text is looked up as a name."""
 _MAX_NEIGHBOR_SEARCHES = 8
 """Maximum number of unmatched names for which the error message searches a similar name."""
 
@@ -86,7 +86,7 @@ def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay
 
 
 def narrowed_overlay(whole_overlay: Overlay, layers: Sequence[Layer], filtered: Sequence[Layer]) -> Overlay:
-    """Aggregates the figures for a filtered tree: those of a group cover its remaining rows only.
+    """Aggregates the figures for a filtered tree: a group's figures cover its remaining rows only.
 
     Args:
         whole_overlay: Figures of the full tree.
@@ -138,7 +138,7 @@ def merge_figures(
 
 
 def _leaves(layers: Sequence[Layer]) -> dict[int, int]:
-    """The number of layers in each group."""
+    """Returns the number of layers in each group."""
     counts: dict[int, int] = {}
     rows = [(row.id, row.parent, row.group) for row in layers]
     for row_id, parent, group in reversed(rows):

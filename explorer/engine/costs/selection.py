@@ -148,7 +148,7 @@ class _Sums:
         ]
 
     def row(self, index: int) -> Layer:
-        """The row at `index` with the sums over its kept layers."""
+        """Returns the row at `index` with the sums over its kept layers."""
         row = self._rows[index]
         if not self._is_partial[index]:
             return row
@@ -163,11 +163,11 @@ class _Sums:
         return replace(row, **self.fields(self.values[index]), reason=reason, assumed=assumed, repeat=1)
 
     def fields(self, values: Values) -> dict[str, Any]:
-        """The fields of a row from its sums."""
+        """Returns the fields of a row from its sums."""
         return dict(zip(_FIELDS, values, strict=False))
 
     def extra(self, values: Values, name: str) -> float | None:
-        """The sum of an additional column."""
+        """Returns the sum of an additional column."""
         return values[len(_FIELDS) + self._names.index(name)]
 
 
@@ -205,7 +205,7 @@ def fold_constants(rows: Sequence[Layer], constants: Sequence[int]) -> list[Laye
 
 
 def _constants(rows: Sequence[Layer], leaves: int, id: int) -> Layer:
-    """The merged row of some constants."""
+    """Returns the merged row of some constants."""
     sums = {name: sum_known([getattr(row, name) for row in rows]) for name in _FIELDS}
     return Layer(
         id,
@@ -228,7 +228,7 @@ def arrange_rows(
     turned: bool,
     columns: ColumnFigures,
 ) -> list[Layer]:
-    """The rows to show, in display order.
+    """Returns the rows to show, in display order.
 
     Args:
         rows: Rows in pre-order.
@@ -280,7 +280,7 @@ def _sort_rows(
 
 
 def _words(value: Any) -> Any:
-    """The sort key of a text or of shapes; symbolic sizes sort after integers."""
+    """Returns the sort key of a text or of shapes; symbolic sizes sort after integers."""
     if isinstance(value, str):
         return value.casefold()
     sizes = [shape for shape in value if shape is not None]

@@ -189,7 +189,7 @@ def connections(
 
 
 def row_edges(flow: ValueFlow | None, unknown: str = "") -> RowEdges:
-    """The edges between rows, without those that lead backwards in the tree; see `RowEdges`."""
+    """Returns the edges between rows, without those that lead backwards in the tree; see `RowEdges`."""
     if flow is None:
         return RowEdges(unknown=unknown)
     places = {row: place for place, row in enumerate(sorted({*flow.made, *flow.read}))}
@@ -224,7 +224,7 @@ def _entering(flow: ValueFlow, start: int, end: int) -> Iterator[FlowingValue]:
 def _find_leaving_values(
     flow: ValueFlow, start: int, end: int, group: bool
 ) -> Iterator[tuple[FlowingValue, Sequence[int]]]:
-    """Tensors that rows from `start` to before `end` produce, with their readers outside this range.
+    """Returns tensors that rows from `start` to before `end` produce, with their readers outside this range.
 
     A tensor of a group is included if it leaves the group. A tensor of a layer is also included if no row
     reads it.

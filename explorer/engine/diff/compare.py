@@ -153,7 +153,7 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
 
 
 def graph_row_changes(pairing: NodePairing) -> list[NodeDiff]:
-    """Lists the differences of opsets, graph inputs and graph outputs, without those of nodes."""
+    """Lists the differences of opsets, graph inputs and graph outputs, without differences of nodes."""
     before, after = pairing.before.model, pairing.after.model
     has_nested_sites = bool(find_nested_sites(before) or find_nested_sites(after))
     ends = (*_input_rows(pairing), *_output_rows(pairing))
@@ -308,7 +308,7 @@ def _build_tiled_rows(
     ]
     input_pairs = [*inputs, *shared_outer_values, *collect_ties(sites)]
     excluded_nodes = collect_site_nodes(sites)
-    # in a body, weights may be Constant nodes; those of a tiled site are not matched
+    # in a body, weights may be Constant nodes; Constant nodes of a tiled site are not matched
     unmatched_nodes = tuple(
         site_nodes | find_helper_nodes(side, [None] * len(side.nodes), site_nodes).keys()
         for side, site_nodes in zip((first, second), excluded_nodes, strict=True)

@@ -21,7 +21,7 @@ from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Model, No
 from explorer.facts import NodeDiff
 
 _SHOWN = 8
-"""Maximum number of values of a list or tensor that are written out; longer ones show their size."""
+"""Maximum number of values of a list or tensor that are written out. Longer lists show their size."""
 
 
 _WINDOWED = frozenset(

@@ -121,7 +121,7 @@ def open_calls_like(model: Model, reference: Model) -> Model:
 
 
 def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
-    """Pairs the parts of two graphs, after folding in each graph what the other one has folded."""
+    """Pairs the parts of two graphs, after each graph is folded like the other graph."""
     pairing = _pair(before, after, tell, cancel)
     partners = pairing.matching.before, pairing.matching.after
     sides, models = (pairing.before, pairing.after), (before, after)

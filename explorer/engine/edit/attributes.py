@@ -73,7 +73,7 @@ def _declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str, boo
 
 
 def _kind_of(value: Any) -> str:
-    """The kind of an attribute's current value."""
+    """Returns the kind of an attribute's current value."""
     is_list = isinstance(value, tuple)
     first = value[0] if is_list and value else value
     kinds = ((bool, "int"), (int, "int"), (float, "float"), (str, "text"))
@@ -99,7 +99,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {"int": _int, "float": _float, "t
 
 
 def _parse_value(step: EditStep, node: Node, kind: str) -> Any:
-    """The text of a step, parsed as a value of this kind."""
+    """Returns the text of a step, parsed as a value of this kind."""
     item_kind = kind.removesuffix("s")
     reader = _READERS.get(item_kind)
     if reader is None:
@@ -120,7 +120,7 @@ def _parse_value(step: EditStep, node: Node, kind: str) -> Any:
 
 
 def _list_members(text: str) -> list[str]:
-    """The members of a list, which is separated by commas or written in JSON."""
+    """Returns the members of a list, which is separated by commas or written in JSON."""
     if text.lstrip().startswith("["):
         members = json.loads(text)
         if not all(

@@ -46,7 +46,7 @@ def delete(
         step: Step that names the node.
         aliases: See `names.Aliases`.
         sizes: Sizes of symbolic dimensions.
-        input_shapes: Shapes of the inputs, which override those of the model.
+        input_shapes: Shapes of the inputs, which override the model's shapes.
 
     Raises:
         Misuse: There is no such node, or its output is read and no input can replace it.
@@ -74,7 +74,7 @@ def _replacement_input(
     sizes: Mapping[str, int] | None,
     input_shapes: InputShapes | None,
 ) -> str:
-    """The input that can replace the only output that is read."""
+    """Returns the input that can replace the only output that is read."""
     node = target.node
     if len(used_outputs) > 1:
         raise Misuse(
@@ -109,7 +109,7 @@ def _is_same_type(first: TensorInfo | None, second: TensorInfo | None) -> bool:
 
 
 def type_text(info: TensorInfo | None) -> str:
-    """The text of a type and shape, such as 'float32 1x64x56x56'."""
+    """Returns the text of a type and shape, such as 'float32 1x64x56x56'."""
     if info is None or info.dtype is None:
         return "(type not known)"
     if info.shape is None:
@@ -131,7 +131,7 @@ def _collect_visible_types(
 
 
 def _find_live_values(body: Body) -> set[str]:
-    """The values of a body that depend on its inputs."""
+    """Returns the values of a body that depend on its inputs."""
     live = {value.name for value in body.feeds} if isinstance(body, Graph) else set(body.inputs)
     for node in body.nodes:
         if not live.isdisjoint(list_reads(node)):
@@ -158,7 +158,7 @@ def _rewire(body: Body, target: FoundNode, output: str, replacement: str) -> Bod
 
 
 def _drop_unused(body: Body, nodes: Sequence[Node], deleted: Node) -> Body:
-    """A body with these nodes, without the stored tensors that only the deleted node read."""
+    """Returns a body with these nodes, without the stored tensors that only the deleted node read."""
     edited = replace_nodes(body, nodes)
     if not isinstance(edited, Graph):
         return edited

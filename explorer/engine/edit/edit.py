@@ -54,7 +54,7 @@ def edit(
         step: Step to apply.
         aliases: See `names.Aliases`.
         sizes: Sizes of symbolic dimensions, needed for some checks.
-        input_shapes: Shapes of the inputs, which override those of the model.
+        input_shapes: Shapes of the inputs, which override the model's shapes.
 
     Raises:
         Misuse: A name does not exist, the step is impossible, or a node would not accept its inputs.
@@ -83,7 +83,7 @@ def _check_names(model: Model) -> Model:
 
 
 def _correct_types(original_model: Model, edited_model: Model, description: str) -> EditedModel:
-    """The edited model with corrected declarations."""
+    """Returns the edited model with corrected declarations."""
     bare = _drop_declarations(edited_model)
     inference, original = Inference(bare), infer(original_model)
     shapes = inference.main
@@ -106,7 +106,7 @@ def _correct_types(original_model: Model, edited_model: Model, description: str)
 
 
 def _correct_bodies(model: Model, bare: Model, inference: Inference) -> Model:
-    """The model with corrected declarations in the bodies of branches and loops."""
+    """Returns the model with corrected declarations in the bodies of branches and loops."""
     declaring = [scope.path for scope in scopes(model) if scope.node_path and isinstance(scope.body, Graph)]
     if not declaring:
         return model
@@ -125,13 +125,13 @@ def _correct_bodies(model: Model, bare: Model, inference: Inference) -> Model:
 
 
 def _drop_declarations(model: Model) -> Model:
-    """The model without the declared types of its results, so that they are inferred."""
+    """Returns the model without the declared types of its results, so that they are inferred."""
     outputs = tuple([Value(value.name, None, None, value.record) for value in model.graph.outputs])
     return replace(model, graph=replace(model.graph, values=(), outputs=outputs))
 
 
 def _correct(values: Sequence[Value], types: Mapping[str, TensorInfo]) -> tuple[Value, ...]:
-    """The declarations, corrected if they contradict the inferred types."""
+    """Returns the declarations, corrected if they contradict the inferred types."""
     return tuple([value if _is_consistent(value, types) else _redeclare(value, types) for value in values])
 
 

@@ -56,19 +56,19 @@ _Found = TypeVar("_Found", FoundNode, FoundValue)
 
 
 def find_own_nodes(model: Model, name: str) -> list[FoundNode]:
-    """The nodes whose own name matches."""
+    """Returns the nodes whose own name matches."""
     return _matches(model, name, lambda scope, text: _nodes(scope, lambda node: node.name == text))
 
 
 def nodes_named(model: Model, name: str) -> list[FoundNode]:
-    """The nodes that match a name: by their own name, else by a value that they produce."""
+    """Returns the nodes that match a name: by their own name, else by a value that they produce."""
     return find_own_nodes(model, name) or _matches(
         model, name, lambda scope, text: _nodes(scope, lambda node: text in node.outputs)
     )
 
 
 def values_named(model: Model, name: str) -> list[FoundValue]:
-    """The values that match a name."""
+    """Returns the values that match a name."""
     return _matches(
         model,
         name,
@@ -81,7 +81,7 @@ class NoSuchNode(Misuse):
 
 
 def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode:
-    """The only node that matches a name.
+    """Returns the only node that matches a name.
 
     Raises:
         NoSuchNode: No node matches.
@@ -97,7 +97,7 @@ def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode
 
 
 def take_single_match(matches: Sequence[_Found], name: str, flag: str) -> _Found:
-    """The only match.
+    """Returns the only match.
 
     Raises:
         Misuse: There are several matches.
@@ -122,7 +122,7 @@ def _nodes(scope: GraphScope, is_it: Callable[[Node], bool]) -> list[FoundNode]:
 
 
 def _matches(model: Model, name: str, find_in_scope: Callable[[GraphScope, str], Iterable[_T]]) -> list[_T]:
-    """The matches in any scope; if there are none, those in the scope that the name starts with."""
+    """Returns the matches in any scope; if there are none, those in the scope that the name starts with."""
     if not name:
         return []
     all_scopes = list(scopes(model))

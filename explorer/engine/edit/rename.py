@@ -148,7 +148,7 @@ def _check_free(model: Model, scope: GraphScope, to: str) -> None:
 
 
 def _kind(body: Body, name: str) -> str:
-    """The role of a value: input, output, stored tensor, or plain value."""
+    """Returns the role of a value: input, output, stored tensor, or plain value."""
     if isinstance(body, Graph):
         names_by_kind = [
             ("input", {value.name for value in body.feeds}),
@@ -210,7 +210,7 @@ def _rename_in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
 
 
 def _encode_name(named: Any, names: Mapping[str, str], number: int) -> Any:
-    """A declared value or stored tensor with its new name; `number` is the field of the name."""
+    """Returns a declared value or stored tensor with its new name; `number` is the field of the name."""
     to = names.get(named.name)
     if to is None:
         return named

@@ -70,7 +70,7 @@ def _import_domain(model: Model, roots: Iterable[tuple[str, str, str] | None], d
 
 
 def _find_nodes(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
-    """The nodes that a name selects: all nodes with an operator, or one node."""
+    """Returns the nodes that a name selects: all nodes with an operator, or one node."""
     all_nodes = [FoundNode(scope, index) for scope in scopes(model) for index in range(len(scope.body.nodes))]
     operator_name = name.removeprefix("op:")
     by_op = [node_ref for node_ref in all_nodes if _operator(node_ref.node) == operator_name]
@@ -97,7 +97,7 @@ def _operator(node: Node) -> str:
 def _replace_node(
     node: Node, scope: GraphScope, domain: str, op: str, operator: Signature, types: Mapping[str, TensorInfo]
 ) -> tuple[Node, list[str]]:
-    """The node with the new operator, and the names of the removed attributes."""
+    """Returns the node with the new operator, and the names of the removed attributes."""
     minimum, maximum = operator.inputs
     count, output_count = len(node.inputs), len(node.outputs)
     if not minimum <= count <= maximum:

@@ -43,7 +43,7 @@ class Signature(Struct, frozen=True):
 def signature(
     model: Model, domain: str, op: str, opsets: Mapping[str, int], overload: str = ""
 ) -> Signature | None:
-    """The signature of an operator or of a function of the model; None if it is not declared."""
+    """Returns the signature of an operator or of a function of the model; None if it is not declared."""
     function = model.functions.get((domain, op, overload))
     if function is not None:
         return _function_signature(function)
@@ -83,7 +83,7 @@ def find_required_signature(
 
 
 def add_domain(opsets: Mapping[str, int], domain: str, op: str) -> Mapping[str, int]:
-    """The opsets, with the runtime's domain of the operator added if they lack it."""
+    """Returns the opsets, with the runtime's domain of the operator added if they lack it."""
     versions = _versions().get((domain, op), {})
     return opsets if domain in opsets or not versions else {**opsets, domain: max(versions)}
 

@@ -91,12 +91,12 @@ def _replace_inner(outer: Body, node_path: Sequence[tuple[int, str]], body: Body
 
 
 def replace_nodes(body: Body, nodes: Sequence[Node]) -> Body:
-    """A body with these nodes instead."""
+    """Returns a body with these nodes instead."""
     return replace(body, nodes=tuple(nodes))
 
 
 def sources(body: Body) -> set[str]:
-    """The values that exist before the first node of a body runs."""
+    """Returns the values that exist before the first node of a body runs."""
     if isinstance(body, Function):
         return set(body.inputs)
     sparse = read_sparse_initializers(body) if body.extra else ()
@@ -104,10 +104,10 @@ def sources(body: Body) -> set[str]:
 
 
 def results(body: Body) -> list[str]:
-    """Names of a body's outputs."""
+    """Returns the names of a body's outputs."""
     return list(body.outputs) if isinstance(body, Function) else [value.name for value in body.outputs]
 
 
 def collect_defined_values(body: Body) -> set[str]:
-    """All values that a body produces or receives, without those of inner bodies."""
+    """Returns all values that a body produces or receives, without values of inner bodies."""
     return sources(body) | {name for node in body.nodes for name in node.outputs if name}

@@ -84,7 +84,7 @@ class DataFile(Struct, frozen=True):
         raise Misuse(message, where=self.path)
 
     def assigned(self, specs: Sequence[InputSpec], named: Sequence[str], model: str) -> dict[str, str]:
-        """The part of the data for each input of a model.
+        """Returns the part of the data for each input of a model.
 
         Args:
             specs: Inputs of the model.
@@ -233,7 +233,7 @@ _NUMPY = frozenset(
 
 
 def _elements(sample: Sequence[Any]) -> int | None:
-    """Number of elements in one sample; None if a size is symbolic."""
+    """Returns the number of elements in one sample; None if a size is symbolic."""
     return math.prod(sample) if all(isinstance(d, int) for d in sample) else None
 
 
@@ -285,7 +285,7 @@ def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataF
 
 
 def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
-    """The non-empty lines, with their numbers, split into cells."""
+    """Returns the non-empty lines, with their numbers, split into cells."""
     try:
         with input_files.text(path, encoding="utf-8-sig", newline="") as file:
             head = file.readline(1 << 20)
@@ -314,7 +314,7 @@ def _bounded_lines(file: TextIO, path: str) -> Iterator[str]:
 
 
 def _numbers(path: str, names: Sequence[str], first: int) -> Iterator[Array]:
-    """The numbers of each line."""
+    """Returns the numbers of each line."""
     for number, line in islice(_lines(path), first, None):
         try:
             yield np.array([float(cell) for cell in line])

@@ -97,7 +97,7 @@ def _assign(file: DataFile, models: Sequence[Predictor], named: Sequence[str]) -
 def _score(
     model: Predictor, index: int, metrics: Sequence[Metrics], agreements: Sequence[Agreement], task: Task
 ) -> ModelScore:
-    """The score of the model at an index, from its metrics."""
+    """Returns the score of the model at an index, from its metrics."""
     agreement = _agreement(agreements[index - 1], task) if index else None
     figures = metrics[index].figures() if metrics else {}
     return ModelScore(
@@ -106,7 +106,7 @@ def _score(
 
 
 def _output_size(output: Array, labels: Array | None, task: Task) -> int:
-    """Number of classes, or of elements per sample for a regression."""
+    """Returns the number of classes, or of elements per sample for a regression."""
     if task == "regression":
         return int(output[0].size)
     return int(choices(output, labels).shape[1]) if output.ndim > 1 else 1

@@ -56,7 +56,7 @@ class Predictor:
         self._fallback = fallback
 
     def predict(self, samples: Mapping[str, Array]) -> Array:
-        """The output to score, with one row per sample.
+        """Returns the output to score, with one row per sample.
 
         Raises:
             Misuse: There is no output with that name, or its first axis is not the batch.
@@ -102,7 +102,7 @@ class Predictor:
 
 
 def of_graph(model: Model, name: str, output: str = "", notes: tuple[str, ...] = ()) -> Predictor:
-    """A predictor that runs an ONNX graph in onnxruntime.
+    """Returns a predictor that runs an ONNX graph in onnxruntime.
 
     Raises:
         BadModel: onnxruntime cannot load the graph.

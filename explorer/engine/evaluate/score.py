@@ -136,7 +136,7 @@ class ClassMetrics(Struct):
         self.distributions &= bool(((valid_scores >= 0).all(axis=1) & (np.abs(total - 1) <= _ONE)).all())
 
     def figures(self) -> dict[str, Any]:
-        """The fields of `ModelScore` for these metrics."""
+        """Returns the fields of `ModelScore` for these metrics."""
         defined = self.rows - self.undefined
         are_probabilities = self.distributions and defined > 0
         loss = (self.of_probabilities if are_probabilities else self.of_logits) / defined if defined else None
@@ -196,7 +196,7 @@ class NumberMetrics(Struct):
         self.elements = total_count
 
     def figures(self) -> dict[str, Any]:
-        """The fields of `ModelScore` for these metrics."""
+        """Returns the fields of `ModelScore` for these metrics."""
         count, squares = int(np.sum(self.elements)), np.atleast_1d(self.squares)
         varied = np.atleast_1d(self.spread) > 0
         r2_values = 1 - squares[varied] / np.atleast_1d(self.spread)[varied]
@@ -212,5 +212,5 @@ Metrics = ClassMetrics | NumberMetrics
 
 
 def metrics_of(task: Task) -> Metrics:
-    """The accumulator of a task's metrics."""
+    """Returns the accumulator of a task's metrics."""
     return ClassMetrics() if task == "classification" else NumberMetrics()

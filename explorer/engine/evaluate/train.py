@@ -67,7 +67,7 @@ class _Loop(lightning.LightningModule):
 
     @property
     def best(self) -> int:
-        """Number of the epoch with the lowest held-out loss; the first of equal ones."""
+        """Number of the epoch with the lowest held-out loss, or the first such epoch."""
         return min(self.epochs, key=lambda epoch: epoch.held_loss).epoch
 
     def training_step(self, batch: Sequence[torch.Tensor], index: int) -> torch.Tensor:
@@ -142,7 +142,7 @@ def train(
 
 
 def _task(loop: _Loop, inputs: Sequence[torch.Tensor], labels: Any, file: DataFile) -> Task:
-    """The task of the labels; a run on two samples checks that they fit the model's output."""
+    """Returns the task of the labels; a run on two samples checks that they fit the model's output."""
     try:
         with torch.no_grad():
             output = loop.eval()(*(tensor[:2] for tensor in inputs)).float().numpy()

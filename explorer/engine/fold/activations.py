@@ -1,6 +1,6 @@
 """Fuses activations into the Conv or Gemm before them, in the form that onnxruntime's optimizer writes.
 
-No command writes such a model. A diff uses it to compare a model with one that has fused operators.
+No command writes such a model. A diff uses it to compare a model with a model that has fused operators.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def fuse(work: FoldingGraph) -> None:
 
 
 def _parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None:
-    """The parameters of an activation; None if one of them is not stored."""
+    """Returns the parameters of an activation; None if one of them is not stored."""
     if node.op != "Clip":
         return tuple([float(node.attributes.get(name, usual)) for name, usual in ACTIVATIONS[node.op]])
     limits = [work.constant(name) for name in node.inputs[1:3]]

@@ -63,7 +63,7 @@ def fold(work: FoldingGraph) -> None:
 
 
 def _inference_affine(work: FoldingGraph, node: Node) -> Affine:
-    """The scale and shift of a BatchNormalization in inference.
+    """Returns the scale and shift of a BatchNormalization in inference.
 
     Raises:
         NotFoldable: It runs in training mode, or its parameters are not stored or not finite.
@@ -169,7 +169,7 @@ def _fold_into_rows(
 
 
 def _biased_product(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
-    """The MatMul whose result an Add reads, its index, and the name of the other operand."""
+    """Returns the MatMul whose result an Add reads, its index, and the name of the other operand."""
     for slot in (0, 1):
         product, bias = add.inputs[slot], add.inputs[1 - slot]
         place = work.producers.get(product)
@@ -212,14 +212,14 @@ def _weight(work: FoldingGraph, node: Node) -> Tensor:
 
 
 def _bias(work: FoldingGraph, node: Node) -> Array:
-    """The bias of a product in float64; zero if it has none."""
+    """Returns the bias of a product in float64; zero if it has none."""
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     tensor = _find_stored_parameter(work, name, f"the bias of {node.op}") if name else None
     return np.zeros(()) if tensor is None else tensor.array().astype(np.float64)
 
 
 def _find_stored_parameter(work: FoldingGraph, name: str, role: str) -> Tensor:
-    """A stored parameter that no caller can replace, of a type that float64 rounds to in one step."""
+    """Returns a stored parameter that no caller can replace, of a type that float64 rounds to in one step."""
     tensor = work.constant(name)
     if tensor is None:
         raise NotFoldable(work.explain_not_constant(name, role))
@@ -263,7 +263,7 @@ def _column(values: Array, axis: int, rank: int) -> Array:
 
 
 def _parameters_with_norm_after(factors: Array, bias: Array, affine: Affine) -> NewParameters:
-    """The new parameters of a product, with this bias, before a BatchNormalization."""
+    """Returns the new parameters of a product, with this bias, before a BatchNormalization."""
     size = np.abs(affine.scale * bias) + affine.size
     return NewParameters(factors, affine.scale * bias + affine.shift, size)
 

@@ -60,7 +60,7 @@ def inline_calls(model: Model, domains: Collection[str]) -> Model:
 
 
 def _merge_opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[str, int] | None:
-    """The opset versions of the model and its functions; None if two of them conflict."""
+    """Returns the opset versions of the model and its functions; None if two of them conflict."""
     opsets = dict(model.opsets)
     for function in functions.values():
         for domain, version in function.opsets.items():
@@ -70,7 +70,7 @@ def _merge_opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[st
 
 
 def _count_expanded_nodes(functions: Mapping[Key, Function], key: Key, sizes: dict[Key, int]) -> int:
-    """The number of nodes that a call expands to; more than `MAX_NODES` for a recursive function."""
+    """Returns the number of nodes that a call expands to; more than `MAX_NODES` for a recursive function."""
     if key not in sizes:
         sizes[key] = MAX_NODES + 1
         inner = (node.key for node in functions[key].nodes)
@@ -118,7 +118,7 @@ class _InlinedNodes:
 
 
 def _rename_outer(body: Graph, names: Mapping[str, str]) -> Graph:
-    """A body with new names for the values that it reads from enclosing graphs."""
+    """Returns a body with new names for the values that it reads from enclosing graphs."""
     own_names = {*_list_own_names(body)}
     outer = {name: outer_name for name, outer_name in names.items() if name not in own_names}
     nodes = []
@@ -133,14 +133,14 @@ def _rename_outer(body: Graph, names: Mapping[str, str]) -> Graph:
 
 
 def _list_own_names(body: Graph) -> Iterator[str]:
-    """Names of the values that a body defines."""
+    """Returns the names of the values that a body defines."""
     yield from (value.name for value in body.inputs)
     yield from body.initializers
     yield from (name for node in node_sequence(body.nodes) for name in node.outputs if name)
 
 
 def _bodies(nodes: Sequence[Node]) -> Iterator[Graph]:
-    """All bodies of the nodes, nested ones included."""
+    """Returns all bodies of the nodes, including nested bodies."""
     for node in node_sequence(nodes):
         for _, body in subgraphs(node):
             yield body

@@ -20,7 +20,7 @@ from explorer.engine.graph.random_operators import draws
 from explorer.facts import TensorInfo
 
 _SMALL = 64 << 10
-"""Maximum bytes of a result that is stored whatever the size of the inputs."""
+"""Maximum bytes of a result that is stored for inputs of any size."""
 
 _ROUNDS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
@@ -84,7 +84,7 @@ def _is_constant(work: FoldingGraph, node: Node, producers: Mapping[str, int]) -
 
 
 def _reason_to_stay(work: FoldingGraph, node: Node) -> str:
-    """The reason why a node's result cannot be stored, or ''."""
+    """Returns the reason why a node's result cannot be stored, or ''."""
     if draws(work.model, [node]):
         return "it draws random numbers"
     if node.op in _ROUNDS:
@@ -106,7 +106,7 @@ def _reason_to_stay(work: FoldingGraph, node: Node) -> str:
 
 
 def _count_stored_bytes(info: TensorInfo | None) -> int | None:
-    """Bytes of a value as a stored tensor; None if unknown."""
+    """Returns the bytes of a value as a stored tensor; None if unknown."""
     if info is None or info.dtype in (None, "string") or info.shape is None:
         return None
     sizes = [size for size in info.shape if isinstance(size, int)]
@@ -115,7 +115,7 @@ def _count_stored_bytes(info: TensorInfo | None) -> int | None:
 
 
 def _sizes_of(node: Node, types: Types) -> Tensor:
-    """The result of a Shape node whose input has fixed sizes."""
+    """Returns the result of a Shape node whose input has fixed sizes."""
     shape = [int(size) for size in types[node.inputs[0]].shape or () if size is not None]
     start, end = node.attributes.get("start", 0), node.attributes.get("end")
     return int64_tensor(node.outputs[0], shape[slice(start, end)])

@@ -70,7 +70,7 @@ def fold(model: Model, kind: FoldKind) -> tuple[Model, FoldStep]:
 
 
 def _function_graph(model: Model, function: Function) -> FoldingGraph:
-    """A function as a graph to rewrite."""
+    """Returns a function as a graph to rewrite."""
     function_model = replace(model, graph=_graph(function), opsets={**model.opsets, **function.opsets})
     return FoldingGraph(function_model, path=f"{call_name(model, function)}/")
 
@@ -142,7 +142,7 @@ _DONE = {"identity": "removed", "stored": "stored"}
 
 
 def describe_folding(kind: str, folded: Sequence[FoldedNode]) -> str:
-    """A summary: '20 BatchNormalization folded into 20 Conv', '3 Identity, 1 Dropout removed'."""
+    """Returns a summary: '20 BatchNormalization folded into 20 Conv', '3 Identity, 1 Dropout removed'."""
     ops = ", ".join(f"{count:,} {op}" for op, count in Counter(node.op for node in folded).most_common())
     if kind in _DONE:
         return f"{ops} {_DONE[kind]}"
@@ -162,7 +162,7 @@ def _node_count(model: Model) -> int:
 
 
 def _list_all_graphs(model: Model) -> Iterator[Graph]:
-    """The main graph, the functions as graphs, and all bodies in them."""
+    """Returns the main graph, the functions as graphs, and all bodies in them."""
     yield from graphs(model.graph)
     for function in model.functions.values():
         yield from graphs(_graph(function))

@@ -19,7 +19,7 @@ def fold(work: FoldingGraph) -> None:
 
 
 def _reason_to_keep(work: FoldingGraph, node: Node) -> str:
-    """The reason why a Dropout must stay (training mode, or its mask is read), or ''."""
+    """Returns the reason why a Dropout must stay (training mode, or its mask is read), or ''."""
     opset = work.model.opset
     if opset < _SIMPLE and not node.attributes.get("is_test", 0):
         return "it trains: is_test is not set"

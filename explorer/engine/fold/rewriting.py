@@ -119,7 +119,7 @@ class FoldingGraph:
         )
 
     def constant(self, name: str) -> Tensor | None:
-        """The constant tensor of a value; None if a node computes it or a caller may replace it."""
+        """Returns the constant tensor of a value; None if a node computes it or a caller may replace it."""
         if name in self.stored:
             return None if name in self.model.defaults else self.stored[name]
         if owner := self._owner(name):
@@ -130,7 +130,7 @@ class FoldingGraph:
         return None if tensor is None else replace(tensor, name=name, record=None)  # an attribute has no name
 
     def explain_not_constant(self, name: str, role: str) -> str:
-        """The reason why a value is not constant."""
+        """Returns the reason why a value is not constant."""
         if owner := self._owner(name):
             return owner.explain_not_constant(name, role)
         if name in self.model.defaults:
@@ -141,7 +141,7 @@ class FoldingGraph:
         return f"{role} '{name}' is {input_text if node is None else f'computed ({node.op})'}"
 
     def _owner(self, name: str) -> FoldingGraph | None:
-        """The enclosing graph that defines a value; None if this graph does."""
+        """Returns the enclosing graph that defines a value; None if this graph does."""
         is_own = name in self.producers or name in self._input_names or name in self.stored
         return None if is_own else self.outer
 
@@ -150,11 +150,11 @@ class FoldingGraph:
         return "body" if self.outer is not None else "function" if self.path else "graph"
 
     def readers_of(self, name: str) -> list[int]:
-        """Indices of the nodes that read a value."""
+        """Returns the indices of the nodes that read a value."""
         return sorted(self.readers.get(name, ()))
 
     def explain_visible(self, name: str) -> str:
-        """The reason why a value is visible outside the graph's nodes, or ''."""
+        """Returns the reason why a value is visible outside the graph's nodes, or ''."""
         if name in self._output_names:
             return f"is an output of the {self._kind}"
         return "is read within a body" if name in self.captured else ""
@@ -233,7 +233,7 @@ class FoldingGraph:
         return self.store(tensor, f"{old}_folded" if old else base)
 
     def build_model(self) -> Model:
-        """The rewritten model, without nodes and tensors that only removed nodes used."""
+        """Returns the rewritten model, without nodes and tensors that only removed nodes used."""
         graph = self.model.graph
         used = {
             name for node in self.nodes if node is not None for name in list_reads(node)

@@ -22,7 +22,7 @@ _SLAB = 1 << 18
 
 
 def multiply_tensor(tensor: Tensor, factors: Factors) -> Tensor:
-    """A weight times factors in the weight's type, computed when it is read or written."""
+    """Returns a weight times factors in the weight's type, computed when it is read or written."""
 
     def pieces() -> Iterator[memoryview]:
         for _, values in _rows(tensor, factors):
@@ -32,7 +32,7 @@ def multiply_tensor(tensor: Tensor, factors: Factors) -> Tensor:
 
 
 def build_rounded(name: str, values: Array, dtype: str) -> Tensor:
-    """A small tensor of float64 values, rounded to a type."""
+    """Returns a small tensor of float64 values, rounded to a type."""
     with np.errstate(all="ignore"):
         narrow = values.astype(dtype)
     return Tensor(name, dtype, tuple(narrow.shape), Inline(narrow.tobytes()))

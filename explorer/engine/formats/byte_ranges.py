@@ -73,7 +73,7 @@ class TensorView:
 
 
 def _axes(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """The (stride, size) of each axis, innermost first.
+    """Returns the (stride, size) of each axis, innermost first.
 
     Axes of size 1 or stride 0 are omitted, and contiguous axes are merged.
     """
@@ -98,7 +98,7 @@ def _is_coarse(axes: Sequence[tuple[int, int]]) -> bool:
 
 
 def _runs(view: TensorView) -> list[tuple[int, int]]:
-    """The (begin, end) of each contiguous run of bytes of a tensor, sorted and disjoint."""
+    """Returns the (begin, end) of each contiguous run of bytes of a tensor, sorted and disjoint."""
     if not prod(view.shape):
         return []
     axes = _axes(view.shape, view.strides)
@@ -167,7 +167,7 @@ def _touch(views: Iterable[TensorView]) -> bool:
 
 
 def _cut_pieces(storage: Hashable, views: Sequence[TensorView]) -> list[tuple[Piece, ...]]:
-    """The pieces of each tensor of one storage; all are empty if there are more than `MEMBERS`."""
+    """Returns the pieces of each tensor of one storage; all are empty if there are more than `MEMBERS`."""
     changes: list[tuple[int, int]] = []
     for number, view in enumerate(views):
         changes += [(offset, number) for run in _runs(view) for offset in run]

@@ -58,7 +58,7 @@ class ModulePart:
         inside: Whether the module contains modules.
         qualname: Name of the class with its Python module.
         settings: Constructor arguments that the file contains.
-        parameters: Parameters of the module, without those of inner modules.
+        parameters: Parameters of the module, without parameters of inner modules.
         buffers: Other tensors of the module.
         operators: Calls in the module, in the order of the code.
         role: '' for parts of the model. For other objects of the file, a text such as 'optimizer state'.
@@ -93,7 +93,7 @@ def _shorten(value: Any) -> str:
 
 
 def outline_rows(parts: Iterable[ModulePart], notes: Mapping[str, str]) -> Iterator[OutlineRow]:
-    """The outline rows of modules, their tensors and their operators.
+    """Returns the outline rows of modules, their tensors and their operators.
 
     Args:
         parts: Modules in pre-order.

@@ -56,7 +56,7 @@ class CountNote(str):
 
 
 def strip_count_note(note: str) -> str:
-    """The note without the explanation of a `CountNote`."""
+    """Returns the note without the explanation of a `CountNote`."""
     return note.plain if isinstance(note, CountNote) else note
 
 
@@ -263,14 +263,14 @@ def mark_overlaps(tensors: Iterable[StoredTensor], views: Mapping[str, TensorVie
 
 
 def bound_note(tensors: Iterable[StoredTensor]) -> tuple[str, ...]:
-    """A note if the bytes of any tensor are an upper bound; otherwise empty."""
+    """Returns a note if the bytes of any tensor are an upper bound; otherwise empty."""
     rules = ((tensor.name, tensor.count_rule) for tensor in tensors if tensor.count_rule is not None)
     name = next((name for name, rule in rules if rule.bounded), None)
     return () if name is None else (MANY_RUNS.format(name=printable(name)),)
 
 
 def drop_duplicates(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
-    """The tensors, with one tensor for all names of the same stored tensor."""
+    """Returns the tensors, with one tensor for all names of the same stored tensor."""
     shared = {tensor.identity: tensor for tensor in tensors if tensor.identity is not None}
     return [*shared.values(), *[tensor for tensor in tensors if tensor.identity is None]]
 
@@ -342,7 +342,7 @@ _LINE = 160
 
 
 def rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
-    """The rows of the tree of tensor names, in pre-order.
+    """Returns the rows of the tree of tensor names, in pre-order.
 
     Siblings keep the order of the file, except that siblings whose names are numbers are sorted by number:
     a writer that sorts by name puts `layers.10` before `layers.2`.
@@ -408,7 +408,7 @@ def _split(name: str) -> tuple[str, list[str]]:
 def _sort_children(
     children: Mapping[str | tuple[str, str], _Group | StoredTensor],
 ) -> Sequence[tuple[str | tuple[str, str], _Group | StoredTensor]]:
-    """The children, with numbered names sorted by number at the position of the first one."""
+    """Returns the children, with numbered names sorted by number at the position of the first one."""
     entries = list(children.items())
     numbers = [index for index, (key, _) in enumerate(entries) if _number(key) is not None]
     sorted_ = sorted((entries[index] for index in numbers), key=lambda entry: _number(entry[0]) or 0)

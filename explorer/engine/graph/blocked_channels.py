@@ -17,7 +17,7 @@ _KEEPS_CHANNELS = frozenset(
 
 
 def blocked_channels(graph: Graph) -> Mapping[int, int]:
-    """Number of channels that each `ReorderInput` node writes, by `id` of the node.
+    """Returns the number of channels that each `ReorderInput` node writes, by `id` of the node.
 
     Channels are padded to full blocks of 8 or 16, depending on the processor that wrote the file. Only
     weights show the

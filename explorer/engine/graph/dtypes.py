@@ -45,12 +45,12 @@ ELEMENT_TYPES = (
 
 
 def element_type(array: np.ndarray[Any, Any]) -> str:
-    """The element type of an array by ONNX name; texts (objects in numpy) are 'string'."""
+    """Returns the element type of an array by ONNX name; texts (objects in numpy) are 'string'."""
     return "string" if array.dtype.kind in "OUS" else str(array.dtype)
 
 
 def numpy_type(name: str) -> np.dtype[Any]:
-    """The numpy or ml_dtypes type of an element type of at least one byte.
+    """Returns the numpy or ml_dtypes type of an element type of at least one byte.
 
     Raises:
         AttributeError: Neither library has the type.

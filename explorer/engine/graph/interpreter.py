@@ -24,7 +24,7 @@ class Domain(Protocol):
         """Converts an initializer or Constant to a value."""
 
     def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
-        """The outputs of one operator; an omitted optional input is None."""
+        """Returns the outputs of one operator; an omitted optional input is None."""
 
     def take(self, value: Any, axis: int, index: int) -> Any:
         """value[index] along `axis`, with the axis removed."""
@@ -33,7 +33,7 @@ class Domain(Protocol):
         """Stacks the values along a new `axis`."""
 
     def number(self, value: Any) -> Any:
-        """The Python number of a scalar that controls a branch or loop."""
+        """Returns the Python number of a scalar that controls a branch or loop."""
 
 
 class ValueScope(dict[str, Any]):
@@ -203,7 +203,7 @@ class Interpreter:
 
 
 def _alias(function: Function, functions: Mapping[tuple[str, str, str], Function]) -> Node | None:
-    """The only operator of a function, if the call and the operator are equivalent; else None.
+    """Returns the only operator of a function, if the call and the operator are equivalent; else None.
 
     A tile operator is called thousands of times, and its body is a single MatMul.
     """
@@ -235,7 +235,7 @@ def list_reads(node: Node) -> Iterator[str]:
 
 
 def free_names(graph: Graph) -> Iterator[str]:
-    """The values that a body reads from the enclosing graph."""
+    """Returns the values that a body reads from the enclosing graph."""
     defined = {v.name for v in graph.inputs} | set(graph.initializers)
     for node in node_sequence(graph.nodes):
         for name in list_reads(node):
@@ -262,7 +262,7 @@ class Wiring:
 
     @classmethod
     def of(cls, graph: Graph) -> Wiring:
-        """The index of a graph, with its initializers as known values."""
+        """Returns the index of a graph, with its initializers as known values."""
         return cls(graph.nodes, graph.initializers)
 
     @cached_property
@@ -271,12 +271,12 @@ class Wiring:
         return {name: self.nodes[index] for name, index in self._producer_indices.items()}
 
     def maker(self, name: str) -> Node | None:
-        """The node that produces a value, or None."""
+        """Returns the node that produces a value, or None."""
         index = self._producer_indices.get(name)
         return None if index is None else self.nodes[index]
 
     def needed(self, outputs: Iterable[str], stop: Iterable[str] = ()) -> tuple[list[Node], set[str]]:
-        """The nodes that `outputs` depend on, in order; the search ends at the values in `stop`.
+        """Returns the nodes that `outputs` depend on, in order; the search ends at the values in `stop`.
 
         Returns:
             The nodes, and the names that they read but none of them produces (stops, inputs, unknown values).
@@ -288,11 +288,11 @@ class Wiring:
         return nodes, names - outputs_written - self.known
 
     def positions(self, outputs: Iterable[str]) -> list[int]:
-        """Indices of the nodes that `outputs` depend on, in ascending order."""
+        """Returns the indices of the nodes that `outputs` depend on, in ascending order."""
         return sorted(self._search(outputs, set())[0])
 
     def _search(self, outputs: Iterable[str], ends: set[str]) -> tuple[set[int], set[str]]:
-        """Indices of the nodes that `outputs` depend on, and every name that the search visited."""
+        """Returns indices of the nodes that `outputs` depend on, and every name that the search visited."""
         positions: set[int] = set()
         names: set[str] = set()
         pending = list(outputs)

@@ -29,5 +29,5 @@ _WIDEST_BLOCK = 16
 
 
 def pad_to_blocks(channels: Dim) -> Dim:
-    """Number of channels padded to full blocks of unknown width; None if it depends on the width."""
+    """Returns number of channels padded to full blocks of unknown width; None if it depends on the width."""
     return channels if isinstance(channels, int) and channels % _WIDEST_BLOCK == 0 else None

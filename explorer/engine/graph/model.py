@@ -54,7 +54,7 @@ def dtype_code(name: str) -> int:
 
 
 def dense_bytes(shape: Sequence[Dim] | None, dtype: str | None) -> int | None:
-    """Bytes of a dense tensor, or None if its shape or type is unknown or it holds strings."""
+    """Returns the bytes of a dense tensor, or None if its shape or type is unknown or it holds strings."""
     bits = _BITS.get(dtype or "")
     if not bits or shape is None:
         return None
@@ -101,12 +101,12 @@ class FileSpan(Struct, frozen=True, gc=False):
     size: int
 
     def view(self) -> memoryview:
-        """The mapped bytes, without a copy."""
+        """Returns the mapped bytes, without a copy."""
         self.source.looked.add((self.offset, self.size))
         return memoryview(self.source.map)[self.offset : self.offset + self.size]
 
     def pieces(self) -> Iterator[memoryview]:
-        """The bytes in pieces of at most 16 MiB, for streamed writing."""
+        """Returns the bytes in pieces of at most 16 MiB, for streamed writing."""
         view = self.view()
         for start in range(0, self.size, 1 << 24):
             yield view[start : start + (1 << 24)]
@@ -135,11 +135,11 @@ class Inline(Struct, frozen=True):
         return len(self.data)
 
     def view(self) -> memoryview:
-        """The bytes."""
+        """Returns the bytes."""
         return memoryview(self.data)
 
     def pieces(self) -> Iterator[memoryview]:
-        """The bytes as one piece."""
+        """Returns the bytes as one piece."""
         yield memoryview(self.data)
 
 
@@ -160,12 +160,12 @@ class ComputedPayload(Struct, frozen=True):
         return memoryview(b"".join(self.make()))
 
     def pieces(self) -> Iterator[memoryview]:
-        """The slabs as they are computed."""
+        """Returns the slabs as they are computed."""
         return self.make()
 
 
 class DerivedPayload(Struct, frozen=True):
-    """Bytes that are computed from another tensor when they are read; the most recent ones are cached."""
+    """Bytes that are computed from another tensor when they are read. The most recent bytes are cached."""
 
     size: int
     make: Callable[[], bytes]
@@ -173,12 +173,12 @@ class DerivedPayload(Struct, frozen=True):
     def view(self) -> memoryview:
         """All bytes."""
         if not _DERIVED or _DERIVED[0][0] is not self:
-            _DERIVED.clear()  # free the old bytes before the new ones are allocated
+            _DERIVED.clear()  # free the old bytes before the new bytes are allocated
             _DERIVED.append((self, self.make()))
         return memoryview(_DERIVED[0][1])
 
     def pieces(self) -> Iterator[memoryview]:
-        """The bytes as one piece."""
+        """Returns the bytes as one piece."""
         yield self.view()
 
 
@@ -231,7 +231,7 @@ class Tensor(Struct, frozen=True):
         return count, self.payload.size if self.payload is not None else 0
 
     def array(self) -> np.ndarray[Any, Any]:
-        """The values as a read-only array, mapped if they are in a file; 4-bit types are unpacked.
+        """Returns the values as a read-only array, mapped if they are in a file; 4-bit types are unpacked.
 
         Raises:
             BadModel: There is no data, its size is wrong, or numpy lacks the type.
@@ -254,7 +254,7 @@ class Tensor(Struct, frozen=True):
 
 
 def sources(tensors: Iterable[Tensor]) -> list[Source]:
-    """The files that hold the tensors."""
+    """Returns the files that hold the tensors."""
     return list({id(p.source): p.source for t in tensors if isinstance(p := t.payload, FileSpan)}.values())
 
 
@@ -334,15 +334,15 @@ class Node:
 
     @property
     def label(self) -> str:
-        """The name for display and matching: the node's own name, or that of its first output."""
+        """The name for display and matching: the node's own name, or the name of its first output."""
         return self.name or next((o for o in self.outputs if o), "") or self.op
 
     def replace_attributes(self, attributes: Mapping[str, Any]) -> Node:
-        """The same node with other attributes."""
+        """Returns the same node with other attributes."""
         return self._with(attributes=attributes)
 
     def replace_values(self, inputs: Sequence[str], outputs: Sequence[str], name: str | None = None) -> Node:
-        """The same node with other inputs and outputs, and with another name if given."""
+        """Returns the same node with other inputs and outputs, and with another name if given."""
         return self._with(inputs=inputs, outputs=outputs, **({} if name is None else {"name": name}))
 
     def _with(self, **changes: Any) -> Node:
@@ -453,7 +453,7 @@ CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
-    """The graphs of a node (branches of If, bodies of Loop and Scan), with names.
+    """Returns the graphs of a node (branches of If, bodies of Loop and Scan), with names.
 
     Only operators that can contain a graph are examined, because decoding the attributes of every Conv would
     take longer than reading the file.
@@ -470,7 +470,7 @@ def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
 
 
 def replace_bodies(node: Node, changed: Mapping[str, Any]) -> Node:
-    """A node with other bodies; `changed` maps the names from `subgraphs` to new bodies."""
+    """Returns a node with other bodies; `changed` maps the names from `subgraphs` to new bodies."""
     attributes: dict[str, Any] = {}
     for name, value in node.attributes.items():
         if isinstance(value, tuple):
@@ -480,7 +480,7 @@ def replace_bodies(node: Node, changed: Mapping[str, Any]) -> Node:
 
 
 def graphs(graph: Graph) -> Iterator[Graph]:
-    """A graph and all graphs in it, outer before inner."""
+    """Returns a graph and all graphs in it, outer before inner."""
     yield graph
     for node in graph.nodes:
         for _, body in subgraphs(node):
@@ -488,10 +488,10 @@ def graphs(graph: Graph) -> Iterator[Graph]:
 
 
 def tensor_from_array(name: str, array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor with the bytes of `array` in memory; for small constants."""
+    """Returns a tensor with the bytes of `array` in memory; for small constants."""
     return Tensor(name, str(array.dtype), tuple(array.shape), Inline(array.tobytes()))
 
 
 def int64_tensor(name: str, values: Sequence[int]) -> Tensor:
-    """A one-dimensional int64 constant, without numpy."""
+    """Returns a one-dimensional int64 constant, without numpy."""
     return Tensor(name, "int64", (len(values),), Inline(struct.pack(f"<{len(values)}q", *values)))

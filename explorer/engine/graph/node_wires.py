@@ -30,7 +30,7 @@ class NodeWires:
             self.constant.append(all(is_constant))
 
     def between(self, outputs: Iterable[str], inputs: Collection[str]) -> set[int]:
-        """Indices of the nodes on the paths from the values `inputs` to the values `outputs`."""
+        """Returns the indices of the nodes on the paths from the values `inputs` to the values `outputs`."""
         indices = {self.maker[value] for value in outputs if value in self.maker}
         pending = [*indices]
         while pending:

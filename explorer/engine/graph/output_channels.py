@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 
 def output_channels(node: Node, index: int, shape: Shape) -> int:
-    """Number of output channels of a stored weight; 0 if unknown.
+    """Returns the number of output channels of a stored weight; 0 if unknown.
 
     Args:
         node: Layer.
@@ -37,7 +37,7 @@ def _group_channels(node: Node, index: int, shape: Shape) -> int:
 
 
 def _product_channels(node: Node, index: int, shape: Shape) -> int:
-    """Channels of a matrix or stack of matrices: all axes except the one that is summed over."""
+    """Returns the channels of a matrix or stack of matrices: all axes except the summed axis."""
     is_transposed = bool(node.attributes.get("transB" if index else "transA", 0))
     return prod(shape) // max(shape[-2 if bool(index) != is_transposed else -1], 1)
 

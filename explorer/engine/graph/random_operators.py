@@ -25,7 +25,7 @@ def draws(model: Model, nodes: Iterable[Node]) -> bool:
 
 
 def random_outputs(model: Model) -> frozenset[str]:
-    """Names of the outputs that depend on random numbers."""
+    """Returns the names of the outputs that depend on random numbers."""
     if not draws(model, model.graph.nodes):
         return frozenset()
     wiring = Wiring.of(model.graph)
@@ -35,7 +35,7 @@ def random_outputs(model: Model) -> frozenset[str]:
 
 
 def list_all_nodes(model: Model, nodes: Iterable[Node]) -> Iterator[Node]:
-    """The nodes, those of their bodies, and those of the functions that they call (each function once)."""
+    """Yields the nodes, the nodes of their bodies, and the nodes of called functions (each function once)."""
     pending, functions_visited = list(nodes), set()
     while pending:
         node = pending.pop()

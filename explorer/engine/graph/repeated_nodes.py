@@ -101,12 +101,12 @@ def combine_nodes(nodes: Iterable[Node]) -> Sequence[Node]:
 
 
 def node_sequence(nodes: Sequence[Node]) -> Sequence[Node]:
-    """The nodes of a graph as stored: a run is a single element."""
+    """Returns the nodes of a graph as stored: a run is a single element."""
     return nodes.held if isinstance(nodes, Nodes) else nodes
 
 
 def value_names(graph: Graph) -> Iterator[str]:
-    """Every value name in a graph and in the graphs inside it."""
+    """Returns every value name in a graph and in the graphs inside it."""
     yield from graph.initializers
     for value in (*graph.inputs, *graph.outputs, *graph.values):
         yield value.name
@@ -117,7 +117,7 @@ def value_names(graph: Graph) -> Iterator[str]:
 
 
 def free_name(stem: str, used_names: set[str]) -> str:
-    """`stem`, with a number appended if it is in `used_names`; adds the name to `used_names`."""
+    """Returns `stem`, with a number appended if it is in `used_names`; adds the name to `used_names`."""
     name, number = stem, 2
     while name in used_names:
         name, number = f"{stem}_{number}", number + 1
@@ -145,7 +145,7 @@ class WeightBundle(Struct, frozen=True):
     bands: Sequence[tuple[int, Callable[[], Iterator[memoryview]]]] = ()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Pairs of a name and its tensor."""
+        """Returns the pairs of a name and its tensor."""
         return ((name, self.single(index)) for index, name in enumerate(self.names))
 
 

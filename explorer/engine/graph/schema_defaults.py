@@ -28,7 +28,7 @@ class Since(Struct, frozen=True):
 
 
 def _round_to_float32(value: float) -> float:
-    """A number rounded to float32, the type of stored attributes."""
+    """Returns a number rounded to float32, the type of stored attributes."""
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
@@ -166,7 +166,7 @@ _NONE: Mapping[str, Any] = {}
 
 
 def default_attributes(domain: str, op: str, opset: int) -> Mapping[str, Any]:
-    """The default attributes of an operator.
+    """Returns the default attributes of an operator.
 
     Args:
         domain: Domain of the operator.

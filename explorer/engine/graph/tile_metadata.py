@@ -33,7 +33,7 @@ _NUMBERED = re.compile(rf"{re.escape(PLAN_KEY)}\.([1-9]\d{{0,5}})", re.ASCII)
 
 
 def add_plan(metadata: Mapping[str, str], plan: Plan) -> dict[str, str]:
-    """The metadata of a model with a new last plan."""
+    """Returns the metadata of a model with a new last plan."""
     updated = {**metadata, PLAN_KEY: json.dumps(to_json(plan), separators=(",", ":"))}
     if PLAN_KEY in metadata:
         updated[f"{PLAN_KEY}.{max(_numbers(metadata), default=0) + 1}"] = metadata[PLAN_KEY]
@@ -45,7 +45,7 @@ def _numbers(metadata: Mapping[str, str]) -> list[int]:
 
 
 def read_earlier_plans(model: Model) -> list[str]:
-    """The texts of the plans before the last one, later plans first."""
+    """Returns the texts of the plans before the last one, later plans first."""
     return [model.metadata[f"{PLAN_KEY}.{number}"] for number in reversed(_numbers(model.metadata))]
 
 

@@ -50,7 +50,7 @@ class BoxDraft(Struct):
         return self.rows[0], tree.ends[self.rows[-1]]
 
     def span(self, tree: TreeRows) -> Span:
-        """Returns the span that opens with the box: for a run of groups, that of the first group."""
+        """Returns the span that opens with the box: for a run of groups, the span of the first group."""
         return self.rows_span(tree) if self.is_part else (self.rows[0], tree.ends[self.rows[0]])
 
     def content_rows(self, tree: TreeRows) -> Iterator[int]:

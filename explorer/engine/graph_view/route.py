@@ -19,7 +19,7 @@ from explorer.engine.graph_view.rows import TreeRows, place
 from explorer.facts.graph.drawing import GraphRoute
 
 MAX_PATHS = 2**53
-"""Largest reported number of paths. A network of n layers that each read all earlier ones has 2^n."""
+"""Largest reported number of paths. A network of n layers that each read all earlier layers has 2^n."""
 
 
 class Route(Struct):

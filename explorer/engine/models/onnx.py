@@ -115,7 +115,7 @@ class OnnxModel:
     def sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         """Returns the sizes of dimensions and inputs for the analysis.
 
-        For a decode step, they are those of the step.
+        For a decode step, the sizes of the step are returned.
 
         Raises:
             Misuse: The model has no decode step with so many cached tokens, or a size is missing.

@@ -100,7 +100,7 @@ def _is_openvino_xml(probe: SourceProbe) -> bool:
 def _is_flax(probe: SourceProbe) -> bool:
     """Whether the file is a msgpack map whose first key is a name and whose first value is a container.
 
-    The byte values are those of the msgpack specification.
+    The msgpack specification defines the byte values.
     """
     head = probe.head
     # size of the map's header: 1 byte for up to 15 entries, 3 bytes for map 16, 5 bytes for map 32

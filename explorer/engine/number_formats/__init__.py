@@ -24,7 +24,7 @@ EXAMPLES = ("float32", *(name for module in _MODULES for name in module.EXAMPLES
 
 
 def format_of(name: str, where: str = "--to") -> NumberFormat | None:
-    """The number format with this name in any case; None for 'float32', which changes nothing.
+    """Returns the number format with this name in any case; None for 'float32', which changes nothing.
 
     Raises:
         Misuse: There is no such format.

@@ -49,7 +49,7 @@ class Integer(NumberFormat, frozen=True):
         return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """The grid of a range: symmetric, or with a zero point.
+        """Returns the grid of a range: symmetric, or with a zero point.
 
         A symmetric grid maps the larger end of the range to the largest code; unsigned codes then have their
         zero point in the middle. Otherwise the grid contains 0 exactly, and both ends approximately.
@@ -73,7 +73,7 @@ class Integer(NumberFormat, frozen=True):
         return self._saturated_codes(values, grid).astype(f"{'' if self.signed else 'u'}int{width}")
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
-        """The values that DequantizeLinear computes from the codes."""
+        """Returns the values that DequantizeLinear computes from the codes."""
         return self.of_steps(self.steps(values, grid), grid)
 
     def steps(self, values: Array, grid: Grid) -> Array:
@@ -84,13 +84,13 @@ class Integer(NumberFormat, frozen=True):
         return codes
 
     def of_steps(self, steps: Array, grid: Grid) -> Array:
-        """The values of `steps`, computed in place if possible."""
+        """Returns the values of `steps`, computed in place if possible."""
         values = steps.astype(np.float32, copy=False)
         values *= along(grid.scale, steps.shape, grid)
         return values
 
     def _saturated_codes(self, values: Array, grid: Grid) -> Array:
-        """The saturated codes, in a float dtype that represents them exactly."""
+        """Returns the saturated codes, in a float dtype that represents them exactly."""
         width = np.float32 if self.bits <= 24 else np.float64
         with np.errstate(over="ignore", invalid="ignore"):  # values beyond the dtype saturate below
             codes = np.asarray(np.divide(values, along(grid.scale, values.shape, grid), dtype=width))
@@ -100,7 +100,7 @@ class Integer(NumberFormat, frozen=True):
         return np.clip(codes, self.least, self.largest, out=codes)
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
-        """The values of the smallest and the largest code."""
+        """Returns the values of the smallest and the largest code."""
         low = (self.least - grid.zero).astype(np.float32) * grid.scale
         high = (self.largest - grid.zero).astype(np.float32) * grid.scale
         return cast(Array, low), cast(Array, high)
@@ -121,7 +121,7 @@ class FixedPoint(Integer, frozen=True):
         return "linear" if self.bits in (4, 8, 16) else "function"
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """The fixed scale, independent of the range."""
+        """Returns the fixed scale, independent of the range."""
         return Grid(np.asarray(np.ldexp(np.float32(1), -self.fraction)), np.zeros((), np.int32))
 
 

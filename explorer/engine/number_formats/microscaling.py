@@ -59,7 +59,7 @@ class Microscaling(NumberFormat, frozen=True):
         return rounded.reshape(values.shape)
 
     def scales(self, largest: Array) -> Array:
-        """The scale of each block as float32, from the block's largest magnitude."""
+        """Returns the scale of each block as float32, from the block's largest magnitude."""
         # zero has no exponent, but stays zero with any scale
         _, exponent = np.frexp(np.where(largest > 0, largest, 1).astype(np.float32))
         shared = np.maximum(exponent - 1 - self.reach, MIN_EXPONENT)
@@ -85,7 +85,7 @@ def _slabs(shape: tuple[int, ...], axis: int) -> Iterator[tuple[tuple[slice, ...
 
 
 # MX's 8-bit integers are the multiples of 1/64 up to 127/64. Floats with one exponent bit are the same
-# numbers, because their normal numbers have the same step as the subnormal ones.
+# numbers, because their normal numbers have the same step as their subnormal numbers.
 # exponent, whose normal numbers have the step of the subnormal ones
 ELEMENTS: Mapping[str, Minifloat] = {
     "mxint8": minifloat("int8", 1, 6, bias=1),
@@ -97,7 +97,7 @@ ELEMENTS: Mapping[str, Minifloat] = {
     "mxfp6e3m2": minifloat("e3m2", 3, 2),
     "mxfp4": minifloat("e2m1", 2, 1),
 }
-"""Element formats by format name; a name without exponent and mantissa means the one with more mantissa."""
+"""Element formats by format name. A name without exponent and mantissa means the larger mantissa."""
 
 
 def _microscaling(match: re.Match[str]) -> Microscaling:

@@ -31,7 +31,7 @@ class Half(NumberFormat, frozen=True):
         return self.name
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
-        """The values cast to the dtype, rounded half to even."""
+        """Returns the values cast to the dtype, rounded half to even."""
         with np.errstate(over="ignore"):
             return values.astype(numpy_type(self.name))
 
@@ -82,7 +82,7 @@ class Minifloat(NumberFormat, frozen=True):
         return rounded
 
     def nearest(self, values: Array) -> Array:
-        """The nearest numbers at scale 1, saturated; NaN stays NaN."""
+        """Returns the nearest numbers at scale 1, saturated; NaN stays NaN."""
         result: Array = np.clip(values, np.float32(-self.largest), np.float32(self.largest))
         exponent = (result.view(np.int32) >> 23 & 255) - 127
         # between two powers of two, the step is the last bit of the mantissa; subnormals use the smallest
@@ -100,7 +100,7 @@ class Minifloat(NumberFormat, frozen=True):
 
 
 def larger_end(low: Array, high: Array) -> Array:
-    """The larger magnitude of the ends of a range, as float32."""
+    """Returns the larger magnitude of the ends of a range, as float32."""
     return np.maximum(np.abs(np.asarray(low, np.float32)), np.abs(np.asarray(high, np.float32)))
 
 
@@ -129,7 +129,7 @@ class Float8(Minifloat, frozen=True):
         return "float8_e4m3fn" if self.exponent == 4 else "float8_e5m2"
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
-        """Codes in the dtype of ml_dtypes."""
+        """Returns codes in the dtype of ml_dtypes."""
         unit_grid = Grid(np.ones((), np.float32), np.zeros((), np.int32))
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.divide(values, along(grid.scale, values.shape, grid), dtype=np.float32)
@@ -137,7 +137,7 @@ class Float8(Minifloat, frozen=True):
 
 
 def minifloat(name: str, exponent: int, mantissa: int, bias: int | None = None) -> Minifloat:
-    """A minifloat without codes for infinity or NaN."""
+    """Returns a minifloat without codes for infinity or NaN."""
     bias = (1 << (exponent - 1)) - 1 if bias is None else bias
     largest = 2.0 ** ((1 << exponent) - 1 - bias) * (2 - 2.0**-mantissa)
     return Minifloat(name, 1 + exponent + mantissa, exponent, mantissa, bias, largest)

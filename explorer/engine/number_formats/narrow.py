@@ -32,7 +32,7 @@ class Binary(NumberFormat, frozen=True):
         return _grid(np.stack([np.asarray(_sum(part) / max(1, part.size)) for part in parts]), axis)
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
-        """The sign times the scale."""
+        """Returns the sign times the scale."""
         scale = along(grid.scale, values.shape, grid)
         return np.where(values >= 0, scale, -scale)
 
@@ -61,7 +61,7 @@ class Ternary(Integer, frozen=True):
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
     ) -> Grid:
-        """The scale with the least squared error.
+        """Returns the scale with the least squared error.
 
         If the n largest magnitudes are rounded to +-scale, their mean is the best scale, and the squared
         error is sum w**2 - (their sum)**2 / n. The best n therefore has the largest (sum)**2 / n.
@@ -75,7 +75,7 @@ def _grid(scale: Array, axis: int | None) -> Grid:
 
 
 def _channels(values: Array, axis: int | None) -> Iterator[Array]:
-    """The values that share a scale, flattened."""
+    """Returns the values that share a scale, flattened."""
     if axis is None:
         yield values.reshape(-1)
         return
@@ -84,7 +84,7 @@ def _channels(values: Array, axis: int | None) -> Iterator[Array]:
 
 
 def _sum(values: Array) -> float:
-    """Sum of magnitudes, in float64."""
+    """Returns the sum of magnitudes, in float64."""
     pieces = (values[start : start + SLAB] for start in range(0, values.size, SLAB))
     return float(sum(float(np.abs(piece).sum(dtype=np.float64)) for piece in pieces))
 

@@ -69,7 +69,7 @@ class NumberFormat(Struct, frozen=True):
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
     ) -> Grid:
-        """The grid for a tensor with known values, such as a weight.
+        """Returns the grid for a tensor with known values, such as a weight.
 
         Args:
             values: float32 array of any shape.
@@ -91,14 +91,14 @@ class NumberFormat(Struct, frozen=True):
         raise NotImplementedError
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
-        """The values rounded to the format as float32; values out of range saturate.
+        """Returns the values rounded to the format as float32; values out of range saturate.
 
         NaN stays NaN. `axis` is the axis of a block format's own blocks, which is the depth of a product.
         """
         raise NotImplementedError
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
-        """The smallest and largest value of a grid, where it saturates."""
+        """Returns the smallest and largest value of a grid, where it saturates."""
         raise NotImplementedError
 
 

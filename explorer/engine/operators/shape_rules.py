@@ -18,7 +18,7 @@ from explorer.facts import Dim, Shape
 
 
 def int_attributes(call: Call, name: str, index: int) -> list[Any] | None:
-    """Reads a list of integers that is an attribute in older opsets and an input in newer ones.
+    """Reads a list of integers that is an attribute in older opsets and an input in newer opsets.
 
     Args:
         call: Node.

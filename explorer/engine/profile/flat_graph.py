@@ -109,7 +109,7 @@ class _Inliner:
     def _inline_nodes(
         self, call: Node, function: Function, new_name_by_old: Mapping[str, str], name: str, row: int | None
     ) -> Iterator[Node]:
-        """Yields the nodes of a function, with its inputs and outputs renamed to those of a call."""
+        """Yields the nodes of a function, with its inputs and outputs renamed to the call's names."""
         self._calls += 1
         self.opsets |= function.opsets
         prefix = f"{_PREFIX}call{self._calls}/"

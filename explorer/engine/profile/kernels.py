@@ -34,7 +34,7 @@ class RuntimeKernel(Struct):
         requested_bytes: Memory that the node allocated and did not free.
         held_bytes: Maximum of the memory that was allocated when a call ended.
         output_bytes: Size of the outputs of all calls.
-        is_turned: Whether the last size of its first output differs from that of its first input.
+        is_turned: Whether the last sizes of its first output and its first input differ.
     """
 
     op: str

@@ -275,7 +275,7 @@ class TimeModel:
         return seconds
 
     def _find_similar_kernels(self, op: str) -> Sequence[KernelTime]:
-        """Returns the probes of a family, or those of its replacement; empty if neither was measured."""
+        """Returns the probes of a family or of its replacement; empty if neither was measured."""
         return self._kernels.get(op) or self._kernels.get(_FALLBACKS.get(op, "")) or ()
 
     def _moving_seconds(self, kind: str, moved: float) -> float:

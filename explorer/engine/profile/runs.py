@@ -56,7 +56,7 @@ class TimedRuns:
         fewest: Minimum number of runs under the profiler, whatever they cost, because they are recorded.
 
     Attributes:
-        fewest: The minimum of the constructor, or the larger one of `warm_up`.
+        fewest: The minimum of the constructor, or the larger minimum of `warm_up`.
         wall, profiled: Seconds of the counted runs without and with the profiler.
         counted: Whether each run under the profiler was counted, warm-up included.
         spent: Seconds of each run under the profiler after the warm-up, with the profiler's start and end.
@@ -125,7 +125,7 @@ class TimedRuns:
         return why
 
     def _has_enough_profiled(self, room: int) -> bool:
-        """Whether an interval of each layer has enough profiled runs, or the missing ones are allowed."""
+        """Whether an interval of each layer has enough profiled runs, or the missing runs are allowed."""
         if not self.profiled:  # before the first one, their cost is unknown
             return statistics.median(self.wall) <= _SHORT_RUN_SECONDS
         enough = not self._has_room(room) or len(self.profiled) >= SURE

@@ -325,7 +325,7 @@ class OutputComparison(Struct):
     def _describe_worse(
         self, baseline: tuple[str, float | None, float], candidate: tuple[str, float | None, float]
     ) -> str:
-        """Describes how the errors of `candidate` exceed those of `baseline` beyond chance; '' if not.
+        """Describes how the errors of `candidate` exceed the errors of `baseline` beyond chance; '' if not.
 
         Both are (name of the side, RMS error, largest error).
         """
@@ -359,7 +359,7 @@ class OutputComparison(Struct):
         return error > allowed
 
     def judge_by_depth(self, depth: int) -> str:
-        """Judges without a float64 run; the noise floor is that of `depth` accumulated roundings."""
+        """Judges without a float64 run; `depth` accumulated roundings determine the noise floor."""
         problem = self.find_problem()
         if problem or self.equal:
             return problem

@@ -73,7 +73,7 @@ def verify(
         draws: Number of random inputs on which the complete models run.
         seed: Seed of the first draw; draw i has seed + i.
         dims: Sizes of symbolic dimensions.
-        input_shapes: Shapes and types that replace the declared ones.
+        input_shapes: Shapes and types that replace the declared shapes and types.
         torch_run: Function that runs the torch model from which `before` was exported. It takes the inputs
             and returns the outputs, both in the order of the graph.
         arrays: Inputs from a file for the complete models. Regions and sites still get random inputs.

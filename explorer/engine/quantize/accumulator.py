@@ -19,7 +19,7 @@ from explorer.engine.tiling.accumulator import count_signed_bits
 from explorer.facts.quantize import Accumulator
 
 _SUMMED_OVER_ALL = ("Conv", "Conv1d", "Conv2d", "Conv3d")
-"""Operators whose sums cover all axes of the weight except that of the output channels."""
+"""Operators whose sums cover all axes of the weight except the axis of the output channels."""
 
 _MATRICES = ("Gemm", "MatMul", "FusedMatMul", "Linear")
 

@@ -23,7 +23,7 @@ from explorer.engine.runtime.samples import Samples
 from explorer.facts import TensorInfo
 
 _ROOM = 32 << 20
-"""Bytes that a stage may hold in weights and observed values, in addition to those of the largest layer."""
+"""Bytes that a stage may hold in weights and observed values, in addition to the largest layer."""
 
 Step = Callable[[int, int], None]
 
@@ -43,7 +43,7 @@ class _Stage(Struct, frozen=True):
 
 
 def sample_infos(model: Model, names: Iterable[str], samples: Samples) -> list[TensorInfo]:
-    """Return the types and shapes that values have on the first sample. Unknown ones are None."""
+    """Return the types and shapes of values on the first sample, or None if they are unknown."""
     info_by_name = _value_infos(model, samples)
     return [info_by_name.get(name, TensorInfo(name, None, None)) for name in names]
 

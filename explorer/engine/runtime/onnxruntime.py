@@ -62,7 +62,7 @@ _LEVELS = (
 )
 """Levels of graph optimization, highest first.
 
-Lower levels are a fallback: an optimizer pass may turn a valid graph into one that does not load.
+Lower levels are a fallback: an optimizer pass may turn a valid graph into a graph that does not load.
 """
 
 

@@ -293,7 +293,7 @@ def _table_height(model: Model, name: str) -> int:
 
 
 _UNKNOWN_TEXTS = ("", "a text that no model knows", "2.5", "A b-c, D!")
-"""Texts drawn besides those of the model, to test how the model handles unknown texts."""
+"""Texts drawn besides the model's texts, to test how the model handles unknown texts."""
 
 _MAX_WORDS = 4096
 

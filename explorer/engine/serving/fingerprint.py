@@ -47,7 +47,7 @@ def _pieces(model: nn.Module) -> Iterator[str]:
 
 
 def _files(model: nn.Module) -> list[str]:
-    """Returns the files that define the classes of the module, without those of libraries."""
+    """Returns the files that define the classes of the module, without files of libraries."""
     names = {type(part).__module__ for part in model.modules()}
     modules = [sys.modules.get(name) for name in names if name.partition(".")[0] not in _LIBRARIES]
     return sorted({path for home in modules if (path := getattr(home, "__file__", None))})

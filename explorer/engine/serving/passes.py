@@ -112,7 +112,7 @@ class Passes:
 
     @cached_property
     def twice(self) -> float:
-        """Ratio of the multiply-accumulates of a step of two sequences to those of one.
+        """Ratio of the multiply-accumulates in a step of two sequences to those in a step of one sequence.
 
         It is 2 for most models.
         """

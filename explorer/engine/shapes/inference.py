@@ -297,7 +297,7 @@ class Inference:
             types: Facts of its formal inputs, as far as the operator determines them.
             outer: Facts of the values of the enclosing graphs, which the body may read.
             constants: Known contents of these values.
-            opsets: Operator sets, or None for those of the model. A function may have its own.
+            opsets: Operator sets, or None for the model's. A function may have its own.
         """
         kinds = [None if t is None else (t.dtype, canonical_shape(t.shape)) for t in types]
         captured = find_captured_names(body)

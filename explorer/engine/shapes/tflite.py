@@ -273,7 +273,7 @@ class FileShapes(Inference):
         try:
             with np.errstate(all="ignore"):
                 array = np.asarray(CONTENTS[node.op](node.attributes, *arrays))
-        except Exception:  # operands may have any shape and value; malformed ones have no contents
+        except Exception:  # operands may have any shape and value; a malformed operand has no contents
             return
         if array.size <= LARGEST:
             contents.set(name, array)

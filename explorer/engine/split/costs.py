@@ -29,7 +29,7 @@ def sum_by_unit(
         units: The units.
         layers: The rows of the layer tree.
         figure: Takes a row id; returns the row's figure, or None if unknown.
-        groups: Whether to add the figures of group rows to those of the rows inside them.
+        groups: Whether to add the figures of group rows to the figures of the rows inside them.
     """
     totals = np.zeros(len(units.rows))
     counted_rows: set[int] = set()

@@ -48,7 +48,7 @@ class Part(Struct, frozen=True):
 
     Attributes:
         model: The part as a model of its own.
-        units: Indices of the part's units among those of the original model.
+        units: Indices of the part's units in the original model.
         whole: The units of the original model.
     """
 

@@ -86,7 +86,7 @@ def module_part(
     args, kwargs = bound_inputs.arguments(device="cpu", seed=seed)
     original, program = _export(loaded, model, args, kwargs)
     unit_calls = _calls_by_source(original, program)
-    # the row of each unit: that of its function call if the layer tree has one, else that of its module
+    # the row of each unit: its function call's row if the layer tree has one, else its module's row
     places = rows_of(((first, operator) for operator, (first, *_) in unit_calls), layers)
     rows = [group if row is None else row for row, group in places]
     units = [nodes for _, nodes in unit_calls]

@@ -110,7 +110,7 @@ class _Search:
         return stage_costs
 
     def compute_upper_bound(self) -> float:
-        """Computes an upper bound of the bottleneck: that of cuts which divide the total cost evenly."""
+        """Computes an upper bound of the bottleneck, from cuts that divide the total cost evenly."""
         stages = len(self.kinds)
         costs_from_start = self.costs(self.kinds[0], 0)
         if not np.isfinite(costs_from_start[-1]):

@@ -77,7 +77,7 @@ class CutSequence(Struct, frozen=True):
         labels: A name for each unit, for units without a row.
         layers: The rows of the layer tree.
         free: Names of open sizes.
-        macs: MACs of each unit, or None to use those of the rows.
+        macs: MACs of each unit, or None to use the rows' MACs.
         took: Seconds of each unit, or None if no modules were measured.
         closed: Units before which no cut is allowed, with the reason.
         inside: Peak live bytes in the body of each unit, or None if no unit has a body.
@@ -133,7 +133,7 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
 
 
 def seconds_of(profile: Profile) -> dict[int, float]:
-    """Measured seconds by row id; for a profile of training those of the forward pass."""
+    """Measured seconds by row id; a profile of training gives the seconds of the forward pass."""
     seconds_by_row = {timing.layer: timing.forward_seconds for timing in profile.layers}
     return {row: seconds for row, seconds in seconds_by_row.items() if seconds is not None}
 
@@ -334,7 +334,7 @@ class StageSearch:
         return outermost
 
     def cuts(self) -> Cuts:
-        """Returns the cuts that the user specified, or the best ones.
+        """Returns the cuts that the user specified, or the best cuts.
 
         Raises:
             Misuse: The specified cuts are not allowed, or no cuts fulfill the specification.

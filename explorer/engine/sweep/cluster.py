@@ -129,7 +129,7 @@ def connect(
 def workers(client: Any, cancel: Cancel, where: str, hint: str = "") -> dict[str, float]:
     """Returns the addresses of the scheduler's workers, each with the time of its last message.
 
-    The time is that of the scheduler's clock.
+    The time is read from the scheduler's clock.
 
     Raises:
         EngineDied: The scheduler ended, or does not answer.

@@ -142,7 +142,7 @@ def _divide_whole(a: Expression, b: Expression) -> Expression:
 
 
 def greatest(a: Dim, b: Dim) -> Dim:
-    """Returns the larger of two dimensions. For dimensions that broadcast, it is the one that is not 1."""
+    """Returns the larger of two dimensions. Of dimensions that broadcast, the one above 1 is larger."""
     return _apply(a, b, partial(build_extremum, "max"))
 
 

@@ -53,7 +53,7 @@ class Emission(Struct):
         opset: Version of the default operator set.
         used_names: All names in use, which new names avoid.
         initializers: New stored tensors, by name.
-        functions: Functions of the tile domain by name: existing and new ones.
+        functions: Existing and new functions of the tile domain, by name.
         stored: Names of new stored tensors, by the key of their contents.
         named: Names of registered functions, by requested name and operator set.
         roots: Prefixes of the original names, up to each slash.

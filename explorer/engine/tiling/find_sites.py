@@ -35,7 +35,7 @@ def find_sites(
         declared: The shapes with symbolic dimensions where they stay open in the tiled graph, or None if all
             are bound.
         pack: Returns the tiles into which groups are packed, or None for tiles of 64.
-        graph_nodes: The nodes to search, or None for those of the main graph.
+        graph_nodes: The nodes to search, or None for the nodes of the main graph.
         place: Path of the nodes' graph; `model` is then the view of it (see `subgraphs.places`).
         runs: Returns how often a node runs in one pass, and its MACs.
         defaults: Names of the stored tensors that a caller may replace, or None for the model's.

@@ -76,7 +76,7 @@ class Weight(Struct, frozen=True):
         tensor: Stored tensor: `batch` matrices in sequence.
         name: Name of the initializer, or value name of the Constant.
         transposed: Whether the stored matrices are (N, K).
-        K, N: Sizes of the operand, which may differ from those of the stored tensor.
+        K, N: Sizes of the operand, which may differ from the stored tensor's sizes.
         chain: Nodes between the stored tensor and the product.
         batch: Number of matrices in the stack.
         cut: Function `cut(matrix, k, n, height, width)` that returns the block of a matrix with corner (k,
@@ -215,7 +215,7 @@ class Constants:
 
     Attributes:
         replaceable: Whether a replaceable default was met since the caller last set this to False.
-        derived: Weights computed from stored ones, with their axes, by name.
+        derived: Weights computed from stored weights, with their axes, by name.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class Constants:
             producers = {o: n for n in graph.nodes for o in n.outputs if o}
         self.producers = producers
         self.derived: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
-        """Weights computed from stored ones, with their axes, by name."""
+        """Weights computed from stored weights, with their axes, by name."""
 
     def resolve(self, name: str) -> tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]] | None:
         """Returns (tensor, its name, its axes in the value's order, nodes between), or None if computed."""

@@ -234,7 +234,7 @@ class _Collector(Struct):
     def rows(
         self, tensor_stats: Sequence[TensorStats], layers: Sequence[Layer], backward: Backward | None
     ) -> Iterator[StatisticsRow]:
-        """Yields one row for each figure: first those of outputs (or their gradients), then of weights."""
+        """Yields one row for each figure: first figures of outputs (or their gradients), then of weights."""
         outputs: list[TensorStats] = []
         weights: list[TensorStats] = []
         for stats in tensor_stats:

@@ -180,7 +180,7 @@ class OutputSamples:
     def _figures_of_counts(
         self, code_counts: CodeCounts, bins: int, shares: Sequence[float]
     ) -> dict[str, Any]:
-        """Returns the figures of counted numbers. Exact values from the moments replace estimated ones."""
+        """Returns the figures of counted numbers. Exact values from the moments replace estimated values."""
         values, counts = code_counts.list_occurring_values()
         if not self._has_all_codes:
             # each code stands for the middle of the numbers that share its upper 16 bits

@@ -136,7 +136,7 @@ def read_inputs(
 ) -> tuple[BoundInputs, list[torch.Tensor], list[str], dict[str, tuple[str | None, tuple[int, ...]]]]:
     """Reads the inputs in a file, with the sizes in the file.
 
-    The sizes may differ from the requested ones, because a module takes any size that its layers support.
+    The sizes may differ from the requested sizes, because a module takes any size that its layers support.
 
     Returns:
         The bound inputs, their tensors, a description of each input, and the type and shape of each input.
@@ -144,7 +144,7 @@ def read_inputs(
     try:
         bound_inputs = bind(loaded, shapes, dims)
     except Misuse:
-        # the module declares no input sizes, so those of the file are used
+        # the module declares no input sizes, so the file's sizes are used
         bound_inputs = bind(loaded, {**shapes, **_types_and_shapes(loaded, arrays_of_file)}, {})
     # .npy files have no bfloat16, so torch rounds values of another type
     specs = [
@@ -171,7 +171,7 @@ def _kind(info: TensorInfo) -> torch.dtype:
 
 
 def _random_input(info: TensorInfo, height: int) -> RandomInput:
-    """Returns the rule to draw an input: that of ONNX models, so the same seed gives the same values.
+    """Returns the rule to draw an input. ONNX models use the same rule, so a seed gives the same values.
 
     Args:
         info: The input.

@@ -131,7 +131,7 @@ class Comparer:
         prove: Prove | None = None,
         hardware: Hardware | None = None,
     ) -> Comparison:
-        """Compare totals and operators of a state with those of other states; see `figure_columns`."""
+        """Compare totals and operators of a state with other states; see `figure_columns`."""
         states = (self._models, before), *other_states
         examined = [models.complete(index, on_progress, cancel) for models, index in states]
         compared = compare(

@@ -128,7 +128,7 @@ class _Pair:
         if choice is None:
             return
         if choice.question == "tree":
-            # the rows of an exported graph do not match those of the module tree on the screen
+            # the rows of an exported graph do not match the rows of the module tree on the screen
             if self._fact.form != "exported" and self._request["before"] == context.store.history_place:
                 self._command.panes.move_to_layer(choice.row)
             else:

@@ -211,7 +211,7 @@ def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
 
 
 def _boxes(drawing: GraphDrawing) -> Iterator[GraphBox]:
-    """Yield all boxes, including nested ones."""
+    """Yield all boxes, including nested boxes."""
     for box in drawing.boxes:
         yield box
         if box.inside is not None:

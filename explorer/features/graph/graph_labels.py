@@ -136,7 +136,7 @@ def fill(drawing: GraphDrawing, color: str) -> list[str]:
 
 
 def ink(color: str) -> str:
-    """Return the text color for a filled box: white on dark fills, dark on light ones."""
+    """Return the text color for a filled box: white on dark fills, dark on light fills."""
     red, green, blue = _parts(color)
     return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#1c1c1c"
 

@@ -163,7 +163,7 @@ class ProfileDialog(FormDialog[ProfileRequest]):
             yield OptionField("timed", tuple(self._states.values()), compared_state, id="beside")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """Describe what the profile runs and how long it takes."""
+        """Describe the work and the duration of the profile."""
         request = self._read_fields()
         spec = request.spec
         runs = f"{spec.steps:,} runs" if spec.steps else "Runs until the median is sure within 5 %"

@@ -101,7 +101,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         super().__init__()
         self._compute_preview, self._cursor_layers, self._by_value = preview, layers, by_value
         self._last = last or QuantizeRequest(QuantizeSpec(form="fast"))
-        self._full_preview: Quantization | None = None  # preview for all layers, whatever the fields contain
+        self._full_preview: Quantization | None = None  # preview for all layers
         self._has_preview = False  # whether the first preview was shown
         self._previewed: QuantizeRequest | None = None  # request of the displayed preview
         self._is_computing = self._apply_when_ready = False

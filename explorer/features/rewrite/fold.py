@@ -126,7 +126,7 @@ def fold_choice(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Fold:
-    """Predict what `fold` does to the current model, and which nodes stay for which reason.
+    """Predict the result of `fold` on the current model, and the reasons why nodes stay.
 
     Raises:
         BadModel: The model cannot be converted to a graph.

@@ -1,4 +1,4 @@
-"""Action of the key `&`: shows what can be folded and what stays, then folds."""
+"""Action of the key `&`: shows which nodes can be folded and which stay, then folds."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ _LABEL = 11
 
 
 class SizesDialog(FormDialog[dict[str, int]]):
-    """Ask for sizes; the result holds the bound ones.
+    """Ask for sizes; the result holds the bound sizes.
 
     Args:
         sizes: Current value of each size, by name; None for an open size.

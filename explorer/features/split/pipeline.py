@@ -69,7 +69,7 @@ def run_pipeline(
     Raises:
         Misuse: There is no such folder, an input does not fit, or a number is out of range.
         BadModel: The named stage cannot run, or its file is missing or changed.
-        EngineDied: The process or worker of a stage ended. The remaining ones are stopped.
+        EngineDied: The process or worker of a stage ended. The remaining processes are stopped.
         Cancelled: `cancel` returned True.
     """
     _check_counts(_DISTINCT_BATCHES if micro_batches is None else micro_batches, threads)

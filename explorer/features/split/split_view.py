@@ -448,7 +448,7 @@ class SplitScreen(SubScreen[int]):
         self._search(request._replace(by=figure), untimed=first if figure == "time" else None)
 
     def action_split_best(self) -> None:
-        """Search the best cuts again and drop the moved ones."""
+        """Search the best cuts again and drop the moved cuts."""
         self._search(self._split.request)
 
     def action_split_settings(self) -> None:

@@ -182,7 +182,7 @@ def _check_take(row: int, target: str, rows: int) -> None:
 def training_results(
     path: str, over: str | None = None, take: tuple[int, str] | None = None, overwrite: bool = False
 ) -> TrainingSweep:
-    """Read trainings of a file of results, all or those of `over`; `take` writes the weights of a row."""
+    """Read all trainings of a file of results, or the trainings of `over`; `take` writes a row's weights."""
     if take is not None:
         check_target(take[1], overwrite=overwrite, models=[path], weights=())
         convert.check_name(take[1], "checkpoint")
@@ -201,7 +201,7 @@ def results(path: str) -> Sweep:
 
 
 def format_results(path: str, names: Sequence[str] = ()) -> FormatSweep:
-    """Read the rows of number formats of a file of results: all, or those of some formats."""
+    """Read the rows of number formats in a file of results: all rows, or the rows of some formats."""
     return formats.read_stored_formats(path, names)
 
 

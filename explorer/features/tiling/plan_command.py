@@ -1,4 +1,4 @@
-"""`explorer plan`: counts what a tiling would cost on a machine."""
+"""`explorer plan`: counts the cost of a tiling on a machine."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ FORMULAS: Mapping[str, tuple[str, ...]] = {
 
 
 _ROOFLINE = "roofline"
-"""Remark that distinguishes cycles and time from those of a systolic array."""
+"""Remark that cycles and time are not the cycles and time of a systolic array."""
 
 
 def figures(fact: PlanCost) -> Fields:

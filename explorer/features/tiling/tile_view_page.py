@@ -64,7 +64,7 @@ def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room:
     if room < 3:
         moved = f"  {share_text(step.traffic, steps.traffic)} moved, {units.bytes_text(step.traffic)}"
         line: Line = (*head, (moved, "dim"))
-        # if that is too wide, show what enters and leaves the buffer
+        # if the drawing is too wide, show the data that enters and leaves the buffer
         return [
             line
             if line_width(line) <= width

@@ -35,7 +35,7 @@ def model_blocks(info: Info, store: ScreenStore) -> list[Block]:
 
 
 def step_blocks(info: Info, training: Training) -> list[Block]:
-    """Build the costs of a training step in the model, with notes on what they leave out."""
+    """Build the costs of a training step in the model, with notes on the omitted costs."""
     notes = [Paragraph(note, "warning") for note in training.notes]
     blocks: list[Block] = [BlankLine(), heading(training), figures(info, training), *notes]
     if training.memory is not None:

@@ -238,7 +238,7 @@ def figures(about: Info, fact: Training) -> Fields:
 
 def _sign(about: Info, fact: Training) -> str:
     """Return the sign of bounds: '>= ', '<= ', or '' for exact figures."""
-    # an upper bound of the forward figures also bounds the backward ones: both depend on the same sizes
+    # an upper bound of the forward figures also bounds the backward figures: both depend on the same sizes
     sign = ">= " if fact.coverage < 1 else about.totals.sign
     if about.totals.coverage < 1 <= fact.coverage:  # the batch binds the open sizes
         sign = "<= " if any(row.status == "bound" for row in fact.layers) else ""

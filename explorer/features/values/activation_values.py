@@ -50,7 +50,7 @@ def _read_single_array(path: str) -> InputArray:
 def _set_run_shapes(
     statistics: Sequence[StatisticsRow], layers: Sequence[Layer]
 ) -> tuple[StatisticsRow, ...]:
-    """Set the input and output shapes of each row to those of the run."""
+    """Set the input and output shapes of each row to the shapes in the run."""
     shapes_by_path = {
         layer.path: [tuple(t.shape for t in side) for side in (layer.inputs, layer.outputs)]
         for layer in layers

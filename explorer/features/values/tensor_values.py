@@ -55,7 +55,7 @@ class TensorNumbers:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> TensorValues:
-        """Read the numbers of a slice, and those of the same slice in another model."""
+        """Read the numbers of a slice, and the numbers of the same slice in another model."""
         state = self._models, self._models.at(index)
         if output is not None:
             if not output.endswith(".npy"):

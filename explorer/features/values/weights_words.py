@@ -79,7 +79,7 @@ def build_unseen_table(fact: Activations) -> list[Block]:
 
 
 def figures(stats: TensorStats, *, brief: bool = False) -> list[Block]:
-    """Build the figures of one tensor, with warnings; `brief` leaves out the less important ones."""
+    """Build the figures of one tensor, with warnings; `brief` leaves out the less important figures."""
     wrong = _count_nonfinite(stats)
     pairs: list[tuple[str, Cell]] = [
         ("min", _number(stats.minimum)),

@@ -103,7 +103,7 @@ class AnalysisCache:
         return rows
 
     def unchanged(self) -> bool:
-        """Whether the files are still the ones that the answers describe."""
+        """Whether the files are still the files that the answers describe."""
         return not self.known or self._find_name() == self._name
 
     def get(self, name: str) -> Any:
@@ -124,7 +124,7 @@ class AnalysisCache:
         return fact
 
     def _find_name(self) -> str | None:
-        """File name prefix of the answers for the current files, or None if there are none."""
+        """Returns the file name prefix of the answers for the current files, or None if there are none."""
         key = self._place_key()
         if key is None:
             return None
@@ -143,7 +143,7 @@ class AnalysisCache:
         return _hash(key, evidence.digest)
 
     def _place_key(self) -> str | None:
-        """Key of the options, combined with the current file list of a folder.
+        """Returns the key of the options, combined with the current file list of a folder.
 
         None if nothing may be stored.
         """
@@ -300,7 +300,7 @@ def _encode(name: str, fact: Any) -> bytes | None:
     return content if decoded == fact and msgspec.msgpack.encode(decoded) == content else None
 
 
-# what the answers depend on
+# versions and options that the answers depend on
 
 
 def _folder() -> CacheFolder:

@@ -407,7 +407,7 @@ class RowPages(Sequence["Layer"]):
         yield tuple(batch)
 
     def restructured(self) -> RowPages:
-        """Makes rows that share these pages, present and future ones, with an empty structure to be added."""
+        """Makes rows that share these pages and later pages, with an empty structure to be added."""
         restructured = RowPages()
         restructured._pages, restructured._pickled = self._pages, self._pickled
         return restructured
@@ -477,7 +477,7 @@ class RowPages(Sequence["Layer"]):
         return layer
 
     def _row(self, page: int) -> Callable[[memoryview, int], Layer]:
-        """Function that decodes a row of a page from its bytes and its id."""
+        """Returns the function that decodes a row of a page from its bytes and its id."""
         if page not in self._pickled:
             return _decoder()
         import pickle

@@ -260,7 +260,7 @@ def layers(
     Args:
         query: Filter (see `explorer.settings.filter`). The table keeps the matching rows and their groups,
             which sum the kept rows. Empty keeps all rows.
-        columns: Names of columns (see `explorer.settings.columns`). Empty takes those of the style.
+        columns: Names of columns (see `explorer.settings.columns`). Empty takes the columns of the style.
         style: 'tree', 'torchinfo', 'torchsummary', 'keras' or 'sizes'.
         sort: Name of the column by which siblings are sorted: largest number first, texts from A. A minus in
             front reverses the order.

@@ -290,7 +290,7 @@ def _declared_shapes(flow: ValueFlow, edge_lists: Connections) -> dict[str, Shap
 
 
 def _missing_edges_reason(examined: AnalysisResult) -> str:
-    """Reason why the edges are unknown."""
+    """Returns the reason why the edges are unknown."""
     failed = examined.schedule.failed
     if "decode" in examined.info.assumptions:
         failed = "the step is worked out from runs over whole texts"
@@ -370,7 +370,7 @@ class TableFigures(Struct, frozen=True):
     profile: Profile | None = None
 
     def names(self) -> list[str]:
-        """Names of the columns that are shown without a request."""
+        """Returns the names of the columns that are shown without a request."""
         inputs = {"time": self.machine, "utilization": self.plan, "provider": self.placement}
         outside = () if self.overlay is None else self.overlay.columns
         return [
@@ -379,7 +379,7 @@ class TableFigures(Struct, frozen=True):
         ]
 
     def sums(self, analysis: Analysis) -> dict[str, Mapping[int, float | None]]:
-        """Figures that are summed for groups, by row id."""
+        """Returns figures that are summed for groups, by row id."""
         figures: dict[str, Mapping[int, float | None]] = {}
         if self.machine is not None:
             points = limits.roofline(analysis, self.machine).points

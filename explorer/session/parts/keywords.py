@@ -39,7 +39,7 @@ class PairKeywords(_ModelKeywords, total=False):
 
 
 class FormatSweepKeywords(OpeningKeywords, total=False):
-    """Keywords of `sweep_formats`: those of `Session`, and how the sweep runs."""
+    """Keywords of `sweep_formats`: the keywords of `Session`, and settings of the sweep."""
 
     output: PathText | None
     scheduler: str | None
@@ -49,7 +49,7 @@ class FormatSweepKeywords(OpeningKeywords, total=False):
 
 
 class SweepKeywords(FormatSweepKeywords, total=False):
-    """Keywords of `sweep_files`: those of `Session` and of `Session.sweep`, whose seed is `first_seed`."""
+    """Keywords of `sweep_files`: keywords of `Session` and `Session.sweep`, whose seed is `first_seed`."""
 
     hardware: Hardware | None
     order: str

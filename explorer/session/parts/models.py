@@ -170,7 +170,7 @@ class Models:
         return self.history.current
 
     def at(self, index: int | None) -> int:
-        """Index of a state. None selects the current one.
+        """Returns the index of a state. None selects the current one.
 
         Raises:
             Misuse: The history has no such entry.
@@ -181,7 +181,7 @@ class Models:
         return state
 
     def label(self, state: int) -> str:
-        """Name of a state for the user: its saved path, or the model and the change."""
+        """Returns the name of a state for the user: its saved path, or the model and the change."""
         entry = self.history.entries[state]
         return entry.saved or (f"{self.source}, {entry.label}" if state else self.source)
 
@@ -356,7 +356,7 @@ class Models:
     def sizes(self, state: int, model: Model) -> tuple[dict[str, int], dict[str, Any]]:
         """Sizes of dimensions and inputs for the analysis of a state's graph.
 
-        In decode mode, those of a decode step.
+        In decode mode, the sizes of a decode step.
 
         Raises:
             Misuse: The graph has no decode step for so many tokens, or a size must be given.
@@ -423,7 +423,7 @@ class Models:
         return Analysis(examined.info, rows)
 
     def ops(self, state: int) -> tuple[OpStat, ...]:
-        """Statistics of the operator types of a state."""
+        """Returns statistics of the operator types of a state."""
         return self._load_or_compute(state, "ops", lambda: operator_stats(self.complete(state).analysis))
 
     def memory(self, state: int) -> Memory:
@@ -468,7 +468,7 @@ class Models:
         return notes
 
     def rows(self, state: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
-        """Layers of a state. Empty if the inputs of a module are unknown."""
+        """Returns layers of a state. Empty if the inputs of a module are unknown."""
         try:
             return self.examined(state, on_progress, cancel).analysis.layers
         except Misuse:
@@ -640,7 +640,7 @@ class Models:
         return self._states[state]
 
     def _module(self, state: int, on_progress: OnProgress) -> TorchModel:
-        """Module of a state. It is made again from its parent if it was dropped from memory."""
+        """Returns the module of a state. It is made again from its parent if it was dropped from memory."""
         if state not in self._modules:
             entry, parent = self.history.entries[state], self.history.parent(state) or 0
             make_again = (
@@ -655,7 +655,7 @@ class Models:
         return self._modules[state]
 
     def _keep_module(self, state: int, module: TorchModel) -> None:
-        """Keeps a module in memory, and drops the oldest ones. Each holds its own weights."""
+        """Keeps a module in memory, and drops the oldest modules. Each module holds its own weights."""
         self._modules[state] = module
         while len(self._modules) > _MAX_MODULES:
             del self._modules[next(iter(self._modules))]
@@ -679,17 +679,17 @@ class Models:
         return opened
 
     def _open_options(self) -> OpenOptions:
-        """Options with the rules that the user's file registers. The file runs once."""
+        """Returns options with the rules that the user's file registers. The file runs once."""
         options = load_rules(OpenOptions(**self.options, own=self.rules))
         self.rules = options.own
         return options
 
     def _state_options(self, dims: Mapping[str, int]) -> OpenOptions:
-        """Options for a state's graph, in which the user's input shapes are already applied."""
+        """Returns options for a state's graph, in which the user's input shapes are already applied."""
         return replace(self._open_options(), dims=dims, input_shapes={})
 
     def _take_dims(self, dims: Mapping[str, int]) -> None:
-        """Sets other sizes and drops everything that was computed for the former ones."""
+        """Sets other sizes and drops everything that was computed for the former sizes."""
         self.options["dims"] = dict(dims)
         self._examined, self.products, self._of_graphs, self._cache = {}, {}, {}, None
         self._modules.clear()

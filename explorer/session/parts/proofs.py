@@ -92,7 +92,7 @@ class Prover:
     def _inputs(
         self, before: Model, fixed: Mapping[str, int], dims: Dims | None, input: str | None
     ) -> dict[str, Any]:
-        """Input arguments of a verification or blame: sizes, shapes, and the values of a file."""
+        """Returns the input arguments of a verification or blame: sizes, shapes, and the values of a file."""
         if input is not None and dims:
             raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")
         return {

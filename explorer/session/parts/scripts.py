@@ -177,7 +177,7 @@ def proof_words(proof: Verification | None) -> list[str]:
 
 
 def _output(entry: HistoryEntry, otherwise: str, used_names: set[str]) -> str:
-    """Chooses a unique file name for a state: the one under which it was saved, if it is free."""
+    """Chooses a unique file name for a state: the name under which it was saved, if it is free."""
     name = os.path.basename(entry.saved) or otherwise
     while name in used_names:
         stem, ending = os.path.splitext(name)

@@ -15,7 +15,7 @@ _OVER = (("start cycle", "min"), ("stop cycle", "max"), (" bw", "mean"))
 
 
 def is_report(heads: Sequence[str]) -> bool:
-    """Whether the headers are those of a SCALE-Sim report."""
+    """Whether the headers belong to a SCALE-Sim report."""
     return bool(heads) and heads[0].replace(" ", "").replace("_", "").casefold() == _ID
 
 

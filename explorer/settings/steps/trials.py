@@ -1,7 +1,7 @@
 """Trials of `explorer sweep --train`: 'lr=1e-4..1e-2,batch=64,256' gives one training run per combination.
 
 Random trials are drawn with Python's own generator, not with Optuna. Optuna's default sampler also draws the
-first ten trials at random, its later trials wait for earlier ones, and small models need no more.
+first ten trials at random, its later trials wait for earlier trials, and small models need no more.
 """
 
 from __future__ import annotations

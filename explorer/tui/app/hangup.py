@@ -72,7 +72,7 @@ def _await_hangup(terminal: int) -> None:
 
 
 def _restore_terminal(app: ExplorerApp, farewell: bytes) -> None:
-    """Restore the settings of a terminal that is still connected, without waiting for one that is blocked."""
+    """Restore the settings of a terminal that is still connected, without waiting for a blocked terminal."""
     import termios
 
     attributes = app.terminal_attributes

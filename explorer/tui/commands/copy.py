@@ -28,7 +28,7 @@ Copies = Mapping[str, tuple[str, str, Callable[[], str]]]
 
 
 class CopyAsCommand(ScreenCommand):
-    """Asks what to copy and in which form, and copies it to the terminal's clipboard."""
+    """Asks for a page and its form, and copies the page to the terminal's clipboard."""
 
     def run(self) -> None:
         """Ask for the contents of the main screen, or of the screen that replaces it."""

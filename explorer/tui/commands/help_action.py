@@ -36,7 +36,7 @@ KEYS: tuple[Key, ...] = (
     *CHOOSER_KEYS,
     *OPEN_KEYS,
 )
-"""All keys, those of lists first."""
+"""All keys; the keys of lists come first."""
 
 
 def help_dialog(screen: Screen[Any]) -> HelpDialog:

@@ -1,4 +1,4 @@
-"""Commands for several models: opening another one, and listing the open ones."""
+"""Commands for several models: opening another model, and listing the open models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_another(context: CommandContext) -> None:
-    """Let the user choose another model, and open it in addition to the open ones."""
+    """Let the user choose another model, and open it in addition to the open models."""
     host = context.host
 
     def answer(choice: ModelChoice | None) -> None:

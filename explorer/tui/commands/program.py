@@ -67,7 +67,7 @@ def leave(context: CommandContext) -> None:
 
 
 def _ask(context: CommandContext, models: list[OpenModel]) -> None:
-    """Ask for the first model with something to lose, then for the ones after it."""
+    """Ask for each model with unsaved work, one after the other."""
     host, app = context.host, context.app
     index = next((index for index, model in enumerate(models) if model.question("quit")), None)
     if index is None:

@@ -19,7 +19,7 @@ _MARGIN = 8
 
 
 class _ColumnRows(LineList):
-    """List of the columns: the visible ones from left to right, then the others."""
+    """List of the columns: the visible columns from left to right, then the hidden columns."""
 
     def __init__(self, visible_columns: Sequence[str], columns: Mapping[str, LayerColumn]) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
     """Lets the user choose columns.
 
     Args:
-        chosen: Visible columns; empty for the default ones.
+        chosen: Visible columns; empty for the default columns.
         known: All columns by name.
     """
 
@@ -97,6 +97,6 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
         self._rows.rows_changed()
 
     def action_apply(self) -> None:
-        """Close the dialog with the visible columns, or () for the default ones."""
+        """Close the dialog with the visible columns, or () for the default columns."""
         visible_columns = tuple([name for name in self._rows.rows if name in self._rows.shown])
         self.dismiss(() if visible_columns == SHOWN else visible_columns)

@@ -34,7 +34,7 @@ _ENTRIES: Mapping[str, tuple[str, str, str]] = {
 """Text fields by setting: ID of the field, its label, and an example."""
 _PAIRS = (("peak_macs", "bandwidth"), ("macs_per_cycle", "bytes_per_cycle"), ("clock", "buffer"))
 _MOVING = ("behind", "after")
-"""Options of the "moving" field: tiles are loaded while the previous ones are computed, or after them."""
+"""Options of the "moving" field: tiles are loaded while the previous tiles are computed, or after them."""
 
 
 class MachineDialog(FormDialog[Hardware]):
@@ -84,7 +84,7 @@ class MachineDialog(FormDialog[Hardware]):
         yield from self.pair_entry(label, texts.get(key, ""), example, id)
 
     def first(self) -> Widget:
-        """Return the field to focus first: the list of machines if the user has named ones."""
+        """Return the field to focus first: the list of machines if the user has named machines."""
         is_named = self._field.own or (self._used is not None and self._used.name)
         return self._field if is_named else super().first()
 
@@ -165,7 +165,7 @@ class MachineDialog(FormDialog[Hardware]):
             self.tell()
 
     def meaning(self) -> list[tuple[str, str]]:
-        """Describe the machine and where it will be saved, or report what is wrong."""
+        """Describe the machine and the file in which it will be saved, or report an error."""
         lines: list[tuple[str, str]] = []
         try:
             machine = self.answer()

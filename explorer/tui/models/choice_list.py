@@ -118,7 +118,7 @@ class ChoiceList(LineList, can_focus=False):
         """Lay out the list after its sections, words or order changed.
 
         If `keep` and the user has moved the cursor, it stays on the same choice. Otherwise it goes to the
-        first choice, or to the one that the typed words name exactly.
+        first choice, or to the choice that the typed words name exactly.
         """
         self._is_cursor_moved = self._is_cursor_moved and keep
         old_choice = self.current_choice if self._is_cursor_moved else None

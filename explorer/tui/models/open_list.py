@@ -162,7 +162,7 @@ class OpenListScreen(SubScreen[OpenListRequest]):
             self.dismiss(OpenListRequest("pair", (self._chosen_model,)))
 
     def action_figures(self) -> None:
-        """Compare the figures of the marked models with those of the visible one."""
+        """Compare the figures of the marked models with the figures of the visible model."""
         rows, current = self.query_one(_ModelList), self._host.models.current
         models_by_key = {model.mode: model for model in rows.rows if model is not current}
         marked = tuple(models_by_key[key] for key in rows.marked if key in models_by_key)

@@ -48,7 +48,7 @@ class SessionKeeper(Protocol):
         """Save the state of the screen. Thread-safe."""
 
     def notice(self) -> str:
-        """Return what the user must know about the session in one line, or ''. Reads files."""
+        """Return a warning about the session in one line, or ''. Reads files."""
 
     def choices(self) -> ScreenChoices:
         """Return the saved choices for the screen. Reads a small file."""
@@ -180,7 +180,7 @@ class OpenModels:
         return model
 
     def begin(self, choice: ModelChoice) -> OpenModel:
-        """Open a model, or return the one that is already open from the same source.
+        """Open a model, or return the model that is already open from the same source.
 
         Raises:
             ExplorerError: Too many models are open, or the session to resume does not exist anymore.

@@ -1,6 +1,6 @@
 """Opens a session for a chosen model: a file, a name, or a saved session.
 
-A served program (one that a browser uses) only opens files below one folder.
+A program that a browser uses only opens files below one folder.
 """
 
 from __future__ import annotations

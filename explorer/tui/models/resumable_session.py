@@ -51,7 +51,7 @@ class ResumableSession:
             folder=self._folder,
             history=resumed[1].history if resumed else None,
             memory=memory if memory is not None else memory_limit.machine(),
-            partial=True,  # the tree shows the failed layer and what ran before it
+            partial=True,  # the tree shows the failed layer and the layers that ran before it
             **options,
         )
 
@@ -73,7 +73,7 @@ class ResumableSession:
             self._kept.keep(self._source, self._cwd, self._options, history, view, memory)
 
     def notice(self) -> str:
-        """Return what the user must know about the session in one line, or ''. Reads files."""
+        """Return a warning about the session in one line, or ''. Reads files."""
         if self._kept is None:
             folder = screen_choices.state_folder(os.environ)
             return f"this session cannot be resumed later: {folder} cannot be written"

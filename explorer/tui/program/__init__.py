@@ -141,7 +141,7 @@ class ExplorerApp(ReportingApp[int]):
             await super().on_event(event)
 
     def on_resize(self) -> None:
-        """Forget what a resized terminal shows, so that all cells are sent again."""
+        """Forget the contents of a resized terminal, so that all cells are sent again."""
         forget = getattr(self.driver, "forget", None)
         if forget is not None:
             forget()
@@ -191,7 +191,7 @@ class ExplorerApp(ReportingApp[int]):
         return main
 
     def _place(self, model: OpenModel) -> str:
-        """Return the number of the model among several open ones, such as '2/3', or ''."""
+        """Return the number of the model among several open models, such as '2/3', or ''."""
         models = self.models.open
         return f"{models.index(model) + 1}/{len(models)}" if len(models) > 1 and model in models else ""
 

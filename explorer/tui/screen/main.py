@@ -65,7 +65,7 @@ class MainScreen(Screen[None]):
         remote: Whether the terminal is connected over SSH.
         keeper: Saves the session, or None for a session that is not saved.
         resumed: State of the screen in the resumed session, or None.
-        place: Function that returns the number of this model among the open ones, such as '2/3', or ''.
+        place: Function that returns the number of this model among the open models, such as '2/3', or ''.
         overlays: Paths of files with external figures.
         beside: Source of another model to compare with once this one is open, or None.
     """
@@ -200,7 +200,7 @@ class MainScreen(Screen[None]):
         self._draw_header()
 
     def on_descendant_focus(self) -> None:
-        """Redraw the headings, because the one of the pane in use is highlighted."""
+        """Redraw the headings, because the heading of the pane in use is highlighted."""
         self.store.notify("focus")
 
     async def action_command(self, id: str) -> None:

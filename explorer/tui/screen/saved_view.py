@@ -61,7 +61,7 @@ class SavedView:
     # saving
 
     def view(self) -> ScreenState | None:
-        """Return the state of the screen, or the one being restored; None before the model is open."""
+        """Return the state of the screen, or the state being restored; None before the model is open."""
         store, tree = self._store, self._panes.layer_tree
         if store.analysis is None or self._resumed is not None:
             return self._resumed

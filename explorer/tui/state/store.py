@@ -57,7 +57,7 @@ class OnDemandCache(Struct):
         answers: Answers of the engine by ID of the tab or screen.
         refused: Reason why a tab shows no answer, by ID of the tab. Pressing the tab's key retries.
         asking: IDs of the tabs that are waiting for an answer.
-        last: Outdated answers by ID of the tab. They stay visible, dimmed, until new ones arrive.
+        last: Outdated answers by ID of the tab. They stay visible, dimmed, until new answers arrive.
         training: Answer for a training step, or None.
         weights, activations: By path of the layer: the answer, and the total number of tensors or layers.
         found: IDs of the layers of the last search, in tree order.

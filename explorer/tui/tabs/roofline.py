@@ -1,4 +1,4 @@
-"""The Roofline tab: what bounds each layer on a machine, and the minimum time of the model.
+"""The Roofline tab: the limit of each layer on a machine, and the minimum time of the model.
 
 Without a profile every layer is on the roof; its position left or right of the ridge shows whether memory or
 compute bounds it. A layer without MACs has intensity 0, which a logarithmic axis cannot show, so it is only

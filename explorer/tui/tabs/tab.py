@@ -1,4 +1,4 @@
-"""Base classes of the tabs: what a tab requests and draws, and how it follows the tree's cursor."""
+"""Base classes of the tabs, which request facts, draw them and follow the tree's cursor."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Tab(Generic[View]):
         )
 
     def paint_outline(self) -> None:
-        """Draw what the header of the file contains. The model is not open."""
+        """Draw the contents of the file's header. The model is not open."""
         raise NotImplementedError
 
     def on_open(self) -> None:

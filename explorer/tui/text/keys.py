@@ -1,6 +1,6 @@
 """Key bindings: the keys of all screens and widgets, with descriptions.
 
-Each screen and widget has a table of its keys; that of the main screen is `tui/commands/key_table.py`. The
+Each screen and widget has a table of its keys. The main screen's is `tui/commands/key_table.py`. The
 bindings, the footer, the `?` help, the palette, the action menu and the key table of the manual are generated
 from these tables, so they always agree. Only plain letters and arrows are used, because terminals and
 multiplexers use Ctrl+A, B, H, I, J, M, S and Alt.

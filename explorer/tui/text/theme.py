@@ -1,4 +1,4 @@
-"""Color themes, made of the 256 colors that all terminals support, or of 16 on simpler ones.
+"""Color themes: 256 colors, or 16 colors on simple terminals.
 
 The colors are exact entries of the xterm palette, so a 256-color terminal shows the same as a true-color one.
 With 16 colors (Linux console, TERM=screen), rounding would make most colors gray and the cursor invisible.

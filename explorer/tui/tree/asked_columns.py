@@ -2,7 +2,7 @@
 
 The tree model has only a few figures of every row. Others, such as the minimum time on a machine or the tile
 utilization, are requested from the engine after the first paint. Outdated figures stay visible, dimmed, until
-the new ones arrive.
+the new figures arrive.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class AskedColumns:
         return current_input is not None and not fresh and (name, current_input) not in self._refused
 
     def complaint(self, name: str) -> str:
-        """Return what the user must choose before a column can be computed, or ''."""
+        """Return the choice that the user must make before a column can be computed, or ''."""
         if self._needs(name) is not None:
             return ""
         return f"'{name}' needs {_LACKS.get(self._column(name).needs, _OF_PROFILE)}"

@@ -1,7 +1,7 @@
 """Tree model: the visible rows of the layer tree, their order, and which of them are open.
 
 The model builds child rows when their parent is opened. It needs no terminal, so tests run it directly.
-`explorer.tui.tree.rows` defines what a row is.
+`explorer.tui.tree.rows` defines the rows.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class TreeModel(FoldedRows):
 
     @property
     def is_full(self) -> bool:
-        """Whether the tree shows `MATCHES` matches, so that further ones are only counted."""
+        """Whether the tree shows `MATCHES` matches, so that further matches are only counted."""
         return self.matches is not None and len(self.matches) >= MATCHES
 
     @property

@@ -65,7 +65,7 @@ _SHARE = Metric("share", "share", "macs", "share")
 
 
 def columns_of(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
-    """Return all columns of a model by name: the built-in ones, then those of its overlay and its split.
+    """Return all columns of a model by name: the built-in columns, then columns of its overlay and its split.
 
     Without a model, only the built-in columns are returned.
     """
@@ -81,7 +81,7 @@ def columns_of(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
 
 
 def metric_of(column: str, columns: Mapping[str, LayerColumn] | None = None) -> Metric | None:
-    """Return the metric of a column in `columns` (default: the built-in ones), or None."""
+    """Return the metric of a column in `columns` (default: the built-in columns), or None."""
     own_metric = next((metric for metric in (*METRICS, _SHARE) if metric.id == column), None)
     if own_metric is not None or not column:
         return own_metric
@@ -117,9 +117,8 @@ class FoldedRows:
 
     Attributes:
         growing: Whether rows are still being read, so that groups may gain members.
-        asked: Figures computed by the engine, by column name: one value per layer, then that of the whole
-            model.
-        NaN marks an unknown value.
+        asked: Figures computed by the engine, by column name: one value per layer, then the value of the
+            model. NaN marks an unknown value.
         overlay: Figures from external files, or None.
         providers: Execution provider of onnxruntime by layer ID, or None if unknown.
         stages: Position of the rows in a split, or None without a split.
@@ -269,7 +268,7 @@ class FoldedRows:
 
         The sign is '≤' for an upper bound, '≥' for a lower bound, '≈' for an assumption, and '' otherwise.
         The sum over a run counts a shared parameter once per block: an upper bound. A group with
-        unknown members, or with members still being read, sums the known ones, a lower bound.
+        unknown members, or with members still being read, sums the known members: a lower bound.
         """
         column = self.column(metric)
         if column is None:

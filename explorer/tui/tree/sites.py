@@ -33,7 +33,7 @@ def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bo
 
 
 def names_in(layers: Sequence[Layer], names: Iterable[str], *, by_value: bool = True) -> list[str]:
-    """Return those of the engine's layer `names` that refer to one of `layers`, matched as in `sites_of`."""
+    """Return the engine's layer `names` that refer to one of `layers`, matched as in `sites_of`."""
     names_known = {layer.path for layer in layers if layer.path}
     names_known |= {
         output.name for layer in layers if by_value and not layer.group for output in layer.outputs

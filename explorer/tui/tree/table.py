@@ -112,7 +112,7 @@ class TableLook(Struct, frozen=True):
         whole_model: The whole model as a layer.
         exact: Whether numbers are written out instead of rounded.
         letters: Whether families and shares are shown by letters and marks, because colors are too few.
-        stale: Names of the columns whose figures are outdated while the engine computes new ones.
+        stale: Names of the columns whose figures are outdated while the engine computes new figures.
     """
 
     figures: ColumnFigures
@@ -148,7 +148,7 @@ def list_chosen_columns(model: TreeModel) -> list[str]:
 
 
 def places(model: TreeModel, width: int, *, exact: bool) -> Places:
-    """Choose the columns that fit beside the names. The one that rows are sorted by always fits.
+    """Choose the columns that fit beside the names. The column that rows are sorted by always fits.
 
     If the user has not selected columns, the kind, MACs and share (or the output shape in a narrow tree) have
     precedence. Profile columns always have precedence. If all core columns fit, they are all shown, closer
@@ -333,7 +333,7 @@ def _metric(column: LayerColumn) -> Metric:
 def _heat(model: TreeModel, row: int, column: LayerColumn, value: float | None, look: TableLook) -> int:
     """Return the heat step of a cell: its share of the total of its siblings, 0 for a small share."""
     if value and column.needs == "efficiency":
-        # efficiency is a share already: that of the roof
+        # efficiency is already a share of the roof
         return next((step for least, step in _HEAT if value >= least), 0)
     if not value or not column.adds_up:
         return 0

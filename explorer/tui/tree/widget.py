@@ -277,7 +277,7 @@ def table_line(model: TreeModel, row: int, layout: Places, look: TableLook, *, u
     first, members = model.layers[model.first(row)], model.members(row)
     glyph = ("▾ " if model.is_open(row) else "▸ ") if model.expandable(row) else "  "
     cells = layout.name - used_cells
-    # all levels use the same indentation, otherwise names could align with those of their parents
+    # all levels use the same indentation; otherwise names could align with their parents' names
     indent = ("  " if cells - 2 * model.deepest >= _NAME else " ") * model.depth(row)
     times = _count_suffix(model, row, members)
     room = max(1, cells - len(indent) - 2 - len(times))

@@ -1,4 +1,4 @@
-"""Machine field: a dialog field that offers the user's machines, the built-in ones, and a typed one."""
+"""Machine field: a dialog field for one of the user's machines, a built-in machine or a typed machine."""
 
 from __future__ import annotations
 

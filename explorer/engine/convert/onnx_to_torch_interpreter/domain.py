@@ -63,7 +63,7 @@ class TorchDomain(Struct):
     checked_nodes: set[int]
 
     def constant(self, tensor: Tensor) -> Any:
-        """Value of an initializer or a Constant."""
+        """Returns the value of an initializer or a Constant."""
         return self.constants(tensor)
 
     def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
@@ -139,7 +139,7 @@ class TorchDomain(Struct):
         raise BadModel("a Constant without a number in it cannot be run by torch")
 
     def take(self, value: Any, axis: int, index: int) -> Any:
-        """`value[index]` along an axis."""
+        """Returns `value[index]` along an axis."""
         if isinstance(value, torch.Tensor):
             return value.select(axis, index)
         return np.take(value, index, axis)

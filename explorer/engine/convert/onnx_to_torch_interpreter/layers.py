@@ -59,7 +59,7 @@ def _einsum(call: OperatorCall, *args: Tensor) -> Tensor:
 def _window_parameters(
     call: OperatorCall, x: Tensor, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Strides, dilations, and the padding before and after each spatial axis."""
+    """Returns strides, dilations, and the padding before and after each spatial axis."""
     dims = len(kernel)
     strides = list(call.get("strides", (1,) * dims))
     dilations = list(call.get("dilations", (1,) * dims))
@@ -354,7 +354,7 @@ def _resize(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
 def _resize_coordinates(
     transformation: str, target: int, factor: float, size: int, device: torch.device
 ) -> Tensor:
-    """Input coordinate of each element of the result along one axis."""
+    """Returns the input coordinate of each element of the result along one axis."""
     indices = torch.arange(target, dtype=torch.float64, device=device)
     if transformation == "asymmetric":
         return indices / factor

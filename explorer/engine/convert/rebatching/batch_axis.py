@@ -87,7 +87,7 @@ class Rewriting(Struct):
         raise RewriteError(why)
 
     def shape(self, name: str) -> Shape:
-        """Shape of a value in the original model.
+        """Returns the shape of a value in the original model.
 
         Raises:
             RewriteError: The shape is unknown.
@@ -110,7 +110,7 @@ class Rewriting(Struct):
         return math.prod(size for size in sizes if isinstance(size, int))
 
     def contents(self, name: str) -> Array | None:
-        """Contents of a small value, or None if unknown."""
+        """Returns the contents of a small value, or None if unknown."""
         array = self.shapes.constants.get(name) if name else None
         if array is None and name in self.initializers:
             tensor = self.initializers[name]
@@ -218,7 +218,7 @@ class Rewriting(Struct):
             self.refuse(f"the rows of '{name}' differ: they may or may not be the examples of the batch")
 
     def declared(self, name: str, shape: Shape) -> Shape:
-        """Shape of a value in the new model."""
+        """Returns the shape of a value in the new model."""
         batch_axis = self.batched.get(name)
         if batch_axis is None or batch_axis.axis >= len(shape):
             return shape
@@ -229,7 +229,7 @@ class Rewriting(Struct):
 def input_batches(
     feeds: Mapping[str, Shape | None], user_axes: Mapping[str, int]
 ) -> tuple[dict[str, BatchAxis], int]:
-    """Batch axis of each input that has one, and the common batch size.
+    """Returns the batch axis of each input that has one, and the common batch size.
 
     Args:
         feeds: Shapes of the inputs by name.

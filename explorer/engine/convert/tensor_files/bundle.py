@@ -102,12 +102,12 @@ def _read_bytes(path: str, offset: int, length: int) -> Iterator[memoryview]:
 
 
 def copy_description(tensors: Sequence[BundledTensor]) -> str:
-    """Description such as 'copying 12 tensors, 3.50 MiB'."""
+    """Returns the description such as 'copying 12 tensors, 3.50 MiB'."""
     return f"copying {many_text(len(tensors), 'tensor')}, {bytes_text(_total_bytes(tensors))}"
 
 
 def _total_bytes(tensors: Sequence[BundledTensor]) -> int:
-    """Total bytes; a tensor with several names counts once."""
+    """Returns the total bytes; a tensor with several names counts once."""
     bytes_by_tensor: dict[Hashable, int] = {
         tensor.shared_key or ("own", tensor.name): tensor.nbytes for tensor in tensors
     }
@@ -301,7 +301,7 @@ def _storage_notes(tensors: Sequence[StoredTensor]) -> list[str]:
 
 
 def _find_state_dict(root: Any, roles: Mapping[str, str]) -> tuple[str, Any]:
-    """Key of the model's state_dict in a checkpoint, and the state_dict.
+    """Returns the key of the model's state_dict in a checkpoint, and the state_dict.
 
     The key is '' for the whole checkpoint.
     """

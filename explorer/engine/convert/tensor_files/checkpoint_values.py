@@ -185,7 +185,7 @@ def _json(value: Any) -> str | None:
 
 
 def _describe_wrapper(tensor: WrappedTensor, attributes: Mapping[str, Any]) -> str | None:
-    """Description of a wrapper tensor: its class, dtype and shape, inner tensors and attributes."""
+    """Returns description of a wrapper tensor: its class, dtype and shape, inner tensors and attributes."""
     description = _convert_to_json(dict(attributes), _json_form)
     if description is _NO_JSON:
         return None
@@ -201,7 +201,7 @@ _NO_JSON = object()
 
 
 def _convert_to_json(value: Any, convert_other: Callable[[Any, Callable[[Any], Any]], Any]) -> Any:
-    """Value in JSON types, or `_NO_JSON` if the value has no JSON form or is too large.
+    """Returns the value in JSON types, or `_NO_JSON` if the value has no JSON form or is too large.
 
     Args:
         value: Value from a pickle.
@@ -281,7 +281,7 @@ def _object_as_json(value: ReducedObject, convert: Callable[[Any], Any]) -> dict
 
 
 def _numpy_scalar(value: ReducedObject) -> float | int | bool | None:
-    """Number in a pickled numpy scalar, or None for any other object."""
+    """Returns the number in a pickled numpy scalar, or None for any other object."""
     if not value.qualname.endswith("multiarray.scalar") or len(value.args) != 2:
         return None
     description, raw = value.args

@@ -105,7 +105,7 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
 
 
 def _find_differing_metadata(source: StateDict, result: StateDict) -> list[str]:
-    """Keys of the source's metadata that are missing or different in the written file."""
+    """Returns keys of the source's metadata that are missing or different in the written file."""
     lost = [f"metadata {key}" for key, text in source.metadata.items() if result.metadata.get(key) != text]
     return lost if source.versions == result.versions else [*lost, "_metadata"]
 

@@ -43,11 +43,11 @@ class AtenCall(Struct, frozen=True):
         return self.arguments.get(name) is not None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a non-tensor argument."""
+        """Returns the value of a non-tensor argument."""
         return self.arguments.get(name, default)
 
     def tensors(self, name: str = "") -> list[Any]:
-        """The tensors of one argument, or of all arguments in order."""
+        """Returns the tensors of one argument, or of all arguments in order."""
         values = [self.arguments.get(name)] if name else self.arguments.values()
         tensors: list[Any] = []
         for value in values:
@@ -58,7 +58,7 @@ class AtenCall(Struct, frozen=True):
         return tensors
 
     def shape(self, selector: int | str = 0) -> Shape:
-        """Shape of a tensor: the first tensor of a named argument, or the tensor at an index.
+        """Returns the shape of a tensor: the first tensor of a named argument, or the tensor at an index.
 
         Raises:
             IndexError: There is no such tensor, or its shape is unknown.
@@ -67,7 +67,7 @@ class AtenCall(Struct, frozen=True):
         return tuple(tensor.shape)
 
     def sizes(self, selector: int | str = 0) -> tuple[int, ...]:
-        """Shape of a tensor, with all sizes known.
+        """Returns the shape of a tensor, with all sizes known.
 
         Raises:
             IndexError: There is no such tensor, or its shape is unknown.
@@ -76,7 +76,7 @@ class AtenCall(Struct, frozen=True):
         return _numbers(self.shape(selector))
 
     def result_shape(self) -> Shape:
-        """Shape of the result.
+        """Returns the shape of the result.
 
         Raises:
             IndexError: The shape is unknown.
@@ -86,7 +86,7 @@ class AtenCall(Struct, frozen=True):
         return tuple(self.result.shape)
 
     def result_sizes(self) -> tuple[int, ...]:
-        """Shape of the result, with all sizes known; raises like `result_shape` and `sizes`."""
+        """Returns the shape of the result, with all sizes known; raises like `result_shape` and `sizes`."""
         return _numbers(self.result_shape())
 
 
@@ -131,7 +131,7 @@ class OperatorRecord(Struct, frozen=True):
 
 
 def pair_gradient(first: int, second: int) -> GradientRule:
-    """The gradients of a product of two tensors, given by their indices."""
+    """Returns the gradients of a product of two tensors, given by their indices."""
 
     def rule(call: AtenCall, macs: int, want: Callable[[Any], Want]) -> Gradient:
         tensors = call.tensors()
@@ -141,10 +141,10 @@ def pair_gradient(first: int, second: int) -> GradientRule:
 
 
 def build_output_rule(label: str, per_element: int = 1) -> Rule:
-    """A rule with `per_element` operations on each element of the result."""
+    """Returns a rule with `per_element` operations on each element of the result."""
     return lambda call: cost_formulas.elementwise(label, call.result_shape(), per_element)
 
 
 def build_input_rule(label: str, per_element: int = 1) -> Rule:
-    """A rule with `per_element` operations on each element of the first tensor, for reductions."""
+    """Returns a rule with `per_element` operations on each element of the first tensor, for reductions."""
     return lambda call: cost_formulas.elementwise(label, call.shape(), per_element)

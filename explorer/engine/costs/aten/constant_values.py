@@ -22,7 +22,7 @@ _CPU = torch.device("cpu")
 
 
 def keep_values_here(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keyword arguments of an operator, with device 'cpu' if its result should keep its values.
+    """Returns the keyword arguments of an operator, with device 'cpu' if its result should keep its values.
 
     Args:
         name: Name of the operator.

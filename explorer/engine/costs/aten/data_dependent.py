@@ -157,7 +157,7 @@ _MAX_VALUES = 1_000_000
 
 
 def _fill_with_ones(tensor: Any) -> Any:
-    """A nested list in the shape of a tensor, filled with the assumed value (1 or True)."""
+    """Returns a nested list in the shape of a tensor, filled with the assumed value (1 or True)."""
     ones: Any = _value((tensor,))
     for size in reversed(tuple(tensor.shape)):
         ones = [copy.deepcopy(ones) for _ in range(size)]
@@ -165,7 +165,7 @@ def _fill_with_ones(tensor: Any) -> Any:
 
 
 def guess(name: str, args: Sequence[Any]) -> tuple[Any, str] | None:
-    """The assumed result of a function that returns all values of a meta tensor.
+    """Returns the assumed result of a function that returns all values of a meta tensor.
 
     Returns:
         The result and the assumption, or None for any other function, or if there are too many values.
@@ -183,7 +183,7 @@ def guess(name: str, args: Sequence[Any]) -> tuple[Any, str] | None:
 def answer(
     func: Any, args: Sequence[Any], classes: Classes, *, least: bool = False, valued: bool = False
 ) -> tuple[Any, str] | None:
-    """The assumed result of an operator that needs values, and the bound or assumption.
+    """Returns the assumed result of an operator that needs values, and the bound or assumption.
 
     Args:
         func: Operator.

@@ -59,7 +59,7 @@ def is_asked_by_model() -> bool:
 
 
 def _find_asking_frame() -> FrameType | None:
-    """The frame that calls the current torch function."""
+    """Returns the frame that calls the current torch function."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_mode(frame):
         frame = frame.f_back
@@ -76,7 +76,7 @@ def _is_model_code(frame: FrameType | None) -> bool:
 
 
 def replace_cpu(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """The arguments of a call, with `CPU` replaced by the meta device.
+    """Returns the arguments of a call, with `CPU` replaced by the meta device.
 
     A random generator is dropped with it, because it belongs to another device.
     """

@@ -26,7 +26,7 @@ _REDUCTION_TAG = getattr(torch.Tag, "reduction", None)
 
 @cache
 def operator_of(func: Any) -> OperatorRecord | None:
-    """The record of an operator (an OpOverload), or None if unknown."""
+    """Returns the record of an operator (an OpOverload), or None if unknown."""
     name = schema_of(func).name
     operator = quantized_kernels.TABLE.get(name) or find(name)
     if operator is None and _is_pointwise(func):
@@ -53,14 +53,14 @@ def _names(func: Any) -> tuple[str, ...]:
 
 
 def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> AtenCall:
-    """The call of an operator, from its tensors (on any device) and its result."""
+    """Returns the call of an operator, from its tensors (on any device) and its result."""
     arguments = {**dict(zip(_names(func), args, strict=False)), **kwargs}
     result = next(iter(out), None) if isinstance(out, (tuple, list)) else out
     return AtenCall(schema_of(func).name.partition("::")[2], arguments, result)
 
 
 def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Cost:
-    """The cost of one operator call.
+    """Returns the cost of one operator call.
 
     Returns:
         The cost; unknown, with the operator's name, if there is no rule.
@@ -90,7 +90,7 @@ def gradient(
     macs: int,
     want: Callable[[Any], Want],
 ) -> Gradient | None:
-    """The products of a call's backward pass, or None if there is no rule.
+    """Returns the products of a call's backward pass, or None if there is no rule.
 
     Args:
         func: Operator.
@@ -107,7 +107,7 @@ def gradient(
 
 
 def function_cost(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Cost | None:
-    """The cost of a torch function with its own formula, or None."""
+    """Returns the cost of a torch function with its own formula, or None."""
     operator = TABLE.get(f"aten::{name}")
     if operator is None or not operator.has_own_formula or not isinstance(result, torch.Tensor):
         return None

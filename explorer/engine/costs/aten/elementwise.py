@@ -101,7 +101,7 @@ def _renormalized(call: AtenCall) -> Cost:
 
 
 def _loss(label: str, per_element: int) -> Rule:
-    """A rule with some operations per element, plus their sum if the loss is reduced."""
+    """Returns a rule with some operations per element, plus their sum if the loss is reduced."""
 
     def rule(call: AtenCall) -> Cost:
         # without a reduction the result is as large as the input

@@ -59,7 +59,7 @@ class _Division:
         self.places: dict[Hashable, int] = {}
 
     def share(self, key: Hashable) -> int:
-        """The number of places of one class, by class index or by another key.
+        """Returns the number of places of one class, by class index or by another key.
 
         Other keys get shares in the order of their first use, shares above 0 first.
         """
@@ -80,7 +80,7 @@ class _Division:
         return self.total * index // self.count
 
     def shares(self) -> list[int]:
-        """The number of places of every column."""
+        """Returns the number of places of every column."""
         return [self._share_of_index(index) for index in range(self.columns)]
 
 
@@ -104,7 +104,7 @@ class Classes:
         return bool(self._counts or self._masks)
 
     def count_true(self, mask: Any) -> int | None:
-        """The number of true elements of a mask, or None if unknown."""
+        """Returns the number of true elements of a mask, or None if unknown."""
         entry = self._masks.get(_key(mask))
         if entry is None:
             return None
@@ -119,7 +119,7 @@ class Classes:
         return min(-(-division.total * size // elements), size)
 
     def count_classes(self, name: str, args: Sequence[Any], make: Callable[[], Any]) -> Any:
-        """The result of an operator that counts the elements of classes, or lists the classes.
+        """Returns the result of an operator that counts the elements of classes, or lists the classes.
 
         Args:
             name: Name of the operator.
@@ -251,13 +251,13 @@ class Classes:
 
 
 def _column(mask: Any, size: int, columns: int) -> int:
-    """The column of a table that a slice is, for a table with classes on its last or first axis."""
+    """Returns the column of a table that a slice is, for a table with classes on its last or first axis."""
     offset = int(mask.storage_offset())
     return offset // size if mask.is_contiguous() and size > 1 else offset % columns
 
 
 def _find_selected_class(args: Sequence[Any]) -> int | None:
-    """The class index that selects a part of a table, or None if it has no value."""
+    """Returns the class index that selects a part of a table, or None if it has no value."""
     indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
     first = indices[0] if indices else None
     has_value = isinstance(first, torch.Tensor) and not first.is_meta and first.numel() == 1

@@ -64,7 +64,7 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _recurrent_workspace(func: Any, args: Any, kwargs: Any) -> Any:
-    """A oneDNN recurrent layer with its workspace, which has size 0 on the meta device."""
+    """Returns a oneDNN recurrent layer with its workspace, which has size 0 on the meta device."""
     *outputs, empty = func(*args, **kwargs)
     size = 0
     # without gradients the kernel keeps no workspace
@@ -125,7 +125,7 @@ def _bag(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _add_storage(tensor: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    """A meta tensor with the layout of `real` and a storage of the same size."""
+    """Returns a meta tensor with the layout of `real` and a storage of the same size."""
     elements = real.untyped_storage().nbytes() // real.element_size()
     memory = tensor.new_empty(elements, dtype=real.dtype)
     return memory.as_strided(real.shape, real.stride(), real.storage_offset())
@@ -151,14 +151,14 @@ SIZED: Mapping[str, Callable[[Any, Any, Any], Any]] = {
 
 
 def operator(func: Any, args: Any, kwargs: Any) -> Any:
-    """The result of an ATen operator on meta tensors, with the sizes of the CPU kernel."""
+    """Returns the result of an ATen operator on meta tensors, with the sizes of the CPU kernel."""
     name = func.name().partition(".")[0]
     sized = SIZED.get(name)
     return apply_kernel_dtypes(name, func(*args, **kwargs)) if sized is None else sized(func, args, kwargs)
 
 
 def apply_kernel_dtypes(name: str, results: Any) -> Any:
-    """The results of an operator on meta tensors, with the dtypes of the CPU kernel.
+    """Returns the results of an operator on meta tensors, with the dtypes of the CPU kernel.
 
     For attention over float64, torch 2.9's meta kernel returns float32 row sums, while the CPU kernel returns
     float64.

@@ -47,13 +47,13 @@ def _fourier(call: AtenCall) -> Cost:
 
 
 def _matrix(call: AtenCall) -> tuple[tuple[int, ...], int, int]:
-    """Batch dimensions, rows and columns of the operand."""
+    """Returns the batch dimensions, rows and columns of the operand."""
     *batch, rows, columns = call.sizes()
     return tuple(batch), rows, columns
 
 
 def _elimination_operations(rows: int, columns: int) -> int:
-    """Operations of Gaussian elimination on one matrix.
+    """Returns the operations of Gaussian elimination on one matrix.
 
     Pivot k divides the rows - k - 1 elements below it. In each of these rows, each of the columns - k - 1
     elements to the right then takes one product and one difference.

@@ -118,7 +118,7 @@ _OPERATORS: dict[Any, AtenOperator] = {}
 
 
 def operator_of(func: Any) -> AtenOperator:
-    """The operator of an OpOverload, with its answers so far."""
+    """Returns the operator of an OpOverload, with its answers so far."""
     operator = _OPERATORS.get(func)
     if operator is None:
         operator = _OPERATORS[func] = AtenOperator(func)
@@ -177,7 +177,7 @@ _PLAIN = frozenset((int, float, bool))
 
 
 def compute_result(operator: AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result of the operator in closed form, or None if torch has to compute it."""
+    """Returns the result of the operator in closed form, or None if torch has to compute it."""
     if operator.shapes is None:
         return None
     sizes = operator.shapes(*args, **kwargs)
@@ -216,7 +216,7 @@ def remember(
 def _replay_recipe(
     operator: AtenOperator, args: Sequence[Any], inputs: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]
 ) -> tuple[int, Sizes]:
-    """The way to create the result without a call, if the operator has no other effect."""
+    """Returns the way to create the result without a call, if the operator has no other effect."""
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
     if len(parts) == 1 and parts[0] is source and not operator.moves:
         return SAME, ()

@@ -25,7 +25,7 @@ _ATEN = torch.ops.aten
 
 
 def compute_dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a dense tensor whose last dimension varies fastest."""
+    """Returns the strides of a dense tensor whose last dimension varies fastest."""
     step = 1
     strides = []
     for size in reversed(shape):
@@ -258,7 +258,7 @@ _GROUPED_TYPES = (torch.bfloat16, torch.float16, torch.float32)
 def _infer_grouped_mm(
     x: Any, y: Any, offsets: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
 ) -> ResultTypes | None:
-    """Products of groups that split rows (2D by 3D), columns (3D by 2D), depth (2D by 2D), or stacks.
+    """Infers products of groups that split rows (2D by 3D), columns (3D by 2D), depth (2D by 2D), or stacks.
 
     Each row of the result starts at a multiple of 16 bytes, as in torch's kernels.
     """

@@ -10,7 +10,7 @@ from explorer.engine.operators.cost_formulas import FREE, Cost
 
 
 def _accumulation(name: str) -> Rule:
-    """A rule with one addition per element of the added tensor."""
+    """Returns a rule with one addition per element of the added tensor."""
     return lambda call: cost_formulas.elementwise("add", call.shape(name if call.tensors(name) else "index"))
 
 

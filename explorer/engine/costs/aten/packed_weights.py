@@ -27,7 +27,7 @@ _UNPACK = (
 )
 """Operators that unpack a handle; each rejects the handles of the others.
 
-Convolutions over one dimension, and transposed ones, use the handles of those over two and three dimensions.
+One-dimensional and transposed convolutions use the handles of two- and three-dimensional convolutions.
 """
 
 
@@ -44,7 +44,7 @@ def unpack_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def nbytes_of(tensor: torch.Tensor) -> int:
-    """Bytes of an unpacked tensor; dtypes of four and two bits pack several elements into a byte."""
+    """Returns bytes of an unpacked tensor; dtypes of four and two bits pack several elements into a byte."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes())
 
 
@@ -55,7 +55,7 @@ def _is_of_one_dimension(module: nn.Module) -> bool:
 
 
 def unpack_handle(handle: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Weight and bias behind a handle, by name."""
+    """Returns the weight and bias behind a handle, by name."""
     for name in _UNPACK:
         try:
             parts = getattr(torch.ops.quantized, name)(handle)
@@ -87,7 +87,7 @@ def _linear(call: AtenCall) -> Any:
 
 
 def recurrent_results(call: AtenCall) -> Any:
-    """The results of a recurrent layer, padded or packed: outputs of all steps, then final states."""
+    """Returns the results of a recurrent layer, padded or packed: outputs of all steps, then final states."""
     source, states = call.tensors()[0], call.tensors("hx")
     width = int(states[0].shape[-1]) * (2 if call.get("bidirectional") else 1)
     return (source.new_empty((*source.shape[:-1], width)), *(s.new_empty(s.shape) for s in states))

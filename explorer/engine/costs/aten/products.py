@@ -49,7 +49,7 @@ def _deform_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
 
 
 def _count_real_products(cost: Cost, call: AtenCall, *operand_indices: int) -> Cost:
-    """The cost of a product in real MACs: times 4 for two complex operands, times 2 for one."""
+    """Returns the cost of a product in real MACs: times 4 for two complex operands, times 2 for one."""
     factor = math.prod(2 if is_complex(call.tensors()[index]) else 1 for index in operand_indices)
     return cost if factor == 1 else cost_formulas.times(cost, factor, "real products")
 
@@ -77,7 +77,7 @@ def _count_summed_batch(call: AtenCall) -> Cost:
 
 
 def _count_packed_matmul(call: AtenCall) -> Cost:
-    """A product with a packed low-bit weight, whose shape is implied: (rows, in) by (in, out)."""
+    """Counts a product with a packed low-bit weight, whose shape is implied: (rows, in) by (in, out)."""
     source = call.shape()
     return cost_formulas.matmul(source, (source[-1], call.result_shape()[-1]))
 
@@ -111,7 +111,7 @@ def _sampling_grid(call: AtenCall) -> Cost:
 
 
 def _grid_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
-    """The gradient of the matrices; the points of the image are constants."""
+    """Returns the gradient of the matrices; the points of the image are constants."""
     return pair(macs, want(call.tensors()[0]), "")
 
 

@@ -22,7 +22,7 @@ Answer = Callable[[AtenCall], Any]
 
 
 def _handle(call: AtenCall) -> Any:
-    """The handle of the packed weights among the arguments.
+    """Returns the handle of the packed weights among the arguments.
 
     Raises:
         StopIteration: No argument is a handle.
@@ -45,7 +45,7 @@ def _numbers(handle: Any, rank: int, setting: str) -> tuple[int, ...]:
 
 
 def _conv_sizes(call: AtenCall, transposed: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape of the result, and shape of the weight in a float layer."""
+    """Returns the shape of the result, and shape of the weight in a float layer."""
     source = call.sizes(0)
     rank = len(source) - 2
     handle = _handle(call)
@@ -103,7 +103,7 @@ def _matmul(call: AtenCall) -> Any:
 
 
 def _add_fused_work(call: AtenCall, cost: Cost) -> Cost:
-    """`cost` plus the elementwise work fused into the kernel, derived from the operator's name."""
+    """Returns `cost` plus the elementwise work fused into the kernel, derived from the operator's name."""
     for word, label in (("add", "add"), ("tanh", "tanh"), ("leaky", "leaky relu"), ("relu", "relu")):
         if word in call.name.split("_"):
             cost = cost_formulas.adding(cost, label, call.result_shape())
@@ -305,7 +305,7 @@ class QuantizedTensors:
         return name in _QUANTIZING or (bool(self._storages) and any(tensor in self for tensor in tensors))
 
     def answer(self, func: Any, call: AtenCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The result of an operator for which `concerns` is true.
+        """Returns the result of an operator for which `concerns` is true.
 
         Args:
             func: Operator.
@@ -354,7 +354,7 @@ class QuantizedTensors:
 
 
 def _sources(call: AtenCall) -> list[torch.Tensor]:
-    """The tensors of the first argument."""
+    """Returns the tensors of the first argument."""
     first = next(iter(call.arguments.values()))
     return [first] if isinstance(first, torch.Tensor) else list(first)
 

@@ -32,7 +32,7 @@ def _layer(call: AtenCall) -> _Layer:
     length, batch = (source[0], 1) if packed or len(source) == 2 else source[:2]
     if call.get("batch_first") and len(source) == 3:
         length, batch = batch, length
-    # in a projected LSTM the last state has the size of the cell, the first that of the projection
+    # in a projected LSTM, the last state has the cell's size, and the first has the projection's size
     hidden = states[-1].shape[-1]
     directions = 2 if call.get("bidirectional") else 1
     return _Layer(

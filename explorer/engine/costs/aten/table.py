@@ -27,7 +27,7 @@ TABLE: Mapping[str, OperatorRecord] = {
 
 
 def find(name: str) -> OperatorRecord | None:
-    """The record of an operator, else that of its out-of-place form, or None if there is none."""
+    """Returns the record of an operator, or the record of its out-of-place form, or None."""
     return TABLE.get(name) or TABLE.get(name.removesuffix("_"))
 
 
@@ -37,7 +37,7 @@ def count_exported_call(
     outputs: Sequence[tuple[str, str | None, Shape | None]],
     settings: Mapping[str, Any],
 ) -> Cost:
-    """The cost of one operator of an exported program.
+    """Returns the cost of one operator of an exported program.
 
     Args:
         kind: Name of the operator, such as 'aten.conv2d' or 'aten.add.Tensor'.

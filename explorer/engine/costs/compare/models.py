@@ -116,7 +116,7 @@ def _sizes(analysis: Analysis) -> list[tuple[int | str | None, ...]]:
 
 
 def _batches(first: Analysis, second: Analysis) -> tuple[int, int] | None:
-    """The batch sizes of the two models if their inputs differ in nothing else, or None."""
+    """Returns the batch sizes of the two models if their inputs differ in nothing else, or None."""
     pairs = list(zip(_sizes(first), _sizes(second), strict=False))
     if len(_sizes(first)) != len(_sizes(second)) or not pairs:
         return None
@@ -147,7 +147,7 @@ def _inputs_text(first: Analysis, second: Analysis) -> str:
 def _work_differences(
     first: Analysis, second: Analysis, index: int, figure: str, idle: IdleLayers
 ) -> list[Difference]:
-    """Differences of a figure that depends on the input sizes."""
+    """Returns the differences of a figure that depends on the input sizes."""
     a, b = getattr(first.info.totals, figure), getattr(second.info.totals, figure)
     if graphless(first) or graphless(second):
         if figure != "macs" or graphless(first) == graphless(second):
@@ -249,7 +249,7 @@ def _count(analysis: Analysis, name: str) -> int:
 
 
 def _operator_differences(first: Analysis, second: Analysis, index: int, folds: bool) -> list[Difference]:
-    """Differences in operators that only one model needs, with the reason."""
+    """Returns the differences in operators that only one model needs, with the reason."""
     differences: list[Difference] = []
     if graphless(first) or graphless(second):
         return differences
@@ -278,7 +278,7 @@ _DROPPED = {
 
 
 def _operators(analyses: Sequence[Analysis]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Number of operators by type, or by kind of work if the models have different formats."""
+    """Returns the number of operators by type, or by kind of work if the models have different formats."""
     formats = {a.info.model.format for a in analyses}
     all_graphless = all(map(graphless, analyses))
     has_common_types = formats <= set(_SAME_KINDS) or len(formats) == 1 or all_graphless

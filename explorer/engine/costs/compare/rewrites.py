@@ -26,7 +26,7 @@ _SIZES = 16
 
 
 def leaves(analysis: Analysis) -> list[Layer]:
-    """The rows that add up to the totals."""
+    """Returns the rows that add up to the totals."""
     return [layer for layer in analysis.layers if not layer.group and layer.counted]
 
 
@@ -45,7 +45,7 @@ def find_rewrites(
     idle: Collection[str],
     figure: str = "elementwise_ops",
 ) -> list[tuple[str, int]]:
-    """Modules that a graph writes as several operators, and the difference in work.
+    """Returns modules that a graph writes as several operators, and the difference in work.
 
     Args:
         first: Analysis of modules or of a graph.
@@ -114,7 +114,7 @@ _TILED = {
 
 
 def _attention_functions(modules: Analysis, idle: Collection[str]) -> dict[str, list[Layer]]:
-    """The functions that a module's forward calls, by module path, if attention is one of them.
+    """Returns the functions that a module's forward calls, by module path, if attention is one of them.
 
     Attention is listed first.
     """
@@ -152,7 +152,7 @@ def _is_size(node: Layer) -> bool:
 
 
 def sizes_computed(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
-    """Work on sizes that a graph computes, while modules read them from tensors."""
+    """Returns the work on sizes that a graph computes, while modules read them from tensors."""
     sides = _modules_and_graph(first, second)
     if sides is None:
         return []
@@ -162,7 +162,7 @@ def sizes_computed(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
 
 
 def tile_sums(first: Analysis, second: Analysis, figure: str) -> list[tuple[str, int]]:
-    """The additional work of a tiled graph over its original graph, product by product."""
+    """Returns the additional work of a tiled graph over its original graph, product by product."""
     sides = _modules_and_graph(first, second)
     if sides is not None:
         tiled = figure == "macs" and sides[1].info.tiled is not None
@@ -203,7 +203,7 @@ def partial_sums(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
 
 
 def _products(analysis: Analysis) -> dict[str, tuple[int, int]]:
-    """MACs and output elements of the layers that multiply, by path in the module tree.
+    """Returns MACs and output elements of the layers that multiply, by path in the module tree.
 
     A path with several such layers is left out.
     """
@@ -241,7 +241,7 @@ class IdleLayers(Struct, frozen=True):
         return frozenset(layer.path for layer in self.layers)
 
     def amounts(self, figure: str) -> list[tuple[str, int]]:
-        """The reason for a difference in a figure, and the amount."""
+        """Returns the reason for a difference in a figure, and the amount."""
         work = sum(getattr(layer, figure) or 0 for layer in self.layers)
         names = ", ".join(printable(layer.path) for layer in self.layers[:NAMED])
         more_text = f" and {len(self.layers) - NAMED:,} more" if len(self.layers) > NAMED else ""
@@ -251,9 +251,9 @@ class IdleLayers(Struct, frozen=True):
 
 
 def idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedule]) -> IdleLayers:
-    """The layers of modules that no output of their graph needs; empty unless one model is a graph.
+    """Returns the layers of modules that no output of their graph needs; empty unless one model is a graph.
 
-    If the graph has fewer outputs, they are assumed to be the first ones of the modules.
+    If the graph has fewer outputs, they are assumed to be the first outputs of the modules.
     """
     sides = _modules_and_graph(first, second)
     if sides is None:

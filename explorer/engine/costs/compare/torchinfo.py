@@ -210,7 +210,7 @@ def _find_single_leaf_class(counts: Mapping[str, _ModuleCount]) -> str:
 
 
 def _comparable(analysis: Analysis, counts: Mapping[str, _ModuleCount]) -> Iterator[tuple[Layer, int | None]]:
-    """Rows to compare, with our MACs: leaf modules (also expanded ones), and other operators."""
+    """Returns the rows to compare, with Explorer's MACs: leaf modules, also if expanded, and operators."""
     model_class = _find_single_leaf_class(counts)
     if model_class and analysis.layers:
         row = replace(analysis.layers[0], path=model_class, kind=model_class, reason="")
@@ -223,7 +223,7 @@ def _comparable(analysis: Analysis, counts: Mapping[str, _ModuleCount]) -> Itera
             continue
         count = counts.get(layer.path)
         if layer.group and count is not None and count.leaf:
-            # torchinfo has one row for a leaf module where we have a row for each of its operators
+            # torchinfo has one row for a leaf module, where Explorer has a row for each of its operators
             covered.add(layer.id)
             yield layer, layer.macs
         elif not layer.group:
@@ -252,7 +252,7 @@ _UNKNOWN = "no rule that is known accounts for this"
 
 
 def _explain_difference(layer: Layer, count: _ModuleCount | None, ours: int) -> Counter[str]:
-    """MACs that torchinfo counts in excess (positive) or misses (negative), by reason."""
+    """Returns MACs that torchinfo counts in excess (positive) or misses (negative), by reason."""
     macs_by_reason: Counter[str] = Counter()
     if count is None or not count.leaf:
         reason = _ATTENTION if "ttention" in layer.kind else _CALLED if layer.weights else _FUNCTION
@@ -302,7 +302,7 @@ def _total_macs(summary: Any, analysis: Analysis, reasons: Counter[str]) -> list
 def _totals(
     summary: Any, model: nn.Module, analysis: Analysis, counts: Mapping[str, _ModuleCount]
 ) -> Iterator[TorchinfoDifference]:
-    """Differences in parameters, their bytes, and activations of the whole model."""
+    """Returns the differences in parameters, their bytes, and activations of the whole model."""
     totals = analysis.info.totals
     tied = _find_tied_parameters(model)
     repeated = sum((len(owners) - 1) * p.numel() for p, owners in tied)
@@ -315,7 +315,7 @@ def _totals(
         unexplained = theirs - totals.params - repeated
         unowned = sum(p.numel() for p in _find_parameters_outside_leaves(summary, model))
         if unexplained:
-            # torchinfo subtracts the layers' parameters from the module's, so tied ones are subtracted twice
+            # torchinfo subtracts the layers' parameters from the module's, and tied parameters twice
             is_subtracted_twice = repeated and 0 < -unexplained <= unowned
             reasons.append(f"{_SUBTRACTED_TWICE if is_subtracted_twice else _UNKNOWN} ({unexplained:+,})")
         yield TorchinfoDifference("", "", "params", theirs, totals.params, "; ".join(reasons))
@@ -334,7 +334,7 @@ def _totals(
 
 
 def _find_parameters_outside_leaves(summary: Any, model: nn.Module) -> Iterator[nn.Parameter]:
-    """Parameters that belong to no called leaf layer."""
+    """Returns parameters that belong to no called leaf layer."""
     leaf_ids = {id(i.module) for i in summary.summary_list if i.is_leaf_layer}
     for module in model.modules():
         if id(module) not in leaf_ids:
@@ -342,7 +342,7 @@ def _find_parameters_outside_leaves(summary: Any, model: nn.Module) -> Iterator[
 
 
 def _find_tied_parameters(model: nn.Module) -> list[tuple[nn.Parameter, list[str]]]:
-    """Parameters that several modules share, and their names in those modules."""
+    """Returns parameters that several modules share, and their names in those modules."""
     names: defaultdict[int, list[str]] = defaultdict(list)
     parameters: dict[int, nn.Parameter] = {}
     for path, module in model.named_modules():

@@ -156,7 +156,7 @@ def _format_unmatched(unmatched: Mapping[int, Sequence[ComparedTensor]]) -> str:
 
 
 def list_stored_tensors(analysis: Analysis) -> list[ComparedTensor] | None:
-    """The stored tensors of a model, or None if they do not add up to its parameters.
+    """Returns the stored tensors of a model, or None if they do not add up to its parameters.
 
     A layer lists the layers that it shares tensors with, not the shared tensors. A tensor counts as shared if
     the names match or, if the sizes do not add up then, if the shapes match.
@@ -188,7 +188,7 @@ def _has_same_shape(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -
 def _list_stored_tensors(
     analysis: Analysis, has_full_names: bool, is_same: _Same
 ) -> list[ComparedTensor] | None:
-    """The stored tensors, with `is_same` deciding which are shared, or None if a size is unknown."""
+    """Returns the stored tensors, with `is_same` deciding which are shared, or None if a size is unknown."""
     is_graphless = graphless(analysis)
     by_name: dict[str, ComparedTensor] = {}
     by_path: defaultdict[str, list[ComparedTensor]] = defaultdict(list)
@@ -218,7 +218,7 @@ def _list_stored_tensors(
 def _pair_tensors(
     first: Sequence[ComparedTensor], second: Sequence[ComparedTensor]
 ) -> tuple[list[tuple[ComparedTensor, ComparedTensor]], list[ComparedTensor], list[ComparedTensor]]:
-    """Pairs of matching tensors, then the unpaired tensors of the first and of the second model."""
+    """Returns pairs of matching tensors, then the unpaired tensors of the first and of the second model."""
     pairs: list[tuple[ComparedTensor, ComparedTensor]] = []
     unpaired_first, unpaired_second = list(first), list(second)
     keys: tuple[Callable[[ComparedTensor], Iterable[Hashable]], ...] = (
@@ -380,7 +380,7 @@ def _find_concatenated_ids(
 
 
 def _scale_bytes(model: Analysis, tensors: Sequence[ComparedTensor]) -> int:
-    """Bytes stored in addition to the weight elements: scales and zero points of TensorFlow Lite."""
+    """Returns bytes stored in addition to the weight elements: scales and zero points of TensorFlow Lite."""
     if model.info.model.format != "tflite":
         return 0
     return model.info.totals.weight_bytes - sum(t.bytes for t in tensors)

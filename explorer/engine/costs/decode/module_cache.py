@@ -86,7 +86,7 @@ class OwnCache(Struct):
         return {**encoder_arguments, ids: _ids(batch, 1), self.name: cache, **position, **self._switches()}
 
     def cache(self, tokens: int, batch: int = 1, prompt: int = 0) -> tuple[Any, Mapping[str, Any]]:
-        """The cache after `tokens` tokens, and the encoder's output if a step needs it.
+        """Returns the cache after `tokens` tokens, and the encoder's output if a step needs it.
 
         Raises:
             BadModel: The model fails over a prompt.
@@ -98,7 +98,7 @@ class OwnCache(Struct):
         return copy.deepcopy(cache), encoder_arguments
 
     def encoder_reads(self) -> str:
-        """Name and shape of the input of an encoder for other data than text; '' otherwise."""
+        """Returns the name and shape of the input of an encoder for other data than text; '' otherwise."""
         name = getattr(self.model, "main_input_name", "input_ids")
         if not self.encoder or name == "input_ids":
             return ""
@@ -131,7 +131,7 @@ class OwnCache(Struct):
         ]
 
     def _cache_after(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
-        """The cache after a pass over `tokens` tokens, and the encoder's output."""
+        """Returns the cache after a pass over `tokens` tokens, and the encoder's output."""
         arguments = self.prompt(prompt or _INITIAL_TOKENS if self.encoder else tokens, batch)
         if self.encoder:
             arguments["decoder_input_ids"] = _ids(batch, tokens)
@@ -153,7 +153,7 @@ class OwnCache(Struct):
         )
 
     def _encoder_module(self) -> nn.Module | None:
-        """The encoder, whose output a step reads, or None if unknown."""
+        """Returns the encoder, whose output a step reads, or None if unknown."""
         get_encoder = getattr(self.model, "get_encoder", None) if self.encoder else None
         encoder = get_encoder() if callable(get_encoder) else None
         return encoder if isinstance(encoder, nn.Module) and encoder is not self.model else None
@@ -239,7 +239,7 @@ def _find_returned_argument(own_cache: OwnCache, arguments: Mapping[str, inspect
 
 
 def _names(model: nn.Module, arguments: Mapping[str, inspect.Parameter]) -> frozenset[str]:
-    """Names of a forward's arguments, with `use_cache` if the forward passes it on as a keyword."""
+    """Returns names of a forward's arguments, with `use_cache` if the forward passes it on as a keyword."""
     parameters = inspect.signature(model.forward).parameters
     has_keywords = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     # in a multimodal model, the decoder's configuration has it
@@ -263,6 +263,6 @@ def _outputs_of(module: nn.Module | None, outputs: list[Any]) -> Iterator[None]:
 
 
 def text_config(model: nn.Module) -> Any:
-    """The configuration of a model's decoder, or None if it has none."""
+    """Returns the configuration of a model's decoder, or None if it has none."""
     config: Any = getattr(model, "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config

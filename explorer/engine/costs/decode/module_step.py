@@ -189,7 +189,7 @@ def _description(cache: Sequence[CacheTensor], past: int) -> str:
 
 
 def _cache_bytes_by_row(cache: Sequence[CacheTensor], step_result: AnalysisResult) -> dict[int, int | None]:
-    """Bytes of the cache by the row that reads them first; bytes that no row reads are left out."""
+    """Returns bytes of the cache by the row that reads them first; bytes that no row reads are left out."""
     order = step_result.schedule
     unread_bytes: dict[Hashable, int] = {}
     for entry in cache:

@@ -257,7 +257,7 @@ def _shape_of(value: Value, input_shapes: Mapping[str, tuple[str | None, Shape]]
 
 
 def _tokens(values: Sequence[Value]) -> Value | None:
-    """The input with the new tokens: token ids or embeddings."""
+    """Returns the input with the new tokens: token ids or embeddings."""
     integers = [v for v in values if (v.dtype or "").startswith("int") and v.shape is not None and v.shape]
     named = [v for v in integers if "id" in v.name.lower() and "position" not in v.name.lower()]
     embedded = [v for v in values if "embed" in v.name.lower() or (v.shape is not None and len(v.shape) == 3)]
@@ -303,7 +303,7 @@ class _Sizes:
         )
 
     def size_of(self, dim: Dim, name: str, *, total: int, mask: bool) -> int:
-        """The size of a dimension of input `name`."""
+        """Returns the size of a dimension of input `name`."""
         if isinstance(dim, int):
             return dim
         if isinstance(dim, str):
@@ -319,7 +319,7 @@ class _Sizes:
         )
 
     def term(self, text: str) -> int | None:
-        """The value of a dimension name or of a sum of names and numbers, or None if unknown."""
+        """Returns the value of a dimension name or of a sum of names and numbers, or None if unknown."""
         if text in self.known:
             return self.known[text]
         total = 0
@@ -377,7 +377,7 @@ def add_cache_to_analysis(analysis: Analysis, cache: Cache, step: DecodeStep, pa
 
 
 def _count_cached_bytes(info: TensorInfo, positions: int, past: int) -> int | None:
-    """Bytes of the cached tokens in a cache that may have room for more."""
+    """Returns the bytes of the cached tokens in a cache that may have room for more."""
     size = nbytes(info)
     if size is None or positions == past:
         return size

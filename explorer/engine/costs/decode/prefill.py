@@ -81,7 +81,7 @@ def _totals(totals: Totals) -> DecodeTotals:
 
 
 def _rows(step_result: AnalysisResult, prefill: AnalysisResult | None) -> tuple[DecodeRow, ...]:
-    """Rows of the layers that multiply or read the cache, matched by path."""
+    """Returns the rows of the layers that multiply or read the cache, matched by path."""
     prefill_layers = {} if prefill is None else {x.path: x for x in prefill.analysis.layers if not x.group}
     rows = []
     for layer in step_result.analysis.layers:

@@ -31,7 +31,7 @@ def step_of_graph(
     """Analyzes one decode step of an ONNX model.
 
     Args:
-        model: Model with cache inputs, or one that processes full texts.
+        model: Model with cache inputs, or a model that processes full texts.
         past: Number of cached tokens.
         dims: Sizes of dimensions from the user.
         input_shapes: Inputs from the user.
@@ -107,7 +107,7 @@ def prefill_of_graph(
 
 
 def text_shapes(inputs: Sequence[TensorInfo], tokens: int) -> dict[str, tuple[str | None, tuple[int, ...]]]:
-    """The input shapes of a module for a text of another length.
+    """Returns the input shapes of a module for a text of another length.
 
     Args:
         inputs: Current inputs; the first is the text: ids (batch, length) or their embeddings.
@@ -130,6 +130,6 @@ def text_shapes(inputs: Sequence[TensorInfo], tokens: int) -> dict[str, tuple[st
 
 
 def _resized(dim: Dim, length: Dim, tokens: int, is_text_axis: bool) -> int:
-    """The size of an input's dimension for a text of another length."""
+    """Returns the size of an input's dimension for a text of another length."""
     size = dim if isinstance(dim, int) else 1
     return tokens if is_text_axis and dim == length else size

@@ -134,7 +134,7 @@ def _place_by_size(blocks: Sequence[ArenaBlock]) -> Arena:
 
 
 def _lowest_free_offset(offsets: Sequence[int], ends: Sequence[int], placed: Sequence[int], need: int) -> int:
-    """The lowest offset at which `need` bytes are free of the blocks `placed`."""
+    """Returns the lowest offset at which `need` bytes are free of the blocks `placed`."""
     if len(placed) < SMALL_COUNT:
         offset = 0
         for start, stop in sorted([(offsets[index], ends[index]) for index in placed]):

@@ -150,12 +150,12 @@ class AnalysisResult:
         return self.rows()[2]()
 
     def replace_info(self, info: Info) -> AnalysisResult:
-        """A copy of the result with other facts of the whole model."""
+        """Returns a copy of the result with other facts of the whole model."""
         return AnalysisResult(info, self.rows, self.bounds, self.failure)
 
 
 def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> list[LiveRange]:
-    """The lifetime of every tensor that has memory of its own, in order of birth.
+    """Returns the lifetime of every tensor that has memory of its own, in order of birth.
 
     Args:
         steps: Steps in execution order; the outputs of step 0 are the graph's inputs.
@@ -178,7 +178,7 @@ def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> li
 
 
 def _sum_live_bytes(lifetimes: Sequence[LiveRange], count: int) -> list[int]:
-    """Bytes live at each of `count` steps; tensors of unknown size are left out."""
+    """Returns bytes live at each of `count` steps; tensors of unknown size are left out."""
     change = [0] * (count + 1)
     for life in lifetimes:
         if life.size:
@@ -188,12 +188,12 @@ def _sum_live_bytes(lifetimes: Sequence[LiveRange], count: int) -> list[int]:
 
 
 def sum_live_bytes(order: Schedule) -> list[int]:
-    """Bytes live at each step; tensors of unknown size are left out."""
+    """Returns bytes live at each step; tensors of unknown size are left out."""
     return _sum_live_bytes(lives(order.steps, order.keep), len(order.steps))
 
 
 def find_live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> Peak:
-    """The largest set of tensors live at one step.
+    """Returns the largest set of tensors live at one step.
 
     Args:
         steps: Steps in execution order; the outputs of step 0 are the graph's inputs.
@@ -219,7 +219,7 @@ def find_live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = 
 
 
 def build_description(info: TensorInfo | Named) -> TensorInfo:
-    """The description of a tensor that may be given by name only."""
+    """Returns the description of a tensor that may be given by name only."""
     if isinstance(info, TensorInfo):
         return info
     values, name = info
@@ -227,7 +227,7 @@ def build_description(info: TensorInfo | Named) -> TensorInfo:
 
 
 def build_descriptions(steps: Iterable[ExecutionStep]) -> Sequence[ExecutionStep]:
-    """The steps with the description of each tensor built."""
+    """Returns the steps with the description of each tensor built."""
     return [
         replace(step, outputs=[(key, build_description(info), size) for key, info, size in step.outputs])
         for step in steps
@@ -298,7 +298,7 @@ def memory(examined: AnalysisResult) -> Memory:
 
 
 def _status(order: Schedule, tensors: int, missing: int) -> tuple[Status, str]:
-    """The status of the figures, and the reason if they are not exact."""
+    """Returns the status of the figures, and the reason if they are not exact."""
     reasons = [order.failed] if order.failed else []
     if missing:
         reasons.append(f"{missing:,} of {tensors:,} tensors are left out: their sizes are not known")

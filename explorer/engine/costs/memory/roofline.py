@@ -2,7 +2,7 @@
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore
 architectures" (2009). The MACs of a layer take a minimum time at the machine's peak, and its bytes take a
-minimum time at full bandwidth. The larger of the two bounds the layer. Bytes are those of `Layer`: each input
+minimum time at full bandwidth. The larger time bounds the layer. Bytes are counted as in `Layer`: each input
 is read once, each output is written once, and nothing stays on chip between layers.
 """
 
@@ -54,14 +54,14 @@ def roofline(analysis: Analysis, machine: Machine) -> Roofline:
 
 
 def bytes_moved(layer: Layer) -> int | None:
-    """Bytes that a layer reads and writes, or None if either is unknown."""
+    """Returns bytes that a layer reads and writes, or None if either is unknown."""
     if layer.bytes_read is None or layer.bytes_written is None:
         return None
     return layer.bytes_read + layer.bytes_written
 
 
 def compute_minimum_seconds(macs: int, moved: int, machine: Machine) -> float:
-    """Minimum time in seconds: the larger of MACs at the peak and bytes at full bandwidth."""
+    """Returns the minimum time in seconds: the larger of MACs at the peak and bytes at full bandwidth."""
     return max(macs / machine.peak_macs, moved / machine.bandwidth)
 
 

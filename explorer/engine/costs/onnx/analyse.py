@@ -40,7 +40,7 @@ Look = Callable[[Sequence[OperatorLeaf], Sequence[int]], None]
 
 
 def analyse(model: Model, **options: Any) -> Analysis:
-    """The facts of a model without its execution order; takes the arguments of `examine`."""
+    """Returns the facts of a model without its execution order; takes the arguments of `examine`."""
     return examine(model, **options).analysis
 
 
@@ -68,7 +68,7 @@ def examine(
         rules: Cost rules of the user, which override built-in rules.
         observe: Whether to run the model on random inputs for the shapes that inference cannot find.
         look: Called with the leaves and their row ids before the leaves are released.
-        shapes: Shapes from a format that records them, instead of inferred ones.
+        shapes: Shapes from a format that records them, instead of inferred shapes.
         format: Name of the model's original format.
         on_progress: Called with the phase and the number of nodes.
         cancel: Called repeatedly; a true result stops the analysis.
@@ -137,7 +137,7 @@ def _infer_with_run(
 def _info(
     model: Model, format: str, inference: Inference, visited: VisitResult, observed_notes: tuple[str, ...]
 ) -> Info:
-    """The facts of the whole model, without tile coverage."""
+    """Returns the facts of the whole model, without tile coverage."""
     peak = find_live_peak(visited.steps, visited.kept)
     values = inference.main.values
     declared = {v.name: TensorInfo(v.name, v.dtype, v.shape, "declared") for v in model.graph.outputs}
@@ -194,7 +194,7 @@ def _tile_coverage(
     rules: Rules | None,
     cancel: Cancel,
 ) -> TiledMacs | None:
-    """The tile coverage; if it depends on symbolic sizes, computed at the sizes of the plan."""
+    """Returns the tile coverage; if it depends on symbolic sizes, computed at the sizes of the plan."""
     values = inference.main.values
     symbolic = {d for v in model.graph.feeds for d in values[v.name].shape or () if isinstance(d, str)}
     sizes = (
@@ -217,7 +217,7 @@ def _tile_coverage(
 
 
 def _notes(model: Model, visited: VisitResult) -> list[str]:
-    """Notes on unused tensors and contradicting shapes."""
+    """Returns notes on unused tensors and contradicting shapes."""
     notes = []
     used_names = {name for node in model.graph.nodes for name in node.inputs}
     used_names.update(v.name for v in model.graph.outputs)

@@ -17,7 +17,7 @@ from explorer.facts import TensorInfo
 Edge = tuple[
     tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo], Sequence[Hashable], Sequence[TensorInfo]
 ]
-"""The groups that contain a node, keys and descriptions of its inputs, then those of its outputs."""
+"""The groups that contain a node, and the keys and descriptions of its inputs and of its outputs."""
 
 _Crossing = dict[str, dict[Hashable, TensorInfo]]
 """Tensors that cross a boundary, by key, by path of the group."""
@@ -32,7 +32,7 @@ the shape of the first output.
 def boundaries(
     edges: Sequence[Edge | OperatorLeaf], facts: Mapping[str, GroupFacts], graph: Graph, context: GraphContext
 ) -> dict[str, GroupFacts]:
-    """Facts of the groups that are missing in `facts`.
+    """Returns the facts of the groups that are missing in `facts`.
 
     Args:
         edges: Inputs and outputs of each node, in execution order.
@@ -127,7 +127,7 @@ def restore_own_name(key: Hashable, info: TensorInfo) -> TensorInfo:
 
 
 def _output_keys(leaf: OperatorLeaf) -> Sequence[Hashable]:
-    """The keys of an operator's outputs."""
+    """Returns the keys of an operator's outputs."""
     if isinstance(leaf.figures, OperatorFigures) and not leaf.figures.sizes:
         return ()
     outputs = leaf.node.outputs

@@ -41,7 +41,7 @@ class ControlFlowNode(NamedTuple):
         return self.state.inference.of_body(body, types, shapes.values, shapes.constants, self.context.opsets)
 
     def open_scopes(self, kind: str) -> tuple[tuple[Scope, ...], str]:
-        """The scopes and the path prefix of a body of the node."""
+        """Returns the scopes and the path prefix of a body of the node."""
         return self.state.open_scopes(self.context, self.node, self.name, kind)
 
 
@@ -55,7 +55,7 @@ def follow(visit: Visit, state: VisitState, context: GraphContext, node: Node, n
 
 
 def _branches(owner: ControlFlowNode) -> None:
-    """If: visits every branch; the one that runs counts, or the costliest if that is unknown."""
+    """Visits every branch of an If. The branch that runs counts, or the costliest branch if it is unknown."""
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
     scopes, prefix = owner.open_scopes("If")
     result = state.result
@@ -79,7 +79,7 @@ def _branches(owner: ControlFlowNode) -> None:
                 sum_known(x.elementwise_ops for x in counted_figures),
             )
         )
-    # if the branch is unknown, memory is that of the branch with the highest peak
+    # if the branch is unknown, the branch with the highest peak determines the memory
     peaks = [find_live_peak(b.steps, end).bytes or 0 for (_, b), end in zip(branches, ends, strict=True)]
     if branch_index is None:
         costliest = max(range(len(branches)), key=lambda i: (costs[i][0] or 0, costs[i][1] or 0))
@@ -125,7 +125,7 @@ def _branches(owner: ControlFlowNode) -> None:
 
 
 def _find_constant_branch(context: GraphContext, node: Node, names: list[str]) -> int | None:
-    """The index of the branch that runs if the condition is constant, else None."""
+    """Returns the index of the branch that runs if the condition is constant, else None."""
     condition = context.shapes.constants.get(node.inputs[0]) if node.inputs else None
     if condition is None or condition.size != 1:
         return None
@@ -340,7 +340,7 @@ def _can_follow(node: Node) -> bool:
 
 
 def _multiply_trips(a: Dim, b: Dim) -> Dim:
-    """Number of runs of a body within a body, or None if either is unknown."""
+    """Returns the number of runs of a body within a body, or None if either is unknown."""
     if a is None or b is None:
         return None
     product = dimensions.multiply(a, b)

@@ -84,7 +84,7 @@ def _add_operator(flow: ValueFlow, leaf: OperatorLeaf, row: int) -> None:
 
 
 def _row(scopes: Sequence[Scope], groups: dict[str, int]) -> int:
-    """The row of the innermost group that has one, or -1."""
+    """Returns the row of the innermost group that has one, or -1."""
     return next((groups[scope.path] for scope in reversed(scopes) if scope.path in groups), -1)
 
 

@@ -113,7 +113,7 @@ class FunctionCalls:
         visit(body_context, nodes)
 
     def _size(self, function: Function) -> int:
-        """The number of operators that a call expands into."""
+        """Returns the number of operators that a call expands into."""
         if function.key not in self._sizes:
             self._sizes[function.key] = 0  # a recursive function is counted once
             total = 0
@@ -132,7 +132,7 @@ class FunctionCalls:
     def _closed_body(
         self, visit: Visit, body_context: GraphContext, nodes: Sequence[Node], function: Function
     ) -> ClosedBody:
-        """The figures of a body, shared by all calls with the same argument types."""
+        """Returns the figures of a body, shared by all calls with the same argument types."""
         key = id(body_context.shapes), frozenset(body_context.stored)
         if key not in self._closed:
             stored_arguments = dict(body_context.stored)

@@ -144,7 +144,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
 def describe_values(
     context: GraphContext, node: Node, constants: Collection[str] = ()
 ) -> tuple[list[TensorInfo | None], list[TensorInfo]]:
-    """Descriptions of a node's inputs, None for an omitted one, and of its outputs."""
+    """Returns the descriptions of a node's inputs, None for an omitted one, and of its outputs."""
     constant_infos: Mapping[str, TensorInfo] = constants if isinstance(constants, Mapping) else {}
     inputs = [(constant_infos.get(n) or context.info(n)) if n else None for n in node.inputs]
     return inputs, [context.info(n) for n in node.outputs if n]

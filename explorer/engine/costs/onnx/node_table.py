@@ -157,7 +157,7 @@ def _tensor(name: str, context: GraphContext | None, stored: Mapping[str, Tensor
 
 
 def _values(tensor: Tensor) -> Any:
-    """The values of a small tensor with data as nested lists, else None."""
+    """Returns the values of a small tensor with data as nested lists, else None."""
     if tensor.payload is None or tensor.held is not None or tensor.elements > MAX_VALUES:
         return None
     if tensor.dtype == "string" or tensor.payload.size != tensor.nbytes:
@@ -171,13 +171,13 @@ def _values(tensor: Tensor) -> Any:
 
 
 def _scalars(node: Node) -> Any:
-    """The value of a Constant node without a tensor, or None."""
+    """Returns the value of a Constant node without a tensor, or None."""
     value = next((node.attributes[name] for name in _SCALARS if name in node.attributes), None)
     return list(value) if isinstance(value, tuple) else value
 
 
 def _attributes(node: Node) -> dict[str, Any]:
-    """The attributes as plain values, with small tensors as their values."""
+    """Returns the attributes as plain values, with small tensors as their values."""
     attributes = dict(simplify_attributes(node))
     for name, value in node.attributes.items():
         if isinstance(value, Tensor) and (values := _values(value)) is not None:

@@ -66,7 +66,7 @@ class ScopedNames(Sequence[ScopedName]):
 
 
 def assign_scoped_names(nodes: Sequence[Node], owner_path: str = "") -> list[ScopedName]:
-    """The groups and the name of every node, in the order of the nodes.
+    """Returns the groups and the name of every node, in the order of the nodes.
 
     A group that would contain a single node is left out, and the node takes its name: `features.0` with a
     single Conv becomes a Conv named `0`. The nodes of a tiled site form a group with the site's name. An
@@ -127,7 +127,7 @@ def module_path(node: Node) -> str:
 
 
 def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
-    """Every prefix of a dotted path as a scope."""
+    """Returns every prefix of a dotted path as a scope."""
     if len(pieces) > MAX_DEPTH:
         pieces = [*pieces[: MAX_DEPTH - 1], ".".join(pieces[MAX_DEPTH - 1 :])]
     scopes = []
@@ -147,7 +147,7 @@ def split_node_name(name: str, cache: Known | None = None) -> ScopedName:
 
     Args:
         name: Name of the node.
-        cache: Groups of earlier paths; those of this path are added.
+        cache: Groups of earlier paths. The groups of this path are added.
     """
     sign = "/" if "/" in name else "."
     front, _, last = name.rpartition(sign)
@@ -170,14 +170,14 @@ def split_node_name(name: str, cache: Known | None = None) -> ScopedName:
 
 
 def _groups(front: str, sign: str) -> tuple[Scope, ...] | None:
-    """The groups of a path without its last part, or None if a dotted name contains no group."""
+    """Returns the groups of a path without its last part, or None if a dotted name contains no group."""
     if sign == ".":
         return _scopes([p for p in front.split(".") if p], {}) or None
     return _scopes(_pieces(front), {})
 
 
 def _find_cached_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) -> tuple[Scope, ...]:
-    """The groups of a path with slashes, from the cached groups of its parent path."""
+    """Returns the groups of a path with slashes, from the cached groups of its parent path."""
     parent_path, _, part = front.rpartition("/")
     if front.count("/") > MAX_DEPTH:
         return _scopes(_pieces(front), {})
@@ -197,13 +197,13 @@ def _find_cached_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) 
 
 
 def _child_pieces(part: str, container: str) -> list[str]:
-    """The dotted parts of one path segment; in `a/a.b` the segment repeats its container's name."""
+    """Returns the dotted parts of one path segment; in `a/a.b` the segment repeats its container's name."""
     name = part[len(container) + 1 :] if container and part.startswith(container + ".") else part
     return [p for p in name.split(".") if p]
 
 
 def _pieces(front: str) -> list[str]:
-    """The parts of a path with slashes."""
+    """Returns the parts of a path with slashes."""
     pieces: list[str] = []
     container = ""
     for part in front.split("/"):

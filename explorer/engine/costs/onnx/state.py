@@ -144,13 +144,13 @@ class VisitState(Struct):
         return self.contexts
 
     def memory(self, key: Hashable) -> Hashable:
-        """The key of the tensor whose memory a value uses: its own key, or that of the viewed tensor."""
+        """Returns the key of the tensor whose memory a value uses: its own, or the viewed tensor's key."""
         return self.memory_of.get(key, key)
 
     def open_scopes(
         self, context: GraphContext, node: Node, name: ScopedName, kind: str
     ) -> tuple[tuple[Scope, ...], str]:
-        """The scopes and the path prefix of a body of `node`."""
+        """Returns the scopes and the path prefix of a body of `node`."""
         path = context.path(node)
         self.paths[path] += 1
         if self.paths[path] > 1:
@@ -211,7 +211,7 @@ class VisitState(Struct):
 
     @staticmethod
     def group(context: GraphContext, node: Node, kind: str, **facts: Any) -> GroupFacts:
-        """The facts of the group of a node with a body."""
+        """Returns the facts of the group of a node with a body."""
         return GroupFacts(
             kind=kind,
             calls=context.trips if isinstance(context.trips, int) else 1,

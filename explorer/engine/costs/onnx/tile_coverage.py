@@ -79,7 +79,7 @@ class TileLabels(Struct, frozen=True):
 
 
 def _read_plan(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str], dict[str, str]]:
-    """Reads tiles, operators and skip reasons from a plan. Returns empty ones for an invalid plan."""
+    """Reads tiles, operators and skip reasons from a plan. Returns empty mappings for an invalid plan."""
     sites: dict[str, Tile] = {}
     products: dict[str, str] = {}
     skipped: dict[str, str] = {}
@@ -96,7 +96,7 @@ def _read_plan(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str]
 
 
 def marker(labels: TileLabels | None, functions: Iterable[Function]) -> Callable[[Layer], None] | None:
-    """A function that marks the row of a tiled site and restores its original operator as kind."""
+    """Returns a function that marks the row of a tiled site and restores its original operator as kind."""
     if labels is None:
         return None
     tile_kinds = {function.name for function in functions if function.domain == DOMAIN} | {TILED}
@@ -202,7 +202,7 @@ def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tile
 
 
 def _reason(labels: TileLabels, leaf: OperatorLeaf) -> str:
-    """The reason why a product was not tiled, from the plan."""
+    """Returns the reason why a product was not tiled, from the plan."""
     reason = labels.skipped.get(leaf.node.label) or labels.skipped.get(leaf.path)
     return reason or (_NOT_CHOSEN if labels.sites else "")
 
@@ -254,7 +254,7 @@ def _place(labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[int
 
 
 def _find_enclosing_operator(labels: TileLabels, context: GraphContext, cache: dict[int, str]) -> str:
-    """The tile operator whose body contains a node, or ''."""
+    """Returns the tile operator whose body contains a node, or ''."""
     name = cache.get(id(context))
     if name is None:
         names = [scope.kind for scope in context.scopes if scope.kind in labels.operators]

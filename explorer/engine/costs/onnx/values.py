@@ -106,34 +106,34 @@ class GraphContext(Struct):
     storage_ids: dict[str, int] = field(default_factory=dict)
 
     def key(self, name: str) -> Hashable:
-        """The identity of a value, from its name in this body."""
+        """Returns the identity of a value, from its name in this body."""
         key = self.keys.get(name) if self.keys else None
         return key if key is not None else ((self.number, name) if self.number else name)
 
     def path(self, node: Node) -> str:
-        """The path of a node from the root of the model."""
+        """Returns the path of a node from the root of the model."""
         if not self.owner_path:
             return f"{self.prefix}{node.name or node.label}"
         return f"{self.prefix}{relative(node.label, self.owner_path)}"
 
     def scopes_of(self, name: ScopedName) -> tuple[Scope, ...]:
-        """The groups that contain a node; groups within a body have the body's path as prefix."""
+        """Returns the groups that contain a node; groups within a body have the body's path as prefix."""
         if not self.prefix:
             return name.scopes
         return (*self.scopes, *(Scope(self.prefix + s.path, s.name, s.kind) for s in name.scopes))
 
     def info(self, name: str) -> TensorInfo:
-        """Type and shape of a value, which are None if unknown."""
+        """Returns the type and shape of a value, which are None if unknown."""
         return self.shapes.values.get(name) or TensorInfo(name, None, None, "unknown")
 
 
 def nbytes(info: TensorInfo) -> int | None:
-    """Bytes of a tensor, or None if its shape or type is unknown or it holds strings."""
+    """Returns the bytes of a tensor, or None if its shape or type is unknown or it holds strings."""
     return dense_bytes(info.shape, info.dtype)
 
 
 def describe_initializers(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[StoredValue, ...]]:
-    """Initializers of a graph by name; `owner` distinguishes equal names in different graphs."""
+    """Returns the initializers of a graph by name; `owner` distinguishes equal names in different graphs."""
     stored_values: dict[str, tuple[StoredValue, ...]] = {
         name: (_describe_stored(tensor, name, owner),) for name, tensor in graph.initializers.items()
     }
@@ -144,7 +144,7 @@ def describe_initializers(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str
 
 
 def list_plain_storage(graph: Graph) -> dict[str, int]:
-    """Storage ids of the initializers whose stored form follows from their type."""
+    """Returns the storage ids of the initializers whose stored form follows from their type."""
     tensors = graph.initializers.items()
     return dict.fromkeys([name for name, tensor in tensors if _is_plain(tensor)], PLAIN)
 
@@ -199,7 +199,7 @@ def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, 
 def parameters(
     context: GraphContext, node: Node, places: Iterable[tuple[int, int, int]]
 ) -> tuple[list[StoredValue], set[str]]:
-    """The stored parameters at the places from `parameter_places`, and the names of their inputs."""
+    """Returns the stored parameters at the places from `parameter_places`, and the names of their inputs."""
     entries: list[StoredValue] = []
     names: set[str] = set()
     for index, position, bits in places:
@@ -213,7 +213,7 @@ def parameters(
 
 
 def attribute_parameters(context: GraphContext, node: Node) -> list[StoredValue]:
-    """The parameters that an operator holds in its attributes (`registry.LEARNED`)."""
+    """Returns the parameters that an operator holds in its attributes (`registry.LEARNED`)."""
     entries: list[StoredValue] = []
     for name in registry.LEARNED.get(node.op, ()) if node.domain in ("", "ai.onnx.ml") else ():
         value = node.attributes.get(name)
@@ -264,7 +264,7 @@ def traffic(
     params: set[str],
     constants: Collection[str] = (),
 ) -> Traffic:
-    """The bytes that a node moves; each input and each output counts once.
+    """Returns the bytes that a node moves; each input and each output counts once.
 
     Args:
         context: Graph or body of the node.
@@ -348,7 +348,7 @@ def _simplify_value(value: Any) -> Any:
 
 
 def multiply_by_runs(value: int | None, trips: int | None) -> int | None:
-    """`value` times the number of runs, or None if either is unknown, but 0 if `value` is 0."""
+    """Returns `value` times the number of runs, or None if either is unknown, but 0 if `value` is 0."""
     if value == 0:
         return 0
     return None if value is None or trips is None else value * trips

@@ -202,7 +202,7 @@ class GraphVisitor:
         *,
         inline: bool = False,
     ) -> OperatorFigures:
-        """The figures of a node, cached by signature.
+        """Returns the figures of a node, cached by signature.
 
         Args:
             context: Graph or body of the node.
@@ -260,7 +260,7 @@ class GraphVisitor:
         return tuple(key)
 
     def storage_id(self, context: GraphContext, name: str) -> int:
-        """A number for the form of the stored tensors behind a name; equal forms share the number."""
+        """Returns a number for the form of the stored tensors behind a name; equal forms share the number."""
         form = tuple([_STORED_FORM(entry) for entry in context.stored[name]])
         number = _STORAGE_IDS.get(form)
         if number is None:
@@ -273,7 +273,7 @@ class GraphVisitor:
     def compute_costs(
         self, context: GraphContext, node: Node, constants: Mapping[str, TensorInfo], reads_stored: bool
     ) -> OperatorFigures:
-        """The figures of a node, from the rule for its operator."""
+        """Returns the figures of a node, from the rule for its operator."""
         inputs, outputs = describe_values(context, node, constants)
         cost = self.cost(context, node, inputs, outputs)
         places = parameter_places(context, node) if reads_stored else []
@@ -307,7 +307,7 @@ class GraphVisitor:
         inputs: Sequence[TensorInfo | None],
         outputs: Sequence[TensorInfo],
     ) -> Cost:
-        """The cost of a node times its number of runs."""
+        """Returns the cost of a node times its number of runs."""
         call = Call(
             node.op,
             node.domain,

@@ -51,7 +51,7 @@ class SizeFigures(Struct, frozen=True):
         )
 
     def values(self, weights: int, machine: Machine | None) -> Values:
-        """The value of each curve."""
+        """Returns the value of each curve."""
         macs = sum(macs or 0 for macs, _ in self.layers)
         moved = sum(moved or 0 for _, moved in self.layers)
         pairs = ((m, b) for m, b in self.layers if m is not None and b is not None)
@@ -102,7 +102,7 @@ class ClosedForms(Struct, frozen=True):
 
     @classmethod
     def constant(cls, size: int, figures: SizeFigures) -> ClosedForms:
-        """Constant forms of the figures at one size."""
+        """Returns the constant forms of the figures at one size."""
         macs = [None if m is None else Polynomial((m,)) for m, _ in figures.layers]
         moved = [None if b is None else Polynomial((b,)) for _, b in figures.layers]
         return _Fit(figures, macs, moved, [Polynomial((figure,)) for figure in figures.alive]).forms(
@@ -110,7 +110,7 @@ class ClosedForms(Struct, frozen=True):
         )
 
     def values(self, size: int, weights: int, machine: Machine | None) -> Values:
-        """The value of each curve at a size."""
+        """Returns the value of each curve at a size."""
         peak = max((polynomial.value_at(size) for polynomial in self.alive), default=0)
         layers: Counter[tuple[int, int]] = Counter()
         for (macs, moved), count in self.layers.items() if machine is not None else ():
@@ -118,7 +118,7 @@ class ClosedForms(Struct, frozen=True):
         return _values(self.macs.value_at(size), self.moved.value_at(size), peak, weights, machine, layers)
 
     def of(self, name: CurveName, weights: int, machine: Machine | None) -> tuple[Polynomial, ...]:
-        """The polynomials whose maximum is the curve; empty for the minimum time, which is a sum."""
+        """Returns the polynomials whose maximum is the curve; empty for the minimum time, which is a sum."""
         polynomials: dict[CurveName, tuple[Polynomial, ...]] = {
             "macs": (self.macs,),
             "moved": (self.moved,),
@@ -169,7 +169,7 @@ class _Fit(Struct, frozen=True):
         )
 
     def forms(self, low: int, high: int) -> ClosedForms:
-        """The polynomials as closed forms of a range."""
+        """Returns the polynomials as closed forms of a range."""
         pairs = zip(self.macs, self.moved, strict=True)
         layers = Counter((m, b) for m, b in pairs if m is not None and b is not None)
         return ClosedForms(

@@ -138,7 +138,7 @@ class _Curves:
         )
 
     def _cache_form(self) -> Polynomial | None:
-        """Bytes of the cache as a function of the tokens, or None if they are not linear."""
+        """Returns the bytes of the cache as a function of the tokens, or None if they are not linear."""
         low, high = max(1, self.over.low), self.over.high // 2
         if self.cached is None or high - low < 3:
             return None
@@ -153,7 +153,7 @@ class _Curves:
     # values
 
     def values(self, size: int) -> Values:
-        """The value of each curve at a size, from closed forms, else from an analysis."""
+        """Returns the value of each curve at a size, from closed forms, else from an analysis."""
         if self.forms:
             index = bisect_right(self.forms, size, key=lambda form: form.low) - 1
             values = self.forms[index].values(size, self.weights, self.machine)
@@ -192,7 +192,7 @@ class _Curves:
     # crossings
 
     def _crossings(self) -> list[Crossing] | None:
-        """The crossings of the closed forms, or None if an analysis contradicts one of them."""
+        """Returns the crossings of the closed forms, or None if an analysis contradicts one of them."""
         candidates: list[Crossing] = []
         for curve, other_curve in PAIRS:
             candidate_sizes: set[int] = set()
@@ -218,7 +218,7 @@ class _Curves:
         return forms.of(name, self.weights, self.machine)
 
     def _find_crossing(self, size: int, curve: CurveName, other_curve: CurveName) -> Iterator[Crossing]:
-        """The crossing of two curves at a size, if one exceeds the other from there on."""
+        """Returns the crossing of two curves at a size, if one exceeds the other from there on."""
         values_before, values_after = self.values(size - 1), self.values(size)
         if curve in values_before and other_curve in values_before:
             for a, b in ((curve, other_curve), (other_curve, curve)):
@@ -242,7 +242,7 @@ class _Curves:
         return values[crossing.above], values[crossing.below]
 
     def _bisect_crossings(self, sizes: Sequence[int]) -> list[Crossing]:
-        """Crossings between analyzed sizes, found by bisection."""
+        """Returns crossings between analyzed sizes, found by bisection."""
         crossings: list[Crossing] = []
         for curve, other_curve in PAIRS:
             for first, last in pairwise(sizes):
@@ -294,7 +294,7 @@ class _Curves:
 
 
 def _powers(low: int, high: int) -> list[int]:
-    """The powers of two in a range."""
+    """Returns the powers of two in a range."""
     return [
         1 << power for power in range((low - 1).bit_length(), high.bit_length()) if low <= 1 << power <= high
     ]
@@ -303,7 +303,7 @@ def _powers(low: int, high: int) -> list[int]:
 def find_usable_range(
     size_range: SizeRange, examine: Callable[[int], AnalysisResult], *, is_requested: bool
 ) -> SizeRange:
-    """The part of a range over which the model can be analyzed.
+    """Returns the part of a range over which the model can be analyzed.
 
     Args:
         size_range: Requested range.
@@ -317,7 +317,7 @@ def find_usable_range(
     required_coverage = examine(size_range.low).info.totals.coverage
 
     def find_failure(size: int) -> str:
-        """The reason why the model cannot have a size, or ''."""
+        """Returns the reason why the model cannot have a size, or ''."""
         try:
             coverage = examine(size).info.totals.coverage
         except ExplorerError as error:

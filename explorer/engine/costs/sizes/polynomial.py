@@ -40,14 +40,14 @@ class Polynomial(Struct, frozen=True):
         return tuple(Fraction(coefficient, self.over) for coefficient in self.coefficients)
 
     def numerator_at(self, size: int) -> int:
-        """The value at a size, times the denominator."""
+        """Returns the value at a size, times the denominator."""
         value = 0
         for coefficient in reversed(self.coefficients):
             value = value * size + coefficient
         return value
 
     def value_at(self, size: int) -> int:
-        """The value at a size where it is an integer."""
+        """Returns the value at a size where it is an integer."""
         return self.numerator_at(size) // self.over
 
     def text(self, name: str) -> str:
@@ -62,7 +62,7 @@ class Polynomial(Struct, frozen=True):
             return ""
 
     def scaled(self, factor: Fraction) -> Polynomial:
-        """The polynomial times a number."""
+        """Returns the polynomial times a number."""
         return Polynomial.of([term * factor for term in self.terms])
 
     def __add__(self, other: Polynomial) -> Polynomial:
@@ -85,7 +85,7 @@ def _add_coefficients(a: Sequence[Fraction], b: Sequence[Fraction]) -> list[Frac
 
 @lru_cache(1 << 16)
 def fit_polynomial(sizes: tuple[int, ...], values: tuple[int, ...]) -> Polynomial:
-    """The polynomial of lowest degree through given values, by Newton's divided differences.
+    """Returns the polynomial of lowest degree through given values, by Newton's divided differences.
 
     Args:
         sizes: Distinct sizes.
@@ -105,7 +105,7 @@ def fit_polynomial(sizes: tuple[int, ...], values: tuple[int, ...]) -> Polynomia
 
 
 def sign_changes(polynomial: Polynomial, low: int, high: int) -> Iterator[int]:
-    """The sizes at which the polynomial changes between positive and not positive.
+    """Returns the sizes at which the polynomial changes between positive and not positive.
 
     Where the difference p(n + 1) - p(n) keeps its sign, p is monotonic, and bisection finds its only sign
     change.
@@ -136,7 +136,7 @@ def sign_changes(polynomial: Polynomial, low: int, high: int) -> Iterator[int]:
 
 
 def _steps(polynomial: Polynomial) -> Polynomial:
-    """The difference p(n + 1) - p(n), by the binomial theorem."""
+    """Returns the difference p(n + 1) - p(n), by the binomial theorem."""
     terms = polynomial.terms
     differences = [
         sum(
@@ -149,7 +149,7 @@ def _steps(polynomial: Polynomial) -> Polynomial:
 
 
 def find_upper_envelope(polynomials: Collection[Polynomial], low: int, high: int) -> tuple[Polynomial, ...]:
-    """The polynomials that are the maximum at some size of a range; one of equal ones.
+    """Returns the polynomials that are the maximum at some size of a range, without duplicates.
 
     The order of two polynomials changes only at the sizes where their difference changes its sign.
     """

@@ -202,7 +202,7 @@ _SHAPES = 4
 
 
 def failure_note(failure: str) -> str:
-    """The note on a model whose run failed, from the `failure` of its schedule."""
+    """Returns the note on a model whose run failed, from the `failure` of its schedule."""
     return f"the model failed in {failure}"
 
 
@@ -269,7 +269,7 @@ def _has_lazy_parameters(module: nn.Module) -> bool:
 
 
 def _select_final_rows(run: Trace) -> list[Row]:
-    """The rows of the tree, with parts either expanded to rows or merged into one row.
+    """Returns the rows of the tree, with parts either expanded to rows or merged into one row.
 
     Work with the parameters of a module that is never called moves to that module.
     """
@@ -335,7 +335,7 @@ class _Scopes:
         self.known: dict[str, tuple[layer_tree.Scope, ...]] = {"": ()}
 
     def list_enclosing_scopes(self, path: str) -> tuple[layer_tree.Scope, ...]:
-        """Scopes of the row at `path`, outermost first."""
+        """Returns the scopes of the row at `path`, outermost first."""
         parent, _, _ = path.rpartition(".")
         scopes = self.known.get(parent)
         if scopes is None:
@@ -348,7 +348,7 @@ class _Scopes:
 
 
 def _formula(row: Row) -> str:
-    """The distinct formulas of a row's operators; without elementwise ones if any operator multiplies."""
+    """Returns the distinct formulas of a row's operators, without elementwise formulas if any multiplies."""
     formula_counts: Mapping[str, int] = row.formulas
     if row.macs:
         formula_counts = {
@@ -362,7 +362,7 @@ def _formula(row: Row) -> str:
 
 
 def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
-    """The leaf of a module or operator that ran."""
+    """Returns the leaf of a module or operator that ran."""
     is_known = not row.unknown
     status: Status = "unknown" if row.unknown else "bound" if row.bound else "exact"
     weights = tuple(row.stored.values())
@@ -444,7 +444,7 @@ def _idle_paths(rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str
 def _idle_leaf(
     path: str, module: nn.Module, run: Trace, scopes: tuple[layer_tree.Scope, ...]
 ) -> layer_tree.LayerLeaf:
-    """The leaf of a module that did not run, by design or because the model failed before it."""
+    """Returns the leaf of a module that did not run, by design or because the model failed before it."""
     weights = [s for s in run.parameters.values() if s.owner == path]
     formula = "0 (does not run on these inputs in evaluation mode)"
     reason = "it does not run on these inputs in evaluation mode"
@@ -479,14 +479,14 @@ def _idle_leaf(
 
 
 def _build_unseen_leaf(path: str, name: str, reason: str, scopes: _Scopes) -> layer_tree.LayerLeaf:
-    """A leaf for work in the module at `path` that the trace did not see."""
+    """Returns a leaf for work in the module at `path` that the trace did not see."""
     path = f"{path}.{name}" if path else name
     layer = Layer(**layer_tree.UNPLACED, path=path, name=name, kind="unseen work", reason=reason)
     return layer_tree.LayerLeaf(scopes.list_enclosing_scopes(path), _clear_costs(layer))
 
 
 def _clear_costs(layer: Layer) -> Layer:
-    """The layer with all costs unknown."""
+    """Returns the layer with all costs unknown."""
     return replace(layer, formula="", **NOTHING_KNOWN)
 
 
@@ -514,7 +514,7 @@ def _mark_failure(
 
 
 def _find_unused_parameters(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[ModuleParameter]:
-    """Parameters that no row uses, without duplicates. The model stores them, so they get rows."""
+    """Returns parameters that no row uses, without duplicates. The model stores them, so they get rows."""
     used_identities = {identity for leaf in leaves for identity, _, _ in leaf.stored}
     unused_parameters = (
         s
@@ -568,7 +568,7 @@ def _groups(
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """The module's attributes that are arguments of its constructor: kernel_size, stride, ...
+    """Returns the module's attributes that are arguments of its constructor: kernel_size, stride, ...
 
     Reading the names from the constructor works for layers of any library.
     """
@@ -603,7 +603,7 @@ _NUMBERS = frozenset((bool, int, float, str))
 
 @cache
 def _constructor(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
-    """Names of the constructor parameters of a module class and of its base classes.
+    """Returns the names of the constructor parameters of a module class and of its base classes.
 
     Each name comes with a flag: whether the value may come from the class (a property, a default).
     """
@@ -620,7 +620,7 @@ def _constructor(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
 
 
 def describe_stored(model: nn.Module, *, source: str) -> Info:
-    """Facts of a module that does not run because its inputs are unknown: stored tensors only.
+    """Returns the facts of a module that does not run because its inputs are unknown: stored tensors only.
 
     Args:
         model: Module, on any device.
@@ -646,7 +646,7 @@ def _trainable(parameters: Mapping[str, ModuleParameter]) -> int:
 
 
 def _steps(run: Trace, leaves: Mapping[int, int]) -> list[liveness.ExecutionStep]:
-    """The operators in execution order, each labeled with the row that it was merged into.
+    """Returns the operators in execution order, each labeled with the row that it was merged into.
 
     Args:
         run: Trace of the model.

@@ -218,7 +218,7 @@ class Gradients:
 
 
 def _collect_reached_steps(result: Any) -> set[Any]:
-    """The nodes of autograd's graph that a gradient of the results passes through.
+    """Returns the nodes of autograd's graph that a gradient of the results passes through.
 
     Detached nodes and nodes that no result depends on are excluded.
     """

@@ -59,7 +59,7 @@ class Verdict(Struct):
     """The result of all runs of a model.
 
     Attributes:
-        run: Run that counts: the one with the most MACs among those that finished.
+        run: Run that counts: the run with the most MACs among the finished runs.
         notes: Assumptions that change a total.
         reach: Status of the total MACs, or None if it follows from the rows.
         unnoticed: Paths of inexact rows that change no total.
@@ -72,7 +72,7 @@ class Verdict(Struct):
 
 
 class _OtherRuns(Struct):
-    """Runs whose answers differ from those of the counting run.
+    """Runs whose answers differ from the answers of the counting run.
 
     Attributes:
         asked: Runs with other values, with the code place that queried them.

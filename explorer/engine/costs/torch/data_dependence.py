@@ -111,7 +111,7 @@ class ValueQueries:
 
 
 def place_text(place: CodePlace) -> str:
-    """The text for a code place, such as 'line 57 of Guarded.forward'."""
+    """Returns the text for a code place, such as 'line 57 of Guarded.forward'."""
     code, line = place
     if code is not None:
         return f"line {line} of {code.co_qualname}"
@@ -119,7 +119,7 @@ def place_text(place: CodePlace) -> str:
 
 
 def _find_asking_place() -> CodePlace:
-    """The place in the model's own code that makes the query."""
+    """Returns the place in the model's own code that makes the query."""
     frame = find_query_frame()
     # a line instead of an instruction, because Python compiles the condition of a loop twice
     return (None, DECIDING.get()) if frame is None else (frame.f_code, frame.f_lineno)

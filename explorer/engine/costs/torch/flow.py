@@ -62,14 +62,14 @@ def _read(
 
 
 def _find_final_row(row: Row, rows: Mapping[int, int]) -> tuple[int, str]:
-    """The tree row that a row of the trace was merged into (-1 if it has none), and its path."""
+    """Returns the tree row that a row of the trace was merged into (-1 if it has none), and its path."""
     while row.merged is not None:
         row = row.merged
     return rows.get(id(row), -1), row.path
 
 
 def _buffer_names(run: Trace) -> dict[int, str]:
-    """Names of buffers by storage, and '' for parameters."""
+    """Returns the names of buffers by storage, and '' for parameters."""
     names = {
         _memory(buffer): f"{path}.{name}" if path else name
         for path, module in run.named.items()
@@ -120,7 +120,7 @@ class _Versions:
         return self._last
 
     def current(self, tensor: torch.Tensor) -> int | None:
-        """The current version of a tensor, or None if it is stored or its producer is unknown."""
+        """Returns the current version of a tensor, or None if it is stored or its producer is unknown."""
         memory, version = _memory(tensor), self._own.get(id(tensor))
         if version is not None:
             return max(version, self._written.get(memory, 0))

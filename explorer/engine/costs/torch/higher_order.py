@@ -80,7 +80,7 @@ def _stacking_loop(
 def _iterate(
     loop: LoopObserver, cond_fn: Any, body_fn: Any, carried: tuple[Any, ...], additional: Sequence[Any]
 ) -> Iterator[tuple[Any, ...]]:
-    """The carried values after each round of a loop."""
+    """Returns the carried values after each round of a loop."""
     was_undecided = False
     while True:
         loop.step()

@@ -60,7 +60,7 @@ def run(
 
 
 def _rows(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The rows of a jagged tensor, each as a batch of one: (1, heads, length, width)."""
+    """Returns the rows of a jagged tensor, each as a batch of one: (1, heads, length, width)."""
     if isinstance(tensor.shape[2], int):
         raise RuntimeError(MIXED)
     flat = tensor.transpose(1, 2)

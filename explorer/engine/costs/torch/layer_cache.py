@@ -2,10 +2,9 @@
 
 In evaluation mode, the operators of a `torch.nn` layer depend only on its class, its settings, and the sizes
 of its parameters and inputs. The first such layer runs, and a `Booking` per operator is recorded on a `Tape`.
-Addresses of
-storages are replaced by positions: inputs first, then outputs in order. For the next equal layer the tape is
-replayed: the same bookings with the layer's own parameters, and result tensors of the same sizes. This saves
-calls that take three quarters of the analysis time.
+Addresses of storages are replaced by positions: inputs first, then outputs in order. For the next equal layer
+the tape is replayed: the same bookings with the layer's own parameters, and result tensors of the same sizes.
+This saves calls that take three quarters of the analysis time.
 
 A layer is cached only if nothing else can affect it: it is a `torch.nn` layer without hooks, its inputs are
 meta tensors, and its results are new tensors, inputs, or views of inputs.
@@ -55,7 +54,7 @@ class Booking(NamedTuple):
         read: Bytes read, including `stored`.
         stored: Bytes read from parameters and buffers.
         written: Bytes written.
-        used: Storages read, without those of parameters and buffers.
+        used: Storages read, without the storages of parameters and buffers.
         outputs: Storage, description and bytes of each output.
         moved: Whether the operator moved bytes; False for a view.
     """
@@ -92,7 +91,7 @@ class Tape(NamedTuple):
 
     Attributes:
         bookings: Figures of each operator, with storages by position.
-        storage_count: Number of distinct storages: first those of the inputs, then new ones.
+        storage_count: Number of distinct storages: first the inputs' storages, then new storages.
         parts: Returned tensors, with None for a returned None.
         container: Type of the result, or None if it is a single tensor.
         inputs: Descriptions of the inputs.
@@ -282,7 +281,7 @@ def _tape(
 def _part(
     part: Any, input_tensors: Sequence[torch.Tensor], places: Mapping[int, int], inputs: int
 ) -> ResultTensor | None:
-    """A recipe to create one returned tensor again, or None if that is impossible."""
+    """Returns a recipe to create one returned tensor again, or None if that is impossible."""
     if type(part) is not torch.Tensor or not part.is_meta or part.is_conj() or part.is_neg():
         return None
     for index, tensor in enumerate(input_tensors):

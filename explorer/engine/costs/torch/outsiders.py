@@ -90,7 +90,7 @@ class Outsiders:
         return True
 
     def used(self) -> Sequence[TensorInfo]:
-        """The unregistered parameters that the run used, in order of first use."""
+        """Returns the unregistered parameters that the run used, in order of first use."""
         return [
             TensorInfo(place, dtype_name(tensor.dtype), tuple(tensor.shape), "observed")
             for place, tensor in self._used.values()
@@ -98,7 +98,7 @@ class Outsiders:
 
 
 def note(outsiders: Sequence[TensorInfo]) -> tuple[str, ...]:
-    """A note on unregistered parameters; an empty tuple if there are none."""
+    """Returns a note on unregistered parameters; an empty tuple if there are none."""
     if not outsiders:
         return ()
     shapes = [tuple(int(size or 0) for size in info.shape or ()) for info in outsiders]

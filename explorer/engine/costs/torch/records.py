@@ -169,7 +169,7 @@ class TensorTrail:
 
 
 def _snapshot(value: Any) -> Sequence[torch.Tensor]:
-    """The tensors in arguments or results, copied because the caller may change a list later."""
+    """Returns the tensors in arguments or results, copied because the caller may change a list later."""
     if type(value) is tuple and all([type(part) is torch.Tensor for part in value]):  # noqa: C419 (half the time)
         return value
     return tensors_in(value)
@@ -239,7 +239,7 @@ def is_leaf(module: nn.Module) -> bool:
 
 
 def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
-    """Every parameter by its path. For a tied parameter, the first registered name comes first."""
+    """Returns every parameter by its path. For a tied parameter, the first registered name comes first."""
     by_path: dict[str, ModuleParameter] = {}
     strided: dict[int, list[tuple[str, nn.Parameter]]] = {}
     for owner, module in walk_modules(model):
@@ -282,18 +282,18 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
 
 
 def bound_note(parameters: Mapping[str, ModuleParameter]) -> tuple[str, ...]:
-    """A note if memory that parameters share cannot be divided exactly, else an empty tuple."""
+    """Returns a note if memory that parameters share cannot be divided exactly, else an empty tuple."""
     name = next((name for name, parameter in parameters.items() if parameter.bounded), None)
     return () if name is None else (MANY_RUNS.format(name=name),)
 
 
 def collect_trained_pieces(parameters: Iterable[ModuleParameter]) -> set[Hashable]:
-    """The identities of all pieces of trained parameters."""
+    """Returns the identities of all pieces of trained parameters."""
     return {identity for p in parameters if p.trained for identity, _, _ in p.stored}
 
 
 def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
-    """The identity of a parameter: its storage, its offset in the storage, and its layout."""
+    """Returns the identity of a parameter: its storage, its offset in the storage, and its layout."""
     form = tensor.numel()
     is_strided = tensor.layout is torch.strided
     if is_strided and not tensor.is_contiguous() and not is_dense(tensor.shape, tensor.stride()):
@@ -302,7 +302,7 @@ def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
 
 
 def module_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[TensorInfo, ...]:
-    """The input tensors of a module, named after the parameters of its forward."""
+    """Returns the input tensors of a module, named after the parameters of its forward."""
     names = _forward_names(type(module))  # type: ignore[arg-type]
     infos: list[TensorInfo] = []
     for index, value in enumerate(args):
@@ -314,7 +314,7 @@ def module_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
 
 @cache
 def _forward_names(kind: type[nn.Module]) -> tuple[str, ...]:
-    """Names of the positional parameters of a module's forward."""
+    """Returns the names of the positional parameters of a module's forward."""
     try:
         parameters = list(inspect.signature(kind.forward).parameters.values())[1:]
     except (TypeError, ValueError):
@@ -325,7 +325,7 @@ def _forward_names(kind: type[nn.Module]) -> tuple[str, ...]:
 def function_inputs(
     args: Any, kwargs: Any, is_weight: Callable[[torch.Tensor], bool]
 ) -> tuple[TensorInfo, ...]:
-    """The input tensors of a function, without parameters of the model."""
+    """Returns the input tensors of a function, without parameters of the model."""
     inputs = [t for t in flatten_tensors(args) + flatten_tensors(tuple(kwargs.values())) if not is_weight(t)]
     return tuple(
         TensorInfo(

@@ -21,17 +21,17 @@ def bind(
     input_shapes: Mapping[str, tuple[str | None, Any]] | None = None,
     dims: Mapping[str, int] | None = None,
 ) -> BoundInputs:
-    """The inputs to use: those of the user, else the model's own; see `torch_module.inputs.bind`."""
+    """Returns the user's inputs, or else the model's own inputs; see `torch_module.inputs.bind`."""
     return inputs.bind(loaded, input_shapes or {}, dims or {}, try_run=_failure)
 
 
 def _failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | None:
-    """Where and why a model fails in a run on shapes, with the runs of the analysis; None if it succeeds."""
+    """Returns where and why a model fails in a run on shapes, or None if the run succeeds."""
     return trace_model(model, args, kwargs).run.failed
 
 
 def outputs_of(loaded: LoadedModule, bound_inputs: BoundInputs) -> tuple[TensorInfo, ...] | None:
-    """The outputs of a run on shapes, or None if the model fails in it."""
+    """Returns the outputs of a run on shapes, or None if the model fails in it."""
     args, kwargs = bound_inputs.arguments(device="meta")
     with loaded.quiet():
         run = trace(loaded.meta(), args, kwargs)

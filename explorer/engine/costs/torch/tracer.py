@@ -276,13 +276,13 @@ class _Watch:
                 share = f"{count:,} of {tensor.numel():,} elements"
                 reason = f"a sparse tensor is counted as dense: it stores {share}"
                 self.sparse_reasons[storage_key(tensor.untyped_storage())] = reason
-                # the cost of a layer with a sparse weight differs from that of a dense weight of this shape
+                # a layer with a sparse weight costs less than a layer with a dense weight of this shape
                 self.can_replay = False
 
     # -- modules
 
     def run(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Runs and records a call of a module, from whatever code."""
+        """Runs and records a call of a module from any code."""
         registered = self.registered.get(id(module))
         if registered is None:
             return call(module, *args, **kwargs)
@@ -554,7 +554,7 @@ class _Watch:
     # -- operators
 
     def current(self, fallback: str) -> Row:
-        """The row that the current operator belongs to; created at the row's first operator."""
+        """Returns the row that the current operator belongs to; created at the row's first operator."""
         frame = self.frames[-1]
         if frame.is_torch_leaf and frame.row is not None:
             return frame.row
@@ -719,7 +719,7 @@ class _Watch:
     def bounded(
         self, func: Any, operator: meta_cache.AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, str] | None:
-        """The assumed result of an operator that depends on values, and the assumption."""
+        """Returns the assumed result of an operator that depends on values, and the assumption."""
         if self.policy.valued and self.classes and operator.name in COUNTS:
             class_count = self.classes.count_classes(operator.name, args, lambda: func(*args, **kwargs))
             if class_count is not None:
@@ -800,7 +800,7 @@ class _Watch:
         self.record_traffic(row, answer.cost, inputs, outputs, bytes_written)
 
     def workspace(self, row: Row, size: int) -> tuple[int, TensorInfo, int]:
-        """Temporary memory of an operator, as an output that no operator reads."""
+        """Returns the temporary memory of an operator, as an output that no operator reads."""
         storage = torch.empty(size, dtype=torch.uint8, device="meta").untyped_storage()
         self.live_storages[storage_key(storage)] = storage
         return storage_key(storage), TensorInfo(row.path, "uint8", (size,), "observed"), size
@@ -878,7 +878,7 @@ class _Watch:
         return _is_mixed(inputs)
 
     def on_meta(self, value: Any) -> Any:
-        """`value` with tensors on the CPU replaced by meta tensors."""
+        """Returns `value` with tensors on the CPU replaced by meta tensors."""
         if isinstance(value, torch.Tensor):
             if value.is_meta or not value.dim():
                 return value
@@ -939,7 +939,7 @@ def _is_mixed(inputs: Sequence[torch.Tensor]) -> bool:
 
 
 def _bytes(value: Any) -> int:
-    """Total bytes of the tensors in a result."""
+    """Returns the total bytes of the tensors in a result."""
     if type(value) is torch.Tensor:
         return value.numel() * value.element_size()
     return sum(t.numel() * t.element_size() for t in tensors_in(value))
@@ -1037,7 +1037,7 @@ def trace(
             run.refused = _is_raised_by_model(error)
             run.is_fault = _is_fault_of_model(error)
     run.decided, run.endless, run.asked = tuple(queries.decided), queries.endless, queries.asked
-    # a branch that was taken under an assumption may fail where the model's own does not
+    # a branch that was taken under an assumption may fail where the model's own branch does not
     run.is_fault = run.is_fault and not (run.asked or run.decided or run.assumed)
     run.sized, run.shared, run.cut = watch.sized, watch.classes.used, watch.cut
     run.inputs, run.trail = inputs, watch.trail or run.trail
@@ -1050,7 +1050,7 @@ def trace(
 
 
 def _input_event(inputs: Sequence[torch.Tensor]) -> OperatorEvent:
-    """The event that produces the tensors that the model is called with."""
+    """Returns the event that produces the tensors that the model is called with."""
     outputs = tuple(
         (
             storage_key(t.untyped_storage()),

@@ -93,6 +93,6 @@ def _describe_unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> l
 
 
 def _build_unknown_entries(analysis: Analysis, reason: str) -> list[LeafGradients]:
-    """Entries for layers whose gradients are unknown."""
+    """Returns the entries for layers whose gradients are unknown."""
     rows = [layer.id for layer in analysis.layers if not layer.group]
     return [LeafGradients(row, None, status="unknown", reason=reason) for row in rows]

@@ -151,7 +151,7 @@ def add_plain_figures(step: StepMemory, plain: StepMemory) -> StepMemory:
 
 
 def find_largest_batch(peak: Callable[[int], int], limit: int) -> int:
-    """The largest batch size whose peak is within `limit` bytes, or 0 if there is none.
+    """Returns the largest batch size whose peak is within `limit` bytes, or 0 if there is none.
 
     Memory grows almost linearly with the batch, so a line through known peaks gives the next guess. Both the
     result and the result plus one were evaluated.

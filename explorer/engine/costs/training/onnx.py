@@ -177,7 +177,7 @@ def _floats(dtype: str | None) -> bool:
 
 
 def _find_unneeded_leaves(model: Model, leaves: Sequence[OperatorLeaf]) -> set[int]:
-    """Indices of the leaves that no output depends on; they get no gradient.
+    """Returns the indices of the leaves that no output depends on; they get no gradient.
 
     Values change their names on the way into and out of bodies, which is not traced. In a graph with bodies,
     the result is therefore empty.
@@ -221,7 +221,7 @@ def _leaf_gradients(
 
 
 def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status, str]:
-    """The products of a leaf's gradients; also records which of its outputs need a gradient."""
+    """Returns the products of a leaf's gradients; also records which of its outputs need a gradient."""
     context, node, constants = leaf.context, leaf.node, leaf.constants
     unknown_inputs: set[str] = set()
     wants: list[Want] = []

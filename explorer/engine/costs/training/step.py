@@ -7,7 +7,7 @@ formats.
 The backward pass computes the gradient of every value that depends on a trained parameter, and of every
 trained parameter (`gradients`). For each of the two it repeats the forward pass's elementwise work
 (`gradients.elementwise`). The sums of gradients of a value with several readers, and the optimizer's update,
-are not counted. Memory is that of a plain training loop at the end of the forward pass: inputs, the outputs
+are not counted. Memory is counted at the end of the forward pass of a plain training loop: inputs, outputs
 that the backward pass reads, parameters, their gradients, and optimizer state. Kernel workspaces, and tensors
 that kernels save besides their outputs, are not counted.
 """

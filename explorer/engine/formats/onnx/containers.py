@@ -39,12 +39,12 @@ class Container(Struct, frozen=True):
     shape: Shape | None
 
     def resized(self, change: Callable[[Shape], Shape | None]) -> Container:
-        """The container with `change` applied to its tensor shape."""
+        """Returns the container with `change` applied to its tensor shape."""
         shape = None if self.shape is None else change(self.shape)
         return Container(self.name, self.kinds, self.dtype, shape)
 
     def value(self) -> Value:
-        """The declaration as a `Value` of a model."""
+        """Returns the declaration as a `Value` of a model."""
         body = tensor_type(self.dtype, self.shape)
         for kind in reversed(self.kinds):
             body = length_delimited(kind, length_delimited(1, body))
@@ -77,7 +77,7 @@ def container(value: Value) -> Container | None:
 
 
 def declared_shape(value: Value) -> Shape | None:
-    """The declared sizes of a tensor, or of the tensors in a sequence or optional."""
+    """Returns the declared sizes of a tensor, or of the tensors in a sequence or optional."""
     if value.shape is not None:
         return value.shape
     contained = container(value)

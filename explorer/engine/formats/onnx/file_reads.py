@@ -12,7 +12,7 @@ _LARGE = 1 << 16
 
 
 def model_reads(model: Model) -> tuple[FileRead, ...]:
-    """The byte ranges of its files that a model has read so far.
+    """Returns the byte ranges of its files that a model has read so far.
 
     The reader skips the bytes of each weight by its length. `FileSpan.view` records the weights that were
     viewed later. Files of external data count only with the recorded ranges.

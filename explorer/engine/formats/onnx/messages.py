@@ -23,12 +23,12 @@ def decode_text(encoded: bytes) -> str:
 
 
 def text(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> str:
-    """The text in buffer[start:stop]."""
+    """Returns the text in buffer[start:stop]."""
     return decode_text(bytes(buffer[start : stop if max_bytes is None else min(stop, start + max_bytes)]))
 
 
 def pair(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> tuple[str, str]:
-    """Key and value of a StringStringEntryProto."""
+    """Returns the key and value of a StringStringEntryProto."""
     key = value = ""
     for number, wire, _, content, end in fields(buffer, start, stop):
         if wire == 2 and number == 1:
@@ -50,7 +50,7 @@ def opset(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -
 
 
 def dimension(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> int | str | None:
-    """The size or the name in a TensorShapeProto.Dimension, or None if the message has neither."""
+    """Returns the size or the name in a TensorShapeProto.Dimension, or None if the message has neither."""
     for number, wire, _, content, end in fields(buffer, start, stop):
         if number == 1 and wire == 0:
             return reinterpret_signed(content)
@@ -62,7 +62,7 @@ def dimension(buffer: Buffer, start: int, stop: int, max_bytes: int | None = Non
 def tensor_type(
     buffer: Buffer, start: int, stop: int, max_bytes: int | None = None
 ) -> tuple[int, list[int | str | None] | None]:
-    """The element type code and the dimensions (None if there is no shape) of a TypeProto.Tensor."""
+    """Returns the element type code and the dimensions (None if there is no shape) of a TypeProto.Tensor."""
     code, sizes = 0, None
     for number, wire, _, content, end in fields(buffer, start, stop):
         if number == 1 and wire == 0:
@@ -78,7 +78,7 @@ def tensor_type(
 
 
 def build_start_error(head: bytes) -> BadModel | None:
-    """The error to report if the first byte cannot begin an ONNX model, or None if it can.
+    """Returns the error to report if the first byte cannot begin an ONNX model, or None if it can.
 
     ONNX has no magic number. A ModelProto starts with one of its fields, and all known writers put
     ir_version (0x08) first.

@@ -64,7 +64,7 @@ _STRING = 8
 
 
 def outline(source: str) -> Outline:
-    """The outline of the ONNX file `source`.
+    """Returns the outline of the ONNX file `source`.
 
     Raises:
         BadModel: The file is not an ONNX model. The error of a truncated file is raised after its rows.
@@ -116,7 +116,7 @@ _GRAPH = b"\x3a"
 
 
 def _model(buffer: Buffer, top: _TopLevel) -> tuple[list[tuple[str, str]], tuple[int, int] | None, int]:
-    """The facts of a ModelProto, the byte range of its graph, and its IR version."""
+    """Returns the facts of a ModelProto, the byte range of its graph, and its IR version."""
     texts: dict[int, str] = {}
     opsets: list[str] = []
     metadata: list[tuple[str, str]] = []
@@ -165,7 +165,7 @@ def _rows(
 def _graph(
     buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int, doubled: bool
 ) -> Iterator[OutlineRow]:
-    """The rows of a GraphProto in file order.
+    """Returns the rows of a GraphProto in file order.
 
     Args:
         buffer: The mapped file.
@@ -227,7 +227,7 @@ def _graph(
 
 
 def _read_plain_node(window: bytes, offset: int, end: int, prefix: str) -> OutlineRow | None:
-    """The row of the NodeProto in window[at:end], or None if `_node` must parse it.
+    """Returns the row of the NodeProto in window[at:end], or None if `_node` must parse it.
 
     This fast path supports fields with one or two bytes of length, and operators whose attributes are not
     read.
@@ -316,7 +316,7 @@ def _function(buffer: mmap.mmap, start: int, stop: int) -> Iterator[OutlineRow]:
 
 
 def _node(buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> Iterator[OutlineRow]:
-    """The row of any NodeProto, followed by the rows of its subgraphs."""
+    """Returns the row of any NodeProto, followed by the rows of its subgraphs."""
     inputs: list[bytes] = []
     outputs: list[bytes] = []
     name = op = domain = b""
@@ -355,7 +355,7 @@ def _node(buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> 
 
 
 def _constant(buffer: mmap.mmap, attributes: list[tuple[int, int]]) -> OutlineRow | None:
-    """The row of the tensor in a Constant node, or None if the node has no tensor attribute."""
+    """Returns the row of the tensor in a Constant node, or None if the node has no tensor attribute."""
     for start, stop in attributes:
         for number, wire, _, content, end in fields(buffer, start, stop):
             if number == 5 and wire == 2:
@@ -364,7 +364,7 @@ def _constant(buffer: mmap.mmap, attributes: list[tuple[int, int]]) -> OutlineRo
 
 
 def _bodies(buffer: mmap.mmap, start: int, stop: int, path: str, depth: int) -> Iterator[OutlineRow]:
-    """The rows of the subgraphs in one attribute of a control-flow node."""
+    """Returns the rows of the subgraphs in one attribute of a control-flow node."""
     name = ""
     for number, wire, _, content, end in fields(buffer, start, stop):
         if number == 1 and wire == 2:
@@ -374,7 +374,7 @@ def _bodies(buffer: mmap.mmap, start: int, stop: int, path: str, depth: int) -> 
 
 
 def _tensor(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
-    """The row of a TensorProto, without reading its values."""
+    """Returns the row of a TensorProto, without reading its values."""
     name, code, rank, data_bytes = b"", 0, 0, -1
     dims: list[int] = []
     external: dict[str, str] = {}
@@ -417,7 +417,7 @@ def _span(location: str, external: dict[str, str], nbytes: int | None) -> tuple[
 def _tensor_row(
     name: str, code: int, dims: list[int], rank: int, data_bytes: int, location: str | None
 ) -> OutlineRow:
-    """The row of a tensor, with its type, its size in bytes, and notes on contradictions.
+    """Returns the row of a tensor, with its type, its size in bytes, and notes on contradictions.
 
     Args:
         name: Path of the row.
@@ -450,7 +450,7 @@ def _tensor_row(
 
 
 def _read_sparse(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
-    """The row of a SparseTensorProto: its dense shape, and the total bytes of values and indices."""
+    """Returns the row of a SparseTensorProto: its dense shape, and the total bytes of values and indices."""
     path = dtype = ""
     nbytes = 0
     shape: list[int | str | None] = []
@@ -471,7 +471,7 @@ def _read_sparse(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> Outli
 
 
 def _value(buffer: mmap.mmap, start: int, stop: int, kind: str, prefix: str) -> OutlineRow:
-    """The row of a ValueInfoProto: name and type of an input or output."""
+    """Returns the row of a ValueInfoProto: name and type of an input or output."""
     path, dtype = "", ""
     shape: list[int | str | None] | None = None
     for number, wire, _, content, end in fields(buffer, start, stop):

@@ -91,7 +91,7 @@ def fields(buffer: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int
 
 
 def read_packed_varints(buffer: Buffer, start: int, end: int) -> list[int]:
-    """The unsigned integers of a packed repeated varint field."""
+    """Returns the unsigned integers of a packed repeated varint field."""
     values = []
     offset = start
     while offset < end:

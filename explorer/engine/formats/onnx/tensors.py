@@ -83,7 +83,7 @@ def list_sparse_spans(graph: Graph) -> Iterator[FileSpan]:
 
 
 def read_sparse_initializers(graph: Graph) -> dict[str, tuple[Tensor, tuple[int, ...], int]]:
-    """The sparse initializers of a graph by name, each as `read_sparse` returns it."""
+    """Returns the sparse initializers of a graph by name, each as `read_sparse` returns it."""
     return {entry[0].name: entry for entry in map(read_sparse, list_sparse_spans(graph))}
 
 
@@ -123,11 +123,11 @@ class TensorReader:
         return messages.text(self.data, start, stop)
 
     def span(self, start: int, stop: int) -> FileSpan:
-        """The `FileSpan` of a byte range."""
+        """Returns the `FileSpan` of a byte range."""
         return FileSpan(self.source, start, stop - start)
 
     def pair(self, start: int, stop: int) -> tuple[str, str]:
-        """The key and value of a StringStringEntryProto."""
+        """Returns the key and value of a StringStringEntryProto."""
         return messages.pair(self.data, start, stop)
 
     def tensor(self, start: int, stop: int) -> Tensor:
@@ -194,7 +194,7 @@ class TensorReader:
         return Tensor(self.names.get(name, name), dtype, shape, payload, record, location)
 
     def typed(self, dtype: str, parts: list[tuple[int, int, int, int]]) -> Payload:
-        """The data of a tensor in a typed field, in the layout of raw_data.
+        """Returns the data of a tensor in a typed field, in the layout of raw_data.
 
         Packed float_data and double_data are already little-endian. Varints are decoded when the values are
         read.

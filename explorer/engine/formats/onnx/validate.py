@@ -105,7 +105,7 @@ class _Census(Struct):
 
 
 def _collect_distinct(where: str, kind: str, names: Iterable[str]) -> set[str]:
-    """The names as a set.
+    """Returns the names as a set.
 
     Raises:
         BadModel: A name occurs twice.
@@ -234,7 +234,7 @@ def _producers(
 def _results_from_outside(
     results: Sequence[str], producers: Mapping[str, int], sources: set[str], outer: list[set[str]], where: str
 ) -> set[str]:
-    """Names of results that enclosing scopes define.
+    """Returns the names of results that enclosing scopes define.
 
     Raises:
         BadModel: No scope defines a result.

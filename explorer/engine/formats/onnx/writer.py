@@ -318,7 +318,7 @@ def _encode_run(number: int, run: NodeRun) -> list[bytes]:
 
 @functools.lru_cache(maxsize=64)
 def _separators(number: int, sizes: tuple[int, ...], label_key: str, shared: str) -> tuple[str, ...]:
-    """The encoded text before, between and after the words of a node.
+    """Returns the encoded text before, between and after the words of a node.
 
     Args:
         number: Field number of the node.
@@ -336,7 +336,7 @@ def _separators(number: int, sizes: tuple[int, ...], label_key: str, shared: str
 
 @functools.lru_cache(maxsize=1024)
 def _field_head(number: int, size: int) -> str:
-    """The tag and length of a field with `size` bytes, as text with one character per byte."""
+    """Returns the tag and length of a field with `size` bytes, as text with one character per byte."""
     return (varint(number << 3 | 2) + varint(size)).decode("latin-1")
 
 
@@ -346,7 +346,7 @@ def _field_text(number: int, word: str) -> str:
 
 
 def _attribute_kind(value: Any) -> int:
-    """The AttributeProto.AttributeType of a Python value; an empty list counts as integers."""
+    """Returns the AttributeProto.AttributeType of a Python value; an empty list counts as integers."""
     if isinstance(value, AttributeRef):
         return 0
     if isinstance(value, (tuple, list)):

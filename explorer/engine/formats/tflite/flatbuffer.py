@@ -106,7 +106,7 @@ class FlatTable:
         )
 
     def place(self, slot: int, width: int) -> int:
-        """File offset of a field, or 0 if the table omits it.
+        """Returns the file offset of a field, or 0 if the table omits it.
 
         Args:
             slot: Number of the field in the vtable.
@@ -125,13 +125,13 @@ class FlatTable:
         return self.start + offset
 
     def number(self, slot: int, letter: str, default: int = 0) -> int:
-        """The value of a number field; `letter` is its format letter of `struct`."""
+        """Returns the value of a number field; `letter` is its format letter of `struct`."""
         decoder = _NUMBERS[letter]
         start = self.place(slot, decoder.size)
         return decoder.unpack_from(self.data, start)[0] if start else default
 
     def _target(self, slot: int) -> int:
-        """File offset that an offset field points to, or 0 if the table omits the field."""
+        """Returns the file offset that an offset field points to, or 0 if the table omits the field."""
         start = self.place(slot, 4)
         if not start:
             return 0
@@ -141,7 +141,7 @@ class FlatTable:
         return target
 
     def table(self, slot: int) -> FlatTable | None:
-        """The table in a field, or None if the table omits the field."""
+        """Returns the table in a field, or None if the table omits the field."""
         start = self._target(slot)
         return FlatTable(self.data, start, self.budget) if start else None
 
@@ -159,7 +159,7 @@ class FlatTable:
         return _vector(self.data, start, width) if start else (0, 0)
 
     def tables(self, slot: int) -> list[FlatTable]:
-        """The tables in a vector field."""
+        """Returns the tables in a vector field."""
         start, count = self.vector(slot, 4)
         # a table takes about a hundred times the memory of a number
         self.budget.spend(8 * count)
@@ -176,19 +176,19 @@ class FlatTable:
         return struct.unpack_from(f"<{count}{letter}", self.data, start)
 
     def first(self, slot: int, letter: str) -> Any:
-        """The first number in a vector field, or 0 for an empty or omitted vector."""
+        """Returns the first number in a vector field, or 0 for an empty or omitted vector."""
         decoder = _NUMBERS[letter]
         start, count = self.vector(slot, decoder.size)
         return decoder.unpack_from(self.data, start)[0] if count else 0
 
     def text(self, slot: int) -> str:
-        """The text in a string field, empty if the table omits it; invalid UTF-8 is escaped."""
+        """Returns the text in a string field, empty if the table omits it; invalid UTF-8 is escaped."""
         start = self._target(slot)
         return _text(self.data, start, self.budget) if start else ""
 
 
 def root(buffer: Buffer, budget: ReadBudget) -> FlatTable:
-    """The root table of a file.
+    """Returns the root table of a file.
 
     Raises:
         BadModel: The file is truncated, or its root table leaves the file.
@@ -240,13 +240,13 @@ class CheckedTable:
         return place - self.Pos if place else 0
 
     def Get(self, flags: Any, at: int) -> Any:  # noqa: N802
-        """The number at file offset `at`, of the type that `flags` describe."""
+        """Returns the number at file offset `at`, of the type that `flags` describe."""
         if not 0 <= at <= len(self.Bytes) - flags.bytewidth:
             raise _build_bounds_error("a number", at)
         return flags.py_type(flags.packer_type.unpack_from(self.Bytes, at)[0])
 
     def Indirect(self, at: int) -> int:  # noqa: N802
-        """The file offset that the offset stored at `at` points to."""
+        """Returns the file offset that the offset stored at `at` points to."""
         if not 0 <= at <= len(self.Bytes) - 4:
             raise _build_bounds_error("an offset", at)
         target: int = at + _U32.unpack_from(self.Bytes, at)[0]
@@ -255,15 +255,15 @@ class CheckedTable:
         return target
 
     def VectorLen(self, offset: int) -> int:  # noqa: N802
-        """Number of elements in a vector field; `offset` is relative to the table."""
+        """Returns the number of elements in a vector field; `offset` is relative to the table."""
         _, count = _vector(self.Bytes, self.Indirect(self.Pos + offset), 1)
         self._table.budget.spend(count)
         return count
 
     def Vector(self, offset: int) -> int:  # noqa: N802
-        """File offset of the first element in a vector field."""
+        """Returns the file offset of the first element in a vector field."""
         return self.Indirect(self.Pos + offset) + 4
 
     def String(self, at: int) -> bytes:  # noqa: N802
-        """The string that the offset stored at `at` points to."""
+        """Returns the string that the offset stored at `at` points to."""
         return _text(self.Bytes, self.Indirect(at), self._table.budget).encode()

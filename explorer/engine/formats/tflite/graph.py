@@ -198,7 +198,7 @@ class _ModelBuilder:
             callers: Numbers of the subgraphs that run it, outermost first.
 
         Returns:
-            Number of operators and values, including those of the subgraphs that it runs.
+            Number of operators and values, including operators and values of the subgraphs that it runs.
 
         Raises:
             BadModel: Subgraphs run each other in a cycle, or nest too deeply.
@@ -297,7 +297,7 @@ class _ModelBuilder:
         return Value(name, tensor.dtype, dims)
 
     def _constants(self, body: _Body, names: Sequence[str]) -> dict[str, Tensor]:
-        """The stored tensors of a subgraph by name; `names` holds the names of its values."""
+        """Returns the stored tensors of a subgraph by name; `names` holds the names of its values."""
         tensors = body.subgraph.tensors
         return {
             name: self._tensor(tensor, name, tensors)
@@ -578,7 +578,7 @@ class _ModelBuilder:
     ) -> Node:
         """Converts IF to If.
 
-        IF passes inputs to its subgraphs; those of If read them from the outer graph.
+        IF passes inputs to its subgraphs. The subgraphs of If read them from the outer graph.
         """
         graphs = {}
         for branch, number in zip(("then_branch", "else_branch"), body.runs[index], strict=True):
@@ -618,7 +618,7 @@ class _ModelBuilder:
 
 
 def _count_stored_values(tensor: FileTensor, size: int, bits: int, count: int) -> int:
-    """Number of stored elements of a sparse tensor.
+    """Returns the number of stored elements of a sparse tensor.
 
     Args:
         tensor: Sparse tensor.
@@ -642,7 +642,7 @@ def _count_stored_values(tensor: FileTensor, size: int, bits: int, count: int) -
 
 
 def _subgraph_options(operator: TfliteOperator) -> tuple[str, ...]:
-    """Names of the options that hold the numbers of the subgraphs that an operator runs."""
+    """Returns the names of the options that hold the numbers of the subgraphs that an operator runs."""
     if operator.custom:
         return ()
     subgraph_option = _CALLS.get(operator.op)

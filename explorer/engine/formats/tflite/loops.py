@@ -55,7 +55,7 @@ def _loop_count(
     body: Subgraph,
     less: TfliteOperator,
 ) -> int | None:
-    """Number of iterations for which the term `less` (`i < limit`) is true, or None if unknown."""
+    """Returns number of iterations for which the term `less` (`i < limit`) is true, or None if unknown."""
     if len(less.inputs) != 2 or less.inputs[0] not in condition.inputs:
         return None
     index = condition.inputs.index(less.inputs[0])
@@ -83,7 +83,7 @@ def _loop_count(
 
 
 def _constant_integer(buffer: Buffer, subgraph: Subgraph, number: int) -> int | None:
-    """The value of a constant integer scalar, or None for any other tensor."""
+    """Returns the value of a constant integer scalar, or None for any other tensor."""
     tensor = subgraph.tensors[number] if number >= 0 else None
     if tensor is None or tensor.data is None or tensor.dtype not in ("int32", "int64"):
         return None

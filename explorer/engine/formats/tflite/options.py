@@ -58,7 +58,7 @@ class _Flex:
         self.data = buffer
 
     def root(self) -> dict[str, Any] | None:
-        """The entries of the root map, or None if the root is not a map."""
+        """Returns the entries of the root map, or None if the root is not a map."""
         if len(self.data) < 3:
             return None
         width, kind = self.data[-1], self.data[-2]
@@ -68,7 +68,7 @@ class _Flex:
         return self.entries(first, 1 << (kind & 3))
 
     def number(self, offset: int, width: int, kind: int = _UINT) -> Any:
-        """The number at an offset, `width` bytes wide."""
+        """Returns the number at an offset, `width` bytes wide."""
         if offset < 0 or offset + width > len(self.data):
             raise _Unknown
         letter = _FORMS[kind][width.bit_length() - 1].strip()
@@ -84,14 +84,14 @@ class _Flex:
         return position
 
     def key(self, start: int) -> str:
-        """The zero-terminated text at an offset."""
+        """Returns the zero-terminated text at an offset."""
         end = self.data.find(b"\0", start)
         if end < 0:
             raise _Unknown
         return self.data[start:end].decode("utf-8", "backslashreplace")
 
     def entries(self, first: int, width: int) -> dict[str, Any]:
-        """The map whose values begin at `first`.
+        """Returns the map whose values begin at `first`.
 
         Its count, the width of its keys and the offset of its keys precede the values.
         """

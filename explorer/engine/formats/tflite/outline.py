@@ -19,7 +19,7 @@ _BITS = {name: bits for _, name, bits in ELEMENT_TYPES}
 
 
 def outline(source: str) -> Outline:
-    """The outline of the file `source`.
+    """Returns the outline of the file `source`.
 
     Raises:
         BadModel: The file is not a TensorFlow Lite model, or contradicts itself.
@@ -47,7 +47,7 @@ def _facts(file: TfliteFile) -> Sequence[tuple[str, str]]:
 
 
 def _rows(source: str, file: TfliteFile) -> Iterator[OutlineRow]:
-    """The rows of each subgraph: inputs, operators, outputs, then stored tensors and states."""
+    """Returns the rows of each subgraph: inputs, operators, outputs, then stored tensors and states."""
     for index in range(file.count):
         try:
             subgraph = file.subgraph(index)
@@ -72,7 +72,7 @@ def _rows(source: str, file: TfliteFile) -> Iterator[OutlineRow]:
 
 
 def _operator(prefix: str, number: int, operator: TfliteOperator, subgraph: Subgraph) -> OutlineRow:
-    """The row of an operator, named after its first output tensor."""
+    """Returns the row of an operator, named after its first output tensor."""
     first_output = next((subgraph.tensors[n] for n in operator.outputs if n >= 0), None)
     name = first_output.name.partition(";")[0] if first_output is not None else ""
     notes = []
@@ -116,7 +116,7 @@ def _tensor(prefix: str, number: int, tensor: TfliteTensor, kind: str) -> Outlin
 
 
 def _bytes(tensor: TfliteTensor) -> int | None:
-    """Bytes of a tensor by its shape and type, or None if it is resizable or its type is unknown."""
+    """Returns bytes of a tensor by its shape and type, or None if it is resizable or its type is unknown."""
     bits = _BITS.get(tensor.dtype or "", 0)
     count = 1
     for size in tensor.dims or ():

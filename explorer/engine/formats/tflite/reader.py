@@ -71,7 +71,7 @@ class TfliteQuantization:
         return 4 * self.scales + 8 * self.zero_points
 
     def text(self) -> str:
-        """Description of the quantization, shown to users."""
+        """Returns the description of the quantization, shown to users."""
         if self.block:
             return f"a scale for every {self.block:,} elements"
         if self.scales > 1:
@@ -326,7 +326,7 @@ _INDEX_BYTES = (0, 4, 2, 1)
 
 
 def _indices(dimension: FlatTable) -> int:
-    """Bytes of the segments and indices of one dimension of a sparse tensor."""
+    """Returns the bytes of the segments and indices of one dimension of a sparse tensor."""
     total = 0
     for kind, slot in ((2, 3), (4, 5)):
         number = dimension.number(kind, "B")
@@ -337,7 +337,7 @@ def _indices(dimension: FlatTable) -> int:
 
 
 def _values(dimensions: Sequence[FlatTable]) -> int | None:
-    """Number of values that a sparse tensor stores, or None if it describes no dimensions.
+    """Returns the number of values that a sparse tensor stores, or None if it describes no dimensions.
 
     The dimensions are processed from the outermost to the innermost. A dense dimension multiplies the number
     by its size. A sparse dimension sets the number to the count of its indices.
@@ -361,7 +361,7 @@ def _check_bounds(offset: int, count: int, size: int, part: str) -> tuple[int, i
 
 
 def _code(table: FlatTable) -> tuple[str, bool, int]:
-    """The name of an operator code, whether the operator is custom, and its version."""
+    """Returns the name of an operator code, whether the operator is custom, and its version."""
     # the first field holds numbers up to 127; a later version of the schema added the second
     number = max(table.number(0, "b"), table.number(3, "i"))
     version = table.number(2, "i", 1)

@@ -100,7 +100,7 @@ def _kind(name: str) -> Any:
 
 @cache
 def names(enumeration: str) -> Mapping[int, str]:
-    """The names of an enumeration by number: `names("BuiltinOperator")[3]` is 'CONV_2D'."""
+    """Returns the names of an enumeration by number: `names("BuiltinOperator")[3]` is 'CONV_2D'."""
     members = vars(_kind(enumeration))
     numbered = {value: name for name, value in members.items() if isinstance(value, int)}
     return {**_NEWER.get(enumeration, {}), **numbered}
@@ -128,7 +128,7 @@ class _Field:
         self.enumeration = "" if self.many and accessor == "Padding" else _ENUMERATIONS.get(accessor, "")
 
     def read(self, accessors: Any) -> Any:
-        """The value of the field; for a vector of bytes, its length as text."""
+        """Returns the value of the field; for a vector of bytes, its length as text."""
         read = getattr(accessors, self.accessor)
         if not self.many:
             return self._named(read())
@@ -164,7 +164,7 @@ class OptionsTable:
         self.flat = not any(f.many or "String" in names_in(kind, f.accessor) for f in self.fields)
 
     def read(self, table: FlatTable) -> dict[str, Any]:
-        """The values by field name, including defaults.
+        """Returns the values by field name, including defaults.
 
         A field in `_UNKNOWN_BY_DEFAULT` is included only if the file sets it.
 
@@ -181,7 +181,7 @@ class OptionsTable:
 
 @cache
 def options(union: str, number: int) -> OptionsTable | None:
-    """The options table with a number in a union ('BuiltinOptions' or 'BuiltinOptions2'), or None."""
+    """Returns the options table with a number in a union ('BuiltinOptions' or 'BuiltinOptions2'), or None."""
     name = names(union).get(number, "NONE")
     return None if name == "NONE" else OptionsTable(name)
 

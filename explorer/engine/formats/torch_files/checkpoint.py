@@ -272,7 +272,7 @@ _KINDS = {
 
 
 def array_type(described: ReducedObject) -> tuple[str, bool]:
-    """The element type that a `numpy.dtype` describes, and whether it is big-endian."""
+    """Returns the element type that a `numpy.dtype` describes, and whether it is big-endian."""
     code = described.args[0] if described.args else ""
     state = described.state if isinstance(described.state, tuple) else ()
     name = _KINDS.get(code.lstrip("<>|="), code) if isinstance(code, str) else "object"

@@ -286,7 +286,7 @@ class _ContentReader:
         return others
 
     def find_unowned_list(self, role: str, depth: int) -> list[StoredTensor]:
-        """The list to which a tensor outside modules is added."""
+        """Returns the list to which a tensor outside modules is added."""
         parts = self.checkpoint.parts
         if not parts or parts[-1].kind or parts[-1].role != role:
             parts.append(ModulePart("", depth=depth, role=role))
@@ -504,7 +504,7 @@ def _is_module(value: Any) -> bool:
 
 
 def _list_members(value: Any) -> Iterator[tuple[str, Any]]:
-    """The members of a container or an object, by name."""
+    """Returns the members of a container or an object, by name."""
     if isinstance(value, dict):
         for key, entry in value.items():
             yield _name(key), entry
@@ -520,7 +520,7 @@ def _list_members(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _name(key: Any) -> str:
-    """A key as a name, shortened in the middle if it is too long."""
+    """Returns a key as a name, shortened in the middle if it is too long."""
     text = key.qualname if isinstance(key, (ReducedObject, Global)) else str(key)
     return text if len(text) <= NAME else f"{text[: NAME // 2]}...{text[-NAME // 2 :]}"
 
@@ -537,7 +537,7 @@ def _has_only_values(value: Any) -> bool:
 
 
 def _role(path: str, key: str, value: Any) -> str:
-    """The role of a dictionary entry, or '' if it may belong to the model."""
+    """Returns the role of a dictionary entry, or '' if it may belong to the model."""
     role = ROLES.get(key.lower(), "") if not path else ""
     if isinstance(value, (TensorSpec, WrappedTensor)) and "rng" not in key:
         return ""  # a parameter may have any name
@@ -702,7 +702,7 @@ def _group_by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]
 
 
 def outline(source: str) -> Outline:
-    """The outline of a checkpoint: its tensors, and its modules if any were pickled."""
+    """Returns the outline of a checkpoint: its tensors, and its modules if any were pickled."""
     parsed = checkpoint(read(source, places=False), "checkpoint")
     contents = parsed.contents
     facts = [*contents.facts, *(("note", note) for note in contents.notes)]

@@ -252,7 +252,7 @@ def read_graph(archive: ZipArchive, make: Callable[[dict[str, Any]], Made], hint
 
 
 def _build_no_program_error(archive: ZipArchive) -> BadModel:
-    """The error for an archive without a graph of torch.export."""
+    """Returns the error for an archive without a graph of torch.export."""
     if any(n.startswith("data/aotinductor") for n in archive.names()):
         return BadModel(
             "this is a compiled package (AOTInductor): it holds machine code and no graph",
@@ -399,7 +399,7 @@ def _program_call(node: Mapping[str, Any], tensor_values: Mapping[str, Any]) -> 
 
 
 def _values(arg: Any, tensor_values: Mapping[str, Any]) -> Iterator[Tensor]:
-    """The (name, type, shape) of each tensor in an argument or result."""
+    """Returns the (name, type, shape) of each tensor in an argument or result."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if kind == "as_tensor" and isinstance(value, dict):
             yield _tensor(str(value["name"]), tensor_values)
@@ -439,7 +439,7 @@ def _simplify_expression(text: str) -> str:
 
 
 def _argument_value(arg: Any) -> Any:
-    """The value of an argument without tensors: a number, a text, or a list."""
+    """Returns the value of an argument without tensors: a number, a text, or a list."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if isinstance(value, list):
             return [_argument_value(v) if isinstance(v, dict) else v for v in value[:64]]
@@ -452,7 +452,7 @@ def _argument_value(arg: Any) -> Any:
 
 
 def _source_line(trace: str) -> str:
-    """The 'file:line' of a node in the user's code: the innermost stack frame outside torch."""
+    """Returns the 'file:line' of a node in the user's code: the innermost stack frame outside torch."""
     frames = _FRAME.findall(trace)
     for path, line in reversed(frames):
         if not any(library in path for library in _LIBRARY):
@@ -489,7 +489,7 @@ def _tensors(
 
 
 def list_stored_entries(archive: ZipArchive) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """The (name in the state_dict, name of the archive entry, description) of each stored tensor."""
+    """Returns the (name in the state_dict, name of the archive entry, description) of each stored tensor."""
     for folder, kind in (("data/weights/", "weights"), ("data/constants/", "constants")):
         lists = [n for n in archive.names() if n.startswith(folder) and n.endswith(f"_{kind}_config.json")]
         for name in lists[:1]:
@@ -545,7 +545,7 @@ def _build_stored_tensor(
 
 
 def outline(source: str) -> Outline:
-    """The outline of a program: inputs, modules with their tensors, outputs."""
+    """Returns the outline of a program: inputs, modules with their tensors, outputs."""
     program = read_description(source, "", places=False)
     contents = program.contents
     facts = [*([("written by", contents.producer)] if contents.producer else []), *contents.facts]

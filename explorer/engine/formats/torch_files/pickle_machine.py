@@ -79,7 +79,7 @@ class ByteSpan:
     size: int
 
     def read(self, max_bytes: int) -> bytes:
-        """The first bytes of the range, at most `max_bytes`."""
+        """Returns the first bytes of the range, at most `max_bytes`."""
         return self.content[self.offset : self.offset + min(self.size, max_bytes)]
 
 
@@ -221,7 +221,7 @@ class Pickle:
         return ReducedObject(func, args)
 
     def replace_name(self, module: str, name: str) -> Any:
-        """The replacement of a named class or function."""
+        """Returns the replacement of a named class or function."""
         key = module, name
         replacement = self.replacements.get(key)
         if replacement is None:

@@ -73,7 +73,7 @@ def _text(size: int, coding: str = "utf-8", errors: str = "surrogatepass") -> Ca
 
 
 def _bytes(size: int) -> Callable[[Pickle], Any]:
-    """Creates a reader of bytes whose length is `size` bytes wide; long ones become a `ByteSpan`."""
+    """Creates a reader of bytes whose length field has `size` bytes. Long content becomes a `ByteSpan`."""
 
     def value(m: Pickle) -> Any:
         length = m.number(size)

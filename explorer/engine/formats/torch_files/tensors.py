@@ -140,7 +140,7 @@ class TensorSpec:
 
     @property
     def extent(self) -> int:
-        """Number of storage elements up to the last one that the tensor uses; 0 for an empty tensor."""
+        """Number of storage elements up to the last element that the tensor uses; 0 for an empty tensor."""
         if not prod(self.shape):
             return 0
         reach: int = sum(map(mul, self.shape, self.stride))
@@ -405,7 +405,7 @@ _PLAIN_NAMES = {
 
 
 def _replacement(module: str, name: str) -> Any:
-    """The replacement of a name that any file of torch may use, or None for other names."""
+    """Returns the replacement of a name that any file of torch may use, or None for other names."""
     plain = _PLAIN_NAMES.get((module, name))
     if plain is not None:
         return plain
@@ -418,11 +418,11 @@ def _replacement(module: str, name: str) -> Any:
 
 
 class _UnsafePickle(Exception):
-    """Raised for a pickle that names a class or function outside the allowed ones."""
+    """Raised for a pickle that names a class or function that is not allowed."""
 
 
 def _persistent(persistent_id: Any) -> Any:
-    """The replacement of an object outside the pickle: a storage, or a class in the legacy form.
+    """Returns the replacement of an object outside the pickle: a storage, or a class in the legacy form.
 
     Raises:
         PickleError: The object is neither.
@@ -456,7 +456,7 @@ def _persistent(persistent_id: Any) -> Any:
 
 
 def broken(error: PickleError, where: str) -> BadModel:
-    """The error for a broken pickle."""
+    """Returns the error for a broken pickle."""
     return BadModel(
         f"its pickle is broken ({printable(str(error))})", where=where, hint="fetch or save the file again"
     )

@@ -52,7 +52,7 @@ _TAKES = re.compile(r"(\w{1,128}+): ([^\n,]{1,256}?)(?=,\n|, |\) ->|\)\s*:)")
 
 
 def clean_class_name(qualname: str) -> str:
-    """The name of a class without the parts that TorchScript adds: 'torch.nn.modules.conv.Conv2d'."""
+    """Returns the name of a class without the parts that TorchScript adds: 'torch.nn.modules.conv.Conv2d'."""
     parts = qualname.split(".")
     unmangled = [part for part in parts[1:] if not part.startswith("___torch_mangle_")]
     return ".".join(unmangled) or parts[-1]
@@ -87,7 +87,7 @@ class _ScriptClass:
 
 
 def _literal(text: str) -> Any:
-    """The value of a constant in the code, or its text if it is not a plain value."""
+    """Returns the value of a constant in the code, or its text if it is not a plain value."""
     if text in ("True", "False", "None"):
         return {"True": True, "False": False, "None": None}[text]
     try:
@@ -126,7 +126,7 @@ _TRIVIAL = frozenset(f"torch.{name}" for name in f"{_SIZES}|{_CHOICES}".split("|
 
 
 def _argument_types(text: str) -> list[tuple[str, str]]:
-    """The (name, type) of each argument of `forward`, without `self`."""
+    """Returns the (name, type) of each argument of `forward`, without `self`."""
     start = text.find("  def forward(")
     if start < 0:
         return []
@@ -147,7 +147,7 @@ class _Code:
         self.classes: dict[str, dict[str, _ScriptClass]] = {}
 
     def kind(self, qualname: str) -> _ScriptClass | None:
-        """The class with this qualified name, or None if the archive has no code for it."""
+        """Returns the class with this qualified name, or None if the archive has no code for it."""
         module, _, name = qualname.rpartition(".")
         if module not in self.classes:
             self.classes[module] = self._read(f"code/{module.replace('.', '/')}.py")
@@ -327,7 +327,7 @@ class _Reader:
 
 
 def _settings(kind: _ScriptClass | None, state: Mapping[Any, Any]) -> dict[str, Any]:
-    """The constructor settings of a module, from its attributes and the constants in its code."""
+    """Returns the constructor settings of a module, from its attributes and the constants in its code."""
     settings = dict(kind.constants) if kind is not None else {}
     for key, value in state.items():
         if isinstance(key, str) and not key.startswith("_") and key != "training":
@@ -398,7 +398,7 @@ def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
 
 
 def outline(source: str) -> Outline:
-    """The outline of a TorchScript file: inputs, then modules with their tensors."""
+    """Returns the outline of a TorchScript file: inputs, then modules with their tensors."""
     description = script(source, "", places=False)
     contents = description.contents
     params = count_stored(tensor for part in description.parts for tensor in part.parameters)[0]
@@ -406,7 +406,7 @@ def outline(source: str) -> Outline:
 
 
 def code(source: str, module: str) -> Outline:
-    """The TorchScript code of one module, as text: nothing in the file runs.
+    """Returns the TorchScript code of one module, as text: nothing in the file runs.
 
     Args:
         source: Path of the file.

@@ -169,7 +169,7 @@ def _check_overlap(entries: dict[str, ZipEntry], end: int) -> None:
 
 
 def entry_names(path: str) -> list[str] | None:
-    """The names of the entries in a zip archive, or None if the file is not a complete archive."""
+    """Returns the names of the entries in a zip archive, or None if the file is not a complete archive."""
     try:
         archive = ZipArchive(path)
     except BadModel:
@@ -215,7 +215,7 @@ class ZipArchive:
         return name in self.entries
 
     def names(self) -> list[str]:
-        """Names of the entries, without their common top folder."""
+        """Returns the names of the entries, without their common top folder."""
         return list(self.entries)
 
     @property
@@ -236,7 +236,7 @@ class ZipArchive:
         return self._map
 
     def size_of(self, name: str) -> int:
-        """The uncompressed size of an entry, in bytes.
+        """Returns the uncompressed size of an entry, in bytes.
 
         Raises:
             BadModel: The entry does not exist, is encrypted, or has an impossible size or an unknown method.
@@ -291,7 +291,7 @@ class ZipArchive:
             raise BadModel(f"'{printable(name)}' is no text", where=self.path) from error
 
     def view(self, name: str) -> memoryview:
-        """The bytes of an entry without compression, in the memory map.
+        """Returns the bytes of an entry without compression, in the memory map.
 
         Raises:
             BadModel: The entry is missing, is compressed, or leaves the file.
@@ -303,7 +303,7 @@ class ZipArchive:
         return memoryview(self.data)[start : start + size]
 
     def start_of(self, name: str) -> int:
-        """The file offset of an entry's data, which follows its local header.
+        """Returns the file offset of an entry's data, which follows its local header.
 
         Raises:
             BadModel: The entry leaves the file, or has no local header.

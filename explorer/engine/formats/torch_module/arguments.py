@@ -118,7 +118,7 @@ class Example(Struct, frozen=True):
         return Example(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {})
 
     def tensors(self) -> list[Any]:
-        """The tensors in the order of the arguments."""
+        """Returns the tensors in the order of the arguments."""
         return [tensor for _, tensor in tensors([self.args, dict(self.kwargs)])]
 
     def named(self, names: Sequence[str]) -> dict[str, TensorInfo]:
@@ -134,7 +134,7 @@ class Example(Struct, frozen=True):
         return {info.name: replace(info, origin="declared") for info in infos}
 
     def filled(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The positional and keyword arguments, with their tensors replaced by `tensors` in order."""
+        """Returns the positional and keyword arguments, with their tensors replaced by `tensors` in order."""
         replacements = iter(tensors)
         args, kwargs = _replace_tensors((self.args, dict(self.kwargs)), lambda _: next(replacements))
         return list(args), kwargs

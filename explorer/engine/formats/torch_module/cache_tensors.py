@@ -45,7 +45,7 @@ class CacheTensor(Struct, frozen=True):
 
 
 def tensors_of(cache: Any) -> tuple[CacheTensor, ...]:
-    """The tensors of a cache, in the order of its layers."""
+    """Returns the tensors of a cache, in the order of its layers."""
     cache_tensors = []
     for path, tensor in _tensors(cache, ()):
         index = next((index for index, part in enumerate(path) if part.isdigit()), -1)
@@ -81,7 +81,7 @@ def _tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
 
 
 def find_cache_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of the caches among the arguments or results of a call."""
+    """Returns the tensors of the caches among the arguments or results of a call."""
     parts = (
         value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
     )

@@ -2,7 +2,7 @@
 
 Such a model has an attribute `config` or, in timm, `pretrained_cfg`. The arguments of `forward` have common
 names: `pixel_values` for images, `input_values` for audio, `input_features` for spectra, `input_ids` for
-text. This module lists possible shapes; `inputs` uses the first ones with which the model runs.
+text. This module lists possible shapes; `inputs` uses the first shapes with which the model runs.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ _SIZES: dict[str, Callable[[Any], Iterator[tuple[str, Size]]]] = {
 
 
 def guess_shape(model: Any, name: str) -> Size | None:
-    """The most likely shape of an input with this name, or None for an unknown name."""
+    """Returns the most likely shape of an input with this name, or None for an unknown name."""
     if name in _SIZES:
         return next(_SIZES[name](model))[1]
     config = _Config(model)

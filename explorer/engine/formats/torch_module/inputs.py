@@ -126,7 +126,7 @@ def _check_dims(dims: Mapping[str, int]) -> None:
 
 
 def _positional(order: Sequence[str], names: Sequence[str]) -> int:
-    """Number of inputs that can be passed by position: those before the first omitted argument."""
+    """Returns number of inputs that can be passed by position: those before the first omitted argument."""
     count = 0
     while count < len(order) and (order[count] not in names or order[count] == names[count]):
         count += 1
@@ -195,7 +195,7 @@ def _example_inputs(
 def _build_unknown_shape_error(
     loaded: LoadedModule, model: nn.Module, name: str, required: Sequence[str], attempt: str = ""
 ) -> UnknownShape:
-    """The error for an input without a shape; its hint contains a likely shape.
+    """Returns the error for an input without a shape; its hint contains a likely shape.
 
     Args:
         loaded: Model as loaded.
@@ -215,7 +215,7 @@ def _build_unknown_shape_error(
 
 
 def _parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
-    """The arguments of a module's `forward`.
+    """Returns the arguments of a module's `forward`.
 
     Returns:
         The names of required inputs, the names of optional inputs, and whether `forward` has `*args`.
@@ -268,7 +268,7 @@ def _shape(name: str, shape: Sequence[Any]) -> Size:
 def _find_known_inputs(
     loaded: LoadedModule, model: nn.Module, required: Sequence[str]
 ) -> dict[str, TensorInfo]:
-    """The inputs by name, from torchvision or from example inputs; empty if there are none."""
+    """Returns the inputs by name, from torchvision or from example inputs; empty if there are none."""
     if loaded.torchvision:
         shapes = _torchvision_shapes(loaded, model, len(required))
         names = required or ["x"]
@@ -365,7 +365,7 @@ _FLOW = (520, 960)
 
 
 def _torchvision_shapes(loaded: LoadedModule, model: nn.Module, inputs: int) -> list[Size]:
-    """The shape of each input of a torchvision model; `inputs` is their number."""
+    """Returns the shape of each input of a torchvision model; `inputs` is their number."""
     kind = part_of(model)
     if kind == "optical_flow":
         return [(1, 3, *_FLOW)] * 2
@@ -505,7 +505,7 @@ def _indices(
 
 
 def _find_first_layer(model: nn.Module) -> nn.Module | None:
-    """The first layer whose attributes determine its input shape, or None."""
+    """Returns the first layer whose attributes determine its input shape, or None."""
     return next(
         (m for m in model.modules() if next(m.children(), None) is None and _list_described_candidates(m)[1]),
         None,

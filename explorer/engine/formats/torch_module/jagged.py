@@ -56,7 +56,7 @@ def mark(twin: torch.Tensor, offsets: torch.Tensor) -> None:
 
 
 def row_lengths(offsets: torch.Tensor) -> Sequence[int] | None:
-    """The lengths of the rows that `offsets` delimit, or None if they are unknown or too many."""
+    """Returns the lengths of the rows that `offsets` delimit, or None if they are unknown or too many."""
     if offsets.is_meta:
         return getattr(offsets, _ATTRIBUTE, None)
     if offsets.dim() != 1 or offsets.is_floating_point() or not 1 < offsets.numel() <= MAX_ROWS:

@@ -90,7 +90,7 @@ class LoadedModule(Struct):
     _unused: bool = False
 
     def shapes(self) -> nn.Module:
-        """The model with parameters on the meta device, for inspection and not for a run.
+        """Returns the model with parameters on the meta device, for inspection and not for a run.
 
         If a run would need the values of small tensors (`asks`), the model is built with them. The next call
         of `valued` returns the same model, so that it is not built twice.
@@ -106,7 +106,7 @@ class LoadedModule(Struct):
         return self._shapes if self._meta is None and self._shapes is not None else self.meta()
 
     def meta(self) -> nn.Module:
-        """The model on the meta device, in evaluation mode.
+        """Returns the model on the meta device, in evaluation mode.
 
         A constructor that reads values cannot run on the meta device. For such a model, only uninitialized
         tensors, such as the weights of torch's layers, are on the meta device. If this fails too, the model
@@ -168,7 +168,7 @@ class LoadedModule(Struct):
         return (remove_values(model) if self.new else copy_without_values(model, numbers=True)).eval()
 
     def materialise(self) -> nn.Module:
-        """The model with weights on the CPU, in evaluation mode; equal seeds give equal weights.
+        """Returns the model with weights on the CPU, in evaluation mode; equal seeds give equal weights.
 
         Tensor subclasses become plain tensors. For example, quantized weights are dequantized.
 
@@ -188,7 +188,7 @@ class LoadedModule(Struct):
         return self._real
 
     def build_as_constructed(self) -> nn.Module:
-        """The model with weights, as its constructor returns it, including tensor subclasses.
+        """Returns the model with weights, as its constructor returns it, including tensor subclasses.
 
         Raises:
             BadModel: The constructor fails.

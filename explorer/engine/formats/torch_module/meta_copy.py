@@ -54,7 +54,7 @@ def copy_without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module
 
     Args:
         model: Model with values.
-        numbers: Whether small floating-point tensors also keep their values, except those of torch's layers.
+        numbers: Whether small floating-point tensors outside torch's layers also keep their values.
     """
     return _copy_without_values(model, _find_unregistered_tensors(model), numbers)
 
@@ -188,7 +188,7 @@ def _logical(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
 
 
 def _copy_view(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
-    """The same view of a storage on the meta device; `storages` holds the storages created so far."""
+    """Returns the same view of a storage on the meta device; `storages` holds the storages created so far."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     storage = tensor.untyped_storage()

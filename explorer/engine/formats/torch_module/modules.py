@@ -19,7 +19,7 @@ from explorer.facts import TensorInfo
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of an element type in numpy's spelling: torch.float32 -> 'float32'."""
+    """Returns the name of an element type in numpy's spelling: torch.float32 -> 'float32'."""
     name = _DTYPES.get(dtype)
     if name is None:
         name = _DTYPES[dtype] = str(dtype).removeprefix("torch.")
@@ -30,7 +30,7 @@ _DTYPES: dict[torch.dtype, str] = {}
 
 
 def size_of(tensor: torch.Tensor) -> int:
-    """Bytes of a tensor's elements. Elements that an expanded view repeats are counted once."""
+    """Returns the bytes of a tensor's elements. Elements that an expanded view repeats are counted once."""
     elements = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         if stride or not size:
@@ -39,7 +39,7 @@ def size_of(tensor: torch.Tensor) -> int:
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int | str, ...]:
-    """The shape of a tensor.
+    """Returns the shape of a tensor.
 
     In a nested tensor, an axis has the size 'ragged' if the sizes of rows differ.
     """
@@ -56,7 +56,7 @@ def shape_of(tensor: torch.Tensor) -> tuple[int | str, ...]:
 
 
 def tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The (path, tensor) of each tensor in nested tuples, lists, dictionaries and dataclasses."""
+    """Returns the (path, tensor) of each tensor in nested tuples, lists, dictionaries and dataclasses."""
     if isinstance(value, torch.Tensor):
         yield "", value
         return
@@ -76,7 +76,7 @@ def tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in a nested value, without their paths; three times as fast as `tensors`."""
+    """Returns the tensors in a nested value, without their paths; three times as fast as `tensors`."""
     collected: list[torch.Tensor] = []
     _add_tensors(value, collected)
     return collected
@@ -113,7 +113,7 @@ def describe_tensors(value: Any, name: str) -> tuple[TensorInfo, ...]:
 
 
 def flatten_tensors(values: Any) -> list[torch.Tensor]:
-    """The tensors in the arguments of a call, including those in nested lists and tuples."""
+    """Returns the tensors in the arguments of a call, including those in nested lists and tuples."""
     nested: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -147,7 +147,7 @@ _WITHOUT_TENSORS = (bool, int, float, complex, str, bytes, type(None), type, Mod
 def find_held_tensors(
     value: Any, place: str = "", *, skipped: Collection[int] | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The (expression, tensor) of each tensor in nested containers and object attributes.
+    """Returns the (expression, tensor) of each tensor in nested containers and object attributes.
 
     Args:
         value: Value to search.
@@ -179,7 +179,7 @@ def _is_bare(value: Any) -> bool:
 def contents(
     value: Any, place: str = "", *, skipped: Collection[int] | None = None, plain: bool = True
 ) -> Iterator[tuple[str, Any]]:
-    """The (expression, value) of each value in nested containers and object attributes.
+    """Returns the (expression, value) of each value in nested containers and object attributes.
 
     Each object is visited once, so cycles end.
 
@@ -262,7 +262,7 @@ def list_own_attributes(modules: Mapping[str, nn.Module]) -> list[tuple[str, Any
 def tensors_beside(
     modules: Mapping[str, nn.Module], attributes: Sequence[tuple[str, Any]] | None = None
 ) -> list[tuple[str, torch.Tensor]]:
-    """Tensors of modules other than registered parameters: buffers, and tensors nested in attributes.
+    """Returns tensors of modules other than registered parameters: buffers, and tensors nested in attributes.
 
     Args:
         modules: All modules of a model by path.
@@ -286,7 +286,7 @@ def tensors_beside(
 def find_unregistered_parameters(
     modules: Mapping[str, nn.Module], beside: Iterable[tuple[str, torch.Tensor]] | None = None
 ) -> list[tuple[str, torch.Tensor]]:
-    """Parameters that `parameters()` omits: those in lists, dictionaries, objects and buffers.
+    """Returns parameters that `parameters()` omits: those in lists, dictionaries, objects and buffers.
 
     Args:
         modules: All modules of a model by path.

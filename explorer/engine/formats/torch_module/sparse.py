@@ -1,7 +1,7 @@
 """Sparse tensors of a module: records the number of stored elements on the dense tensors that replace them.
 
 In a run on shapes, a dense tensor of the same shape replaces a sparse tensor. The number of multiplications
-is then an upper bound. The bytes are still those of the values and indices.
+is then an upper bound. The bytes are still the bytes of the values and indices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PARTS: dict[torch.layout, tuple[str, ...]] = {
 
 
 def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The values and the indices of a sparse tensor; empty for other tensors."""
+    """Returns the values and the indices of a sparse tensor; empty for other tensors."""
     names = _PARTS.get(tensor.layout, ())
     if not names or tensor.is_meta:
         return ()

@@ -46,7 +46,7 @@ def attach(module: nn.Module, forms: Mapping[str, StoredForm]) -> None:
 def attach_wrapped(module: nn.Module, twin: nn.Module) -> None:
     """Attaches the stored forms of tensor subclasses and sparse tensors in `module` to a copy of it.
 
-    The type is that of the largest inner tensor. The bytes are those of all inner tensors.
+    The type is the type of the largest inner tensor. The bytes are the sum over all inner tensors.
     """
     for (_, part), (_, twin_part) in zip(walk_modules(module), walk_modules(twin), strict=True):
         known_forms = read_stored_forms(twin_part)
@@ -65,7 +65,7 @@ def attach_wrapped(module: nn.Module, twin: nn.Module) -> None:
 
 
 def read_stored_forms(module: nn.Module) -> Mapping[str, StoredForm]:
-    """The attached stored forms of a module's own parameters, by name."""
+    """Returns the attached stored forms of a module's own parameters, by name."""
     return {name: StoredForm(dtype, nbytes) for name, dtype, nbytes in vars(module).get(_ATTRIBUTE, ())}
 
 

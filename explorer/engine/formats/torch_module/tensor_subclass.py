@@ -1,6 +1,6 @@
 """Tensor subclasses whose values are in inner tensors: torchao's, DTensor, MaskedTensor, custom classes.
 
-Such a tensor has its own shape and element type. Its bytes are those of its inner tensors. Its values are
+Such a tensor has its own shape and element type. Its bytes are the bytes of its inner tensors. Its values are
 known if the class can convert it to a plain tensor.
 """
 
@@ -31,7 +31,7 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
 
 
 def list_inner_tensors(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    """The plain inner tensors of a tensor subclass; empty for a plain tensor."""
+    """Returns the plain inner tensors of a tensor subclass; empty for a plain tensor."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return ()
     return tuple(_find_plain_tensors(tensor, 0))
@@ -46,7 +46,7 @@ def _find_plain_tensors(tensor: torch.Tensor, depth: int) -> Iterator[torch.Tens
 
 
 def _parts(tensor: Any) -> list[torch.Tensor]:
-    """The inner tensors that a subclass declares, or those in its attributes if it declares none."""
+    """Returns the inner tensors that a subclass declares, or those in its attributes if it declares none."""
     kind = type(tensor)
     if kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
         return []  # a subclass with values of its own
@@ -60,7 +60,7 @@ def _parts(tensor: Any) -> list[torch.Tensor]:
 
 
 def wrappers_note(tensors: Iterable[torch.Tensor]) -> str:
-    """A note on the tensor subclasses among a model's tensors, or '' if there are none."""
+    """Returns a note on the tensor subclasses among a model's tensors, or '' if there are none."""
     counts: dict[str, int] = {}
     for tensor in tensors:
         if is_wrapper(tensor):
@@ -75,12 +75,12 @@ def wrappers_note(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def drop_equal_views(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """The tensors, with one tensor for each distinct view of a storage."""
+    """Returns the tensors, with one tensor for each distinct view of a storage."""
     return tuple({place(tensor): tensor for tensor in reversed(tensors)}.values())
 
 
 def place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Key that is equal for plain tensors that are the same view of the same storage."""
+    """Returns the key that is equal for plain tensors that are the same view of the same storage."""
     storage = storage_key(tensor.untyped_storage())
     return storage, tensor.storage_offset(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 

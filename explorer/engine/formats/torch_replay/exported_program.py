@@ -94,7 +94,7 @@ def _number(node: ast.expr, values: Mapping[str, int]) -> int:
 
 
 def _open_dims(program: Program) -> dict[str, tuple[str, int]]:
-    """The dimensions that a user can bind: (symbol, value at export) by name.
+    """Returns the dimensions that a user can bind: (symbol, value at export) by name.
 
     If all inputs have a common dynamic first dimension, it has the name 'batch'.
     """
@@ -188,7 +188,7 @@ def _size(size: int | tuple[str, int], values: Mapping[str, int]) -> int:
 
 
 def _note(name: str, symbol: str, size: int, program: Program, is_exported_size: bool) -> str:
-    """The note on a dynamic dimension; `is_exported_size` says whether its size is that at export."""
+    """Returns the note on a dynamic dimension; `is_exported_size` says whether its size is that at export."""
     lower, upper = program.ranges.get(symbol, (None, None))
     range_text = f" ({lower} to {upper})" if lower is not None and upper is not None else ""
     source = " as it was exported" if is_exported_size else ""

@@ -41,7 +41,7 @@ class GraphNode(Struct):
     spent: list[str] = field(default_factory=list)
 
     def made(self) -> Iterator[str]:
-        """Names of the result values."""
+        """Returns the names of the result values."""
         for output in self.outputs:
             yield from names_in(output)
 
@@ -103,7 +103,7 @@ class Program(Struct):
 
 
 def names_in(arg: Any) -> Iterator[str]:
-    """The names of the values in an argument or result."""
+    """Returns the names of the values in an argument or result."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if kind in ("name", "as_name"):
             yield str(value)

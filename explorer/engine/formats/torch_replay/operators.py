@@ -121,9 +121,7 @@ def _check_sizes(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
                 *(drop_values(a) for a in args), **{name: drop_values(a) for name, a in kwargs.items()}
             )
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
-        result = (
-            None  # the operator fails, or its sizes depend on values and do not exceed those of its inputs
-        )
+        result = None  # the operator fails, or its sizes depend on values and do not exceed its inputs' sizes
     results = result if isinstance(result, (list, tuple)) else [result]
     if (
         argument_elements + sum(tensor.numel() for tensor in results if isinstance(tensor, torch.Tensor))
@@ -282,7 +280,7 @@ _LAYER_OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 def _number(value: Any) -> Any:
-    """The number in a tensor with one element; other values are returned unchanged."""
+    """Returns the number in a tensor with one element; other values are returned unchanged."""
     return value.item() if isinstance(value, torch.Tensor) else value
 
 

@@ -193,7 +193,7 @@ def attributes(module: nn.Module, settings: Mapping[str, Any]) -> None:
 
 
 def _infer_arguments_from_weights(module: nn.Module) -> dict[str, Any]:
-    """The constructor arguments that follow from the shape of a layer's weight."""
+    """Returns the constructor arguments that follow from the shape of a layer's weight."""
     weight = parameters_of(module).get("weight")
     shape = tuple(weight.shape) if weight is not None else ()
     kind = type(module).__name__

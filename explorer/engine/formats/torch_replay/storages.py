@@ -35,7 +35,7 @@ class Storages(Struct):
     storages: dict[str, Any] = field(default_factory=dict)
 
     def tensor(self, spec: TensorSpec) -> Any:
-        """The torch tensor that `spec` describes.
+        """Returns the torch tensor that `spec` describes.
 
         Raises:
             BadModel: The description is impossible, or the archive lacks the bytes of the tensor.

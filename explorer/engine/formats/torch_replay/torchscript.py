@@ -80,7 +80,7 @@ def _notes(traced: bool, twin: ReplayModule) -> tuple[str, ...]:
 
 
 def _read_traced_inputs(archive: ZipArchive, root_class: ScriptClass) -> dict[str, torch.Tensor] | None:
-    """The inputs at tracing, by argument name of `forward`, as tensors on the meta device."""
+    """Returns the inputs at tracing, by argument name of `forward`, as tensors on the meta device."""
     traced = strict(archive.read("traced_inputs.pkl"), archive.path)
     specs = traced.get("forward") if isinstance(traced, dict) else None
     if not isinstance(specs, (list, tuple)):
@@ -217,7 +217,7 @@ def _is_value(spec: TensorSpec) -> bool:
 
 
 def _arguments(kind: ScriptClass) -> tuple[str, ...]:
-    """Names of the arguments of `forward`, with '=' after the names of optional arguments."""
+    """Returns the names of the arguments of `forward`, with '=' after the names of optional arguments."""
     entry = kind.methods.get("forward") or kind.methods.get("forward__0")
     if entry is None:
         return ()

@@ -33,7 +33,7 @@ _LOOP_STEPS = 32
 TRUSTED = 100
 """Factor by which trusted code may take more steps, such as the loop of a long recurrence."""
 LONGEST = 1_000_000
-"""Maximum number of items, including nested ones, in the arguments of an operator on plain values."""
+"""Maximum number of items, including nested items, in the arguments of an operator on plain values."""
 
 
 class ScriptError(Exception):
@@ -86,12 +86,12 @@ class Code:
         self.parsed: set[str] = set()
 
     def class_of(self, qualname: str) -> ScriptClass | None:
-        """The class with this qualified name, or None if the archive has no code for it."""
+        """Returns the class with this qualified name, or None if the archive has no code for it."""
         self._parse(qualname.rpartition(".")[0])
         return self.classes.get(qualname)
 
     def function(self, qualname: str) -> ast.FunctionDef | None:
-        """The function with this qualified name, or None if the archive has no code for it."""
+        """Returns the function with this qualified name, or None if the archive has no code for it."""
         self._parse(qualname.rpartition(".")[0])
         return self.functions.get(qualname)
 
@@ -278,7 +278,7 @@ class ScriptInterpreter:
     def _bind(
         self, function: ast.FunctionDef, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The value of each argument of a function, by name."""
+        """Returns the value of each argument of a function, by name."""
         names = [a.arg for a in function.args.args]
         if len(args) > len(names):
             raise ScriptError(f"{function.name} takes {len(names)} arguments and was given {len(args)}")
@@ -572,7 +572,7 @@ _DEEP = frozenset(
 
 
 def _step_cost(name: str, args: Sequence[Any]) -> int:
-    """Number of steps of an operator on plain values: one for every 64 items that it may read.
+    """Returns the number of steps of an operator on plain values: one for every 64 items that it may read.
 
     Raises:
         ScriptError: The arguments have more than `LONGEST` items, such as a list that contains itself.
@@ -612,7 +612,7 @@ _DEEPEST = 100
 
 
 def _dotted(node: ast.expr, frame: ScriptFrame) -> str | None:
-    """The dotted name of a global, such as 'torch.add', or None for an attribute of a value."""
+    """Returns the dotted name of a global, such as 'torch.add', or None for an attribute of a value."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_LAYERS = 4_096
-"""Maximum number of layers, blocks or stages, twenty times that of the deepest known model."""
+"""Maximum number of layers, blocks or stages: twenty times the number in the deepest known model."""
 
 MAX_EXPERTS = 65_536
 """Maximum number of experts."""
@@ -43,7 +43,7 @@ class BuildError(Exception):
 
 
 def check(config: Mapping[str, Any], source: str) -> None:
-    """Checks that no size exceeds those of any model.
+    """Checks that no size exceeds the sizes of real models.
 
     Args:
         config: Contents of config.json.
@@ -66,7 +66,7 @@ def _is_depth(name: str) -> bool:
 
 
 def _numbers(value: Any, key: str, depth: int) -> Iterator[tuple[str, int]]:
-    """The (path of the setting, value) of each integer in a configuration."""
+    """Returns the (path of the setting, value) of each integer in a configuration."""
     if isinstance(value, int) and not isinstance(value, bool):
         yield key, value
     elif depth < _MAX_DEPTH and isinstance(value, (dict, list)):

@@ -128,14 +128,14 @@ def _lfm2_settings(heads: Any) -> dict[str, Any]:
 
 
 def _uniform_value(value: Any) -> Any:
-    """The common value of a list with one value per layer, or None if the layers differ."""
+    """Returns the common value of a list with one value per layer, or None if the layers differ."""
     if isinstance(value, tuple):
         return value[0] if value and len(set(value)) == 1 else None
     return value
 
 
 def _read_common_settings(metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
-    """The settings that llama.cpp's keys determine for all architectures."""
+    """Returns the settings that llama.cpp's keys determine for all architectures."""
     configuration = {
         s: metadata[key] for key, settings in _KEYS.items() if metadata.get(key) is not None for s in settings
     }
@@ -147,7 +147,7 @@ def _read_common_settings(metadata: Mapping[str, Any], by_name: Mapping[str, Sto
 
 
 def _llama_like_settings(by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
-    """The settings of the Llama-like architecture that these tensors determine."""
+    """Returns the settings of the Llama-like architecture that these tensors determine."""
     has_qk_norm, has_qkv_bias = "blk.0.attn_q_norm.weight" in by_name, "blk.0.attn_q.bias" in by_name
     if "blk.0.ffn_gate_exps.weight" in by_name:
         return (
@@ -167,7 +167,7 @@ def _llama_like_settings(by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
 def _extra_settings(
     kind: str, metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]
 ) -> dict[str, Any]:
-    """The settings of an architecture that depend on its tensors, or on several keys together."""
+    """Returns the settings of an architecture that depend on its tensors, or on several keys together."""
     if kind == "stablelm":
         return {
             "use_qkv_bias": "blk.0.attn_q.bias" in by_name,
@@ -225,7 +225,7 @@ class GgufNames:
         return self.targets.get(name, ""), ""
 
     def shapes(self, target: str, sources: Sequence[tuple[str, Any]]) -> Mapping[str, tuple[int, ...] | None]:
-        """The shape of a parameter in the file.
+        """Returns the shape of a parameter in the file.
 
         It is the module's shape if the stored tensors have the same sizes in any order of the axes.
         """
@@ -240,7 +240,7 @@ class GgufNames:
     def _file_names(self, name: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
         """llama.cpp's names of a parameter.
 
-        If several sets of names are possible, the one in the file is used.
+        If several sets of names are possible, the set in the file is used.
         """
         expert = _EXPERTS.fullmatch(name)
         if expert:
@@ -275,7 +275,7 @@ class GgufNames:
 
 
 def _axes(shape: Sequence[int]) -> list[int]:
-    """The sizes of a shape other than 1, sorted."""
+    """Returns the sizes of a shape other than 1, sorted."""
     return sorted(n for n in shape if n != 1)
 
 

@@ -1,6 +1,6 @@
-"""Matches the tensors of files with the parameters of a module, and finds missing and unexpected ones.
+"""Matches the tensors of files with the parameters of a module, and finds missing and unexpected tensors.
 
-Names and shapes in older files may differ from those of the module. For example, single experts in a file
+Names and shapes in older files may differ from the module's. For example, single experts in a file
 become one parameter with three axes, and Q, K and V may become one tensor. This module runs the conversions
 of transformers on tensors without values.
 """
@@ -40,7 +40,7 @@ class NameMatch(Struct):
     contradictions: list[str] = field(default_factory=list)
 
     def notes(self) -> Iterator[str]:
-        """Notes on missing and unexpected tensors, which explain the reported figures."""
+        """Returns notes on missing and unexpected tensors, which explain the reported figures."""
         if self.missing:
             yield (
                 f"{many_text(len(self.missing), 'parameter')} of the module in no file, counted as the"
@@ -57,13 +57,13 @@ class Names(Protocol):
     """Maps the tensors of a file to the parameters of a module."""
 
     def target(self, name: str) -> tuple[str, str]:
-        """The parameter name of a file tensor, and the pattern of its conversion or ''."""
+        """Returns the parameter name of a file tensor, and the pattern of its conversion or ''."""
         ...
 
     def shapes(
         self, target: str, sources: Sequence[tuple[str, LogicalTensor]]
     ) -> Mapping[str, tuple[int, ...] | None]:
-        """The shape of each parameter that is created from file tensors, by name; None if unknown.
+        """Returns the shape of each parameter that is created from file tensors, by name; None if unknown.
 
         Args:
             target: Parameter name that `target` returned.
@@ -124,7 +124,7 @@ def match_weights(
 
 
 class _SameNames:
-    """The map for files whose names and shapes are those of the module."""
+    """Returns the map for files that have the names and shapes of the module."""
 
     def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
         self.parameters = parameters

@@ -54,7 +54,7 @@ def built(
 
     Raises:
         BuildError: transformers lacks the architecture, or cannot build it from this configuration.
-        BadModel: A size in the configuration exceeds that of any model.
+        BadModel: A size in the configuration exceeds the sizes of real models.
         MissingExtra: transformers is not installed, or is broken.
     """
     check(config, source)
@@ -187,7 +187,7 @@ _UNWANTED = ("auto_map", "quantization_config", "_attn_implementation", "_expert
 
 
 def _architecture_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that determine the modules; the download of a backbone is disabled."""
+    """Returns the settings that determine the modules; the download of a backbone is disabled."""
     settings = {key: _restore_infinities(value) for key, value in config.items() if key not in _UNWANTED}
     if "use_pretrained_backbone" in settings:
         settings["use_pretrained_backbone"] = False

@@ -440,7 +440,7 @@ def _outline(source: str) -> Outline:
 
 
 def _index(source: str, first: GgufHeader) -> TensorIndex:
-    """The tensor index of a model; `first` is the header of the file that was opened."""
+    """Returns the tensor index of a model; `first` is the header of the file that was opened."""
     headers, missing = _part_headers(first)
     notes = _part_notes(first, missing)
     tensors = [tensor for header in headers for tensor in header.tensors]
@@ -481,7 +481,7 @@ def _fact_text(key: str, value: float | str) -> str:
 
 
 def _file_type(value: object) -> str:
-    """The description of a general.file_type, or '' for other values."""
+    """Returns the description of a general.file_type, or '' for other values."""
     return _FILE_TYPES.get(value, "not known here") if isinstance(value, int) else ""
 
 
@@ -490,7 +490,7 @@ _MODELS = (".safetensors", ".bin", ".pt", ".pth", ".onnx", ".tflite", ".ckpt", "
 
 
 def _split_set(folder: str) -> list[str]:
-    """The file names of the only GGUF model in a folder, in order; empty for any other folder."""
+    """Returns the file names of the only GGUF model in a folder, in order; empty for any other folder."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:
@@ -502,7 +502,7 @@ def _split_set(folder: str) -> list[str]:
 
 
 def _find_first_file(source: str) -> str:
-    """The path of the file to read first: `source` itself, or the first part in a folder."""
+    """Returns the path of the file to read first: `source` itself, or the first part in a folder."""
     if not os.path.isdir(source):
         return source
     parts = _split_set(source)
@@ -535,7 +535,7 @@ def _part_headers(opened: GgufHeader) -> tuple[list[GgufHeader], list[str]]:
 
 
 def _part_notes(opened: GgufHeader, missing: Sequence[str]) -> list[str]:
-    """Notes on a model that is stored in several files."""
+    """Returns notes on a model that is stored in several files."""
     count, part = opened.metadata.get("split.count", 1), part_of(os.path.basename(opened.path))
     if not isinstance(count, int) or count < 2:
         return []

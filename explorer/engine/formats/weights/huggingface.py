@@ -117,7 +117,7 @@ def contents(source: str) -> TensorIndex:
 
 
 def _main_file(folder: str) -> str:
-    """The name of the preferred index or weights file in a folder, or '' if it has none."""
+    """Returns the name of the preferred index or weights file in a folder, or '' if it has none."""
     return next((name for name in _WEIGHTS if os.path.isfile(os.path.join(folder, name))), "")
 
 
@@ -129,7 +129,7 @@ def _find_only_weights(folder: str) -> list[str]:
 
 
 def _list_names(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
-    """The names in a folder with one of these endings."""
+    """Returns the names in a folder with one of these endings."""
     try:
         with os.scandir(folder) as entries:
             for number, entry in enumerate(entries):
@@ -148,7 +148,7 @@ def _find_other_weights(folder: str, name: str) -> list[str]:
 
 
 def _path_inside(folder: str, name: str, model: str = "") -> str:
-    """The path of a file of the model, which must be in the model's folder (see `resolve_inside`).
+    """Returns the path of a file of the model, which must be in the model's folder (see `resolve_inside`).
 
     Args:
         folder: Folder, as the user named it.
@@ -352,7 +352,7 @@ def _read_json(path: str, max_bytes: int) -> dict[str, Any]:
 
 
 def _json_error(raw: bytes, error: ValueError | RecursionError) -> str:
-    """The reason why bytes are not JSON, as text."""
+    """Returns the reason why bytes are not JSON, as text."""
     if not raw.strip():
         return "it is empty"
     if isinstance(error, RecursionError):
@@ -402,7 +402,7 @@ def explain_missing_type(folder: str) -> str:
 
 
 def _flatten_settings(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
-    """The (key, text) of each setting; keys in an inner configuration are prefixed with its name."""
+    """Returns the (key, text) of each setting; keys in an inner configuration are prefixed with its name."""
     for key, setting in value.items():
         if isinstance(setting, dict) and depth < 2 and len(setting) <= _PARTS:
             yield from _flatten_settings(setting, f"{prefix}{key}.", depth + 1)
@@ -445,7 +445,7 @@ def _setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any
 
 
 def _quantization(config: Mapping[str, Any]) -> str:
-    """The quantization in config.json as text, such as 'gptq, 4 bits', or '' if there is none."""
+    """Returns the quantization in config.json as text, such as 'gptq, 4 bits', or '' if there is none."""
     setting = config.get("quantization_config")
     if not isinstance(setting, dict):
         return ""
@@ -454,7 +454,7 @@ def _quantization(config: Mapping[str, Any]) -> str:
 
 
 def _read_quantized_bits(config: Mapping[str, Any]) -> int:
-    """Bits of a quantized weight in config.json, or 0 if unknown."""
+    """Returns the bits of a quantized weight in config.json, or 0 if unknown."""
     setting = config.get("quantization_config")
     bits = (setting.get("bits") or setting.get("num_bits")) if isinstance(setting, dict) else 0
     return bits if isinstance(bits, int) and 0 < bits <= 8 else 0
@@ -514,7 +514,7 @@ _PACKED = (".qweight", ".weight_packed")
 
 
 def _layer_note(count: int | None, tensors: Sequence[StoredTensor]) -> list[str]:
-    """A note if no list of numbered modules has as many layers as config.json declares.
+    """Returns a note if no list of numbered modules has as many layers as config.json declares.
 
     Args:
         count: Number of layers in config.json, or None if unknown.
@@ -554,7 +554,7 @@ def _reword_parameter_note(note: str) -> str:
 
 
 def _outline(source: str) -> Outline:
-    """The outline of a model.
+    """Returns the outline of a model.
 
     For quantized weights, it has the number of parameters before packing, if known.
     """

@@ -40,7 +40,7 @@ HEADER_BYTES = 100_000_000
 """Maximum bytes of a header in the format (MAX_HEADER_SIZE of safetensors 0.8)."""
 
 LARGE = 4 << 20
-"""Bytes of a header above which its outline is streamed: those of about thirty thousand tensors."""
+"""Bytes of a header above which its outline is streamed: about thirty thousand tensors."""
 
 DTYPES: Mapping[str, tuple[str, int]] = {
     "BOOL": ("bool", 8),
@@ -263,7 +263,7 @@ def _form(form: bytes, header: SafetensorsHeader, offset: int) -> _Form:
 
 
 def _form_of(dtype: str, shape: tuple[int, ...]) -> _Form:
-    """The form of a tensor with this type and shape."""
+    """Returns the form of a tensor with this type and shape."""
     spelling, bits = DTYPES.get(dtype, (dtype, 0))
     elements = 1
     for dim in shape:
@@ -277,14 +277,14 @@ def _form_of(dtype: str, shape: tuple[int, ...]) -> _Form:
 
 
 def _skip(text: mmap.mmap, offset: int) -> int:
-    """The offset of the first byte from `offset` on that is not white space."""
+    """Returns the offset of the first byte from `offset` on that is not white space."""
     while offset < len(text) and text[offset] in _SPACE:
         offset += 1
     return offset
 
 
 def _expect(text: mmap.mmap, offset: int, character: bytes, header: SafetensorsHeader) -> int:
-    """The offset after a required character and the white space that follows it."""
+    """Returns the offset after a required character and the white space that follows it."""
     if text[offset : offset + 1] != character:
         _broken(header, offset)
     return _skip(text, offset + 1)
@@ -413,7 +413,7 @@ def _tensor_index(header: SafetensorsHeader) -> TensorIndex:
 
 
 def _shard_note(source: str) -> list[str]:
-    """A note if the file is a part of a model; it names the file to open for the complete model."""
+    """Returns a note if the file is a part of a model; it names the file to open for the complete model."""
     part = part_of(os.path.basename(source))
     if part is None:
         return []
@@ -423,7 +423,7 @@ def _shard_note(source: str) -> list[str]:
 
 
 def describe_tied_names(tensors: Sequence[StoredTensor], metadata: Mapping[str, str]) -> list[str]:
-    """A note if the metadata lists further names of stored tensors.
+    """Returns a note if the metadata lists further names of stored tensors.
 
     `save_model` of safetensors and huggingface_hub store a tied tensor under one name, and write its other
     names to the metadata.
@@ -480,7 +480,7 @@ def _outline(source: str) -> Outline:
 
 
 def _stream_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
-    """The outline of a file with many tensors; it yields rows while the header is parsed."""
+    """Returns the outline of a file with many tensors; it yields rows while the header is parsed."""
     entries = _entries(text, header)
     first = next(entries, None)
 

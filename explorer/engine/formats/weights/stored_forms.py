@@ -337,6 +337,6 @@ _BITS = ("bits", "w_bit", "num_bits")
 
 
 def _bitsandbytes_type(tensors: Sequence[StoredTensor]) -> str:
-    """The 4-bit type of bitsandbytes, from the name of the tensor with its state."""
+    """Returns the 4-bit type of bitsandbytes, from the name of the tensor with its state."""
     kinds = (tensor.last.rpartition("__")[2] for tensor in tensors if "quant_state" in tensor.name)
     return next((kind for kind in kinds if kind in ("nf4", "fp4")), "4 bits")

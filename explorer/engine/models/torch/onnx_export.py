@@ -113,7 +113,7 @@ def export(
         request: Options of the export.
 
     Raises:
-        BadModel: No requested exporter can write this model. The reason is that of the first exporter.
+        BadModel: No requested exporter can write this model. The message has the first exporter's reason.
         Misuse: No exporter supports the opset.
     """
     report, request = on_progress or (lambda progress: None), request or ExportRequest()

@@ -62,7 +62,7 @@ def use_weights_file(loaded: LoadedModule, path: str) -> LoadedModule:
 
 
 class Match(Struct, frozen=True):
-    """The tensors of a file for those of a module.
+    """The tensors of a file that belong to the tensors of a module.
 
     Attributes:
         found: Name in the file of each matched name in the module.
@@ -82,7 +82,7 @@ class Match(Struct, frozen=True):
 
 
 def match(module_names: Iterable[str], file_names: Iterable[str]) -> Match:
-    """Finds the prefix with which the most names match. Among equal ones, the first in the file is taken.
+    """Finds the prefix with which the most names match. Of equally good prefixes, the first in the file wins.
 
     Prefixes of averaged copies and of optimizer states come last.
 

@@ -11,7 +11,7 @@ Counting conventions:
   output element. An activation is one operation, whatever its function. `ELEMENTWISE` lists operators with
   several operations.
 - Moving data costs nothing.
-- Padding counts: the cost is that of the algorithm, not of a kernel.
+- Padding counts: the algorithm determines the cost, not a kernel.
 - If several algorithms exist (Fourier transform, determinant), the definition or the usual algorithm is
   counted, and the cost is marked as a bound.
 

@@ -49,7 +49,7 @@ def _without_axes(dtype: str | None = None) -> ShapeRule:
     """Makes the shape rule of a reduction whose axes are an attribute.
 
     Args:
-        dtype: Element type of the result, or None for that of the input.
+        dtype: Element type of the result, or None for the input's type.
     """
 
     def rule(call: Call) -> Answer:

@@ -230,7 +230,7 @@ def _matmuls(kernels: Kernels, dtype: str, bench: _Bench) -> Iterator[KernelTime
     for index, size in enumerate(SIZES):
         macs = size**3
         count = copies_per_graph(macs)
-        # a matmul has eight times the MACs of the one before
+        # a matmul has eight times the MACs of the previous matmul
         slow = index and 8 * previous_seconds * _MIN_RUNS > bench.budget()
         run = None if slow else kernels.gemm(dtype, size, count)
         if run is None:

@@ -2,7 +2,7 @@
 
 A CUDA device works asynchronously: a call returns before its kernels have run. So the wall time ends when all
 kernels have ended. The parts of a training step are measured between events on the device's clock. The time
-of an operator is that of the kernels that it launched.
+of an operator is the time of the kernels that it launched.
 """
 
 from __future__ import annotations

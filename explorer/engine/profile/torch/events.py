@@ -5,7 +5,7 @@ called it. If that module contains other modules, its kernels belong to the rows
 calls, matched by name in order; kernels without a match belong to the module.
 
 A backward kernel belongs to the row of its forward operator; autograd gives both the same sequence number. On
-a CUDA device, the time of an operator is that of the kernels that it launched. They carry the operator's
+a CUDA device, the time of an operator is the time of the kernels that it launched. They carry the operator's
 number.
 """
 

@@ -226,7 +226,7 @@ class LayerProbe:
         """Runs both models on every draw and compares the values of a group.
 
         Returns:
-            The original's values in the first draw: those of the group, and the inputs of their layers.
+            The original's values in the first draw: the values of the group, and the inputs of their layers.
         """
         mine = [p.pair.before for p in chunk]
         layer_inputs = {name for p in chunk for name in self._inputs_of(p)} - self.inputs.keys()

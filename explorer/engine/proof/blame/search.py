@@ -83,7 +83,7 @@ def blame(
         seed: Seed of the first draw. Draw i uses seed + i.
         dims: One or several sizes for each symbolic dimension. A size that neither `dims` nor `after` fixes
             is tried at several values (see `lengths`).
-        input_shapes: Shapes and types that replace the declared ones.
+        input_shapes: Shapes and types that replace the declared shapes and types.
         arrays: Inputs from a file, to use instead of random inputs.
         budget: Bytes of values that may exist at a time. A larger value is compared alone.
         on_progress: Callback for progress.

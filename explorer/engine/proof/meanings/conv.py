@@ -238,7 +238,7 @@ def _arrange_kernel(
         taps: Taps of the convolution.
         packing: Number of groups, and of groups in a pack.
         channels: Number of input and output channels of a group.
-        is_transposed: Whether the kernel's first axis is that of the input channels.
+        is_transposed: Whether the kernel's first axis has the input channels.
         fill: Number between two groups.
     """
     (groups, pack), (in_channels, out_channels) = packing, channels

@@ -238,7 +238,7 @@ def compare_within(runs: Runs, tolerance: Tolerance) -> Evidence:
 
 
 def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evidence:
-    """Compares the outputs of the other model with those of the torch model.
+    """Compares the outputs of the other model with the outputs of the torch model.
 
     Args:
         runs: Runs of the models.

@@ -109,7 +109,7 @@ Axis = tuple[str, int]
 
 
 class DecidingNumber(Struct, frozen=True):
-    """A number that decides what an operator does.
+    """A number that decides how an operator computes.
 
     Attributes:
         op: Operator name.
@@ -204,7 +204,7 @@ def find_one_sided(
         varying: Variation of the models that contain the regions, or None to compute it from the arguments.
 
     Returns:
-        The numbers and rows of the first model alone, and those of the second model alone.
+        The numbers and rows of the first model alone, and the numbers and rows of the second model alone.
     """
     numbers = [list(_model_numbers(model)) for model in (first, second)]
     vary = varying or (Variation(first), Variation(second))
@@ -273,7 +273,7 @@ def _dependents(nodes: Sequence[Node], names: set[str], ending: Collection[str])
 
 
 def _list_stored_tensors(model: Model) -> Iterator[Tensor]:
-    """Yields all stored tensors of a model, including those of bodies."""
+    """Yields all stored tensors of a model, including tensors of bodies."""
     yield from model.graph.initializers.values()
     for node in list_all_nodes(model, model.graph.nodes):
         if (tensor := constant_of(node)) is not None:

@@ -379,7 +379,7 @@ def _slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
 def constants_of(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], *around: MutableMapping[str, Tensor]
 ) -> ChainMap[str, Tensor]:
-    """Collects the constants that nodes can read, including those of the graphs `around` their graph."""
+    """Collects the constants that nodes can read, including constants of the graphs `around` their graph."""
     constants = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
     return ChainMap(constants, dict(initializers), *around)
 

@@ -335,7 +335,7 @@ def key_of(site: SitePlan) -> str:
 
 
 def _fix_open_sizes(site: SitePlan, meaning: ProductSpec) -> SitePlan:
-    """Sets the open sizes of a site to those of a run. Fixed sizes stay as planned."""
+    """Sets the open sizes of a site to the sizes of a run. Fixed sizes stay as planned."""
     axes = {"batch": meaning.batch, "M": meaning.M, "K": meaning.K, "N": meaning.N}
     sizes = {axis: axes[axis] for axis in site.dynamic if axis in axes}
     if not sizes:

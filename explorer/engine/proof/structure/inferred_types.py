@@ -64,7 +64,7 @@ class TypeLookup:
 
 
 def _strip_types(graph: Graph, *, inputs: bool) -> Graph:
-    """Removes the declared types from a graph and its bodies, except those of the inputs if `inputs`."""
+    """Removes the declared types from a graph and its bodies, except the inputs' types if `inputs`."""
     nodes = node_sequence(graph.nodes)
     stripped = [_strip_bodies(node) for node in nodes]
     is_unchanged = all(a is b for a, b in zip(nodes, stripped, strict=True))

@@ -55,7 +55,7 @@ def find_changed_version(op: str, opset: int) -> int:
 
 
 def _attribute_to_input(name: str, index: int) -> Rule:
-    """Makes a rule for integers that are an attribute in older versions and an input in newer ones."""
+    """Makes a rule for integers that are an attribute in older versions and an input in newer versions."""
 
     def rule(node: NormalNode) -> None:
         values = node.int_list(name, index)

@@ -396,7 +396,7 @@ class GraphNumbers:
     def _call_outputs(
         self, function: Function, node: Node, input_numbers: list[int], scope: _Scope
     ) -> list[int]:
-        """Returns the numbers of a call's outputs, which are those of the function's body."""
+        """Returns the numbers of a call's outputs, which are the numbers of the function's outputs."""
         attributes = {**function.defaults, **node.attributes}
         bindings: dict[str, _Bound] = {}
         for name, value in attributes.items():

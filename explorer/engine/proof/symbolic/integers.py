@@ -87,7 +87,7 @@ class IntegerRules:
     Args:
         integers: Exact computation of the original, with its zero points.
         inputs: Symbols of the site's inputs.
-        first: The first code after those of the inputs.
+        first: The first code after the codes of the inputs.
     """
 
     def __init__(self, integers: Integers, inputs: Sequence[Symbol], first: int) -> None:

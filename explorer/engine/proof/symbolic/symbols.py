@@ -104,7 +104,7 @@ class Symbols:
         return value.item()
 
     def place(self, node: Node) -> str:
-        """Describes the location of a node in messages: its name, and that of the call that contains it."""
+        """Describes the location of a node in messages: its name, and the name of the enclosing call."""
         calls = self.interpreter.calls if self.interpreter is not None else []
         name = f"'{node.label}'"
         return f"{name} in '{calls[-1].label}'" if calls else name
@@ -147,7 +147,7 @@ class OperatorUse(NamedTuple):
     args: Sequence[Any]
 
     def integers(self, index: int, name: str) -> tuple[int, ...] | None:
-        """Returns integers that are an input in newer opsets and an attribute in older ones, or None."""
+        """Returns integers that are an input in newer opsets and an attribute in older opsets, or None."""
         if len(self.args) > index and self.args[index] is not None:
             if isinstance(self.args[index], Symbol):
                 raise ValueError(f"its {name} depends on the data")

@@ -43,7 +43,7 @@ def _is_correctable(layer: QuantizableLayer) -> bool:
 def correct_biases(
     choices: Sequence[LayerChoice], grids: Grids, channel_means: ChannelMeans
 ) -> tuple[LayerChoice, ...]:
-    """Return the choices with corrected biases, which will be written in place of the original ones.
+    """Return the choices with corrected biases, which replace the original biases.
 
     Args:
         choices: Choices for all layers, without NaN in stored numbers.

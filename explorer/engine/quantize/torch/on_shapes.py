@@ -143,7 +143,7 @@ def _tensor(name: str, parameter: nn.Parameter) -> Tensor:
 def _apply_stored_dtypes(
     module_layer: ModuleLayer, layer: nn.Module, stored_forms: Mapping[int, StoredForm]
 ) -> ModuleLayer:
-    """Replace the element types of the operands by those of the file."""
+    """Replace the element types of the operands by the types in the file."""
     parameters = dict(layer.named_parameters(remove_duplicate=False))
     first = next((dtype_name(p.dtype) for p in parameters.values()), "float32")
     operands = []

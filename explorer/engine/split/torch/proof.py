@@ -209,7 +209,7 @@ def _step_proof(
     whole: WholeStep,
     depth: int,
 ) -> StepProof:
-    """Compares the outputs and gradients of a schedule's training step with those of the original module."""
+    """Compares a schedule's outputs and gradients in a training step with those of the original module."""
     gradients, count = _gradients(parts, results), len(whole.outputs)
     names = list(whole.gradients)
     zeros = {name: torch.zeros_like(gradient) for name, gradient in whole.gradients.items()}

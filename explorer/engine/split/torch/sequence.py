@@ -261,7 +261,7 @@ def _macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> 
 
 
 def _macs_of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
-    """Assigns the MACs of the rows to units, or returns None if those of a row are unknown.
+    """Assigns the MACs of the rows to units, or returns None if a row's MACs are unknown.
 
     The MACs of a row without a call go to the unit of the row before it.
     """

@@ -1,6 +1,6 @@
 """Writes the formulas of the cost model in symbols and with the numbers of a site.
 
-They repeat what `cost` computes, so that a reader can check each figure by hand.
+They repeat the computation in `cost`, so that a reader can check each figure by hand.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def decompose(
         model: The model.
         shapes: Shapes of all values, at the sizes that figures are computed for.
         declared: The shapes with open dimensions left symbolic.
-        only: Names of the nodes to decompose, or None for all possible ones.
+        only: Names of the nodes to decompose, or None for all possible nodes.
 
     Returns:
         The model; the names of the decomposed nodes; and the reason for each other node, by name.

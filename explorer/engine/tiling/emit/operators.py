@@ -95,7 +95,7 @@ def tile_operator(emission: Emission, tile: tuple[int, int, int], dtype: str, ri
         emission: Registers the function.
         tile: (TM, TK, TN).
         dtype: Element type of A.
-        right: Element type of B, or '' if equal to that of A.
+        right: Element type of B, or '' if it equals A's type.
     """
     right = right or dtype
     types = [dtype] if right == dtype else [dtype, right]

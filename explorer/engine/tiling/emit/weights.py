@@ -205,7 +205,7 @@ def blocks(name: str, weight: Weight, grid: tuple[int, int], height: int, width:
 
 
 def column_sums(weight: Weight) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Computes the column sums of an integer weight; for a stack, those of all matrices in sequence."""
+    """Computes the column sums of an integer weight, or of all matrices of a stack in sequence."""
     matrices = (matrix_of(weight, index, 0, weight.N) for index in range(weight.batch))
     return np.concatenate([matrix.sum(0, dtype=np.int64) for matrix in matrices])
 

@@ -299,7 +299,7 @@ def _add_corrections(
 
 
 def _integer_constant(builder: GraphBuilder, values: Array, label: str, kind: str) -> str:
-    """Adds a Constant in the accumulator's type, in which sums wrap around like those of the products."""
+    """Adds a Constant in the accumulator's type, in which sums wrap around like sums of products."""
     return builder.array(np.ascontiguousarray(values.astype(kind)), label)
 
 

@@ -1,4 +1,4 @@
-"""Numbers of a slice: returned for display, written to a file, and compared with those of another model."""
+"""Numbers of a slice: returned for display, written to a file, and compared with another model's numbers."""
 
 from __future__ import annotations
 

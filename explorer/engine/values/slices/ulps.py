@@ -10,7 +10,7 @@ from explorer.engine.values.numbers import Array
 def ulps(before: Array, after: Array) -> Array | None:
     """Returns the ULPs between the numbers of each pair, or -1 if a number is NaN or infinite.
 
-    For two different types, the unit is that of float32, or of float64 if one of the types is float64. The
+    For two different types, the unit is float32's, or float64's if one of the types is float64. The
     result is None unless both are floats.
     """
     if before.dtype != after.dtype and {before.dtype.kind, after.dtype.kind} <= set("fV"):

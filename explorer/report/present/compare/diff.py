@@ -92,7 +92,7 @@ def _rows(fact: Diff) -> list[Block]:
         if len(group) > 1:
             name = and_more([node.before or node.after or "" for node in group])
         rows.append((status, name, difference, match))
-        if group[0].status != "quantized":  # what rounds is the same everywhere
+        if group[0].status != "quantized":  # the rounding operators are the same everywhere
             rows += [("", "", Span(line, "quiet")) for line in _child_lines(group[0].children)]
     return (
         [Table((Column(""), Column("", shrink=True), Column(""), Column("", drop=1)), rows)] if rows else []
@@ -100,7 +100,7 @@ def _rows(fact: Diff) -> list[Block]:
 
 
 def _node(row: NodeDiff) -> tuple[Cell, str, Cell, Cell]:
-    """Return the cells of a node: what happened to it, its name, the difference, and how it was matched."""
+    """Return the cells of a node: status, name, difference, and the way in which it was matched."""
     tiled = row.status in ("tiled", "merged")
     name, match = row.before or row.after or "", ""
     if row.before and row.after and row.before != row.after and not tiled:

@@ -44,7 +44,7 @@ def info(fact: Info) -> list[Block]:
 
 
 def totals_blocks(fact: Info) -> list[Block]:
-    """Return inputs and outputs, totals, work outside the tiles, assumptions and notes."""
+    """Return the inputs and outputs, totals, work outside the tiles, assumptions and notes."""
     return _build_all_blocks(fact, figures(fact))
 
 
@@ -88,7 +88,7 @@ def headline(fact: Info) -> Fields:
 
 
 def reservations(fact: Info) -> list[Block]:
-    """Return what the figures depend on: assumptions, unbound dimensions and notes."""
+    """Return the conditions of the figures: assumptions, unbound dimensions and notes."""
     return [
         *_assumptions(fact),
         *symbolic_hint(fact),
@@ -111,7 +111,7 @@ def overview(fact: Info) -> list[Block]:
 
 
 def details(fact: Info) -> list[Block]:
-    """Return inputs and outputs, assumptions, live tensors at the peak, and the hash of the file."""
+    """Return the inputs and outputs, assumptions, live tensors at the peak, and the hash of the file."""
     model, totals = fact.model, fact.totals
     peak_note = f"at {totals.peak_at}" if totals.peak_at else ""
     sha = [Line(), Line(Span(f"sha256 {model.sha256}", "quiet"))] if model.sha256 else []
@@ -161,7 +161,7 @@ def describe_model(model: ModelInfo, kind: str) -> str:
 
 
 def _totals(totals: Totals, *, moves_once: bool = False) -> list[Field]:
-    """Return all totals, with the signs of inexact ones."""
+    """Return all totals, with the signs of inexact totals."""
     peak = "live at once, inputs too, no weights" + (f"; at {totals.peak_at}" if totals.peak_at else "")
     moved = None
     if totals.bytes_read is not None and totals.bytes_written is not None:

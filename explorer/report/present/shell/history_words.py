@@ -90,7 +90,7 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
 
 _STATE = "○"
 _MAX_BRANCHES = 8
-"""Maximum number of branches that are drawn side by side; the last ones are kept."""
+"""Maximum number of branches that are drawn side by side; the last branches are kept."""
 
 
 def tree_rows(fact: History) -> list[tuple[int, str]]:

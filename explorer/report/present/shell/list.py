@@ -25,7 +25,7 @@ _MAX_TYPES = 3
 _SHORT = 20
 """Maximum characters of notes in a narrow list."""
 _MIN_SHARE = 0.005
-"""Minimum share of the bytes for a dtype to be listed; smaller ones are sizes and indices."""
+"""Minimum share of the bytes for a dtype to be listed; smaller shares are sizes and indices."""
 
 
 def listing(fact: ModelListing) -> list[Block]:

@@ -16,7 +16,7 @@ _UNMEASURED = "This machine, here, is not measured: explorer machines --measure 
 
 
 def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
-    """Return the answer of `explorer machines`, or with `saved` that of `explorer machines --save`."""
+    """Return the answer of `explorer machines`, or of `explorer machines --save` if `saved`."""
     if saved:
         return [
             *report_written(printable(fact.config)),

@@ -45,7 +45,7 @@ class FigureScreen(ReportScreen[None]):
         self._table, self._what = table, noun
 
     def head(self) -> tuple[Line, Line]:
-        """Return the title: what is compared, and the machine."""
+        """Return the title: the compared objects, and the machine."""
         names = self._table.names
         description = f" {len(names):,} {self._what} beside each other, changes from {safe(names[0])}"
         machine = self._table.machine and f"   on {safe(self._table.machine)}"

@@ -147,7 +147,7 @@ def _build_node(node: fx.Node, graph: TracedGraph, run: _Run) -> FxNode:
 
 
 def _describe_target(node: fx.Node, module: fx.GraphModule) -> tuple[str, str]:
-    """Returns what a node calls or gets, and the type of that object."""
+    """Returns the name and the type of the object that a node calls or gets."""
     target = node.target
     if node.op == "call_module":
         return str(target), type(module.get_submodule(str(target))).__name__

@@ -98,7 +98,7 @@ def trace_module(
 def _order_arguments(
     module: nn.Module, graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """Returns the arguments in the order of the placeholders, which is that of forward's parameters."""
+    """Returns the arguments in the order of the placeholders, which follow forward's parameters."""
     call = signature(module.forward).bind(*args, **kwargs)
     call.apply_defaults()
     names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]

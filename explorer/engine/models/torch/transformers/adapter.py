@@ -41,7 +41,7 @@ _PRODUCTS = (".lora_A.weight", ".lora_B.weight")
 
 
 class AdaptedModule(ConfiguredModule):
-    """A base model with an adapter merged into it. Its tensors are those of both."""
+    """A base model with an adapter merged into it. Its tensors are those of the base and the adapter."""
 
     adapter: TensorFile
 
