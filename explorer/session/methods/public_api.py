@@ -514,7 +514,7 @@ class PublicMethods:
     def fold_choice(
         self, kinds: Sequence[FoldKind] = FOLDS, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> Fold:
-        """Predict what `fold` does to the current model, and which nodes stay for which reason."""
+        """Predict the result of `fold` on the current model, and the reasons why nodes stay."""
         raise NotImplementedError
 
     @overload
