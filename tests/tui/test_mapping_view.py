@@ -231,6 +231,21 @@ async def test_a_fused_epilogue_is_in_the_figures_and_in_the_code() -> None:
         assert "fused: nothing follows that can be" in words(hands, "TitleBar")
 
 
+async def test_a_search_stops_with_escape_and_with_the_view() -> None:
+    async with screen(size=(100, 30)) as hands:
+        hands.engine.hold = {"map"}
+        shown = await open_view(hands)
+        assert "searching the best mapping" in words(hands, "JobLine")
+        # the smallest tiles are there at once
+        assert "scratchpad + accumulator  1x16x16" in words(hands, "#map-nest")
+        await hands.press("escape")
+        assert "the search was stopped; b searches again" in words(hands, "JobLine")
+        assert shown._mapping is not None
+        await hands.press("b", "q")
+        assert hands.pilot.app.screen is hands.main
+        assert not hands.engine.waiting
+
+
 async def test_the_tile_dialog_leads_to_the_map_view_and_back() -> None:
     async with screen(size=(100, 30)) as hands:
         use_hardware(hands.main.store, machines.hardware("edge-npu"))
