@@ -57,11 +57,28 @@ def find_identical_runs(
                 yield run
 
 
+Place = tuple[str, int | None, Sequence[str]]
+"""Path of a row, index of the row above or None, and names of the stored tensors that a leaf uses."""
+
+
+def list_places(layers: Sequence[Layer]) -> Iterator[Place]:
+    """Yields the place of each row."""
+    return layers.list_places() if isinstance(layers, LayerRows) else map(_describe_place, layers)
+
+
+def _describe_place(layer: Layer) -> Place:
+    return layer.path, layer.parent, [] if layer.group else [weight.name for weight in layer.weights]
+
+
 class LayerRows(Sequence[Layer]):
     """Rows of a tree in pre-order; subclasses build a row in `_row`."""
 
     def _row(self, index: int) -> Layer:
         raise NotImplementedError
+
+    def list_places(self) -> Iterator[Place]:
+        """Yields the place of each row. A subclass may know it without building the row."""
+        return map(_describe_place, self)
 
     @overload
     def __getitem__(self, index: int) -> Layer: ...

@@ -9,12 +9,12 @@ tensor has several names or two rows would have the same path.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.engine.costs.layer_rows import LayerRows, find_identical_runs
+from explorer.engine.costs.layer_rows import LayerRows, Place, find_identical_runs
 from explorer.engine.formats.tensor_index import StoredTensor, rows
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 
@@ -105,6 +105,12 @@ class TensorRows(LayerRows):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def list_places(self) -> Iterator[Place]:
+        """See `LayerRows`."""
+        for entry, parent in zip(self._items, self._parent, strict=True):
+            path = entry if isinstance(entry, str) else entry.name
+            yield path, parent if parent >= 0 else None, () if isinstance(entry, str) else (path,)
 
     def _row(self, at: int) -> Layer:
         entry, parent = self._items[at], self._parent[at]

@@ -96,6 +96,23 @@ class TensorFile(StaticModel):
         order = Schedule((), (), (), f"{contents.why}: the order of execution is not known")
         return AnalysisResult(info, lambda: (self._layers(), lambda: order, lambda: None))
 
+    def find_rows(self, names: Sequence[str]) -> list[Layer] | None:
+        """Returns the rows of tensors by their names, without the tree, which takes seconds for very many.
+
+        Returns:
+            One row per name; None if a name is a pattern, a module, or a tensor with several names.
+        """
+        tensors = self.contents.tensors
+        wanted = set(names)
+        entries = {entry.name: entry for entry in tensors if entry.name in wanted}
+        if len(entries) < len(wanted) or any(entry.identity is not None for entry in entries.values()):
+            return None
+        modules = tuple(f"{name}{separator}" for name in wanted for separator in "./")
+        if any(entry.name.startswith(modules) for entry in tensors):
+            return None
+        why = self.contents.why
+        return [leaf_layer(entry, name, why, params=entry.elements) for name, entry in entries.items()]
+
     def _layers(self) -> tuple[Layer, ...]:
         """Returns a row for every module in the names, and one for every tensor."""
         with gc_pause():

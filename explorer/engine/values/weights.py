@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache
 
 import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import many_text
+from explorer.engine.costs.layer_rows import list_places
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.values.numbers import SLAB, Numbers
 from explorer.engine.values.statistics import measure
@@ -26,27 +29,52 @@ from explorer.settings.statistics import EVERYTHING, AskedStatistics
 
 
 class GroupPaths:
-    """The enclosing groups of each layer, so that a glob on a block also matches the layers in it."""
+    """The enclosing groups of each layer, so that a glob on a block also matches the layers in it.
+
+    Attributes:
+        owners: Path of the first layer that uses each stored tensor, by the name of the tensor.
+    """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self._layers = layers
-        self._row_by_path = {layer.path: layer.id for layer in layers}
-        self._paths_of: dict[str, tuple[str, ...]] = {}
+        self.owners: dict[str, str] = {}
+        self._paths: list[str] = []
+        self._parents: list[int | None] = []
+        self._row_by_path: dict[str, int] = {}
+        self._groups_of: dict[int, tuple[str, ...]] = {}
+        self._prefixes: dict[str, tuple[str, ...]] = {}
+        for row, (path, parent, weights) in enumerate(list_places(layers)):
+            self._paths.append(path)
+            self._parents.append(parent)
+            self._row_by_path[path] = row
+            for name in weights:
+                self.owners.setdefault(name, path)
 
     def list_enclosing_paths(self, path: str) -> tuple[str, ...]:
         """Returns `path` and the paths of all groups that contain it."""
-        paths = self._paths_of.get(path)
-        if paths is None:
-            names = dict.fromkeys([path])
-            row: int | None = self._row_by_path.get(path)
-            while row is not None:
-                names[self._layers[row].path] = None
-                row = self._layers[row].parent
-            for length, letter in enumerate(path):
-                if letter == "." and length:
-                    names[path[:length]] = None
-            paths = self._paths_of[path] = tuple(n for n in names if n)
-        return paths
+        row = self._row_by_path.get(path)
+        parent = None if row is None else self._parents[row]
+        names = dict.fromkeys((path, *self._list_groups(parent), *self._list_dotted_groups(path)))
+        return tuple(name for name in names if name)
+
+    def _list_groups(self, row: int | None) -> tuple[str, ...]:
+        """Returns the path of a group and those of all groups that contain it, or () for None."""
+        new_rows = []
+        while row is not None and row not in self._groups_of:
+            new_rows.append(row)
+            row = self._parents[row]
+        groups = () if row is None else self._groups_of[row]
+        for new_row in reversed(new_rows):
+            groups = self._groups_of[new_row] = (self._paths[new_row], *groups)
+        return groups
+
+    def _list_dotted_groups(self, path: str) -> tuple[str, ...]:
+        """Returns the parts of a path that end before a dot."""
+        head = path.rpartition(".")[0]
+        prefixes = self._prefixes.get(head)
+        if prefixes is None:
+            dots = [index for index, letter in enumerate(head) if letter == "." and index]
+            prefixes = self._prefixes[head] = (*[head[:index] for index in dots], head)
+        return prefixes
 
 
 def select(
@@ -68,12 +96,10 @@ def select(
         return [True] * len(entries)
     is_selected = [False] * len(entries)
     for glob in globs:
-        has_match = False
+        has_match, matches = False, _build_matcher(glob)
         for index, (name, paths) in enumerate(entries):
-            for text in (name, *paths):
-                if text == glob or fnmatch.fnmatchcase(text, glob):
-                    is_selected[index] = has_match = True
-                    break
+            if any(map(matches, (name, *paths))):
+                is_selected[index] = has_match = True
         if not has_match and is_query(glob):
             paths_found = {layer.path for layer in layers_found(layers, glob)}
             for index, (name, paths) in enumerate(entries):
@@ -83,6 +109,12 @@ def select(
             candidates = dict.fromkeys(text for name, paths in entries for text in (name, *paths))
             raise Misuse(f"no {noun} matches '{glob}'", hint=nearest(glob, candidates))
     return is_selected
+
+
+def _build_matcher(glob: str) -> Callable[[str], bool]:
+    """Returns a test whether a text matches a glob. It remembers texts, because groups have many layers."""
+    pattern = re.compile(fnmatch.translate(glob)).match
+    return cache(lambda text: text == glob or pattern(text) is not None)
 
 
 def paths_of_kinds(kinds: Sequence[str], layers: Sequence[Layer]) -> Callable[[str], bool]:
@@ -118,9 +150,11 @@ def check_axis(tensors: Sequence[TensorStats], axis: int | None) -> None:
 
 
 def statistics_rows(
-    tensors: Iterable[TensorStats], layers: Sequence[Layer], role: str, axis: int | None
+    tensors: Sequence[TensorStats], layers: Sequence[Layer], role: str, axis: int | None
 ) -> tuple[StatisticsRow, ...]:
     """Returns the additional statistics of tensors: one row for each tensor or index of its axis."""
+    if not any(stats.chosen for stats in tensors):
+        return ()
     layer_by_path = {layer.path: layer for layer in layers}
     rows = []
     for stats in tensors:
@@ -176,7 +210,7 @@ def weights(
         Misuse: A glob or a kind matches nothing.
         Cancelled: `cancel` returned True.
     """
-    selected, aliases = _select_tensors(_assign_layers(tensors, layers), names, options.kinds, layers)
+    selected, aliases = _select_tensors(tensors, names, options.kinds, layers)
     tensor_stats, quantized = _measure_tensors(list(selected.values()), options, real, on_progress, cancel)
     check_axis(tensor_stats, options.axis)
     tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in selected]
@@ -223,37 +257,29 @@ def _measure_tensors(
 def _select_tensors(
     tensors: Sequence[Numbers], names: Sequence[str], kinds: Sequence[str], layers: Sequence[Layer]
 ) -> tuple[dict[Hashable, Numbers], dict[Hashable, list[str]]]:
-    """Returns the selected tensors, each once, and the names of every shared tensor."""
+    """Returns the selected tensors, each once with its layer, and the names of every shared tensor."""
     paths = GroupPaths(layers)
-    is_selected = select(
-        names,
-        ((t.name, paths.list_enclosing_paths(t.layer)) for t in tensors),
-        "stored tensor or layer",
-        layers,
-    )
+    # tensors of a module have their layer already, and their rows use short names such as 'weight'
+    owners = [t.layer if t.trainable is not None else paths.owners.get(t.name, t.layer) for t in tensors]
+    is_selected = [True] * len(tensors)
+    if names:
+        named = (
+            (t.name, paths.list_enclosing_paths(owner)) for t, owner in zip(tensors, owners, strict=True)
+        )
+        is_selected = select(names, named, "stored tensor or layer", layers)
     of_kind = paths_of_kinds(kinds, layers)
-    is_selected = [is_hit and of_kind(t.layer) for is_hit, t in zip(is_selected, tensors, strict=True)]
+    is_selected = [is_hit and of_kind(owner) for is_hit, owner in zip(is_selected, owners, strict=True)]
     aliases: dict[Hashable, list[str]] = {}
     for tensor in tensors:
         if tensor.identity is not None and tensor.elements:
             aliases.setdefault(tensor.identity, []).append(tensor.name)
     selected: dict[Hashable, Numbers] = {}
-    for tensor, is_hit in zip(tensors, is_selected, strict=True):
+    for tensor, owner, is_hit in zip(tensors, owners, is_selected, strict=True):
         if is_hit:
             is_shared = tensor.identity is not None and tensor.elements
-            selected.setdefault(tensor.identity if is_shared else ("alone", tensor.name), tensor)
+            key = tensor.identity if is_shared else ("alone", tensor.name)
+            selected.setdefault(key, replace(tensor, layer=owner))
     return selected, aliases
-
-
-def _assign_layers(tensors: Sequence[Numbers], layers: Sequence[Layer]) -> list[Numbers]:
-    """Returns the tensors, each with the layer that uses it first."""
-    owners: dict[str, str] = {}
-    for layer in layers:
-        if not layer.group:
-            for weight in layer.weights:
-                owners.setdefault(weight.name, layer.path)
-    # tensors of a module have their layer already, and their rows use short names such as 'weight'
-    return [t if t.trainable is not None else replace(t, layer=owners.get(t.name, t.layer)) for t in tensors]
 
 
 def _duplicates(tensors: Sequence[Numbers], cancel: Cancel) -> tuple[tuple[str, ...], ...]:

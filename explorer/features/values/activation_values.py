@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -88,8 +89,12 @@ class ModelValues:
     ) -> Weights:
         """Measure stored tensors, reading one slab at a time."""
         state_index = self._models.at(index)
-        layers = self._models.rows(state_index, on_progress, cancel)
-        tensors, notes = self._models.opened(state_index, on_progress).tensors()
+        opened: Any = self._models.opened(state_index, on_progress)
+        find_rows = getattr(opened, "find_rows", None)
+        layers = None if choices.kinds or not names or find_rows is None else find_rows(names)
+        if layers is None:
+            layers = self._models.rows(state_index, on_progress, cancel)
+        tensors, notes = opened.tensors()
         return weights.weights(
             tensors,
             names,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from explorer.base.errors import Cancelled, Misuse
+from explorer.engine.models.tensors import TensorFile
 from explorer.engine.values.numbers import SLAB, Numbers, slabs_of
 from explorer.engine.values.weights import weights
 from explorer.facts import Layer, Progress, TensorInfo, TileSpec
@@ -130,3 +133,22 @@ def test_the_weights_of_a_tiled_model_are_those_of_the_tiled_file(sample: Any) -
         big = {t.tensor.shape: t for t in whole.tensors}[(128, 128)]
         cut = next(t for t in tiled.tensors if t.tensor.shape != (128, 128) and t.elements == 128 * 128)
         assert (cut.minimum, cut.maximum, cut.quantiles) == (big.minimum, big.maximum, big.quantiles)
+
+
+def test_a_tensor_chosen_by_its_name_is_measured_without_the_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "w.safetensors"
+    names = ("block.0.weight", "block.0.bias", "block.1.weight", "block.1.weight.scale")
+    save_file({name: np.full((2, 3), index, np.float32) for index, name in enumerate(names)}, path)
+    with Session(str(path)) as session:
+        every = {stats.tensor.name: stats for stats in session.weights(stat="var").tensors}
+        in_group = session.weights(["block.1.weight"]).tensors
+    assert [stats.tensor.name for stats in in_group] == ["block.1.weight", "block.1.weight.scale"]
+    monkeypatch.setattr(TensorFile, "_layers", lambda self: pytest.fail("the tree was built"))
+    with Session(str(path)) as session:
+        chosen = session.weights(["block.0.weight", "block.0.bias"], stat="var")
+    assert [every[name] for name in names[:2]] == sorted(
+        chosen.tensors, key=lambda stats: names.index(stats.tensor.name)
+    )
+    assert {row.operator for row in chosen.statistics} == {"float32"}
