@@ -20,7 +20,7 @@ SHARES = ("confidence", "coverage", "padded_share", "share", "utilisation")
 AT_LEAST_ONE = ("count", "distinct", "grid", "products", "ratio", "tile")
 """Keys of numbers of 1 or more."""
 
-SIGNED = ("delta", "explained", "reach")
+SIGNED = ("attributes", "delta", "explained", "reach")
 """Keys of integers below 0, or of records with such integers. Every other integer is 0 or more."""
 
 FORMATS = ("onnx", "torch", "torchscript", "torch.export")

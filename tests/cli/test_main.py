@@ -79,14 +79,6 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
         (["info", "a", "b"], "b: one word too many"),
         (["info", ""], "the name of a model is empty"),
         (["info", "a", "--jsn"], "did you mean '--json'?"),
-        (
-            ["info", "a", "--draws", "3"],
-            "it belongs to explorer compare, verify, blame, tile, sweep, quantize, fold, convert, rebatch",
-        ),
-        (
-            ["info", "a", "-o", "b"],
-            "-o: explorer info has no such option; it belongs to explorer activations, values, graph, plot,",
-        ),
         (["a", "--json"], "it belongs to explorer info"),
         (["tile", "a", "--edges", "raged"], "did you mean 'ragged'?"),
         (["tile", "a", "--form", "xyzzy"], "one of auto, lab, scan, unrolled, batched"),
@@ -103,6 +95,15 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
 )
 def test_a_wrong_word_is_one_line_that_says_what_to_type(run: Run, typed: list[str], said: str) -> None:
     assert said in refused(run(*typed))
+
+
+@pytest.mark.parametrize("option", ["--draws", "-o"])
+def test_an_option_of_other_verbs_names_them_all(run: Run, option: str) -> None:
+    owners = [verb.name for verb in VERBS.values() if option in verb.spellings()]
+    assert len(owners) > 1
+    error = refused(run("info", "a", option, "3"))
+    said = f"{option}: explorer info has no such option; it belongs to explorer {', '.join(owners)}"
+    assert said in error
 
 
 def test_options_may_stand_before_the_verb_and_a_file_may_be_called_like_one() -> None:
