@@ -14,6 +14,7 @@ from explorer.facts.mapping import MachineMemory, MemoryMachine
 from explorer.features.mapping import mapping_view
 from explorer.features.mapping.mapping_view import MappingView, NestList
 from explorer.features.tiling.tile_screen import TileDialog
+from explorer.features.tiling.tile_view import TileView
 from explorer.settings import machines
 from explorer.settings.mapping_file import read_mapping
 from explorer.tui.dialogs.dialogs import PickDialog
@@ -244,6 +245,20 @@ async def test_a_search_stops_with_escape_and_with_the_view() -> None:
         await hands.press("b", "q")
         assert hands.pilot.app.screen is hands.main
         assert not hands.engine.waiting
+
+
+async def test_the_tiles_of_the_first_memory_play_in_the_order_of_the_nest() -> None:
+    async with screen(size=(100, 30)) as hands:
+        shown = await open_view(hands)
+        await hands.press("o", "i")
+        tiles = hands.pilot.app.screen
+        assert isinstance(tiles, TileView)
+        assert shown._mapping is not None
+        level = shown._mapping.levels[0]
+        assert tiles.site.tile == level.tile
+        assert tiles._steps.order == level.order
+        await hands.press("q")
+        assert hands.pilot.app.screen is shown
 
 
 async def test_the_tile_dialog_leads_to_the_map_view_and_back() -> None:

@@ -104,3 +104,12 @@ def _with_level(mapping: SiteMapping, index: int, **fields: str) -> SiteMapping:
     levels: list[NestLevel] = list(mapping.levels)
     levels[index] = replace(levels[index], **fields)
     return replace(mapping, levels=tuple(levels))
+
+
+def tiled_site(site: SitePlan, level: NestLevel) -> SitePlan:
+    """Return a site that is tiled as a level of a mapping walks over it."""
+    sizes = site.M, site.K, site.N
+    m, k, n = (-(-size // length) for size, length in zip(sizes, level.tile, strict=True))
+    products = site.batch * m * k * n
+    used = site.batch * math.prod(sizes) / (products * math.prod(level.tile))
+    return replace(site, tile=level.tile, grid=(m, k, n), products=products, utilisation=used, edges="ragged")

@@ -6,7 +6,7 @@ ends with the view.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from glob import escape
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
@@ -21,7 +21,7 @@ from explorer.facts import TileSpec
 from explorer.facts.emission import CodeFusion
 from explorer.facts.mapping import MappedSite, ModelMapping, Objective, SiteMapping
 from explorer.features.mapping.map_words import site_blocks
-from explorer.features.mapping.mapping_edit import keep_next, reorder, resize, site_mapping
+from explorer.features.mapping.mapping_edit import keep_next, reorder, resize, site_mapping, tiled_site
 from explorer.features.mapping.mapping_files import MappingFiles, ShownMapping, can_emit
 from explorer.features.mapping.mapping_page import (
     empty_lines,
@@ -36,6 +36,7 @@ from explorer.features.mapping.mapping_page import (
 from explorer.features.mapping.nest_words import NestRow, level_names, nest_rows
 from explorer.settings.machine_presets import PRESETS
 from explorer.settings.memories import memories_of, named_with_memories
+from explorer.tui.commands.key_table import command_of, has_command
 from explorer.tui.commands.site_command import SiteCommand
 from explorer.tui.dialogs.dialogs import (
     EntryDialog,
@@ -80,6 +81,8 @@ MAPPING_KEYS = key_group(
         "In place of the memories; on a small screen the figures, then the front"),
     ("map_front(-1)", ("left_square_bracket",), "[", "Mapping before", "On the Pareto front"),
     ("map_front(1)", ("right_square_bracket",), "]", "Next mapping", "On the Pareto front"),
+    ("map_tiles", ("i",), "i", "Into the tiles",
+        "The tiles of the first memory as a grid, step after step in the order of its loops"),
     ("map_site(1)", ("n",), "n", "Next matmul", "Of the model"),
     ("map_site(-1)", ("N",), "N", "Matmul before", "Of the model"),
     ("map_prove", ("enter",), "Enter", "Prove", "Compile the nest as C, run it, compare numbers and bytes"),
@@ -143,6 +146,7 @@ class MappingView(SubScreen[None]):
         start: Index of the first one to show.
         engine: Engine process that costs and searches mappings.
         store: State of the main screen, whose machine the view uses and changes.
+        open_tiles: Function that opens the tile view of a site with an order of its loops, or None.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -164,9 +168,16 @@ class MappingView(SubScreen[None]):
     AUTO_FOCUS = "#map-nest"
 
     def __init__(
-        self, sites: Sequence[SitePlan], start: int, engine: EngineProcess, store: ScreenStore
+        self,
+        sites: Sequence[SitePlan],
+        start: int,
+        engine: EngineProcess,
+        store: ScreenStore,
+        *,
+        open_tiles: Callable[[SitePlan, str], None] | None = None,
     ) -> None:
         super().__init__()
+        self._open_tiles = open_tiles
         self._sites, self._index, self._store = tuple(sites), start, store
         self._jobs = Jobs(engine, self._show_status)
         self._exact = store.exact
@@ -650,6 +661,14 @@ class MappingView(SubScreen[None]):
         )
         self._edit(keep_next(self._mapping, operands), "an operand stays whole only in a memory of one core")
 
+    def action_map_tiles(self) -> None:
+        """Show the tiles of the first memory as a grid, and play them in the order of its loops."""
+        if self._mapping is None or self._open_tiles is None:
+            self._refuse("there is no mapping yet")
+        else:
+            level = self._mapping.levels[0]
+            self._open_tiles(tiled_site(self.site, level), level.order)
+
     # the front
 
     def action_map_plot(self) -> None:
@@ -748,4 +767,6 @@ class MappingCommand(SiteCommand):
         self, sites: Sequence[SitePlan], index: int, chosen_layers: Sequence[Layer], *, is_planned: bool
     ) -> None:
         """Open the map view."""
-        self.context.app.push_screen(MappingView(sites, index, self.jobs.engine, self.store))
+        open_tiles = command_of("blocks")(self.context).open_tile if has_command("blocks") else None
+        view = MappingView(sites, index, self.jobs.engine, self.store, open_tiles=open_tiles)
+        self.context.app.push_screen(view)

@@ -124,6 +124,7 @@ class TileView(SubScreen[None]):
         operands: Names of the operands 'A' and 'B', by the name of a site's output, where known.
         ask: Async function that returns steps of a site (`Session.tile_steps`), or None without an engine.
         planned: Whether the model is not tiled yet.
+        order: Order of the loops to show first, or 'best'.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(TILE_KEYS)
@@ -142,10 +143,11 @@ class TileView(SubScreen[None]):
         operands: Mapping[str, Mapping[str, str]] | None = None,
         ask: AskSteps | None = None,
         planned: bool = False,
+        order: str = "best",
     ) -> None:
         super().__init__()
         self._planned = planned
-        self._ask, self._order, self._steps = ask, "best", _NO_STEPS
+        self._ask, self._order, self._steps = ask, order, _NO_STEPS
         self._speed = 2
         self._timer: Timer | None = None
         self._sites, self._site_index, self._operands = tuple(sites), start, operands or {}
@@ -351,6 +353,11 @@ _MAX_SIZE = 1 << 48
 
 class TileViewCommand(SiteCommand):
     """Command that shows the tiles of a matmul."""
+
+    def open_tile(self, site: SitePlan, order: str) -> None:
+        """Open the tile view of one site, with its loops in an order."""
+        ask = partial(self.jobs.ask, "tile_steps")
+        self.context.app.push_screen(TileView([site], ask=ask, planned=True, order=order))
 
     def open(
         self, sites: Sequence[SitePlan], index: int, chosen_layers: Sequence[Layer], *, is_planned: bool
