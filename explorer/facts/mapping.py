@@ -285,8 +285,8 @@ class MappingSearch(Struct, frozen=True):
     """Result of a search for the best mapping of a site.
 
     Attributes:
-        best: Costs of the best mappings, best first, at most five.
-        front: Costs that no other mapping improves in cycles, energy and bytes of memory at the same time.
+        best: Costs of the best mappings, best first, at most five. They differ outside of the array.
+        front: Costs that no cost of the search improves in cycles, energy and bytes of memory at once.
         objective: Figure that was minimized.
         count: Number of mappings in the search space, with every order of the loops.
         left_out: Number of tiles that were left out, by reason: the name of the memory that is too small, or

@@ -143,7 +143,7 @@ def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
     rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
     array = _array_cycles(nest, machine, rate)
     array_cycles = None if array is None else math.ceil(array * mapping.batch)
-    slots = _products(nest) * math.prod(nest.levels[-1].tile) * _cores(machine)
+    slots = array_slots(mapping, machine)
     cycles_by_name = {memory.name: memory.cycles for memory in memories if memory.cycles is not None}
     if array_cycles is not None:
         cycles_by_name = {ARRAY: array_cycles, **cycles_by_name}
@@ -157,7 +157,7 @@ def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
     return MappingCost(
         mapping=mapping,
         macs=macs,
-        utilization=macs / (mapping.batch * slots),
+        utilization=macs / slots,
         moves=moves,
         memories=memories,
         traffic=outer.reads + outer.writes,
@@ -170,6 +170,17 @@ def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
         compulsory=compulsory_bytes(mapping),
         lower_bound=traffic_bound(mapping, capacity),
     )
+
+
+def array_slots(mapping: SiteMapping, machine: MemoryMachine) -> int:
+    """Counts the multiply-accumulates that all arrays could do while the busiest one computes the product."""
+    nest = nest_of(mapping, machine)
+    return mapping.batch * _products(nest) * math.prod(nest.levels[-1].tile) * _cores(machine)
+
+
+def operand_bits(mapping: SiteMapping, operand: Operand) -> int:
+    """Returns the bits of an element of an operand; of C, those of a sum."""
+    return _widths(mapping).of(operand)
 
 
 def compulsory_bytes(mapping: SiteMapping) -> int:
@@ -472,7 +483,23 @@ def _pipeline(
             0
         )
         return None if total is None else max(total, moving / mapping.batch)
-    return _Pipeline(mapping, machine, nest, widths, rate).cycles()
+    parts = _Pipeline(mapping, machine, nest, widths, rate).parts()
+    return None if parts is None else sum(parts, Fraction(0))
+
+
+def pipeline_parts(
+    mapping: SiteMapping, machine: MemoryMachine
+) -> tuple[Fraction, Fraction, Fraction] | None:
+    """Computes the cycles of the first load, of all steps and of the last store of one product of the batch.
+
+    Returns:
+        The three parts, or None without a memory on the chip or if the rate of the array is unknown.
+    """
+    nest = nest_of(mapping, machine)
+    if len(nest.levels) == 1:
+        return None
+    rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
+    return _Pipeline(mapping, machine, nest, _widths(mapping), rate).parts()
 
 
 class _Pipeline:
@@ -506,12 +533,16 @@ class _Pipeline:
         self.compute = cache(self._step_cycles)
         self.transfer = cache(self._transfer_cycles)
 
-    def cycles(self) -> Fraction | None:
+    def parts(self) -> tuple[Fraction, Fraction, Fraction] | None:
+        """Computes the cycles of the first load, of all steps and of the last store."""
         positions = [self._positions(trips) for trips in self.trips]
         first: Triple = (0, 0, 0)
         last: Triple = tuple(trips - 1 for trips in self.trips)  # type: ignore[assignment]
-        total = self._transfer(self._loads(first, None), {}) + self._transfer({}, self._stores(last, None))
-        is_known = self.compute(self._part(first)) is not None
+        first_load = self._transfer(self._loads(first, None), {})
+        last_store = self._transfer({}, self._stores(last, None))
+        if self.compute(self._part(first)) is None:
+            return None
+        total = Fraction(0)
         for chosen in itertools.product(*positions):
             step: Triple = tuple(position for position, _ in chosen)  # type: ignore[assignment]
             weight = math.prod(count for _, count in chosen)
@@ -526,7 +557,7 @@ class _Pipeline:
             )
             waiting = self._transfer(self._select(loads, False), self._select(stores, False))
             total += weight * (max(computing, hidden) + waiting)
-        return total if is_known else None
+        return first_load, total, last_store
 
     def _positions(self, trips: int) -> list[tuple[int, int]]:
         """Lists representative positions of a loop, each with the number of positions like it."""

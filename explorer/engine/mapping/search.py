@@ -122,7 +122,7 @@ def search_mappings(
     elif objective != "traffic":
         exact, bound = exact and not groups, 0.0
     return MappingSearch(
-        best=tuple(ordered[:_BEST]),
+        best=tuple(_distinct(ordered)),
         front=tuple(_pareto(ordered)),
         objective=objective,
         count=count,
@@ -131,6 +131,14 @@ def search_mappings(
         bound=value if exact else bound if bound <= value else 0.0,
         seconds=time.perf_counter() - start,
     )
+
+
+def _distinct(ordered: Sequence[MappingCost]) -> list[MappingCost]:
+    """Returns the best mappings that differ in more than the order of the array's loops."""
+    by_levels: dict[Any, MappingCost] = {}
+    for cost in ordered:
+        by_levels.setdefault(cost.mapping.levels[:-1] or cost.mapping.levels, cost)
+    return list(by_levels.values())[:_BEST]
 
 
 def _check_outermost(mapping: SiteMapping, machine: MemoryMachine) -> None:
@@ -292,7 +300,7 @@ def _dtype(mapping: SiteMapping, operand: Operand) -> str:
 
 
 def _packed(elements: _Numbers, dtype: str, site: str) -> _Numbers:
-    return -(-elements * dimensions.type_bits(dtype, site) // 8)
+    return dimensions.count_packed_bytes(elements, dimensions.type_bits(dtype, site))
 
 
 def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: _Tiles | None = None) -> Misuse:

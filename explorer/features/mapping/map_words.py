@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from explorer.base.units import runs_text, seconds_text, sizes_text
+from explorer.base.units import many_text, runs_text, seconds_text, sizes_text
 from explorer.facts import Info
 from explorer.facts.mapping import MappedSite, MappingCost, ModelMapping
 from explorer.features.mapping.nest_words import (
@@ -25,6 +25,7 @@ from explorer.report.present.measure.machine_words import hardware_text
 from explorer.report.present.row_groups import and_more, group_rows
 
 _MOST_LEFT_OUT = 3
+_MOST_FRONT = 8
 
 
 def model_mapping(about: Info, fact: ModelMapping) -> list[Block]:
@@ -40,6 +41,8 @@ def model_mapping(about: Info, fact: ModelMapping) -> list[Block]:
         Line(),
         Line(Span("the largest matmul; --site shows another", "quiet")),
         *site_blocks(fact, largest),
+        *_others(largest),
+        *_formulas(largest.cost),
         *(_capacity(fact) if fact.capacity else ()),
         *(block for text in fact.assumptions for block in (Line(), Paragraph(text, "quiet"))),
     ]
@@ -115,7 +118,8 @@ def _certainty(site: MappedSite) -> Cell:
 def site_blocks(fact: ModelMapping, site: MappedSite) -> list[Block]:
     """Build the loops of a site, its memories, and what the search says."""
     return [
-        Line((Span(site.name, "strong"), f"  {_size(site.cost)}", Span(f"  {_search(site)}", "quiet"))),
+        Line((Span(site.name, "strong"), f"  {_size(site.cost)}")),
+        *([Paragraph(_search(site), "quiet")] if site.search is not None else ()),
         *_nest(fact, site.cost),
         Line(),
         _memories(site.cost),
@@ -134,9 +138,9 @@ def _search(site: MappedSite) -> str:
     if search is None:
         return ""
     left_out = [
-        f"{number:,} tiles excluded by {name}"
+        f"{many_text(number, 'tile')} excluded by {name}"
         if any(sign in name for sign in "%<>=")
-        else f"{number:,} tiles excluded, too large for the {name}"
+        else f"{many_text(number, 'tile')} excluded, too large for the {name}"
         for name, number in search.left_out.items()
         if number
     ]
@@ -184,6 +188,63 @@ def _memories(cost: MappingCost) -> Table:
         Column("energy" if has_energy else "", "right", drop=1),
     )
     return Table(columns, rows)
+
+
+def _others(site: MappedSite) -> list[Block]:
+    """Build the best mappings of a site, and the Pareto front of those that were costed."""
+    if site.search is None or len(site.search.best) < 2:
+        return []
+    front = [cost for cost in site.search.front if cost not in site.search.best]
+    blocks: list[Block] = [Line(), Line(Span("the best mappings", "strong")), _costs(site.search.best)]
+    if front:
+        head = "less memory or energy for more cycles: the Pareto front of the mappings that were costed"
+        blocks += [Line(), Line(Span(head, "strong")), _costs(front[:_MOST_FRONT])]
+        if len(front) > _MOST_FRONT:
+            blocks.append(Line(Span(f"and {len(front) - _MOST_FRONT:,} more; --json has all", "quiet")))
+    return blocks
+
+
+def _costs(costs: Sequence[MappingCost]) -> Table:
+    """Build a table of mappings: their tiles and orders from the outermost level in, and their figures."""
+
+    def tiles(cost: MappingCost) -> Cell:
+        levels = cost.mapping.levels[:-1] or cost.mapping.levels
+        return " > ".join(
+            sizes_text(level.tile) + (f" whole {level.keep}" if level.keep else "") for level in levels
+        )
+
+    has_cycles = any(cost.cycles is not None for cost in costs)
+    has_energy = any(cost.pj is not None for cost in costs)
+    columns: list[tuple[Column, Callable[[MappingCost], Cell]]] = [
+        (Column("tile"), tiles),
+        (Column("orders", drop=2), lambda cost: " > ".join(level.order for level in cost.mapping.levels)),
+        (
+            Column("held on the chip", "right", drop=1),
+            lambda cost: size(sum(memory.held for memory in cost.memories[1:])),
+        ),
+        (Column("traffic", "right"), lambda cost: size(cost.traffic)),
+    ]
+    if has_cycles:
+        columns.append(
+            (Column("cycles", "right"), lambda cost: count(cost.cycles) if cost.cycles is not None else "")
+        )
+    if has_energy:
+        columns.append(
+            (Column("energy", "right"), lambda cost: energy_text(cost.pj) if cost.pj is not None else "")
+        )
+    return table_of(costs, columns)
+
+
+def _formulas(cost: MappingCost) -> list[Block]:
+    """Build the formula of each figure of a site."""
+    blocks: list[Block] = [Line(), Line(Span("formulas", "strong"))] if cost.formulas else []
+    for formula in cost.formulas:
+        value = f"{formula.value:,.15g}" + (f" {formula.unit}" if formula.unit else "")
+        blocks += [
+            Line((Span(f"{formula.name}  ", "quiet"), Span(value, "strong")), 2),
+            Paragraph(f"{formula.rule}  =  {formula.filled}", "formula", 6),
+        ]
+    return blocks
 
 
 def _capacity(fact: ModelMapping) -> list[Block]:

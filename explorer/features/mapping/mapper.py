@@ -51,6 +51,7 @@ def map(
     fuse: CodeFusion = "",
     mapping: PathText | None = None,
     capacity: str = "",
+    formulas: bool = False,
     output: PathText | None = None,
     overwrite: bool = False,
     on_progress: OnProgress = None,
@@ -67,6 +68,7 @@ def map(
         mapping: Path of a mapping file whose cost is computed, or None to search.
         capacity: Sizes of the first memory for the curve of least traffic: a range such as '1K:64M', or sizes
             between commas.
+        formulas: Whether to add the formula of each figure, with its numbers.
         output: Path of the mapping file to write, or None.
         overwrite: Whether to replace an existing `output`.
         on_progress: Callback that receives the progress.
@@ -89,6 +91,10 @@ def map(
         _check_file(file, plan.sites, found_machine)
     fused = session.epilogues(on_progress=on_progress) if fuse else {}
     mapped = tuple(_mapped_sites(plan.sites, found_machine, objective, constraints, file, fused))
+    if formulas:
+        from explorer.engine.mapping.formulas import with_formulas
+
+        mapped = tuple(replace(site, cost=with_formulas(site.cost, found_machine)) for site in mapped)
     result = replace(
         _total(found_machine, objective, mapped), assumptions=tuple(_assumptions(found_machine, mapped))
     )

@@ -390,6 +390,7 @@ class PublicMethods:
         fuse: CodeFusion = "",
         mapping: PathText | None = None,
         capacity: str = "",
+        formulas: bool = False,
         output: PathText | None = None,
         overwrite: bool = False,
         on_progress: OnProgress = None,

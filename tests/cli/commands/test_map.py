@@ -83,6 +83,18 @@ def test_text_json_and_session_agree(ask: Ask, sample: Sample, npu: Path) -> Non
     assert "in range(" in text
 
 
+def test_formulas_and_the_best_mappings_are_printed(ask: Ask, sample: Sample, npu: Path) -> None:
+    words = "map", sample("lenet"), "--machine", npu, "--site", "*fc1*", "--formulas"
+    text, document = ask(*words), json.loads(ask(*words, "--json"))
+    cost, best = document["sites"][0]["cost"], document["sites"][0]["search"]["best"]
+    assert "the best mappings" in text
+    assert len({json.dumps(other["mapping"]["levels"][0]) for other in best}) == len(best) == 5
+    assert {"traffic": cost["traffic"], "cycles": cost["cycles"]}.items() <= {
+        formula["name"]: formula["value"] for formula in cost["formulas"]
+    }.items()
+    assert f"traffic  {cost['traffic']:,} bytes" in text
+
+
 def test_a_written_mapping_gives_the_same_cost(ask: Ask, sample: Sample, npu: Path, tmp_path: Path) -> None:
     target = tmp_path / "mapping.toml"
     words = "map", sample("lenet"), "--machine", npu, "--json"

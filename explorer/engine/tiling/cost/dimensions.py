@@ -5,12 +5,17 @@ The cost model (`cost`) and the formulas that explain it (`formulas`) use this m
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from explorer.base.errors import Misuse
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 from explorer.facts import SitePlan
 from explorer.facts.cost import Dataflow, SiteCost
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_Elements = TypeVar("_Elements", int, "np.ndarray[Any, np.dtype[Any]]")
 
 OPERANDS = (("A", "mk"), ("B", "kn"), ("C", "mn"))
 """The three operands, each with the loops that it depends on."""
@@ -84,7 +89,7 @@ def find_largest_tile(shape: SiteDims) -> tuple[int, int, int]:
     return min(tm, shape.M), min(tk, shape.K), min(tn, shape.N)
 
 
-def count_packed_bytes(elements: int, bits: int) -> int:
+def count_packed_bytes(elements: _Elements, bits: int) -> _Elements:
     """Computes the bytes of densely packed elements of any bit width."""
     return -(-elements * bits // 8)
 
