@@ -310,14 +310,17 @@ class _AllocationObserver(DispatchMode):
             kwargs = {**kwargs, "device": torch.device("meta")}
         elif not any(tensor.is_meta for tensor in flatten_tensors(args)):
             kwargs = keep_values_here(func.name().partition(".")[0], args, kwargs)
+        run = partial(_run_operator, func)
         try:
-            outputs = kernels.operator(func, args, kwargs)
+            outputs = run(*args, **kwargs)
+            # some kernels ignore the device of an operand, and return numbers that nobody computed
+            is_without_values = _is_on_cpu(outputs, args) and is_mixed(args, kwargs)
         except RuntimeError:
             if not is_mixed(args, kwargs):
                 raise
-            outputs = call_without_values(
-                lambda *positional, **named: kernels.operator(func, positional, named), args, kwargs
-            )
+            is_without_values = True
+        if is_without_values:
+            outputs = call_without_values(run, args, kwargs)
         for _, tensor in tensors(outputs):
             self._record(tensor)
         size = kernels.workspace(func.name().partition(".")[0], flatten_tensors(args))
@@ -328,6 +331,20 @@ class _AllocationObserver(DispatchMode):
         if self.phase == "backward" and len(self.stack) > 1:
             self.recomputed_macs += dispatch.cost(func, args, kwargs or {}, outputs).macs or 0
         return outputs
+
+
+def _run_operator(func: Any, *args: Any, **kwargs: Any) -> Any:
+    return kernels.operator(func, args, kwargs)
+
+
+def _is_on_cpu(outputs: Any, args: Any) -> bool:
+    """Whether an operator returns a new tensor with values although an operand of numbers has none."""
+    operands = flatten_tensors(args)
+    has_meta_operand = any(tensor.is_meta and tensor.is_floating_point() for tensor in operands)
+    return has_meta_operand and any(
+        not output.is_meta and not any(output is operand for operand in operands)
+        for _, output in tensors(outputs)
+    )
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:

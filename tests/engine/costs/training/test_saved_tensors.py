@@ -236,6 +236,18 @@ class Experts(nn.Module):
         return x + sum(shares[..., at, None] * part(x) for at, part in enumerate(self.experts))
 
 
+class SumsByPlace(nn.Module):
+    """Adds products to zeros that it makes itself, at places in the order of a sort."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        values, places = self.product(x).sort(1)
+        return torch.zeros(x.shape).scatter_add(1, places, self.product(values)).cumsum(1)
+
+
 class GroupedExperts(nn.Module):
     """One grouped product in float32 for the rows of three experts."""
 
@@ -329,6 +341,7 @@ MODELS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "images": (Images, (torch.zeros(2, 3, 48, 48),)),
     "experts": (Experts, (torch.zeros(2, 20, 32),)),
     "words that see the words before them": (WordsBefore, (words(2, 18),)),
+    "sums by place": (SumsByPlace, (torch.zeros(2, 10, 16),)),
     "a decoder layer": (
         lambda: nn.TransformerDecoderLayer(32, 4, 64, 0.0, batch_first=True),
         (torch.zeros(2, 20, 32), torch.zeros(2, 28, 32)),
