@@ -117,7 +117,7 @@ def specs(record: type[Struct]) -> st.SearchStrategy[Any]:
     return st.builds(record, **fields)
 
 
-@pytest.mark.parametrize("verb", RECORDS)
+@pytest.mark.parametrize("verb", [verb for verb in RECORDS if verb in VERBS])
 def test_the_words_of_a_record_are_read_as_the_same_record(verb: str) -> None:
     record = RECORDS[verb]
 
