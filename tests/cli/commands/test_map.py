@@ -95,6 +95,15 @@ def test_formulas_and_the_best_mappings_are_printed(ask: Ask, sample: Sample, np
     assert f"traffic  {cost['traffic']:,} bytes" in text
 
 
+@pytest.mark.parametrize(("name", "memories"), [("eyeriss", 2), ("zen4-core", 4)])
+def test_presets_with_memories_map_a_layer(ask: Ask, sample: Sample, name: str, memories: int) -> None:
+    words = "map", sample("lenet"), "--machine", name, "--site", "*fc3*", "--json"
+    cost = json.loads(ask(*words))["sites"][0]["cost"]
+    assert cost["fits"]
+    assert len(cost["memories"]) == memories
+    assert cost["cycles"] >= cost["array_cycles"]
+
+
 def test_a_written_mapping_gives_the_same_cost(ask: Ask, sample: Sample, npu: Path, tmp_path: Path) -> None:
     target = tmp_path / "mapping.toml"
     words = "map", sample("lenet"), "--machine", npu, "--json"
