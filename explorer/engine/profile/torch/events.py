@@ -194,10 +194,25 @@ class FunctionRows:
 
     def __init__(self, layers: Sequence[Layer], modules: Iterable[int]) -> None:
         module_rows, self._of = {*modules}, dict[int, list[tuple[str, int]]]()
+        children: dict[int, list[Layer]] = {}
         for layer in layers:
-            if layer.id not in module_rows and not layer.group:
-                module_row = -1 if layer.parent is None else layer.parent
-                self._of.setdefault(module_row, []).append((_bare(layer.kind), layer.id))
+            children.setdefault(-1 if layer.parent is None else layer.parent, []).append(layer)
+
+        def calls_in(row: int, runs: int) -> list[tuple[str, int]]:
+            """Returns the calls of functions in one run of a module, or in one step of a loop."""
+            calls: list[tuple[str, int]] = []
+            for layer in children.get(row, ()):
+                if layer.id in module_rows:
+                    continue
+                times = max(1, layer.calls // max(1, runs))
+                # a group that is not a module is a loop, which `unrolled_loops` folded
+                step = calls_in(layer.id, layer.calls) if layer.group else [(_bare(layer.kind), layer.id)]
+                calls += step * times
+            return calls
+
+        runs = {layer.id: layer.calls for layer in layers}
+        for row in (-1, *children.keys() & module_rows):
+            self._of[row] = calls_in(row, runs.get(row, 1))
 
     def functions_of(self, row: int | None) -> Sequence[tuple[str, int]]:
         """Returns the names and row ids of a module's functions, in order."""

@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
 
+from explorer import Session  # noqa: E402
 from explorer.engine.costs.torch import unrolled_loops  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
 from explorer.facts import Analysis  # noqa: E402
+from explorer.facts.profile.profile import ProfileSpec  # noqa: E402
 
 
 class Tiled(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -109,3 +111,17 @@ def test_a_step_of_one_function_is_one_row() -> None:
 
     (row,) = analysis(Adding(), 1, 4).layers
     assert (row.path, row.group, row.calls, row.elementwise_ops) == ("add", False, 100, 400)
+
+
+def test_a_profile_finds_each_call_of_a_folded_function() -> None:
+    with torch.no_grad():
+        model = Tiled()
+        model.weight = torch.nn.Parameter(torch.ones(48, 48))
+    with Session(model, inputs=torch.ones(3, 48)) as session:
+        profile = session.profile(ProfileSpec(steps=2))
+        kinds = {row.id: row.kind for row in session.analysis().layers}
+    timed: Counter[str] = Counter()
+    for layer in profile.layers:
+        timed[kinds[layer.layer]] += layer.calls
+    assert timed["matmul"] == 24 * 12
+    assert timed["cat"] == 1
