@@ -140,7 +140,7 @@ def test_a_signal_after_the_result_has_its_name_does_not_deny_it(
 
 
 SEVERAL = """
-with targets.made_folder('stages'), targets.atomic_write('stages/one') as path:
+with targets.make_folder('stages'), targets.atomic_write('stages/one') as path:
     open(path, 'w').close()
 with targets.atomic_write('picture') as path:
     open(path, 'w').close()
@@ -167,7 +167,7 @@ def test_a_folder_for_results_does_not_stay_without_one_nor_takes_others_files_a
 ) -> None:
     for others in ("", "theirs"):
         process = begin(
-            "with targets.made_folder('stages'), targets.atomic_write('stages/one') as path:\n"
+            "with targets.make_folder('stages'), targets.atomic_write('stages/one') as path:\n"
             f"    {others!r} and open('stages/theirs', 'w').close()\n"
             f"    say('half')\n    {ENDLESS.replace(chr(10), '; ')}",
             until="half",

@@ -1,7 +1,7 @@
 """The call of an ATen operator, and the record of an operator in the operator table.
 
 A rule gets the same `AtenCall` from a running module (`dispatch`, with torch tensors) and from a program file
-(`table.exported_cost`, with declared sizes and dtypes). This module does not need torch.
+(`table.count_exported_call`, with declared sizes and dtypes). This module does not need torch.
 """
 
 from __future__ import annotations
