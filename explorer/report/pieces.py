@@ -121,7 +121,10 @@ def wrap(line: list[Piece], width: int, indent: int = 0) -> Iterator[list[Piece]
                 yield [*current, (head, role)]
                 current, used, least = [(" " * indent, "")] * bool(indent), indent, indent
                 word = word[len(head) :]
-            current.append((word, role))
+            if current and current[-1][1] == role and word.strip():
+                current[-1] = current[-1][0] + word, role
+            else:
+                current.append((word, role))
             used += cell_len(word)
     yield strip_end(current)
 
