@@ -147,7 +147,7 @@ def _place(
             number += 1
         steps = runs * item.steps
         folded.steps[path] = steps
-        scope = Scope(path, path.rpartition(".")[2], f"{item.steps:,} steps")
+        scope = Scope(path, path.rpartition(".")[2], "loop")
         _place(item.body, caller, (*scopes, scope), steps, folded, taken)
 
 
