@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_BYTES = 256 << 20
-"""Largest number of bytes of all files. One file may use a quarter of this limit."""
+"""Maximum bytes of all files. One file may use a quarter of this limit."""
 MAX_FILES = 2_000
 
 _MAGIC = b"explorer cache 1\n"
@@ -106,7 +106,7 @@ class CacheFolder:
                 os.unlink(path)
 
     def _make_room(self, size: int) -> None:
-        """Removes the least recently used files until a new one fits."""
+        """Removes the least recently used files until a new file fits."""
         files = sorted(self._files())
         total, count = sum(size for _, size, _ in files), len(files)
         for last_use, file_bytes, path in files:

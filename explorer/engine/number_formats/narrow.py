@@ -21,13 +21,13 @@ class Binary(NumberFormat, frozen=True):
     scaled: ClassVar[bool] = True
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Half the larger end: the least-squares choice if all magnitudes up to it are equally likely."""
+        """Returns half the larger end: the least-squares choice for uniformly distributed magnitudes."""
         return _grid(larger_end(low, high) / np.float32(2), axis)
 
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
     ) -> Grid:
-        """The mean magnitude, which has the least squared error (Rastegari et al., XNOR-Net, 2016)."""
+        """Returns the mean magnitude, which has the least squared error (Rastegari et al., XNOR-Net)."""
         parts = _channels(values, axis)
         return _grid(np.stack([np.asarray(_sum(part) / max(1, part.size)) for part in parts]), axis)
 
@@ -37,7 +37,7 @@ class Binary(NumberFormat, frozen=True):
         return np.where(values >= 0, scale, -scale)
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
-        """Its two values."""
+        """Returns the two values of the format."""
         return -grid.scale, grid.scale
 
 
@@ -55,7 +55,7 @@ class Ternary(Integer, frozen=True):
         return -1
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Two thirds of the larger end, which gives the three values equal thirds of the range."""
+        """Returns 2/3 of the larger end, so that each of the three values covers a third of the range."""
         return _grid(larger_end(low, high) * np.float32(2) / np.float32(3), axis)
 
     def fitted(
@@ -75,7 +75,7 @@ def _grid(scale: Array, axis: int | None) -> Grid:
 
 
 def _channels(values: Array, axis: int | None) -> Iterator[Array]:
-    """Returns the values that share a scale, flattened."""
+    """Yields the values that share a scale, flattened."""
     if axis is None:
         yield values.reshape(-1)
         return

@@ -103,7 +103,7 @@ def _changes(sides: tuple[_Side, _Side], pairs: Sequence[RowPair]) -> Iterator[L
 def _change(pair: RowPair, *times: Sequence[float]) -> LayerChange:
     either = pair.before or pair.after
     assert either is not None
-    before, after = (compute_spread(of_one) if of_one else None for of_one in times)
+    before, after = (compute_spread(seconds) if seconds else None for seconds in times)
     surely = significance(before, after)
     if surely is None and all(times) and ranks_differ(*times):
         surely = True

@@ -38,14 +38,14 @@ def _parts(call: AtenCall) -> Mapping[str, torch.Tensor]:
 
 
 def _numbers(handle: Any, rank: int, setting: str) -> tuple[int, ...]:
-    """A setting of a convolution, read from its handle: one number for each of the last `rank` dimensions."""
+    """Returns a convolution's setting from its handle: a number for each of the last `rank` dimensions."""
     dimensions = 3 if rank == 3 else 2
     numbers = getattr(torch.ops.quantized, f"conv{dimensions}d_{setting}")(handle)
     return tuple(int(number) for number in numbers)[-rank:]
 
 
 def _conv_sizes(call: AtenCall, transposed: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the shape of the result, and shape of the weight in a float layer."""
+    """Returns the shape of the result, and the shape of the weight in a float layer."""
     source = call.sizes(0)
     rank = len(source) - 2
     handle = _handle(call)

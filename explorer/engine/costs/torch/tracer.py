@@ -276,7 +276,7 @@ class _Watch:
                 share = f"{count:,} of {tensor.numel():,} elements"
                 reason = f"a sparse tensor is counted as dense: it stores {share}"
                 self.sparse_reasons[storage_key(tensor.untyped_storage())] = reason
-                # a layer with a sparse weight costs less than a layer with a dense weight of this shape
+                # a layer with a sparse weight has another cost than a layer with a dense weight of this shape
                 self.can_replay = False
 
     # -- modules
@@ -917,7 +917,7 @@ _DISPLAY_NAMES = {
 def _sum_packed_bytes(
     modules: Iterable[nn.Module], weights: Mapping[int, Sequence[ModuleParameter]]
 ) -> dict[int, tuple[int, int]]:
-    """Bytes in the file and in memory, by storage, of parameters that the file stores in another form."""
+    """Returns bytes in the file and in memory, by storage, of parameters that the file stores differently."""
     sizes: dict[int, tuple[int, int]] = {}
     for module in modules:
         for name in read_stored_forms(module):

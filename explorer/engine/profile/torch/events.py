@@ -58,10 +58,7 @@ def events_of(profiler: Any) -> list[Event]:
 
 
 def cuda_events_of(profiler: Any) -> tuple[list[Event], list[Event]]:
-    """Returns the CUDA events of a profiler: calls with their launched time and memory.
-
-    And kernels by stream.
-    """
+    """Returns the CUDA events of a profiler: calls with launched time and memory, and kernels by stream."""
     raw_events = profiler.profiler.kineto_results.events()
     launched, kernels = dict[int, int](), list[Event]()
     for raw in raw_events:
@@ -93,7 +90,7 @@ def _event(raw: Any, launched: int | None = None) -> Event:
 
 
 def _split_launches(call: Event) -> tuple[Event, ...]:
-    """Splits off the kernels that a range launched without an operator, as a call of their own."""
+    """Splits off the kernels that a range launched without an operator, as a separate call."""
     if not call.range or not call.launched:
         return (call,)
     launches = call._replace(name=LAUNCHED, end=call.start, range=False)
