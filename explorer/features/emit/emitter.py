@@ -152,7 +152,8 @@ def verify_code(
     """Prove the code in a folder again: compile its C files, run them, and compare numbers and counters.
 
     Args:
-        folder: Path of the folder, as `emit` writes it. The C files may have been changed.
+        folder: Path of the folder, as `emit` writes it. C files that were changed run only if the session
+            trusts code.
         seed: Seed of the random values.
         on_progress: Callback that receives the progress.
         cancel: Callback that is polled between sites; the work stops when it returns True.
@@ -180,6 +181,7 @@ def verify_code(
         _check_site(site, task.sites[site.mapping.site], folder)
     fused = _epilogues_of(manifest, task, folder)
     files = {name: code_folder.code(folder, name) for name in (*names, "driver.c")}
+    _check_code(files, _sources(manifest, fused), folder, trust=bool(session.parts.models.options["trust"]))
     proof = task.prove(manifest, files, fused, partial(os.path.join, folder), seed, cancel)
     return replace(proof, output=folder, seconds=time.perf_counter() - started)
 
@@ -371,6 +373,25 @@ def _sources(manifest: CodeManifest, fused: Mapping[str, FusedEpilogue]) -> dict
         code = emit_site(site.mapping, manifest.machine, right_dtype=site.right_dtype, steps=steps)
         files[site.file] = code.source
     return {**files, "driver.c": DRIVER}
+
+
+def _check_code(files: Mapping[str, str], sources: Mapping[str, str], folder: str, *, trust: bool) -> None:
+    """Refuse C files that differ from those that `emit` writes, unless the user trusts them.
+
+    Raises:
+        Misuse: A file differs, and it is not trusted or no compiler can compile it.
+    """
+    from explorer.engine.mapping.proof import compiler
+
+    changed = next((name for name in sorted(files) if files[name] != sources[name]), None)
+    if changed is None:
+        return
+    path = os.path.join(folder, changed)
+    if not trust:
+        hint = "if you know what this code does, add --trust"
+        raise Misuse("the code differs from what emit writes; verify would run it", where=path, hint=hint)
+    if compiler() is None:
+        raise Misuse("changed code cannot be proved without a C compiler", where=path, hint="install cc")
 
 
 def _check_site(code: CodeSite, site: Site, folder: str) -> None:

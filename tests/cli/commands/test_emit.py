@@ -85,11 +85,13 @@ def test_verify_compiles_the_files_of_the_folder(ask: Ask, sample: Sample, folde
     path = folder / "site_001.c"
     code = path.read_text()
     path.write_text(re.sub(r"moved\[0\]\[0\] \+= ", "moved[0][0] += 1 + ", code))
-    out, _ = ask("verify", sample("linear_32x64x128"), folder, code=1)
+    _, err = ask("verify", sample("linear_32x64x128"), folder, code=2)
+    assert "differs from what emit writes" in err
+    out, _ = ask("verify", sample("linear_32x64x128"), folder, "--trust", code=1)
     assert "A loads" in out
     assert "site_001.c" in out
     path.write_text(code.replace("const sum_t a = ", "const sum_t a = (x == 3 && z == 1) ? 0 : "))
-    out, _ = ask("verify", sample("linear_32x64x128"), folder, "--json", code=1)
+    out, _ = ask("verify", sample("linear_32x64x128"), folder, "--trust", "--json", code=1)
     assert [site["file"] for site in json.loads(out)["sites"] if site["verdict_kind"] == "different"] == [
         "site_001.c"
     ]
@@ -98,7 +100,7 @@ def test_verify_compiles_the_files_of_the_folder(ask: Ask, sample: Sample, folde
 def test_a_rejected_file_is_named(ask: Ask, sample: Sample, folder: Path) -> None:
     path = folder / "site_001.c"
     path.write_text(path.read_text() + "\nint broken( { }\n")
-    _, err = ask("verify", sample("linear_32x64x128"), folder, code=2)
+    _, err = ask("verify", sample("linear_32x64x128"), folder, "--trust", code=2)
     assert str(path) in err
     assert "site_001.c:" in err
 
@@ -115,6 +117,9 @@ def test_without_a_compiler_the_nest_is_walked(
     manifest.write_text(json.dumps(content))
     out, _ = ask("verify", sample("linear_32x64x128"), folder, code=1)
     assert "planned" in out
+    (folder / "site_001.c").write_text("int changed;")
+    _, err = ask("verify", sample("linear_32x64x128"), folder, "--trust", code=2)
+    assert "without a C compiler" in err
 
 
 def test_bad_input_is_one_line(ask: Ask, sample: Sample, npu: Path, folder: Path, tmp_path: Path) -> None:
@@ -199,7 +204,7 @@ def test_the_operators_after_a_matmul_are_fused(
     assert second["mapping"]["epilogue"]["residual_bytes"] == 4
     path = folder / "site_002.c"
     path.write_text(path.read_text().replace("0x1.8000000000000p+2f", "0x1.0000000000000p+2f"))
-    out, _ = ask("verify", residual_model, folder, code=1)
+    out, _ = ask("verify", residual_model, folder, "--trust", code=1)
     assert "site_002.c" in out
     ask("quantize", residual_model, "--form", "qdq", "--no-report", "-o", codes)
     out, _ = ask("emit", codes, *words, "--force", "--json")
