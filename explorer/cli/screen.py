@@ -49,7 +49,7 @@ def _open(source: str, args: ParsedArgs) -> int:
     if os.path.isdir(source):
         models = headers.choices(source)
         if models is not None and not _is_at_terminal():
-            print_pieces(outline_words.write_text(models))
+            print_pieces(outline_words.compose_text(models))
             return DONE
         if models is not None:
             if second_model is not None:

@@ -16,7 +16,7 @@ _SIGNS = {"newer": ">", "missing": "!", "old": "!", "broken": "!"}
 _LABEL = 11
 
 
-def write_text(fact: Checkup) -> Iterator[str]:
+def compose_text(fact: Checkup) -> Iterator[str]:
     """Yield lines that fit the terminal."""
     room = width()
     return (part for line in _text_lines(fact) for part in fitted(line.rstrip("\n"), room))

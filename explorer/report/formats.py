@@ -32,7 +32,7 @@ def cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def write_text(formats: KnownFormats) -> Iterator[str]:
+def compose_text(formats: KnownFormats) -> Iterator[str]:
     """Yield a paragraph per format. A table of these sentences would be too wide for a terminal."""
     room = width()
     for format, converts in formats:

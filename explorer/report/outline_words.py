@@ -27,7 +27,7 @@ _WIDEST = (9, 72, 28, 28, 11)
 """Maximum width of each column, so that a single long name does not shift all rows."""
 
 
-def write_text(outline: Outline, *, top: int | None = None, exact: bool = False) -> Iterator[str]:
+def compose_text(outline: Outline, *, top: int | None = None, exact: bool = False) -> Iterator[str]:
     """Yield lines: the file, its facts, one row per item, and the totals.
 
     Args:

@@ -188,14 +188,11 @@ def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _name_dimensions(path: str, batch: str) -> None:
-    """Gives the open dimensions of inputs names that last: tf2onnx numbers them anew in each run."""
+    """Gives open dimensions names that last: tf2onnx numbers them anew in each run."""
     onnx = require("onnx", path)
-    proto = onnx.load(path)
-    for value in proto.graph.input:
-        for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
-            if dimension.HasField("dim_param"):
-                dimension.dim_param = batch if batch and axis == 0 else f"{value.name}_{axis}"
-    for value in (*proto.graph.output, *proto.graph.value_info):
+    with input_files.binary(path, internal=True) as file:
+        proto = onnx.load(file)
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
             if dimension.HasField("dim_param"):
                 dimension.dim_param = batch if batch and axis == 0 else f"{value.name}_{axis}"

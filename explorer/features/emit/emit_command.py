@@ -70,7 +70,6 @@ COMMAND = Command(
         "explorer emit alexnet --machine gemmini -o code",
         "explorer emit model.onnx --mapping mapping.toml --to json -o nests",
         "explorer emit model.onnx --mapping mapping.toml --fuse epilogue -o code",
-        "explorer verify model.onnx code",
     ),
     _run,
     exits=IF_PROVED,

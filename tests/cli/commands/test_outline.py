@@ -113,7 +113,7 @@ def test_the_json_keeps_its_contract_and_says_the_same(
 def test_an_outline_with_nothing_in_it_is_still_a_document() -> None:
     empty = Outline("onnx", "m", 3, (), ())
     assert json.loads("".join(outline_words.write_json(empty, {})))["rows"] == []
-    assert "".join(outline_words.write_text(empty)).endswith("nothing is in it\n")
+    assert "".join(outline_words.compose_text(empty)).endswith("nothing is in it\n")
 
 
 def test_a_folder_is_listed_by_its_name_by_outline_and_by_formats(
@@ -239,7 +239,7 @@ def test_a_long_name_does_not_move_the_other_rows(capsys: pytest.CaptureFixture[
         OutlineRow("n" * 500, "tensor", "float32", (1,), 4),
         OutlineRow("w", "tensor", "float32", (2,), 8),
     ]
-    lines = list(outline_words.write_text(Outline("x", "m", None, (), rows)))
+    lines = list(outline_words.compose_text(Outline("x", "m", None, (), rows)))
     assert lines[0] == "m   x\n"
     assert len(lines[3]) < 150
 
@@ -247,7 +247,7 @@ def test_a_long_name_does_not_move_the_other_rows(capsys: pytest.CaptureFixture[
 def test_columns_that_only_later_rows_fill_are_kept_apart() -> None:
     rows = [OutlineRow(f"n{i}", "operator", "Abs", note="a -> b") for i in range(3000)]
     rows += [OutlineRow(f"w{i:04}", "tensor", "float32", (64, 3), 768, "in w.bin") for i in range(3000)]
-    lines = list(outline_words.write_text(Outline("x", "m", None, (), rows)))
+    lines = list(outline_words.compose_text(Outline("x", "m", None, (), rows)))
     assert lines[2].split() == ["operator", "n0", "Abs", "a", "->", "b"]
     tensors = [line for line in lines if line.startswith("tensor")]
     assert {len(line) for line in tensors} == {len(tensors[0])}
@@ -269,7 +269,7 @@ def test_rows_are_printed_as_they_are_read() -> None:
             read.append(n)
             yield OutlineRow(f"w{n}", "tensor", "float32", (1,), 4)
 
-    lines = outline_words.write_text(Outline("x", "m", 3, (), endless()))
+    lines = outline_words.compose_text(Outline("x", "m", 3, (), endless()))
     for _, _ in zip(range(10), lines, strict=False):
         pass
     assert len(read) < 5000

@@ -21,7 +21,7 @@ FLAX = b"\x81\xa6params\x82\xa5Dense\x81\xa6kernel\xc7\x10\x01" + bytes(16)
 FLAX_LONG_NAME = b"\x81\xd9\x28" + b"n" * 40 + b"\x80"
 
 BY_CONTENT = {
-    "keras_2": (HDF5, "Keras", "tf2onnx.convert --keras"),
+    "keras_2": (HDF5, "Keras", "explorer convert"),
     "core_ml": (CORE_ML, "Core ML", "torch.onnx.export"),
     "openvino": (OPENVINO, "OpenVINO", "that it was made from"),
     "openvino_with_mark": (b"\xef\xbb\xbf" + OPENVINO, "OpenVINO", "that it was made from"),
@@ -58,7 +58,7 @@ def test_content_names_the_format_and_its_conversion_whatever_the_ending(
 @pytest.mark.parametrize(
     ("entries", "name", "conversion"),
     [
-        (("metadata.json", "config.json", "model.weights.h5"), "Keras", "tf2onnx.convert --keras"),
+        (("metadata.json", "config.json", "model.weights.h5"), "Keras", "explorer convert"),
         (("readme.txt", "models/detect.tflite"), "TensorFlow Lite", "unzip"),
     ],
 )

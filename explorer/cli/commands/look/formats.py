@@ -20,7 +20,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     facts = headers.formats()
     if args.json:
         return Answer(lambda: report.write_json(facts, head()))
-    return Answer(pieces=lambda: report.write_text(facts))
+    return Answer(pieces=lambda: report.compose_text(facts))
 
 
 COMMAND = Command(

@@ -30,7 +30,7 @@ def answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args.refuse(("csv", "top", "exact"), "code is no table", "leave --code out")
         return Answer(pieces=lambda: report.code_text(outline))
     return Answer(
-        pieces=lambda: report.write_text(outline, top=args.top, exact=args.exact),
+        pieces=lambda: report.compose_text(outline, top=args.top, exact=args.exact),
         csv=lambda: report.records(outline),
     )
 

@@ -16,7 +16,7 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
     outcome = "something is wrong" if fact.problems else "no problem found"
     if args.json:
         return Answer(pieces=lambda: doctor_words.write_json(fact, head()), outcome=outcome)
-    return Answer(pieces=lambda: doctor_words.write_text(fact), outcome=outcome)
+    return Answer(pieces=lambda: doctor_words.compose_text(fact), outcome=outcome)
 
 
 COMMAND = Command(

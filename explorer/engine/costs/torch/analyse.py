@@ -39,7 +39,7 @@ from explorer.engine.costs.torch.records import (
     parameters,
 )
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.costs.torch.unrolled_loops import FoldedRows, fold_loops
+from explorer.engine.costs.torch.unrolled_loops import FoldedLoops, fold_loops
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import materialised
@@ -301,7 +301,7 @@ def _select_final_rows(run: Trace) -> list[Row]:
     return final_rows
 
 
-def _leaves(run: Trace, folded: FoldedRows) -> list[layer_tree.LayerLeaf]:
+def _leaves(run: Trace, folded: FoldedLoops) -> list[layer_tree.LayerLeaf]:
     """A leaf for every row, for every module that did not run, and for every parameter that nothing uses."""
     named, rows = run.named, folded.rows
     scopes = _Scopes(named)

@@ -22,7 +22,7 @@ LONGEST_STEP = 64
 """Largest number of rows and loops in a step."""
 
 
-class FoldedRows(Struct):
+class FoldedLoops(Struct):
     """The rows of a trace, with the steps of each loop merged into its first step.
 
     Attributes:
@@ -48,14 +48,14 @@ class _Loop(Struct, eq=False):
     steps: int
 
 
-def fold_loops(rows: Sequence[Row], taken: Collection[str]) -> FoldedRows:
+def fold_loops(rows: Sequence[Row], taken: Collection[str]) -> FoldedLoops:
     """Merges the equal steps of unrolled loops, wherever a module calls more than `MANY` functions in a row.
 
     Args:
         rows: Rows in the order of execution.
         taken: Paths that a loop cannot have.
     """
-    folded = FoldedRows()
+    folded = FoldedLoops()
     for (caller, is_function), run in groupby(rows, lambda row: (row.caller, row.module is None)):
         run_rows = list(run)
         if not is_function or len(run_rows) <= MANY:
@@ -132,7 +132,7 @@ def _place(
     caller: str,
     scopes: tuple[Scope, ...],
     runs: int,
-    folded: FoldedRows,
+    folded: FoldedLoops,
     taken: Collection[str],
 ) -> None:
     """Adds rows with the loops that contain them. `runs` is the number of runs of the enclosing step."""

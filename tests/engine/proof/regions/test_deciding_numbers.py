@@ -263,7 +263,7 @@ def test_the_end_of_what_is_always_as_long_is_no_limit(tmp_path: Path, axis: int
     plain = written(tmp_path / "a.onnx", whole, {}, ("rows", 6))
     cropped = written(tmp_path / "b.onnx", *parts(axis, 0, 6), ("rows", 6))
     for pair in ((plain, cropped), (cropped, plain)):
-        assert verify_files(*pair).verdict_kind == "evidence"
+        assert verify_files(*pair).verdict_kind == "equal"
 
 
 @pytest.mark.parametrize("axis", [0, -2])
