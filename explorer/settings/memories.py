@@ -48,6 +48,13 @@ from explorer.settings.toml_lines import line_of
 
 _OPERANDS = "ABC"
 
+_NUMBER_TYPES = (
+    *("float64", "float32", "float16", "bfloat16"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+    *("int64", "uint64", "int32", "uint32", "int16", "uint16", "int8", "uint8", "int4", "uint4"),
+)
+"""Number types that `rates` can name: those of the left operand of a matmul."""
+
 
 def memory_machine(named: str, where: str = "--machine") -> MemoryMachine:
     """Finds a machine by a name or a file, with its memories.
@@ -116,7 +123,10 @@ def with_memories(hardware: Hardware, table: Mapping[str, Any]) -> MemoryMachine
         unit=_unit(table, hardware, where),
         overlap=overlap,
         mac_pj=_energy(table["mac_pj"], f"{where} mac_pj") if "mac_pj" in table else None,
-        rates={name: read_per_cycle(rate, f"{where} rates.{name}", "macs") for name, rate in rates.items()},
+        rates={
+            _number_type(name, where): read_per_cycle(rate, f"{where} rates.{name}", "macs")
+            for name, rate in rates.items()
+        },
         first_read=machines.read_flag(table.get("first_read", False), f"{where} first_read"),
         registers=machines.read_flag(table.get("registers", True), f"{where} registers"),
     )
@@ -146,6 +156,13 @@ def _unit(table: Mapping[str, Any], hardware: Hardware, where: str) -> tuple[int
             f"'{text}' is no unit", where=f"{where} unit", hint='write M, K and N, such as "64x64x64"'
         )
     return sizes[0], sizes[1], sizes[2]
+
+
+def _number_type(name: str, where: str) -> str:
+    if name not in _NUMBER_TYPES:
+        hint = nearest(name, _NUMBER_TYPES) or "write rates = { int8 = 4096 }"
+        raise Misuse(f"'{name}' is no number type", where=f"{where} rates", hint=hint)
+    return name
 
 
 def _energy(value: Any, where: str) -> float:
@@ -186,12 +203,13 @@ def _by_operand(value: Any, where: str, names: tuple[str, ...]) -> dict[str, int
     if not isinstance(value, str):
         return dict.fromkeys(names[:3], _count(value, where))
     numbers = {}
+    hint = f'write "{names[0]}=2 {names[1]}=1"'
+    if not value.strip():
+        raise Misuse("the text is empty", where=where, hint=hint)
     for word in value.split():
         name, _, number = word.partition("=")
-        if name not in names or not re.fullmatch(r"\d{1,7}", number, re.ASCII):
-            raise Misuse(
-                f"'{word}' is no number of an operand", where=where, hint=f'write "{names[0]}=2 {names[1]}=1"'
-            )
+        if name not in names or not re.fullmatch(r"0*[1-9]\d{0,6}", number, re.ASCII):
+            raise Misuse(f"'{word}' is no number of an operand", where=where, hint=hint)
         numbers[name] = int(number)
     return numbers
 

@@ -255,6 +255,8 @@ class _Chain:
                 return False
             if number is not None:
                 limits[index] = float(number.reshape(()))
+        if np.isnan(limits).any():
+            return False
         self.steps.append(EpilogueStep("clip", float(limits[0]), float(limits[1])))
         return True
 

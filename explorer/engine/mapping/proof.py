@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -79,6 +80,10 @@ class CompilerError(Misuse):
     """The compiler rejects a file, or takes too long. `what` holds its first line."""
 
 
+class CompilerTimeout(CompilerError):
+    """The compiler takes longer than the time limit."""
+
+
 def compiler() -> str | None:
     """Finds the C compiler: $CC, or cc."""
     return shutil.which(os.environ.get("CC") or "cc")
@@ -90,11 +95,12 @@ class Programs:
     Args:
         program: Path of the compiler.
         driver: Source of the driver.
-        seconds: Time limit of a compilation and of a run, each.
+        seconds: Time limit of a compilation and of a run, each, or None for `SECONDS`.
     """
 
-    def __init__(self, program: str, driver: str = DRIVER, seconds: float = SECONDS) -> None:
-        self._program, self._driver, self._seconds = program, driver, seconds
+    def __init__(self, program: str, driver: str = DRIVER, seconds: float | None = None) -> None:
+        self._program, self._driver = program, driver
+        self._seconds = SECONDS if seconds is None else seconds
         self._folder = scratch.Folder()
         self._paths: dict[str, str] = {}
 
@@ -132,13 +138,22 @@ class Programs:
             [self._paths[source], *numbers, *words, "output", "counters"], f"the program of {file}", Misuse
         )
         dtype = np.dtype(mapping.epilogue.output or mapping.accumulator)
-        output = np.frombuffer(input_files.content(self._path("output"), internal=True), dtype=dtype)
-        counts = input_files.content(self._path("counters"), internal=True).split()
+        content, counts = self._result("output", file), self._result("counters", file).split()
         shape = len(inputs.A), inputs.A.shape[1], inputs.B.shape[2]
         places = [(level, name) for level in range(len(mapping.levels)) for name in COUNTERS]
-        if output.size != np.prod(shape) or len(counts) != len(places):
+        if len(content) != np.prod(shape) * dtype.itemsize or len(counts) != len(places):
             raise Misuse("its output has another size than the mapping", where=file)
+        if not all(count.isdigit() for count in counts):
+            raise Misuse("its counters are not whole numbers", where=file)
+        output = np.frombuffer(content, dtype=dtype)
         return RunResult(output.reshape(shape), dict(zip(places, map(int, counts), strict=True)))
+
+    def _result(self, name: str, file: str) -> bytes:
+        """Reads a file that a program writes."""
+        try:
+            return input_files.content(self._path(name), internal=True)
+        except FileNotFoundError:
+            raise Misuse(f"its program ended without writing its {name}", where=file) from None
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder.path, name)
@@ -152,23 +167,20 @@ class Programs:
         words = [self._program, *_FLAGS, "-o", program, file, "driver.c", "-lm"]
         try:
             self._call([*words, "-march=native"], "the C compiler", CompilerError)
+        except CompilerTimeout:
+            raise
         except CompilerError:  # a compiler may not know the processor
             self._call(words, "the C compiler", CompilerError)
+        if not os.path.isfile(program):
+            raise CompilerError("the C compiler wrote no program", where=os.path.basename(self._program))
         return program
 
     def _call(self, command: list[str], what: str, kind: type[Misuse]) -> None:
         name = os.path.basename(command[0])
         try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=self._seconds,
-                check=False,
-                cwd=self._folder.path,
-            )
+            done = _run_process(command, self._seconds, self._folder.path)
         except subprocess.TimeoutExpired:
+            kind = CompilerTimeout if kind is CompilerError else kind
             raise kind(f"{what} took longer than {self._seconds:g} s", where=name) from None
         except OSError as error:
             raise kind(f"{what} could not be started: {error.strerror}", where=name) from None
@@ -176,6 +188,33 @@ class Programs:
             lines = (done.stderr or done.stdout or f"exit code {done.returncode}").strip().splitlines()
             first = next((line for line in lines if "error" in line), lines[0])
             raise kind(f"{what} failed: {first}", where=name)
+
+
+def _run_process(command: list[str], seconds: float, folder: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a folder. After the time limit, ends it and all processes that it started.
+
+    Raises:
+        TimeoutExpired: The command takes longer than the limit.
+        OSError: The command cannot be started.
+    """
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        cwd=folder,
+        start_new_session=True,  # a compiler is often a script that starts others
+    ) as process:
+        try:
+            output, messages = process.communicate(timeout=seconds)
+        except BaseException:
+            if hasattr(os, "killpg"):  # Windows has no process groups
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, messages)
 
 
 def run_emitted(

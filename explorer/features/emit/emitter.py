@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec.structs import replace
 
 from explorer.base.checked import Natural, PathText
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import BadModel, Misuse, nearest
 from explorer.base.version import __version__
 from explorer.facts import SitePlan, TileSpec
 from explorer.facts.emission import (
+    MANIFEST,
     MANIFEST_VERSION,
     CodeCounter,
     CodeForm,
@@ -97,6 +98,8 @@ def emit(
                 where="--machine",
                 hint=f"leave {key} out of the machine",
             )
+    for site in mapped.sites:
+        _check_fit(site.cost, mapping or "--machine")
     task = _Task(session, tuple(site.name for site in mapped.sites), on_progress)
     fused = task.epilogues() if fuse else {}
     manifest = CodeManifest(
@@ -179,6 +182,9 @@ def verify_code(
     task = _Task(session, tuple(site.mapping.site for site in manifest.sites), on_progress)
     for site in manifest.sites:
         _check_site(site, task.sites[site.mapping.site], folder)
+    manifest = replace(
+        manifest, sites=tuple(_with_plan(site, manifest.machine, folder) for site in manifest.sites)
+    )
     fused = _epilogues_of(manifest, task, folder)
     files = {name: code_folder.code(folder, name) for name in (*names, "driver.c")}
     _check_code(files, _sources(manifest, fused), folder, trust=bool(session.parts.models.options["trust"]))
@@ -299,9 +305,8 @@ def _code_site(
     machine: MemoryMachine,
     form: CodeForm,
 ) -> CodeSite:
-    from explorer.engine.mapping.cost import ARRAY, mapping_cost, memory_levels
+    from explorer.engine.mapping.cost import mapping_cost
 
-    groups = memory_levels(machine)[1:]
     # the code multiplies dequantized weights; without an epilogue it stores the sums
     plain = replace(mapped.cost.mapping, right=site.other, epilogue=Epilogue())
     cost = mapped.cost if plain == mapped.cost.mapping else mapping_cost(plain, machine)
@@ -311,9 +316,54 @@ def _code_site(
         file=f"site_{number:03}.c" if form == "c" else "",
         mapping=cost.mapping,
         right_dtype=site.right_dtype,
-        memories=(*(" ".join(memory.name for memory in group) for group in groups), ARRAY),
+        memories=_level_names(machine),
         counters=_counters(cost),
     )
+
+
+def _check_fit(cost: MappingCost, where: str) -> None:
+    """Refuse a mapping whose tiles do not fit a memory.
+
+    Raises:
+        Misuse: A memory has too few bytes.
+    """
+    for memory in cost.memories:
+        if memory.missing:
+            raise Misuse(
+                f"the tiles of '{cost.mapping.site}' do not fit: {memory.name} needs {memory.missing:,} bytes"
+                " more",
+                where=where,
+                hint="choose smaller tiles; explorer map MODEL -o FILE writes the best that fit",
+            )
+
+
+def _with_plan(site: CodeSite, machine: MemoryMachine, folder: str) -> CodeSite:
+    """Return a site with the counters of its plan beside those of the manifest, if they differ.
+
+    Raises:
+        BadModel: The manifest has a counter that the plan does not have.
+    """
+    from explorer.engine.mapping.cost import mapping_cost
+
+    planned = _counters(mapping_cost(site.mapping, machine))
+    places = {(counter.level, counter.operand, counter.direction) for counter in planned}
+    for counter in site.counters:
+        if (counter.level, counter.operand, counter.direction) not in places:
+            raise BadModel(
+                f"'{site.mapping.site}' has no counter of level {counter.level}, {counter.operand}"
+                f" {counter.direction}",
+                where=os.path.join(folder, MANIFEST),
+                hint="emit the code again",
+            )
+    extra = tuple(counter for counter in planned if counter not in site.counters)
+    return replace(site, counters=(*site.counters, *extra), memories=_level_names(machine))
+
+
+def _level_names(machine: MemoryMachine) -> tuple[str, ...]:
+    """List the names of the memories of each level, separated by spaces; the last level is the array."""
+    from explorer.engine.mapping.cost import ARRAY, memory_levels
+
+    return (*(" ".join(memory.name for memory in group) for group in memory_levels(machine)[1:]), ARRAY)
 
 
 def _fused_cost(cost: MappingCost, epilogue: FusedEpilogue, machine: MemoryMachine) -> MappingCost:

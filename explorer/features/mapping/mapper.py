@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from explorer.base.checked import PathText
 from explorer.base.errors import Misuse, nearest
+from explorer.base.units import dims_text
 from explorer.facts import SitePlan, TileSpec
 from explorer.facts.emission import CodeFusion
 from explorer.facts.mapping import (
@@ -81,6 +82,7 @@ def map(
 
     found_machine = memory_machine(machine) if isinstance(machine, str) else machine
     constraints = parse_constraints(constrain)
+    sizes = _capacity_sizes(capacity) if capacity else []
     if output is not None:
         check_target(output, overwrite=overwrite, models=(), weights=())
     plan = session.plan(TileSpec(sites=sites), on_progress=on_progress)
@@ -95,11 +97,10 @@ def map(
         from explorer.engine.mapping.formulas import with_formulas
 
         mapped = tuple(replace(site, cost=with_formulas(site.cost, found_machine)) for site in mapped)
-    result = replace(
-        _total(found_machine, objective, mapped), assumptions=tuple(_assumptions(found_machine, mapped))
-    )
-    if capacity:
-        result = replace(result, capacity=tuple(_capacity_curve(mapped, found_machine, capacity)))
+    assumptions = _assumptions(found_machine, mapped, plan.dims)
+    result = replace(_total(found_machine, objective, mapped), assumptions=tuple(assumptions))
+    if sizes:
+        result = replace(result, capacity=tuple(_capacity_curve(mapped, found_machine, sizes)))
     if output is not None:
         with atomic_write(output, overwrite=overwrite) as temporary, text(temporary) as target:
             target.write(_file_text(result))
@@ -232,8 +233,12 @@ def _check_site(site: SitePlan, entry: FileSite, place: str) -> None:
             )
 
 
-def _assumptions(machine: MemoryMachine, sites: tuple[MappedSite, ...]) -> Iterator[str]:
+def _assumptions(
+    machine: MemoryMachine, sites: tuple[MappedSite, ...], dims: Mapping[str, int]
+) -> Iterator[str]:
     """Yields the assumptions behind the figures, in words."""
+    if dims:
+        yield f"For {dims_text(dims)}."
     if any(site.cost.mapping.epilogue.ops for site in sites):
         yield "Operators that are not fused into a matmul are not counted."
     else:
@@ -302,17 +307,16 @@ def _capacity_sizes(typed: str) -> list[int]:
 
 
 def _capacity_curve(
-    sites: tuple[MappedSite, ...], machine: MemoryMachine, typed: str
+    sites: tuple[MappedSite, ...], machine: MemoryMachine, sizes: Sequence[int]
 ) -> Iterator[CapacityPoint]:
     """Yields the least traffic of all sites for sizes of the first memory.
 
     Raises:
-        Misuse: The text is not a range of sizes.
+        Misuse: The machine has no memory on the chip.
     """
     from explorer.engine.mapping.cost import capacity_on_chip, memory_levels, traffic_bound
     from explorer.engine.mapping.search import least_traffic
 
-    sizes = _capacity_sizes(typed)
     if len(machine.memories) == 1:
         raise Misuse(
             f"{machine.hardware.name} has no memory on the chip",

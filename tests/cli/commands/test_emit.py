@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from onnx import helper, numpy_helper
 import explorer
 from explorer.base.errors import Misuse
 from explorer.cli import main
+from explorer.engine.mapping import proof
 from explorer.report.document_schema import json_schema
 from tests.cli.commands.test_map import NPU
 
@@ -215,3 +217,88 @@ def test_the_operators_after_a_matmul_are_fused(
     monkeypatch.setenv("CC", "no-such-compiler")
     out, _ = ask("verify", codes, folder, "--json")
     assert json.loads(out)["runner"] == "numpy"
+
+
+def test_verify_computes_the_plan_from_mapping_and_machine(
+    ask: Ask, sample: Sample, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    manifest = folder / "mapping.json"
+    written = manifest.read_text()
+
+    def verify(code: int, edit: Callable[[Any, Any], None]) -> str:
+        content = json.loads(written)
+        edit(content["machine"], content["sites"][0])
+        manifest.write_text(json.dumps(content))
+        return "".join(ask("verify", sample("linear_32x64x128"), folder, code=code))
+
+    assert "16 of 16" in verify(0, lambda machine, site: site.update(counters=[], memories=[]))
+    assert "planned" in verify(1, lambda machine, site: machine.update(registers=False))
+    assert "planned" in verify(1, lambda machine, site: site["mapping"].update(right="int4"))
+    assert "no counter of level 99" in verify(2, lambda machine, site: site["counters"][0].update(level=99))
+
+
+def test_a_mapping_that_does_not_fit_is_not_emitted(
+    ask: Ask, sample: Sample, npu: Path, tmp_path: Path
+) -> None:
+    mapping, folder = tmp_path / "mapping.toml", tmp_path / "code"
+    ask("map", sample("linear_32x64x128"), "--machine", npu, "-o", mapping)
+    mapping.write_text(re.sub(r"tile = .*", "tile = [32, 64, 128]", mapping.read_text(), count=1))
+    words = "--mapping", mapping, "--machine", npu, "-o", folder
+    _, err = ask("emit", sample("linear_32x64x128"), *words, code=2)
+    assert "scratchpad needs 73,728 bytes more" in err
+    assert not folder.exists()
+
+
+_PROGRAM = 'while [ "$1" != "-o" ]; do shift; done; printf \'#!/bin/sh\\n{}\\n\' > "$2"; chmod 755 "$2"'
+"""A compiler that writes a script in place of a program."""
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("sleep 60", "the C compiler took longer than 0.2 s"),
+        ("exit 0", "the C compiler wrote no program"),
+        (_PROGRAM.format("sleep 60"), "took longer than 0.2 s"),
+        (_PROGRAM.format("exit 0"), "ended without writing its output"),
+    ],
+)
+def test_a_compiler_that_hangs_and_a_program_that_crashes_are_one_line(
+    ask: Ask,
+    sample: Sample,
+    npu: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    message: str,
+) -> None:
+    compiler, folder = tmp_path / "cc", tmp_path / "code"
+    compiler.write_text(f"#!/bin/sh\n{script}\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setattr(proof, "SECONDS", 0.2)
+    started = time.monotonic()
+    _, err = ask("emit", sample("linear_32x64x128"), "--machine", npu, "-o", folder, code=2)
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert time.monotonic() - started < 20
+    assert not folder.exists()
+
+
+def test_a_clip_at_nan_is_not_fused(ask: Ask, npu: Path, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], "product"),
+        helper.make_node("Clip", ["m", "low"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, 1, [4, 4]) for name in ("x", "y")]
+    weights = [
+        numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"),
+        numpy_helper.from_array(np.float32(np.nan), "low"),
+    ]
+    path = tmp_path / "clip.onnx"
+    graph = helper.make_graph(nodes, "clip", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    folder = tmp_path / "code"
+    ask("emit", path, "--machine", npu, "--fuse", "epilogue", "-o", folder)
+    site = json.loads((folder / "mapping.json").read_text())["sites"][0]
+    assert site["mapping"]["epilogue"]["ops"] == []

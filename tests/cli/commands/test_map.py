@@ -151,6 +151,13 @@ def test_misuse_is_one_line(
         ('holds = "C"', 'holds = "C"\nways = 4\nsise = 1', "npu.toml:19"),
         ("buffers = 2", "cores = 4", "both have 4 cores: that is 16 in all"),
         ('unit = "4x4x4"', 'unit = "4x4"', "is no unit"),
+        (
+            "buffers = 2",
+            'buffers = "A=0"',
+            "npu.toml:13, [machine.npu], memory 2 buffers: 'A=0' is no number",
+        ),
+        ("buffers = 2", 'buffers = ""', "npu.toml:13, [machine.npu], memory 2 buffers: the text is empty"),
+        ('unit = "4x4x4"', "rates = { int88 = 4 }", "'int88' is no number type"),
     ],
 )
 def test_a_wrong_memory_is_named(
@@ -188,6 +195,18 @@ def test_a_wrong_mapping_file_is_named(
     assert old in written
     target.write_text(written.replace(old, new))
     assert message in ask("map", sample("lenet"), "--machine", npu, "--mapping", target, code=2)
+
+
+def test_the_sizes_of_open_dimensions_are_printed(ask: Ask, npu: Path, tmp_path: Path) -> None:
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", ["rows", 4]), ("w", [4, 4]), ("y", ["rows", 4]))
+    ]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", values[:2], values[2:])
+    path = tmp_path / "open.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    assert "For rows=1." in ask("map", path, "--machine", npu)
+    assert "For rows=8." in ask("map", path, "--machine", npu, "--dim", "rows=8")
 
 
 def test_a_machine_with_only_dram_takes_no_limit_of_a_tile(ask: Ask, sample: Sample, npu: Path) -> None:
