@@ -156,6 +156,7 @@ def test_a_wrong_name_of_a_callable(folder: Path, complaint: Complaint) -> None:
     assert "no_such_package" in complaint("info", "no_such_package:make")
     assert "did you mean 'make'?" in complaint("info", "mynets:mak")
     assert "mynets:make" in complaint("info", "mynets:make")
+    assert "FILE.py:callable or package.module:callable" in complaint("info", "mynets:")
     assert "weights" in complaint("info", "mynets:broken")
 
 

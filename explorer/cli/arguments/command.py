@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 MODEL_HELP = (
-    "a model's file or folder (explorer formats lists the kinds), the name of a\ntorchvision model, or"
-    " package.module:callable that returns an nn.Module"
+    "a model's file or folder (explorer formats lists the kinds), the name of a\ntorchvision model,"
+    " or FILE.py:callable or package.module:callable; the callable\nreturns an nn.Module,"
+    " or an nn.Module and an example input"
 )
 
 SECOND_NAME = "`explorer-nn` starts the same program: on Windows `explorer` is the file manager."

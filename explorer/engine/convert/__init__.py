@@ -168,7 +168,10 @@ def _refuse_module(format: str, source: str) -> None:
     """Raises an error that explains why the source did not open as an nn.Module."""
     if format != "checkpoint":
         require("torch", source)
-    hint = "a pickled module runs with --trust; for a state_dict name the code: package.module:callable"
+    hint = (
+        "a pickled module runs with --trust; for a state_dict name the code:"
+        " FILE.py:callable or package.module:callable"
+    )
     raise Misuse("no nn.Module can be made of it without running its code", where=source, hint=hint)
 
 

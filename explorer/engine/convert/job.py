@@ -119,7 +119,7 @@ def module_of(opened: OpenedModel) -> LoadedModule:
         raise Misuse(
             f"only layers of an nn.Module can be replaced; a file of the format {opened.format} has none",
             where=opened.source,
-            hint="name the code: package.module:callable",
+            hint="name the code: FILE.py:callable or package.module:callable",
         )
     require("torch", opened.source)
     return loaded

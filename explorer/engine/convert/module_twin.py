@@ -41,7 +41,11 @@ def replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
     loaded = module_of(opened)
     if _is_replay(loaded):
         message = f"only layers of an nn.Module can be replaced; {opened.format} keeps only their operators"
-        raise Misuse(message, where=opened.source, hint=f"name the code: package.module:callable; or {hint}")
+        raise Misuse(
+            message,
+            where=opened.source,
+            hint=f"name the code: FILE.py:callable or package.module:callable; or {hint}",
+        )
     return loaded
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """Endings of torch's names for batch normalization statistics, which are buffers."""
 
-_REMEDY = "name the code that builds it (package.module:callable), or export it to ONNX"
+_REMEDY = "name the code that builds it (FILE.py:callable or package.module:callable), or export it to ONNX"
 
 DescribedLeaves = tuple[list[LayerLeaf], dict[str, GroupFacts]]
 """Leaves in order, and facts about the enclosing groups by path."""

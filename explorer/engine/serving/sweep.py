@@ -188,7 +188,10 @@ def sweep_servings(
         message = f"these are {len(questions) * len(subjects):,} combinations"
         raise Misuse(message, where="serving", hint=f"{MAX_ROWS:,} are the most")
     if (scheduler or (workers or 1) > 1) and any(subject.stays for subject in subjects):
-        raise Misuse("an nn.Module object stays in its process", hint="name it as package.module:callable")
+        raise Misuse(
+            "an nn.Module object stays in its process",
+            hint="name it as FILE.py:callable or package.module:callable",
+        )
     with Store(ServingRow, output) as store:
         run = _Run(store, questions, machine, on_progress, cancel)
         works = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]

@@ -22,7 +22,7 @@ from explorer.engine.values.numbers import Array, Numbers, slabs_of
 from explorer.engine.values.weights import GroupPaths, paths_of_kinds, select
 from explorer.facts import Layer, TensorInfo
 
-_MODULES = "torchvision's name of a model, or package.module:callable"
+_MODULES = "torchvision's name of a model, or FILE.py:callable or package.module:callable"
 
 
 class _NoOutput(BadModel):

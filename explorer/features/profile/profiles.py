@@ -198,7 +198,7 @@ class Profiler:
             raise Misuse(
                 "a training step is of a module, and this is an ONNX graph",
                 where="--train",
-                hint="give a torchvision name or package.module:callable",
+                hint="give a torchvision name or FILE.py:callable or package.module:callable",
             )
         graph = subject_of(models, state_index, spec, batch, on_progress, cancel)
         return prepare_measurement(graph, spec, measured_machine), graph

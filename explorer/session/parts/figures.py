@@ -98,7 +98,7 @@ def _measure(
         raise Misuse(
             "torch cannot run a training step of this model",
             where="--measured",
-            hint="open the PyTorch module: package.module:callable",
+            hint="open the PyTorch module: FILE.py:callable or package.module:callable",
         )
     from explorer.engine.models.torch.module import TorchModel  # imports torch
 

@@ -312,14 +312,16 @@ def _weights(name: str, weights: str) -> Any:
 def _load_callable(source: str, seed: int) -> LoadedModule:
     path, _, attribute = source.rpartition(":")
     if not path or not attribute:
-        raise Misuse("the name is not complete", where=source, hint="give package.module:callable")
+        raise Misuse(
+            "the name is not complete", where=source, hint="give FILE.py:callable or package.module:callable"
+        )
     with silence():
         module = _import_module(path, source)
     target: Any = module
     for name_part in attribute.split("."):
         if not hasattr(target, name_part):
             public = [n for n in dir(target) if not n.startswith("_") and callable(getattr(target, n, None))]
-            hint = nearest(name_part, public) or "give package.module:callable"
+            hint = nearest(name_part, public) or "give FILE.py:callable or package.module:callable"
             if os.path.exists(f"{path}.py") and not _is_file(module, f"{path}.py"):
                 hint = f"that is {module.__name__} of the program's own; name the file: {path}.py:{attribute}"
             raise Misuse(f"{path} has no '{name_part}'", where=source, hint=hint)

@@ -247,7 +247,8 @@ def open_checkpoint(source: str, options: OpenOptions) -> OpenedModel:
     hint = (
         "--trust runs it, if its classes can be imported here"
         if checkpoint.whole
-        else "name the code that builds it (package.module:callable), or export it to ONNX"
+        else "name the code that builds it (FILE.py:callable or package.module:callable),"
+        " or export it to ONNX"
     )
     return DescribedFile(
         checkpoint.contents,

@@ -35,7 +35,7 @@ def _open(source: str, options: OpenOptions) -> OpenedModel:
 
 FORMAT = Format(
     "torch",
-    "a torchvision model's name, or package.module:callable",
+    "a torchvision model's name, or FILE.py:callable or package.module:callable",
     label="PyTorch module",
     recognise=_recognise,
     open=_open,
