@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from explorer.base.checked import PathText
 from explorer.base.errors import Misuse, nearest
-from explorer.base.units import dims_text
-from explorer.facts import SitePlan, TileSpec
+from explorer.base.units import dims_text, many_text, printable
+from explorer.facts import SitePlan, SkippedSite, TileSpec
 from explorer.facts.emission import CodeFusion
 from explorer.facts.mapping import (
     CapacityPoint,
@@ -97,8 +97,9 @@ def map(
         from explorer.engine.mapping.formulas import with_formulas
 
         mapped = tuple(replace(site, cost=with_formulas(site.cost, found_machine)) for site in mapped)
-    assumptions = _assumptions(found_machine, mapped, plan.dims)
-    result = replace(_total(found_machine, objective, mapped), assumptions=tuple(assumptions))
+    left_out = _left_out(() if sites else plan.skipped)
+    assumptions = *_assumptions(found_machine, mapped, plan.dims), *left_out
+    result = replace(_total(found_machine, objective, mapped), assumptions=assumptions)
     if sizes:
         result = replace(result, capacity=tuple(_capacity_curve(mapped, found_machine, sizes)))
     if output is not None:
@@ -256,6 +257,16 @@ def _assumptions(
     unknown = [site.name for site in sites if site.calls is None]
     if unknown:
         yield f"The number of runs depends on the data, so these are in no sum: {', '.join(unknown[:3])}."
+
+
+def _left_out(skipped: Sequence[SkippedSite]) -> Iterator[str]:
+    """Yields a sentence about the matrix products that are not mapped, or nothing if there are none."""
+    from explorer.engine.tiling.kinds.exclusions import NOT_MATRIX  # imports numpy
+
+    refused = [site for site in skipped if not site.switched_off and site.op not in NOT_MATRIX]
+    if refused:
+        names = ", ".join(printable(site.name) for site in refused[:3]) + ", ..." * (len(refused) > 3)
+        yield f"{many_text(len(refused), 'matmul')} not mapped, and in no sum: {names}."
 
 
 def _total(machine: MemoryMachine, objective: Objective, sites: tuple[MappedSite, ...]) -> ModelMapping:

@@ -209,6 +209,23 @@ def test_the_sizes_of_open_dimensions_are_printed(ask: Ask, npu: Path, tmp_path:
     assert "For rows=8." in ask("map", path, "--machine", npu, "--dim", "rows=8")
 
 
+def test_matmuls_that_are_not_mapped_are_named(ask: Ask, npu: Path, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"], "depthwise", group=4),
+        helper.make_node("Conv", ["y", "v"], ["z"], "pointwise"),
+    ]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1, 4, 5, 5]), ("w", [4, 1, 2, 2]), ("v", [4, 4, 1, 1]), ("z", None))
+    ]
+    graph = helper.make_graph(nodes, "g", values[:3], values[3:])
+    path = tmp_path / "depthwise.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    text = " ".join(ask("map", path, "--machine", npu).split())
+    assert "1 matmul not mapped, and in no sum: depthwise." in text
+    assert "not mapped" not in ask("map", path, "--machine", npu, "--site", "pointwise")
+
+
 def test_a_machine_with_only_dram_takes_no_limit_of_a_tile(ask: Ask, sample: Sample, npu: Path) -> None:
     npu.write_text(NPU.partition('[[machine.npu.memory]]\nname = "scratchpad"')[0])
     words = "map", sample("lenet"), "--machine", npu, "--constrain"
