@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from explorer.base.checked import Natural, PathText
 from explorer.base.errors import BadModel, Misuse, nearest
+from explorer.base.units import many_text
 from explorer.base.version import __version__
 from explorer.facts import SitePlan, TileSpec
 from explorer.facts.emission import (
@@ -269,6 +270,11 @@ class _Task:
             if programs is not None:
                 programs.close()
         kind, verdict = verdict_of(evidence, runner)
+        unpacked = sum(
+            bool(self._plans[site.mapping.site].right) and not site.mapping.right for site in manifest.sites
+        )
+        if unpacked and kind != "different":
+            verdict += f"; the weights of {many_text(unpacked, 'matmul')} are unpacked, and planned as floats"
         name = manifest.machine.hardware.name
         return CodeProof("", "c", name, len(files), runner, evidence, kind, verdict, 0.0)
 

@@ -252,6 +252,8 @@ def test_weights_of_four_bits_move_in_four_bits(ask: Ask, npu: Path, tmp_path: P
     ]
     loads = {move["operand"]: move["loads"] for move in cost["moves"] if move["level"] == 0}
     assert (loads["A"], loads["B"]) == (8 * 32 * 4, 32 * 16 // 2)
+    code = ask("emit", path, "--machine", npu, "-o", tmp_path / "code")
+    assert "the weights of 1 matmul are unpacked, and planned as floats" in " ".join(code.split())
 
 
 def test_the_least_traffic_never_grows_with_the_memory(sample: Sample, npu: Path) -> None:
