@@ -344,3 +344,15 @@ def test_a_node_without_a_name_is_told_by_what_it_makes_and_by_its_number_in_the
     for name in ("Relu_1", "y"):
         assert main(["layers", str(tmp_path / "m.onnx"), "--layer", name, "--quiet"]) == 0
         assert capsys.readouterr().out.splitlines()[2:4] == ["y", "Relu · Relu_1 in the tree"]
+
+
+@pytest.mark.parametrize("verb", ["info", "layers", "ops", "plan"])
+def test_every_answer_says_once_that_an_input_shape_is_guessed(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "net.py").write_text("from torch import nn\n\ndef net():\n    return nn.Conv2d(3, 4, 3)\n")
+    assert main([verb, f"{tmp_path / 'net.py'}:net"]) == 0
+    note = "input input: 1x3x224x224 guessed from the first layer (Conv2d); --input-shape sets it"
+    assert capsys.readouterr().out.count(note) == 1
+    assert main([verb, f"{tmp_path / 'net.py'}:net", "--input-shape", "input:1,3,32,32"]) == 0
+    assert "guessed" not in capsys.readouterr().out

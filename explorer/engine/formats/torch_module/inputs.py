@@ -317,7 +317,7 @@ def _inputs_of_configuration(
     guesses = [
         f"{i.name} {'x'.join(map(str, i.shape or ()))}" for i in infos.values() if i.origin == "inferred"
     ]
-    return infos, (f"guessed from the model's configuration: {', '.join(guesses)}",) if guesses else ()
+    return infos, (f"inputs guessed from the model's configuration: {', '.join(guesses)}",) if guesses else ()
 
 
 def _runs(
@@ -538,7 +538,8 @@ def _guess(
                 or f"and with {text}, likely from its first layer, it fails{where}: {reason[:200]}"
             )
             continue
-        note = f"input {name}: {text} guessed from the first layer ({type(first).__name__})"
+        layer_type = type(first).__name__
+        note = f"input {name}: {text} guessed from the first layer ({layer_type}); --input-shape sets it"
         return TensorInfo(name, dtype, shape, "inferred"), note
     return None, first_failure
 

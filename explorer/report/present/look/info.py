@@ -39,8 +39,8 @@ def answer(about: Info, blocks: Sequence[Block]) -> list[Block]:
 
 
 def info(fact: Info) -> list[Block]:
-    """Return the answer of `explorer info`."""
-    return [*title(fact.model), Line(), *_build_all_blocks(fact, figures(fact, moves_once=True))]
+    """Return the answer of `explorer info`, which ends with all notes."""
+    return [_build_title_line(fact.model), Line(), *_build_all_blocks(fact, figures(fact, moves_once=True))]
 
 
 def totals_blocks(fact: Info) -> list[Block]:
@@ -144,10 +144,19 @@ def tensors_blocks(title: str, tensors: Sequence[TensorInfo], note: str = "") ->
 
 
 def title(model: ModelInfo) -> list[Block]:
-    """Return the line that identifies the model."""
+    """Return the line that identifies the model, and a line for each guess of an input's shape."""
+    guesses = [note for note in model.notes if _GUESS in note]
+    return [_build_title_line(model), *(Paragraph(note, "warning") for note in guesses)]
+
+
+_GUESS = " guessed from "
+"""Text of every note on a guessed shape."""
+
+
+def _build_title_line(model: ModelInfo) -> Line:
     sha = f" · sha256 {model.sha256[:12]}" if model.sha256 else ""
     about = describe_model(model, label(model.format))
-    return [Line((Span(model.source, "strong"), Span(f"   {about}{sha}", "quiet")))]
+    return Line((Span(model.source, "strong"), Span(f"   {about}{sha}", "quiet")))
 
 
 def describe_model(model: ModelInfo, kind: str) -> str:

@@ -183,7 +183,7 @@ def test_what_goes_in_is_found_out_and_said(nets: Path) -> None:
     assert shapes(load("my_nets:ready")) == [("input", "float32", (1, 16))]
     assert shapes(load("my_nets:with_inputs")) == [("input", "float32", (1, 3, 20, 30))]
     note = bind(load("my_nets:Small")).notes
-    assert note == ("input image: 1x1x28x28 guessed from the first layer (Conv2d)",)
+    assert note == ("input image: 1x1x28x28 guessed from the first layer (Conv2d); --input-shape sets it",)
 
 
 def test_a_long_sequence_for_a_recurrent_layer_is_tried_in_one_piece() -> None:
