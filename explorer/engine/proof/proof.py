@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
+from explorer.base.units import printable
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.proof.dynamic_sizes import Dims, Sizes, choose_sizes
@@ -113,13 +114,22 @@ def verify(
     return replace(evidence, seconds=time.perf_counter() - started)
 
 
-def check_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> None:
+def check_inputs(
+    before: Model,
+    after: Model,
+    alike: Collection[str] = (),
+    *,
+    modules: tuple[bool, bool] = (False, False),
+    where: str = "",
+) -> None:
     """Checks that two models can run on the same inputs.
 
     Args:
         before: The first model.
         after: The second model.
         alike: Element types that may replace each other.
+        modules: Whether each model is the export of a module, whose input shapes `--input-shape` sets.
+        where: Name of the second model in the message; by default the path of its graph.
 
     Raises:
         Misuse: The number, types or shapes of the inputs differ.
@@ -127,9 +137,20 @@ def check_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> No
     try:
         run.pair_inputs(before, after, alike)
     except run.InputMismatch as why:
-        hint = "explorer compare sets figures of any models side by side"
+        hint = _suggest_shape(why, modules) or "explorer compare sets figures of any models side by side"
         message = f"the two cannot be run on the same inputs: {why}"
-        raise Misuse(message, where=after.path, hint=hint) from None
+        raise Misuse(message, where=where or after.path, hint=hint) from None
+
+
+def _suggest_shape(why: run.InputMismatch, modules: tuple[bool, bool]) -> str:
+    """Words the option that gives a module the input shape of the other model; '' if there is none."""
+    if why.shaped is None or modules[0] == modules[1]:
+        return ""
+    own, wanted = why.shaped if modules[0] else why.shaped[::-1]
+    sizes = wanted.shape or ()
+    if not sizes or not all(isinstance(size, int) for size in sizes):
+        return ""
+    return f"add --input-shape {printable(own.name)}:{','.join(map(str, sizes))}"
 
 
 _MAX_LIMIT = 1 << 14

@@ -47,7 +47,8 @@ def verify_files(
     """
     with open_pair(a, b, options) as (first, second):
         graphs = first.parts.models.graph(0, on_progress), second.parts.models.graph(0, on_progress)
-        check_inputs(*graphs)
+        modules = first.parts.models.from_torch, second.parts.models.from_torch
+        check_inputs(*graphs, modules=modules, where=second.source)
         evidence = first.parts.of(Prover).verify(
             *graphs,
             None,
@@ -80,7 +81,8 @@ def blame_files(
     """
     with open_pair(a, b, options) as (first, second):
         graphs = first.parts.models.graph(0, on_progress), second.parts.models.graph(0, on_progress)
-        check_inputs(*graphs, FLOATS)
+        modules = first.parts.models.from_torch, second.parts.models.from_torch
+        check_inputs(*graphs, FLOATS, modules=modules, where=second.source)
         fact = first.parts.of(Prover).blame(
             *graphs,
             draws=draws,

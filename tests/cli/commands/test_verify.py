@@ -52,6 +52,20 @@ def run(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> st
     return " ".join((said.out or said.err).split())
 
 
+def test_a_module_of_another_input_shape_gets_the_option_that_sets_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "net.py").write_text("from torch import nn\n\ndef net():\n    return nn.Conv2d(3, 4, 3)\n")
+    net, file = f"{tmp_path / 'net.py'}:net", str(tmp_path / "small.onnx")
+    run(capsys, "convert", net, "-o", file, "--input-shape", "input:1,3,8,8", "--no-verify")
+    for pair in ((net, file), (file, net)):
+        message = run(capsys, "verify", *pair, code=2)
+        assert message.startswith(f"explorer: {pair[1]}: ")
+        assert message.endswith("; add --input-shape input:1,3,8,8")
+    run(capsys, "verify", net, file, "--input-shape", "input:1,3,8,8")
+
+
 def test_models_that_differ_at_some_sizes_are_different(
     pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,7 +42,15 @@ _ASTRAY = 0.02
 
 
 class InputMismatch(Exception):
-    """Two models whose inputs or outputs do not match. The text says how they differ."""
+    """Two models whose inputs or outputs do not match. The text says how they differ.
+
+    Attributes:
+        shaped: Pair of inputs whose shapes differ, or None if the difference is another.
+    """
+
+    def __init__(self, text: str, shaped: tuple[Value, Value] | None = None) -> None:
+        super().__init__(text)
+        self.shaped = shaped
 
 
 class ModelOutputs(Struct, frozen=True):
@@ -112,7 +120,8 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
     for a, b in pairs:
         same_type = a.dtype == b.dtype or (a.dtype in alike and b.dtype in alike)
         if not same_type or not _can_match(a, b):
-            raise InputMismatch(f"input {_declaration_text(a)} is {_declaration_text(b)} in the other model")
+            text = f"input {_declaration_text(a)} is {_declaration_text(b)} in the other model"
+            raise InputMismatch(text, shaped=(a, b) if same_type else None)
     return {a.name: b.name for a, b in pairs}
 
 
