@@ -119,7 +119,9 @@ async def test_quitting_asks_for_each_changed_model_and_shows_it() -> None:
         assert "alexnet.onnx: 'tile 64x64x64' not saved. Quit without?" in hands.dialog()
         await hands.press("y")
         assert "other.onnx" in hands.strip(TitleBar)
-        assert "other.onnx: 'tile 64x64x64' not saved. Quit without? To save, press n, then w." in hands.dialog()
+        assert (
+            "other.onnx: 'tile 64x64x64' not saved. Quit without? To save, press n, then w." in hands.dialog()
+        )
         await hands.press("n")
         assert app.return_code is None
         assert hands.dialog() == ""

@@ -78,7 +78,9 @@ def search_mappings(
     objective: Objective = "cycles",
     constraints: Constraints | None = None,
 ) -> MappingSearch:
-    """Finds the best mapping of a site to a machine. Equal figures are ordered by tile, then by order.
+    """Finds the best mapping of a site to a machine.
+
+    Traffic, cycles, energy and bytes of memory decide between mappings with an equal objective.
 
     Args:
         mapping: Site with its size, number types and epilogue. Its levels are ignored.
@@ -169,10 +171,10 @@ def _objective_key(
         Misuse: The machine does not give the figures.
     """
     figures: dict[Objective, Callable[[MappingCost], tuple[float | None, ...]]] = {
-        "cycles": lambda cost: (cost.cycles, cost.traffic, _moved_bytes(cost)),
-        "energy": lambda cost: (cost.pj, cost.traffic, _moved_bytes(cost)),
-        "traffic": lambda cost: (cost.traffic, _moved_bytes(cost)),
-        "edp": lambda cost: (cost.edp, cost.traffic, _moved_bytes(cost)),
+        "cycles": lambda cost: (cost.cycles, cost.traffic, cost.pj),
+        "energy": lambda cost: (cost.pj, cost.traffic, cost.cycles),
+        "traffic": lambda cost: (cost.traffic, cost.cycles, cost.pj),
+        "edp": lambda cost: (cost.edp, cost.traffic, cost.cycles),
     }
     figure = figures[objective]
     if costs and figure(costs[0])[0] is None:
@@ -186,7 +188,13 @@ def _objective_key(
             where="--objective",
             hint=f"add {needed}; or minimize the traffic: --objective traffic",
         )
-    return lambda cost: tuple(float(value or 0) for value in figure(cost))
+    return lambda cost: tuple(
+        float(value or 0) for value in (*figure(cost), _held_bytes(cost), _moved_bytes(cost))
+    )
+
+
+def _held_bytes(cost: MappingCost) -> int:
+    return sum(memory.held for memory in cost.memories[1:])
 
 
 def _moved_bytes(cost: MappingCost) -> int:
@@ -197,8 +205,7 @@ def _pareto(costs: Iterable[MappingCost]) -> list[MappingCost]:
     """Keeps the costs that no other improves in cycles, energy and bytes held in the first level at once."""
     front: list[tuple[tuple[float, ...], MappingCost]] = []
     for cost in costs:
-        held = sum(memory.held for memory in cost.memories[1:])
-        figures = (float(cost.cycles or cost.traffic), float(cost.pj or 0), float(held))
+        figures = (float(cost.cycles or cost.traffic), float(cost.pj or 0), float(_held_bytes(cost)))
         if any(all(a <= b for a, b in zip(other, figures, strict=True)) for other, _ in front):
             continue
         front = [
@@ -380,7 +387,8 @@ def _two_boundaries(
     A bound on each tile and outer order leaves out the tiles that no inner order can bring among the best
     mappings.
     """
-    limit = _EVALUATED if objective in ("cycles", "edp") else _BEST * 6
+    # vectors hold a bound of the cycles, so the exact cycles of many mappings decide between them
+    limit = _BEST * 6 if objective == "energy" else _EVALUATED
     pairs = []
     for tiles in candidates:
         for outer in constraints.orders or ORDERS:
@@ -452,7 +460,7 @@ def _ranks(objective: Objective, figures: _Figures) -> list[_Numbers]:
     return {
         "cycles": [figures.cycles, figures.traffic, figures.inner],
         "energy": [figures.pj, figures.traffic, figures.inner],
-        "traffic": [figures.traffic, figures.inner],
+        "traffic": [figures.traffic, figures.cycles, figures.inner],
         "edp": [figures.pj * figures.cycles, figures.traffic, figures.inner],
     }[objective]
 

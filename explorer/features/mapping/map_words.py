@@ -197,7 +197,7 @@ def _others(site: MappedSite) -> list[Block]:
     front = [cost for cost in site.search.front if cost not in site.search.best]
     blocks: list[Block] = [Line(), Line(Span("the best mappings", "strong")), _costs(site.search.best)]
     if front:
-        head = "less memory or energy for more cycles: the Pareto front of the mappings that were costed"
+        head = "Pareto front: no computed mapping is better in all of cycles, energy and memory"
         blocks += [Line(), Line(Span(head, "strong")), _costs(front[:_MOST_FRONT])]
         if len(front) > _MOST_FRONT:
             blocks.append(Line(Span(f"and {len(front) - _MOST_FRONT:,} more; --json has all", "quiet")))

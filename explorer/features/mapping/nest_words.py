@@ -138,7 +138,7 @@ def cost_totals(cost: MappingCost, best: MappingCost | None) -> Fields:
     if cost.pj is not None:
         remark = _compared(cost.pj, None if best is None else best.pj)
         fields.append(Field("Energy", Span(f"{energy_text(cost.pj)}{remark}")))
-    excess = f" {cost.traffic / cost.lower_bound:,.2f} x bound" if cost.lower_bound else ""
+    excess = f" {cost.traffic / cost.lower_bound:,.2f} x lower bound" if cost.lower_bound else ""
     traffic = size(cost.traffic)
     fields += [
         Field("Traffic", (traffic, Span(excess, "quiet"))),

@@ -12,7 +12,15 @@ from explorer.engine.mapping.constraints import parse_constraints
 from explorer.engine.mapping.cost import mapping_cost
 from explorer.engine.mapping.search import ORDERS, search_mappings
 from explorer.facts.cost import Hardware
-from explorer.facts.mapping import Buffers, MachineMemory, MemoryMachine, NestLevel, SiteMapping
+from explorer.facts.mapping import (
+    Buffers,
+    MachineMemory,
+    MappingCost,
+    MemoryMachine,
+    NestLevel,
+    Objective,
+    SiteMapping,
+)
 
 
 def machine(size: int | None, unit: int, buffers: int = 1, **memory: float) -> MemoryMachine:
@@ -83,3 +91,28 @@ def test_constraints_hold() -> None:
         assert level.tile[2] % 128 == 0
         assert level.tile[1] <= 64
     assert result.left_out["n%128"] > 0
+
+
+@pytest.mark.parametrize("objective", ["traffic", "cycles"])
+def test_no_mapping_of_the_search_is_better_than_the_best_one_in_every_figure(objective: Objective) -> None:
+    # many tiles of these sizes have the same traffic, in different cycles and bytes of memory
+    npu = MemoryMachine(
+        Hardware("npu", macs_per_cycle=256),
+        (
+            MachineMemory("DRAM", bytes_per_cycle=16),
+            MachineMemory("scratchpad", size=256 << 10, holds="AB", buffers=Buffers(2, 2, 2)),
+            MachineMemory("accumulator", size=64 << 10, holds="C"),
+        ),
+        unit=(16,) * 3,
+    )
+    size = SiteMapping("site", (100, 300, 200), (), dtype="float32", accumulator="float32")
+    result = search_mappings(size, npu, objective)
+
+    def figures(cost: MappingCost) -> tuple[float, ...]:
+        held = sum(memory.held for memory in cost.memories[1:])
+        return cost.traffic, cost.cycles or 0, cost.pj or 0, held
+
+    best = figures(result.best[0])
+    for cost in (*result.best, *result.front):
+        other = figures(cost)
+        assert other == best or any(a > b for a, b in zip(other, best, strict=True)), (other, best)
