@@ -97,7 +97,7 @@ class MemoryMachine(Spec, frozen=True):
         hardware: Name, clock, array and rates of the machine.
         memories: Memories from the outermost in. The first holds all operands, whole.
         unit: M, K and N of the smallest product that the array or vector unit computes. Tiles are multiples
-            of it.
+            of it, cut at the edges.
         overlap: Cycles that the array needs to fill and drain; see `Overlap`.
         mac_pj: Energy of one multiply-accumulate in picojoules, registers included, or None if unknown.
         rates: Multiply-accumulates per cycle by number type, where they differ from the machine's rate.

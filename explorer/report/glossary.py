@@ -65,7 +65,8 @@ GLOSSARY: tuple[Term, ...] = (
          " unrolled (all nodes side by side) or batched (one stacked product)."),
     Term("traffic", "Bytes between memory and the buffer of the tiles, in both directions.", ("moved",)),
     Term("traffic without reuse", "The traffic if each tile matmul reads its operands and writes its sum."),
-    Term("lower bound", "The least traffic of any loop order and any tile with a buffer of this size."),
+    Term("lower bound", "Bytes that the traffic cannot fall below with a buffer of this size. Even the best"
+         " mapping may move more."),
     Term("loop order", "The order of the loops over tiles: mnk has M outermost and K innermost.",
          ("order", "mnk")),
     Term("stationary", "The operand whose tile stays in the buffer in the innermost loop: output, weight or"
@@ -79,10 +80,12 @@ GLOSSARY: tuple[Term, ...] = (
     Term("compute-bound", "Limited by arithmetic: computing takes longer than moving.", ("compute",)),
     Term("memory-bound", "Limited by bandwidth: moving takes longer than computing.", ("memory",)),
     Term("bit-equal", "The same in each bit.", ("bit for bit",)),
-    Term("u", "The error of one rounding: half a unit in the last place at the size of the result.",
+    Term("u", "The error of one rounding: half a unit in the last place. It is relative to the sum of the"
+         " absolute products.",
          ("rounding",)),
     Term("max error", "The largest difference of one element."),
-    Term("RMS error", "The root of the mean squared difference from a float64 run.", ("MSE",)),
+    Term("MSE", "The mean squared difference of two results."),
+    Term("RMS error", "The root of the mean squared difference from a float64 run."),
     Term("cosine", "The cosine of the angle between two results; 1 means the same direction."),
     Term("to the limit", "The error as a share of its limit; a full bar is the limit."),
     Term("backward", "The pass that computes the gradients of inputs and weights, each with the MACs of the"

@@ -5,7 +5,7 @@ A machine lists its memories from the outermost in:
     [machine.npu]
     array = "64x64"
     clock = "1 GHz"
-    unit = "64x64x64"              # tiles are multiples of it; without: the array's rows and columns
+    unit = "64x64x64"              # tiles are multiples of it, cut at the edges; without: the array's
     mac_pj = 0.2                   # energy of a multiply-accumulate; without: no energy
     overlap = "double"             # fill and drain of the array: ideal, none or double
     rates = { int8 = 4096 }        # multiply-accumulates per cycle by number type

@@ -86,3 +86,17 @@ async def test_the_question_mark_explains_the_words_of_the_pane_in_use() -> None
         assert text.startswith("Glossary\n")
         await hands.press("escape", "escape", "t")
         assert "tile utilization" in await dialog(hands, "question_mark")
+
+
+def test_a_root_and_a_square_have_terms_of_their_own_and_a_bound_promises_no_mapping() -> None:
+    meanings = {term.word: term.meaning for term in GLOSSARY}
+    assert "root" in meanings["RMS error"]
+    assert "root" not in meanings["MSE"]
+    assert "sum of the absolute products" in meanings["u"]
+    assert "may move more" in meanings["lower bound"]
+
+
+def test_the_summary_of_a_proof_calls_weights_bit_equal_not_products() -> None:
+    construction = key_facts(proof()).rows[0]
+    assert "weights of" in str(construction.figure)
+    assert "running both models" in str(construction.remark)

@@ -99,8 +99,9 @@ def key_facts(fact: Verification) -> Fields:
 def _build_construction_field(fact: Verification) -> Field:
     tiles = sum(site.tiles for site in fact.sites if not site.structure)
     proved = [many_text(fact.nodes, "node")] if fact.nodes else []
-    proved += [many_text(tiles, "tile matmul")] if tiles else []
-    remark = "bit for bit, without running them" if proved else "what follows was seen by running both models"
+    proved += [f"weights of {many_text(tiles, 'tile matmul')}"] if tiles else []
+    outputs = "what follows was seen by running both models"
+    remark = f"bit for bit; {outputs}" if proved else outputs
     return Field("equal by construction", Span(", ".join(proved) or "nothing", "strong"), remark)
 
 
