@@ -86,6 +86,10 @@ class Misuse(ExplorerError):
     """An option, name or path of the user cannot be used."""
 
 
+class MemoryTooSmall(Misuse):
+    """A memory of a machine is too small for every mapping of a matrix product."""
+
+
 class UnknownShape(Misuse):
     """The sizes of a model's inputs are unknown: neither the model nor the user gives them."""
 

@@ -32,6 +32,7 @@ from explorer.facts import (
 from explorer.facts.evaluate import training_sweep
 from explorer.facts.external import overlay, placement
 from explorer.facts.graph import connections, fx, module_code, nodes
+from explorer.facts.mapping_sweep import MappingSweep
 from explorer.facts.models import listing
 from explorer.facts.profile import comparison as profile_comparison
 from explorer.facts.profile import profile
@@ -460,6 +461,7 @@ FORMS: dict[str, dict[str, Fields]] = {
         "with `--sweep`": {**HEAD, **fields(serving_sweep.ServingSweep)},
     },
     "sweep": {
+        "with `--map`": {**HEAD, **fields(MappingSweep)},
         "with `--train`": {**HEAD, **fields(training_sweep.TrainingSweep)},
         "of a results file of `serving`": {**HEAD, **fields(serving_sweep.ServingSweep)},
     },
@@ -500,6 +502,7 @@ SOURCES: dict[str, type] = {
     "plan with `--steps`": cost.TileSteps,
     "settings with `--formats`": settings.QuantizeSettings,
     "serving with `--sweep`": serving_sweep.ServingSweep,
+    "sweep with `--map`": MappingSweep,
     "sweep with `--train`": training_sweep.TrainingSweep,
     "sweep of a results file of `serving`": serving_sweep.ServingSweep,
     "profile of several batch sizes": profile.ProfileSeries,

@@ -24,6 +24,7 @@ _SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,6})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE 
 _CONDITION = re.compile(r"([MKN])\s*(>=|<=|!=|==|=|>|<)\s*(\d[\d_]{0,17})", re.ASCII)
 _CONDITIONS_HINT = "write conditions such as M>=64 N<=1000; sizes are M, K and N"
 _MIN_MEMORY = 64 << 20
+_SIZES_PER_DOUBLING = 4
 _TILE_HINT = "write one size (64) or three (64x64x64: M x K x N)"
 _SHAPE_HINT = "write x:1,3,224,224 or x:[1,3,224,224] or x:f32:1x3x224x224"
 
@@ -379,6 +380,36 @@ def parse_bytes(text: str) -> float:
         return -1
     number = float(match[1]) if "." in match[1] else int(match[1])  # a float is exact only up to 53 bits
     return number * (1 << 10 * " kmgt".index(match[2].lower() or " "))
+
+
+def parse_capacity(typed: str) -> list[int]:
+    """Parses sizes of memory: a range such as '1K:64M', or sizes between commas.
+
+    A range has four sizes for each doubling, and its end.
+
+    Raises:
+        Misuse: The text has neither form.
+    """
+    parts = re.split(r"[:,]", typed)
+    sizes = [int(parse_bytes(part)) for part in parts]
+    is_range = ":" in typed and len(parts) == 2
+    if (
+        not all(1 <= size <= 1 << 50 for size in sizes)
+        or sizes != sorted(sizes)
+        or is_range != (":" in typed)
+    ):
+        raise Misuse(
+            f"'{typed}' is no range of sizes",
+            where="--capacity",
+            hint="write such as 1K:64M, or 256K,512K,1M",
+        )
+    if not is_range:
+        return sizes
+    start, stop = sizes
+    points = [start]
+    while points[-1] < stop:
+        points.append(min(round(start * 2 ** (len(points) / _SIZES_PER_DOUBLING)), stop))
+    return points
 
 
 def parse_card(text: str, where: str = "--card") -> int:

@@ -319,6 +319,12 @@ FUSE = Option(
     "apply what follows a matmul to its finished sums: bias, activation, requantization, residual",
     choices=("epilogue",),
 )
+OBJECTIVE = Option(
+    "--objective",
+    "what to minimize: cycles, energy, traffic, or edp (energy x cycles)",
+    choices=("cycles", "energy", "traffic", "edp"),
+    default="cycles",
+)
 HARDWARE = Option(
     "--machine",
     "the machine that the cost is for: a name in the config file, a preset (explorer machines),\n"

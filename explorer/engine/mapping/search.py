@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 import numpy as np
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import MemoryTooSmall, Misuse
 from explorer.engine.mapping.constraints import Constraints
 from explorer.engine.mapping.cost import compulsory_bytes, mapping_cost, memory_levels
 from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Operand, Triple
@@ -147,11 +147,11 @@ def _check_outermost(mapping: SiteMapping, machine: MemoryMachine) -> None:
     """Refuses a product that is larger than the outermost memory.
 
     Raises:
-        Misuse: Bytes are missing.
+        MemoryTooSmall: Bytes are missing.
     """
     outermost, needed = machine.memories[0], compulsory_bytes(mapping)
     if outermost.size is not None and needed > outermost.size:
-        raise Misuse(
+        raise MemoryTooSmall(
             f"{mapping.site} needs {needed - outermost.size:,} bytes more",
             where=f"memory '{outermost.name}' of {machine.hardware.name}",
             hint=f"it has {outermost.size:,} bytes, and must hold both operands and the output",
@@ -310,7 +310,7 @@ def _packed(elements: _Numbers, dtype: str, site: str) -> _Numbers:
     return dimensions.count_packed_bytes(elements, dimensions.type_bits(dtype, site))
 
 
-def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: _Tiles | None = None) -> Misuse:
+def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: _Tiles | None = None) -> MemoryTooSmall:
     """Describes the tile that misses the fewest bytes, and the memory in which they are missing.
 
     Args:
@@ -337,7 +337,7 @@ def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: _Tiles | Non
     memory = memories[int(missing[:, best].argmax())]
     needed = int(missing[:, best].max())
     tile = "x".join(str(length) for length in tiles.tile(best))
-    return Misuse(
+    return MemoryTooSmall(
         f"no tile of {mapping.site} fits: the smallest, {tile}, needs {needed:,} bytes more",
         where=f"memory '{memory.name}' of {machine.hardware.name}",
         hint=f"it has {memory.size:,} bytes; use fewer buffers, a larger memory or a smaller unit",

@@ -22,6 +22,7 @@ from explorer.engine.tiling.cost import plan_cost
 from explorer.facts import History, Plan, TileResult, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.evaluate.training_run import TrainingRun
+from explorer.facts.mapping import ModelMapping
 from explorer.facts.quantize import FormatRow, Quantization, QuantizeSpec
 from explorer.facts.serving.sweep import ServingRow
 from explorer.facts.sweep import SweepRow
@@ -67,6 +68,10 @@ class SweepSession(Protocol):
 
     def module_digest(self) -> str:
         """Returns a digest of the opened module."""
+
+    @property
+    def map(self) -> Callable[..., ModelMapping]:
+        """The method that maps the matrix products to a machine with memories."""
 
     @property
     def train(self) -> Callable[..., TrainingRun]:

@@ -18,6 +18,7 @@ import msgspec
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.facts.evaluate.training_sweep import TrainingTrial
+from explorer.facts.mapping_sweep import MappingRow
 from explorer.facts.quantize import FormatRow
 from explorer.facts.serving.sweep import ServingRow
 from explorer.facts.sweep import SweepRow
@@ -47,6 +48,7 @@ _TABLES: dict[type, str] = {
     TrainingTrial: "trainings",
     TrainedWeights: "checkpoints",
     ServingRow: "servings",
+    MappingRow: "mappings",
 }
 
 
@@ -115,7 +117,7 @@ def is_store(path: str) -> bool:
 class Store(Generic[Row]):
     """Rows of one type, by key.
 
-    Tilings, number formats, trainings, trained weights, and serving layouts have one table each.
+    Tilings, number formats, trainings, trained weights, serving layouts and mappings have one table each.
 
     Args:
         kind: Type of the rows.

@@ -7,7 +7,7 @@ from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DIFFERENT, IF_DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
-from explorer.cli.arguments.options import FUSE, HARDWARE, OPENING, TABLE, Option
+from explorer.cli.arguments.options import FUSE, HARDWARE, OBJECTIVE, OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
@@ -71,12 +71,7 @@ COMMAND = Command(
     ("MODEL",),
     (
         HARDWARE,
-        Option(
-            "--objective",
-            "what to minimize: cycles, energy, traffic, or edp (energy x cycles)",
-            choices=("cycles", "energy", "traffic", "edp"),
-            default="cycles",
-        ),
+        OBJECTIVE,
         *declared_options(explorer.TileSpec, "sites"),
         Option(
             "--constrain",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +32,10 @@ from explorer.session.parts.models import OnProgress
 from explorer.settings.machine_presets import PRESETS
 from explorer.settings.mapping_file import FileSite, MappingFile, mapping_text, read_mapping
 from explorer.settings.memories import memory_machine
-from explorer.settings.parse import parse_bytes
+from explorer.settings.parse import parse_capacity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_CAPACITY_STEPS = 4
-"""Points for each doubling of the memory in the curve of least traffic."""
 
 
 def map(
@@ -82,7 +78,7 @@ def map(
 
     found_machine = memory_machine(machine) if isinstance(machine, str) else machine
     constraints = parse_constraints(constrain)
-    sizes = _capacity_sizes(capacity) if capacity else []
+    sizes = parse_capacity(capacity) if capacity else []
     if output is not None:
         check_target(output, overwrite=overwrite, models=(), weights=())
     plan = session.plan(TileSpec(sites=sites), on_progress=on_progress)
@@ -287,34 +283,6 @@ def _total(machine: MemoryMachine, objective: Objective, sites: tuple[MappedSite
         seconds=total((cost.seconds, calls) for cost, calls in counted),
         pj=total((cost.pj, calls) for cost, calls in counted),
     )
-
-
-def _capacity_sizes(typed: str) -> list[int]:
-    """Reads sizes of memory: a range such as '1K:64M', or sizes between commas.
-
-    Raises:
-        Misuse: The text has neither form.
-    """
-    parts = re.split(r"[:,]", typed)
-    sizes = [int(parse_bytes(part)) for part in parts]
-    is_range = ":" in typed and len(parts) == 2
-    if (
-        not all(1 <= size <= 1 << 50 for size in sizes)
-        or sizes != sorted(sizes)
-        or is_range != (":" in typed)
-    ):
-        raise Misuse(
-            f"'{typed}' is no range of sizes",
-            where="--capacity",
-            hint="write such as 1K:64M, or 256K,512K,1M",
-        )
-    if not is_range:
-        return sizes
-    start, stop = sizes
-    points = [start]
-    while points[-1] < stop:
-        points.append(min(round(start * 2 ** (len(points) / _CAPACITY_STEPS)), stop))
-    return points
 
 
 def _capacity_curve(

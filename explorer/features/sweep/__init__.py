@@ -9,6 +9,7 @@ FEATURE = Feature(
     methods={
         "sweep": "sweep_methods.sweep",
         "sweep_formats": "sweep_methods.sweep_formats",
+        "sweep_mappings": "sweep_methods.sweep_mappings",
         "sweep_training": "sweep_methods.sweep_training",
     },
     functions={

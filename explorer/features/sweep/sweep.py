@@ -21,13 +21,15 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine import convert
 from explorer.engine import sweep as engine
 from explorer.engine.evaluate import data_file
-from explorer.engine.sweep import formats, trainings
+from explorer.engine.sweep import formats, mappings, trainings
 from explorer.engine.sweep.fingerprint import digest, files_of, fingerprint
 from explorer.engine.sweep.measure import ProofSpec, SweepSession
 from explorer.engine.sweep.store import Store, has_rows, is_store
 from explorer.facts import TileSpec, to_json
 from explorer.facts.comparison import FigureTable, tilings_table
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
+from explorer.facts.mapping import MemoryMachine, Objective
+from explorer.facts.mapping_sweep import MappingRow, MappingSweep, with_mapping_front
 from explorer.facts.quantize import FormatRow, FormatSweep, FormatSweepSpec
 from explorer.facts.serving.sweep import ServingRow, ServingSweep, with_serving_front
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, ordered
@@ -42,7 +44,8 @@ from explorer.session.parts.worker_models import (
     module_anew,
     worker_model,
 )
-from explorer.settings.parse import opening_words, parse_tiles
+from explorer.settings.memories import memory_machine
+from explorer.settings.parse import opening_words, parse_capacity, parse_tiles
 from explorer.settings.steps.trials import parse_trials
 
 
@@ -172,6 +175,49 @@ def sweep_trainings(
     )
 
 
+def sweep_mappings(
+    session: SweepSession,
+    models: Models,
+    machines: Sequence[str],
+    reopen: Reopen,
+    *,
+    capacity: str = "",
+    objective: Objective = "cycles",
+    sites: tuple[str, ...] = (),
+    output: PathText | None = None,
+    on_progress: OnProgress = None,
+    **options: Any,
+) -> MappingSweep:
+    """Map the session's model to every machine with every size; see `Session.sweep_mappings`."""
+    sizes = parse_capacity(capacity) if capacity else []
+    if output is not None:
+        engine.check_output(output, [models.source])
+    if not session.plan(TileSpec(sites=sites), on_progress=on_progress).sites:
+        raise Misuse("no matmul here can be mapped", where="--map")
+    resized: list[MemoryMachine] = []
+    for machine in map(memory_machine, dict.fromkeys(machines)):
+        if len(machine.memories) == 1:
+            name = machine.hardware.name
+            hint = f"add [[machine.{name}.memory]] with a size"
+            raise Misuse(f"{name} has no memory on the chip", where="--machine", hint=hint)
+        outer, first, *inner = machine.memories
+        resized += [
+            replace(machine, memories=(outer, replace(first, size=size), *inner)) for size in sizes
+        ] or [machine]
+    return mappings.sweep_mappings(
+        _describe_module(session, models, reopen)
+        if _is_traced(models, on_progress)
+        else _subject(session, models, reopen, on_progress),
+        resized,
+        objective=objective,
+        globs=sites,
+        stays=models.module is not None,
+        output=output,
+        on_progress=on_progress,
+        **options,
+    )
+
+
 def _check_take(row: int, target: str, rows: int) -> None:
     """Check that the row exists and that `target` is a valid name of a checkpoint."""
     convert.check_name(target, "checkpoint")
@@ -212,13 +258,21 @@ def serving_results(path: str) -> ServingSweep:
     return ServingSweep(rows=rows, kept=len(rows), output=path)
 
 
+def mapping_results(path: str) -> MappingSweep:
+    """Read the rows of mappings in a file of results."""
+    with Store(MappingRow, path, changed=False) as store:
+        rows, front = with_mapping_front(list(store.rows()))
+    return MappingSweep(rows=rows, front=front, kept=len(rows), output=path)
+
+
 def kinds(path: str) -> tuple[str, ...]:
-    """Return the kinds of rows in a file of results: 'tilings', 'formats', 'trainings', 'servings'."""
+    """Return the kinds of rows in a file of results: 'tilings', 'formats', 'trainings', ..."""
     structs: dict[str, type[Struct]] = {
         "tilings": SweepRow,
         "formats": FormatRow,
         "trainings": TrainingTrial,
         "servings": ServingRow,
+        "mappings": MappingRow,
     }
     return tuple(name for name, kind in structs.items() if has_rows(path, kind))
 

@@ -1,4 +1,4 @@
-"""`explorer sweep`: compares many tilings, number formats or trainings."""
+"""`explorer sweep`: compares many tilings, number formats, machines with memories, or trainings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from explorer.base.options import option_of
 from explorer.base.verdicts import find_weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, read_typed_values, record_of
-from explorer.cli.arguments.options import HARDWARE, KEPT_IN, OPENING, SCHEDULER, TABLE, Option
+from explorer.cli.arguments.options import (
+    HARDWARE,
+    KEPT_IN,
+    OBJECTIVE,
+    OPENING,
+    SCHEDULER,
+    TABLE,
+    Option,
+)
 from explorer.cli.arguments.quantize_options import FORMAT_SWEEP
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
 from explorer.cli.arguments.training import TRAINING_SWEEP
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.facts.evaluate.training_sweep import TrainingSweep
+    from explorer.facts.mapping_sweep import MappingSweep
     from explorer.facts.quantize import FormatRow, FormatSweep
     from explorer.facts.sweep import SweepSpec
     from explorer.report.blocks import Scatter
@@ -54,6 +63,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     row_kinds = sweep.kinds(args.models[0]) if is_shown else ()
     if row_kinds == ("servings",):
         return _servings(args)
+    if args.map or row_kinds == ("mappings",):
+        return _mappings(args, progress, is_shown)
+    args.refuse(("capacity", "objective"), "needs --map", "leave it out, or add --map")
     trainings = row_kinds == ("trainings",) or ("trainings" in row_kinds and args.train is not None)
     if (trained := _trainings(args, progress, trainings)) is not None:
         return trained
@@ -115,6 +127,43 @@ def _servings(args: ParsedArgs) -> Answer:
         lambda: load("words", "serving_sweep")(fact),
         "rows",
     )
+
+
+def _mappings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) -> Answer:
+    """Answer a sweep of mappings, or a result file with their rows."""
+    idle = sorted(args.explicit - (_MAPPING_RESULT_OPTIONS if is_shown else _MAPPING_OPTIONS))
+    args.refuse(idle, "says nothing of mappings", "leave it out")
+    if is_shown:
+        fact = _sweeps().mapping_results(args.models[0])
+    else:
+        fact = _sweep_mappings(args, progress)
+    failed = sum(row.fits is None for row in fact.rows)
+    return Answer(
+        lambda: build_plain_document(fact),
+        lambda: present("mapping_sweep_words", __package__).mapping_sweep(fact),
+        "rows",
+        warning=f"{failed:,} of {len(fact.rows):,} rows have no figures" if failed else "",
+        outcome="some failed" if failed else "done",
+    )
+
+
+def _sweep_mappings(args: ParsedArgs, progress: ProgressLine) -> MappingSweep:
+    machines = tuple(name.strip() for name in (args.machine or "").split(",") if name.strip())
+    if not machines:
+        hint = "such as --machine gemmini,edge-npu; explorer machines lists machines"
+        raise Misuse("needs machines with memories", where="--map", hint=hint)
+    if len(args.models) > 1:
+        raise Misuse("one model is mapped at a time", where=args.models[1], hint="leave it out")
+    say_what_is_kept(args)
+    options = {name: getattr(args, name) for name in ("objective", "output", "scheduler", "workers")}
+    with explorer.Session(args.models[0], **args.opening) as session:
+        return session.sweep_mappings(
+            machines,
+            capacity=args.capacity or "",
+            sites=tuple(args.site or ()),
+            on_progress=progress,
+            **options,
+        )
 
 
 def _formats(
@@ -287,6 +336,12 @@ _TILING_OPTIONS = {
 }
 """Options that apply only to tilings."""
 _TRAINING_SWEEP_OPTIONS = {option.key for option in TRAINING_SWEEP}
+_MAPPING_RESULT_OPTIONS = {"map", "json", "csv", "quiet", "memory"}
+_MAPPING_OPTIONS = {
+    *_MAPPING_RESULT_OPTIONS,
+    *("machine", "capacity", "objective", "site", "output", "workers", "scheduler"),
+    *(flag[2:].replace("-", "_") for flag in OPENING),
+}
 _TRAINING_RESULT_OPTIONS = {"train", "take", "force", "json", "csv", "quiet", "memory"}
 _TRAINING_OPTIONS = {
     *_TRAINING_SWEEP_OPTIONS,
@@ -353,6 +408,19 @@ COMMAND = Command(
         ),
         "--order",
         Option("--verify", "tile and prove each combination; the tiled files are deleted"),
+        Option(
+            "--map",
+            "map the matmuls to each machine of --machine A,B and each size of --capacity instead",
+            manual="find the best mapping to each machine of `--machine a,b` and each size of `--capacity`,"
+            " and mark the Pareto front of cycles over bytes of memory",
+        ),
+        Option(
+            "--capacity",
+            "sizes of each machine's first memory on the chip, with --map: 64K,256K,1M, or a range 64K:1M\n"
+            "(default: the machine's own)",
+            "SIZES",
+        ),
+        OBJECTIVE,
         *FORMAT_SWEEP,
         "--draws",
         "--seed",
@@ -400,6 +468,7 @@ COMMAND = Command(
         "explorer sweep net.py:net --train lr=1e-4..1e-2,batch=64,256 --data train.npz --take 1:best.ckpt",
         "explorer sweep model.onnx --quantize int8,fixed8.4,mxfp4 --per-layer -o results.db",
         "explorer sweep model.onnx --quantize int8,mxfp4 --bits 6 --snr 20 --take found:mixed.toml",
+        "explorer sweep model.onnx --map --machine gemmini,edge-npu --capacity 64K,256K,1M",
         "explorer sweep results.db --sort cycles --csv        (what a file of results holds)",
     ),
     _run,
@@ -407,6 +476,7 @@ COMMAND = Command(
     usage="sweep MODEL ... --tile 16,32,64 --machine npu.toml",
     manual="compares many tilings and marks the Pareto front: tile matmuls, utilization, traffic, buffer,"
     " cycles, and with `--verify` a proof; with `--quantize` compares number formats and searches a mixed"
-    " precision; `-o FILE` keeps the rows and continues an interrupted sweep",
+    " precision; with `--map` compares machines and sizes of their memory; `-o FILE` keeps the rows and"
+    " continues an interrupted sweep",
     group="change",
 )

@@ -1,4 +1,4 @@
-"""Session methods for sweeps over tilings, number formats and trainings."""
+"""Session methods for sweeps over tilings, number formats, machines and trainings."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from explorer.session.session import Session, reopen
 if TYPE_CHECKING:
     from explorer.facts.cost import Hardware
     from explorer.facts.evaluate.training_sweep import TrainingSweep
+    from explorer.facts.mapping import Objective
+    from explorer.facts.mapping_sweep import MappingSweep
     from explorer.facts.quantize import FormatSweep, FormatSweepSpec
     from explorer.facts.sweep import Sweep, SweepSpec
     from explorer.session.parts.keywords import TrainingSweepKeywords
@@ -121,6 +123,58 @@ def sweep_formats(
             on_progress=on_progress,
             cancel=cancel,
         )
+
+
+def sweep_mappings(
+    session: Session,
+    machines: tuple[str, ...],
+    *,
+    capacity: str = "",
+    objective: Objective = "cycles",
+    sites: tuple[str, ...] = (),
+    output: PathText | None = None,
+    scheduler: str | None = None,
+    workers: Count | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> MappingSweep:
+    """Map the matrix products of the current model to several machines and sizes of their first memory.
+
+    Args:
+        machines: Names or files of machines, as for `--machine`.
+        capacity: Sizes of the first memory on the chip, each combined with each machine: a range such as
+            '64K:1M', or sizes between commas. Empty takes each machine's own size.
+        objective: Figure to minimize, as for `map`.
+        sites: Globs of the names of matrix products. Empty maps all.
+        output: Path of a file that stores the rows as they are computed. Rows that it already contains are
+            not computed again.
+        scheduler: Address of a Dask cluster that computes the rows, 'tcp://host:port'.
+        workers: Number of processes on this machine. 1 uses only this process. None uses one for each
+            processor if that saves time.
+        on_progress: Callback that receives the number of completed rows.
+        cancel: Callback that is polled regularly. If it returns True, the sweep stops and keeps the completed
+            rows.
+
+    Raises:
+        Misuse: A machine does not exist or has no memory on the chip, `capacity` cannot be parsed, no row
+            has figures, or `output` is not a result file.
+        MissingExtra: `scheduler` is set, but Dask is not installed.
+        Cancelled: `cancel` returned True.
+    """
+    return sweeps.sweep_mappings(
+        session,
+        session.parts.models,
+        machines,
+        reopen,
+        capacity=capacity,
+        objective=objective,
+        sites=sites,
+        output=output,
+        scheduler=scheduler,
+        workers=workers,
+        on_progress=on_progress,
+        cancel=cancel,
+    )
 
 
 def sweep_training(

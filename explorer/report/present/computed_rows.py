@@ -6,13 +6,16 @@ from collections.abc import Iterator
 
 from explorer.base.units import printable, seconds_text
 from explorer.facts.evaluate.training_sweep import TrainingSweep
+from explorer.facts.mapping_sweep import MappingSweep
 from explorer.facts.quantize import FormatSweep
 from explorer.facts.serving.sweep import ServingSweep
 from explorer.facts.sweep import Sweep
 from explorer.report.blocks import Span
 
 
-def done_and_kept(fact: Sweep | FormatSweep | TrainingSweep | ServingSweep) -> Iterator[str | Span]:
+def done_and_kept(
+    fact: Sweep | FormatSweep | TrainingSweep | ServingSweep | MappingSweep,
+) -> Iterator[str | Span]:
     """Yield text on how many rows were computed, and on the file that keeps them."""
     if fact.made or fact.seconds:
         workers = f" by {fact.workers} worker{'s' * (fact.workers != 1)}" if fact.workers else ""

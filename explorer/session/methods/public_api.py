@@ -41,6 +41,7 @@ from explorer.facts.graph.fx import FxGraph
 from explorer.facts.graph.module_code import ModuleCode
 from explorer.facts.graph.nodes import NodeTable
 from explorer.facts.mapping import Epilogue, MappingCost, MemoryMachine, ModelMapping, Objective, SiteMapping
+from explorer.facts.mapping_sweep import MappingSweep
 from explorer.facts.memory import Memory
 from explorer.facts.profile.comparison import ProfileComparison
 from explorer.facts.profile.profile import Profile, ProfileSpec
@@ -1010,6 +1011,22 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> FormatSweep:
         """Try number formats on a model, optionally layer by layer."""
+        raise NotImplementedError
+
+    def sweep_mappings(
+        self,
+        machines: tuple[str, ...],
+        *,
+        capacity: str = "",
+        objective: Objective = "cycles",
+        sites: tuple[str, ...] = (),
+        output: PathText | None = None,
+        scheduler: str | None = None,
+        workers: Count | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> MappingSweep:
+        """Map the matrix products of the current model to several machines and sizes of their first memory."""
         raise NotImplementedError
 
     def sweep_training(

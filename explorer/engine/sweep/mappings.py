@@ -1,0 +1,226 @@
+"""Sweep over machines with memories: a stored row for each machine and size of its first memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import Cancelled, ExplorerError, MemoryTooSmall, MissingExtra, Misuse
+from explorer.engine.progress import Cancel, OnProgress, report, stop_if
+from explorer.engine.sweep import MAX_ROWS, Subject, cluster
+from explorer.engine.sweep.fingerprint import digest, fingerprint
+from explorer.engine.sweep.measure import SweepSession, Task
+from explorer.engine.sweep.processes import size_of, suggest_processes
+from explorer.engine.sweep.store import Store
+from explorer.facts import to_json
+from explorer.facts.mapping import MemoryMachine, Objective
+from explorer.facts.mapping_sweep import MappingRow, MappingSweep, with_mapping_front
+
+_LONG_SECONDS = 3600.0
+"""Seconds of work that several processes share in any case."""
+
+
+class MappingTask(Task, frozen=True, kw_only=True):
+    """One row.
+
+    Attributes:
+        row: Row without figures.
+        machine: Machine with the size of the row.
+        globs: Globs of the names of the mapped matrix products.
+    """
+
+    row: MappingRow
+    machine: MemoryMachine
+    globs: tuple[str, ...]
+
+    def compute_rows(self, door: SweepSession) -> Iterator[Struct]:
+        """Yields the row with its figures, or with the error."""
+        row = self.row
+        try:
+            fact = door.map(self.machine, objective=row.objective, sites=self.globs)
+        except (Cancelled, MissingExtra):
+            raise
+        except ExplorerError as error:
+            fits = False if isinstance(error, MemoryTooSmall) else None
+            yield replace(row, fits=fits, error=str(error))
+            return
+        figures = {
+            name: getattr(fact, name) for name in ("macs", "traffic", "compulsory", "cycles", "seconds", "pj")
+        }
+        exact = all(site.search is not None and site.search.exact for site in fact.sites)
+        fits = all(site.cost.fits for site in fact.sites)
+        yield replace(row, sites=len(fact.sites), fits=fits, exact=exact, error="", **figures)
+
+
+def sweep_mappings(
+    subject: Subject,
+    machines: Sequence[MemoryMachine],
+    *,
+    objective: Objective = "cycles",
+    globs: tuple[str, ...] = (),
+    stays: bool = False,
+    output: str | None = None,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> MappingSweep:
+    """Maps a model to each machine.
+
+    Args:
+        subject: The model.
+        machines: Machines with memories on the chip.
+        objective: Figure that the searches minimize.
+        globs: Globs of the names of the mapped matrix products. Empty maps all.
+        stays: Whether the model is an object of this process, which no other process can open.
+        output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
+            added.
+        scheduler: Address of a Dask cluster, or None.
+        workers: Number of processes on this machine. None means several only if that saves time.
+        on_progress: Function called with the number of finished rows.
+        cancel: Function called now and then; the sweep stops when it returns True. Finished rows stay in
+            `output`.
+
+    Raises:
+        Misuse: There are too many machines, or no row has figures.
+        MissingExtra: A package is not installed.
+        Cancelled: `cancel` returned True.
+    """
+    started = time.perf_counter()
+    if len(machines) > MAX_ROWS:
+        message = f"these are {len(machines):,} combinations"
+        raise Misuse(message, where="sweep", hint=f"{MAX_ROWS:,} are the most")
+    if stays and (scheduler or (workers or 1) > 1):
+        raise Misuse("an nn.Module object stays in its process", hint="name it as package.module:callable")
+    with Store(MappingRow, output) as store:
+        run = _Run(subject, machines, objective, globs, store, on_progress, cancel)
+        made = len(run.open)
+        if scheduler is None:
+            run.compute_in_process(1 if stays else workers)
+        worker_count = run.compute_in_workers(scheduler, workers) if run.open else 0
+    if all(row.fits is None for row in run.rows):
+        raise Misuse(run.rows[0].error)
+    rows, front = with_mapping_front(run.rows)
+    return MappingSweep(
+        rows=rows,
+        front=front,
+        made=made,
+        kept=len(rows) - made,
+        output=output or "",
+        workers=worker_count,
+        seconds=time.perf_counter() - started,
+    )
+
+
+class _Run:
+    """State of one run of the sweep."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        machines: Sequence[MemoryMachine],
+        objective: Objective,
+        globs: tuple[str, ...],
+        store: Store[MappingRow],
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> None:
+        self.subject, self.machines, self.globs, self.store = subject, machines, globs, store
+        self.on_progress, self.cancel = on_progress, cancel
+        self.files = subject.files()
+        self.content = "" if store.path is None else self._fingerprint()
+        blank_rows = [self._blank(machine, objective) for machine in machines]
+        stored = {row.key: row for row in store.rows([row.key for row in blank_rows if row.key])}
+        # the same content may have another name now
+        self.rows = [
+            replace(stored[row.key], model=row.model) if row.key in stored else row for row in blank_rows
+        ]
+        # a failed row is tried again, because packages may have been installed since
+        self.open = [index for index, row in enumerate(self.rows) if row.fits is None]
+        self.total = len(self.open)
+
+    def compute_in_process(self, workers: int | None) -> None:
+        """Computes open rows in this process: all, or only the first if more processes save time."""
+        while self.open and workers in (None, 1):
+            stop_if(self.cancel)
+            began = time.perf_counter()
+            task = self._task(self.open[0])
+            self._add(self.open[0], tuple(task.compute_rows(self.subject.door)))
+            if workers is None and self.open:
+                seconds = (time.perf_counter() - began) * len(self.open)
+                workers = suggest_processes(seconds, len(self.open), size_of(self.files))
+
+    def compute_in_workers(self, scheduler: str | None, workers: int | None) -> int:
+        """Computes the open rows in other processes. Returns the number of workers."""
+        self.content = self.content or self._fingerprint()
+        tasks = [self._task(index) for index in self.open]
+        indices = {id(task): index for task, index in zip(tasks, self.open, strict=True)}
+        count = workers or suggest_processes(_LONG_SECONDS, len(tasks), size_of(self.files))
+        report(self.on_progress, None, "starting workers")
+        return cluster.run_tasks(
+            tasks, lambda task, result: self._add(indices[id(task)], result), scheduler, count, self.cancel
+        )
+
+    def _add(self, index: int, result: Sequence[Struct] | ExplorerError) -> None:
+        if isinstance(result, ExplorerError):
+            # not stored: another worker, or a later run, may succeed
+            self.rows[index] = replace(self.rows[index], error=str(result))
+        else:
+            rows = [row for row in result if isinstance(row, MappingRow)]
+            self.rows[index] = rows[0]
+            self.store.add(rows if self.store.path is not None else ())
+        self.open.remove(index)
+        report(self.on_progress, None, "sweeping", self.total - len(self.open), self.total)
+
+    def _task(self, index: int) -> MappingTask:
+        return MappingTask(
+            opener=self.subject.opener(self.files),
+            files=self.files,
+            fingerprint=self.content,
+            opening=self.subject.words,
+            row=self.rows[index],
+            machine=self.machines[index],
+            globs=self.globs,
+        )
+
+    def _fingerprint(self) -> str:
+        digest_content = self.subject.content
+        return digest_content() if digest_content is not None else fingerprint(self.files, self.cancel)
+
+    def _blank(self, machine: MemoryMachine, objective: Objective) -> MappingRow:
+        facts = to_json(machine)
+        facts["hardware"].pop("origin", None)
+        inputs = {
+            "model": self.content,
+            "opening": self.subject.opening,
+            "machine": facts,
+            "objective": objective,
+            "globs": self.globs,
+        }
+        first = machine.memories[1]
+        return MappingRow(
+            key=digest(inputs) if self.content else "",
+            model=self.subject.name,
+            fingerprint=self.content,
+            opening=self.subject.words,
+            site=" ".join(self.globs),
+            objective=objective,
+            machine=machine.hardware.name,
+            memory=first.name,
+            size=first.size,
+            on_chip=_bytes_on_chip(machine),
+        )
+
+
+def _bytes_on_chip(machine: MemoryMachine) -> int | None:
+    """Returns the bytes of all instances of all memories but the outermost, or None if one is not limited."""
+    total, instances = 0, 1
+    for memory in machine.memories[1:]:
+        instances *= memory.cores
+        if memory.size is None:
+            return None
+        total += memory.size * instances
+    return total

@@ -1,0 +1,109 @@
+"""Facts about a sweep over machines and sizes of a memory: which memory is worth its area."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.facts.mapping import Objective
+from explorer.facts.pareto_front import nondominated
+
+FrontFigure = Literal["cycles", "traffic"]
+
+
+class MappingRow(Struct, frozen=True, kw_only=True):
+    """The best mappings of a model to a machine with one size of its first memory on the chip.
+
+    Figures are sums over all matrix products and all runs of each, as in `ModelMapping`.
+
+    Attributes:
+        key: Digest of all inputs of the figures, or '' if no results file is kept.
+        model: Name of the model, as the user typed it.
+        fingerprint: Digest of the model's content, or '' if no results file is kept.
+        opening: Options with which the model was opened, as the user typed them.
+        site: Globs of the names of the mapped matrix products, or '' for all.
+        objective: Figure that the searches minimized.
+        machine: Name of the machine.
+        memory: Name of the first memory on the chip.
+        size: Bytes of one instance of that memory, or None if it is not limited.
+        on_chip: Bytes of all instances of all memories but the outermost, or None if one is not limited.
+        sites: Number of mapped matrix products.
+        fits: Whether the memories hold a tile of each matrix product, or None if the row has another error.
+        exact: Whether every search found the optimum.
+        macs, traffic, compulsory, cycles, seconds, pj: Figure of the same name, as in `ModelMapping`.
+        pareto: Whether the row is on the Pareto front of its model: no other row has as few bytes on the chip
+            and as few cycles, and fewer of one of the two.
+        error: Reason why the row has no figures, or ''.
+    """
+
+    key: str
+    model: str
+    fingerprint: str = ""
+    opening: str = ""
+    site: str = ""
+    objective: Objective = "cycles"
+    machine: str
+    memory: str
+    size: int | None
+    on_chip: int | None
+    sites: int | None = None
+    fits: bool | None = None
+    exact: bool | None = None
+    macs: int | None = None
+    traffic: int | None = None
+    compulsory: int | None = None
+    cycles: int | None = None
+    seconds: float | None = None
+    pj: float | None = None
+    pareto: bool = False
+    error: str = ""
+
+
+class MappingSweep(Struct, frozen=True, kw_only=True):
+    """The answer of `explorer sweep --map`.
+
+    Attributes:
+        rows: Rows in the order of the machines and sizes.
+        front: Figure of the Pareto front beside the bytes on the chip. It is the traffic if the cycles of a
+            row are unknown.
+        made: Number of rows that were computed now.
+        kept: Number of rows that the results file already had.
+        output: Path of the results file, or '' for none.
+        workers: Number of worker processes, or 0 if this process did the work.
+        seconds: Seconds of the sweep.
+    """
+
+    rows: tuple[MappingRow, ...]
+    front: FrontFigure = "cycles"
+    made: int = 0
+    kept: int = 0
+    output: str = ""
+    workers: int = 0
+    seconds: float = 0.0
+
+
+def with_mapping_front(rows: Sequence[MappingRow]) -> tuple[tuple[MappingRow, ...], FrontFigure]:
+    """Marks the rows on the Pareto front, and returns the figure of the front beside the bytes on the chip.
+
+    Rows of different models, sizes of a model, sites or objectives do not compete.
+    """
+    competing = [row for row in rows if row.fits]
+    figure: FrontFigure = "traffic" if any(row.cycles is None for row in competing) else "cycles"
+
+    def rivals_of(row: MappingRow) -> tuple[str, ...]:
+        return row.model, row.fingerprint, row.opening, row.site, row.objective
+
+    def point(row: MappingRow) -> tuple[int, int, int] | None:
+        value = getattr(row, figure)
+        return None if row.on_chip is None or value is None or not row.fits else (row.on_chip, value, 0)
+
+    points: dict[tuple[str, ...], list[tuple[int, int, int]]] = {}
+    for row in competing:
+        if (place := point(row)) is not None:
+            points.setdefault(rivals_of(row), []).append(place)
+    fronts = {rivals: nondominated(places) for rivals, places in points.items()}
+    marked = [replace(row, pareto=point(row) in fronts.get(rivals_of(row), ())) for row in rows]
+    return tuple(marked), figure

@@ -1,0 +1,76 @@
+"""Text output of `explorer sweep --map`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from explorer.base.units import many_text, printable
+from explorer.facts.mapping_sweep import MappingRow, MappingSweep
+from explorer.features.mapping.nest_words import energy_text
+from explorer.features.sweep.sweep_words import FRONT
+from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, table_of
+from explorer.report.present.computed_rows import done_and_kept
+from explorer.report.present.figures import count, seconds, size
+
+MappingColumn = tuple[Column, Callable[[MappingRow], Cell]]
+
+
+def mapping_sweep(fact: MappingSweep) -> list[Block]:
+    """Build the output of `explorer sweep --map`: a row for each machine and size, with the front marked."""
+    rows = fact.rows
+    models = dict.fromkeys(" ".join(filter(None, (row.model, row.opening))) for row in rows)
+    objectives = dict.fromkeys(row.objective for row in rows)
+    about = f"   {printable(', '.join(models))}   for the least {', '.join(objectives)}"
+    head = Span(f"{many_text(len(rows), 'combination')} of machine and size", "strong")
+    legend = (
+        f"{FRONT} Pareto front: no other row has as few bytes on the chip and as few {fact.front}, and fewer"
+        " of one of the two."
+    )
+    reasons = Counter(row.error for row in rows if row.error).most_common(5)
+    return [
+        Line((head, Span(about, "quiet"))),
+        Line(),
+        table_of(rows, _columns(fact, len(models) > 1, len(objectives) > 1), what="rows"),
+        Line(),
+        *([Paragraph(legend, "quiet")] if any(row.pareto for row in rows) else ()),
+        *(Paragraph(f"{number:,} x {printable(why)}", "warning") for why, number in reasons),
+        Line(),
+        Line(tuple(done_and_kept(fact)), 2),
+    ]
+
+
+def _columns(fact: MappingSweep, several_models: bool, several_objectives: bool) -> list[MappingColumn]:
+    rows = fact.rows
+    columns: list[MappingColumn] = []
+    if several_models:
+        columns.append((Column("model", shrink=True), lambda row: printable(row.model)))
+    if several_objectives:
+        columns.append((Column("least"), lambda row: row.objective))
+    columns += [
+        (Column("machine", shrink=True), lambda row: Span(printable(row.machine), "strong")),
+        (Column("first memory", shrink=True, drop=4), lambda row: printable(row.memory)),
+        (Column("size", "right"), lambda row: size(row.size)),
+        (Column("on the chip", "right"), lambda row: size(row.on_chip)),
+        (Column("fits"), _fits),
+        (Column("traffic", "right"), lambda row: size(row.traffic) if row.fits else ""),
+        (Column("cycles", "right"), lambda row: count(row.cycles) if row.fits else ""),
+    ]
+    if any(row.seconds is not None for row in rows):
+        columns.append(
+            (Column("time", "right", drop=2), lambda row: seconds(row.seconds) if row.fits else "")
+        )
+    if any(row.pj is not None for row in rows):
+        columns.append(
+            (
+                Column("energy", "right", drop=1),
+                lambda row: "" if not row.fits else "?" if row.pj is None else energy_text(row.pj),
+            )
+        )
+    return [*columns, (Column(""), lambda row: Span(FRONT, "good") if row.pareto else "")]
+
+
+def _fits(row: MappingRow) -> Cell:
+    if row.fits is None:
+        return Span("?", "warning")
+    return "yes" if row.fits else Span("no", "bad")
