@@ -386,9 +386,7 @@ def hardware(named: str, config: str | None = None, where: str = "--machine") ->
     try:
         content = _read_toml(path)
     except FileNotFoundError:
-        raise Misuse(
-            "there is no such file", where=path, hint="a profile is a TOML file, or a name"
-        ) from None
+        raise Misuse("there is no such file", where=path, hint="a machine is a TOML file or a name") from None
     if "machine" in content:
         machines = _machines(content, path)
         if name or len(machines) == 1:

@@ -267,9 +267,7 @@ def test_a_bad_profile_is_one_clear_line_that_names_it(tmp_path: Path, text: str
 
 
 def test_a_profile_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(
-        Misuse, match=r"none.toml: there is no such file; a profile is a TOML file, or a name"
-    ):
+    with pytest.raises(Misuse, match=r"none.toml: there is no such file; a machine is a TOML file or a name"):
         machines.hardware(str(tmp_path / "none.toml"))
     with pytest.raises(Misuse, match="cannot be read"):
         machines.hardware(f"{tmp_path}{os.sep}")

@@ -87,7 +87,7 @@ COMMAND = Command(
             "table of the least traffic for each size of the first memory on the chip, a range or a list",
             "LOW:HIGH",
         ),
-        Option("--formulas", "print the formula of each figure of the largest matmul"),
+        Option("--formulas", "print the formula of each figure of the matmul with the most MACs"),
         "--output",
         "--force",
         *OPENING,

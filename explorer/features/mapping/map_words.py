@@ -39,13 +39,20 @@ def model_mapping(about: Info, fact: ModelMapping) -> list[Block]:
         Line(),
         *_sites(fact),
         Line(),
-        Line(Span("the largest matmul; --site shows another", "quiet")),
+        *_choice_line(fact),
         *site_blocks(fact, largest),
         *_others(largest),
         *_formulas(largest.cost),
         *(_capacity(fact) if fact.capacity else ()),
         *(block for text in fact.assumptions for block in (Line(), Paragraph(text, "quiet"))),
     ]
+
+
+def _choice_line(fact: ModelMapping) -> list[Block]:
+    """Build the line that says which matmul of several the output shows."""
+    if len(fact.sites) == 1:
+        return []
+    return [Line(Span("the matmul with the most MACs; --site '*NAME*' shows another", "quiet"))]
 
 
 def _totals(fact: ModelMapping) -> Fields:
@@ -196,7 +203,10 @@ def _others(site: MappedSite) -> list[Block]:
         return []
     front = [cost for cost in site.search.front if cost not in site.search.best]
     blocks: list[Block] = [Line(), Line(Span("the best mappings", "strong")), _costs(site.search.best)]
-    if front:
+    if not front:
+        text = "Pareto front of cycles, energy and memory: no other computed mapping is on it."
+        blocks += [Line(), Paragraph(text, "quiet")]
+    else:
         head = "Pareto front: no computed mapping is better in all of cycles, energy and memory"
         blocks += [Line(), Line(Span(head, "strong")), _costs(front[:_MOST_FRONT])]
         if len(front) > _MOST_FRONT:

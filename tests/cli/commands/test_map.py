@@ -81,13 +81,18 @@ def test_text_json_and_session_agree(ask: Ask, sample: Sample, npu: Path) -> Non
     assert all(site.cost.lower_bound <= site.cost.traffic for site in result.sites)
     assert "scratchpad" in text
     assert "in range(" in text
+    assert "the matmul with the most MACs" in text
 
 
 def test_formulas_and_the_best_mappings_are_printed(ask: Ask, sample: Sample, npu: Path) -> None:
     words = "map", sample("lenet"), "--machine", npu, "--site", "*fc1*", "--formulas"
     text, document = ask(*words), json.loads(ask(*words, "--json"))
-    cost, best = document["sites"][0]["cost"], document["sites"][0]["search"]["best"]
+    site = document["sites"][0]
+    cost, best, front = site["cost"], site["search"]["best"], site["search"]["front"]
     assert "the best mappings" in text
+    assert "the matmul with the most MACs" not in text
+    is_longer = any(cost not in best for cost in front)
+    assert ("no other computed mapping is on it" in text) is not is_longer
     assert len({json.dumps(other["mapping"]["levels"][0]) for other in best}) == len(best) == 5
     assert {"traffic": cost["traffic"], "cycles": cost["cycles"]}.items() <= {
         formula["name"]: formula["value"] for formula in cost["formulas"]
