@@ -63,6 +63,10 @@ GLOSSARY: tuple[Term, ...] = (
     Term("edges", "The last tile of an axis: partial, or padded with zeros.", ("partial", "padded")),
     Term("form", "The way in which a tiled matmul is written as ONNX: lab (nested functions), scan (a loop),"
          " unrolled (all nodes side by side) or batched (one stacked product)."),
+    Term("2DMM", "The operator of one tile matmul in a tiled file: 2DMM_64x64x64 multiplies tiles of"
+         " M x K x N."),
+    Term("Split2D", "The operator that cuts a matrix into tiles; Concat2D joins tiles to a matrix.",
+         ("Concat2D",)),
     Term("traffic", "Bytes between memory and the buffer of the tiles, in both directions.", ("moved",)),
     Term("traffic without reuse", "The traffic if each tile matmul reads its operands and writes its sum."),
     Term("lower bound", "Bytes that the traffic cannot fall below with a buffer of this size. Even the best"
@@ -83,7 +87,7 @@ GLOSSARY: tuple[Term, ...] = (
     Term("u", "The error of one rounding: half a unit in the last place. It is relative to the sum of the"
          " absolute products.",
          ("rounding",)),
-    Term("max error", "The largest difference of one element."),
+    Term("max error", "The largest difference of one element.", ("max difference",)),
     Term("MSE", "The mean squared difference of two results."),
     Term("RMS error", "The root of the mean squared difference from a float64 run."),
     Term("cosine", "The cosine of the angle between two results; 1 means the same direction."),

@@ -275,7 +275,7 @@ async def test_marked_tilings_stand_beside_each_other_and_keep_their_marks_when_
         page = [line_text(line) for line in top.query_one("#figures", LineView).lines]
         assert page[1].split() == ["48x16x16", "16x16x16", "change"]
         assert any(" ".join(line.split()) == "Tile matmuls 32,256 64,512 +100 %" for line in page)
-        assert "No best of tile matmuls" in " ".join(page), "nobody says that the same MACs run on tiles"
+        assert "Not ranked: Tile matmuls" in " ".join(page), "nobody says that the same MACs run on tiles"
         await hands.press("escape")
         assert hands.pilot.app.screen is sweep_screen(hands)
 

@@ -211,7 +211,7 @@ def _side_text(side: DefUse, site: str, members: Sequence[int]) -> tuple[str, st
     if products is None:
         return f"products by {op}", op, op_counts
     # the body of a loop with an unknown trip count is counted once
-    loops = "" if is_exact else ", in loops of open length"
+    loops = "" if is_exact else ", listed once for each loop"
     return f"{products:,} product{'' if products == 1 else 's'}{loops}", op, op_counts
 
 

@@ -202,7 +202,7 @@ def _list_remarks(grounds: Grounds) -> Iterator[str]:
         yield _constant_text(still)
     if grounds.torch:
         gap = max((e.max_abs or 0.0 for e in grounds.torch), default=0.0)
-        yield f"torch's own outputs, which speak for the export, within {gap:.1e}"
+        yield f"export from PyTorch equal on evidence: within {gap:.1e} of PyTorch's own outputs"
 
 
 def _accuracy_text(whole: Sequence[OutputEvidence]) -> str:

@@ -70,7 +70,7 @@ def test_the_columns_and_the_verdict_of_a_proof_are_the_same_words_everywhere(
     assert re.search(r"1 matmul, 8 tile matmuls checked bit for bit", grounds)
     assert re.search(r"worst rounding \S+ u, limit \S+ u", grounds)
     assert "1 output in 2 runs: " in grounds
-    for column in ("rows compared", "relative RMS"):
+    for column in ("rows compared", "relative RMS", "max difference", "rounding vs exact"):
         assert column in text
         assert f"| {column} |" in asked("help", "proof")
     (output,) = fact.outputs

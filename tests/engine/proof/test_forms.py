@@ -276,7 +276,7 @@ def test_what_torch_computes_is_compared_too(tmp_path: Path) -> None:
     w, b = (source.graph.initializers[n].array() for n in ("w", "b"))
     good = verify(source, after, plan=plan, torch_run=lambda xs: [xs[0] @ w + b])
     assert good.passed, good.verdict
-    assert "torch's own outputs, which speak for the export, within" in good.verdict
+    assert "export from PyTorch equal on evidence: within" in good.verdict
     bad = verify(source, after, plan=plan, torch_run=lambda xs: [xs[0] @ w * np.float32(1.001) + b])
     assert not bad.passed
     assert bad.outputs[0].passed

@@ -95,12 +95,15 @@ def figures(fact: FigureTable, per: int = _AT_A_TIME) -> list[Block]:
 def table_notes(fact: FigureTable) -> list[Block]:
     """Return notes that explain the table and the figures without a ranking."""
     unranked = [row for row in fact.rows if row.unranked]
-    notes = [f"'{BEST}': no other has less (of utilization: more); changes are from {fact.names[0]}."]
+    best = (
+        f"'{BEST}': no other has less (of utilization: more). " if any(row.best for row in fact.rows) else ""
+    )
+    notes = [f"{best}Changes are from {fact.names[0]}."]
     notes += [f"Times and cycles are for {fact.machine}."] if fact.machine else []
     notes += [f"{note[0].upper()}{note[1:]}." for note in fact.notes]
     for reason in dict.fromkeys(row.unranked for row in unranked):
         labels = [_LABELS[row.name].strip() for row in unranked if row.unranked == reason]
-        notes.append(f"No best of {'; '.join(labels).lower()}: {reason}.")
+        notes.append(f"Not ranked: {', '.join(labels)}. Reason: {reason}.")
     return [Paragraph(note, "quiet") for note in notes]
 
 

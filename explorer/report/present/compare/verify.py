@@ -202,10 +202,10 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
         Column("matmul" if len(rows) == len(sites) else "matmul, the worst of a kind", shrink=True),
         Column("tiles bit-equal", "right"),
         Column("rows compared", "right", drop=5),
-        Column("max error", "right"),
+        Column("max difference", "right"),
         Column("MSE", "right", drop=4),
         Column("cosine", "right", drop=6),
-        Column("rounding", "right", drop=1),
+        Column("rounding vs exact", "right", drop=1),
         Column("to the limit", drop=2),
         Column("RMS error, was -> is", "right", drop=3),
         Column(""),
@@ -229,7 +229,7 @@ def _region_table(regions: Sequence[RegionEvidence]) -> Table:
         Column("changed region, by its outputs", shrink=True),
         Column("operators", shrink=True, drop=1),
         Column("sets of values", "right", drop=2),
-        Column("max error", "right"),
+        Column("max difference", "right"),
         Column("", shrink=True, drop=3),
         Column(""),
     )
@@ -261,7 +261,7 @@ def _output_table(fact: Verification) -> Table:
         Column("output", shrink=True),
         Column("", drop=5),
         Column("against"),
-        Column("max error", "right"),
+        Column("max difference", "right"),
         Column("relative RMS", "right", drop=4),
         Column("MSE", "right", drop=3),
         Column("cosine", "right", drop=6),
@@ -311,6 +311,8 @@ def _ratio(value: float | None, limit: float) -> Cell:
 
 
 def _pair(rms_before: float | None, rms_after: float | None) -> Cell:
+    if rms_before is None and rms_after is None:
+        return Span("not measured", "quiet")
     return (_float_text(rms_before), Span(" -> "), _float_text(rms_after))
 
 
