@@ -96,7 +96,7 @@ class TileSpec(Spec, frozen=True):
     sites: Annotated[
         tuple[Words, ...],
         option(
-            "tile only the matmuls whose name matches, or that a filter finds",
+            "only the matmuls whose name matches, or that a filter finds",
             metavar="GLOB|FILTER",
             flag="--site",
             selects=True,
@@ -329,6 +329,7 @@ class TiledMacs(Struct, frozen=True):
             sizes.
         at_most: Whether the figures are upper bounds, because the data can end a loop earlier or choose
             another branch.
+        padded: Whether the plan in the file pads a tile with zeros.
     """
 
     products: int | None
@@ -338,6 +339,9 @@ class TiledMacs(Struct, frozen=True):
     left: tuple[LeftOver, ...] = ()
     dims: Mapping[str, int] = field(default_factory=dict)
     at_most: bool = False
+    padded: bool = False
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("padded",)
 
     @property
     def sign(self) -> str:

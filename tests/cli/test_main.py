@@ -492,7 +492,7 @@ def test_the_next_command_opens_the_same_model(
     assert code == 0
     command = next(line for line in out.splitlines() if "explorer diff" in line)
     assert "--dim batch=2 --dim sequence=8" in command
-    shown = shlex.split(command.partition("next  ")[2].partition("  see both")[0])
+    shown = shlex.split(command.partition("next  ")[2].partition("  print what changed")[0])
     assert run(*shown[1:])[0] == 1, "the command works as it is printed"
     shaped = {"x": ("float32", (1, 3)), "s": (None, ())}
     given = words.read(["info", "m", "--input-shape", "x:f32:1x3", "--input-shape", "s:[]"], VERBS)[1]
@@ -749,3 +749,18 @@ def test_rows_that_are_made_while_they_are_printed_read_the_same(
     assert main.main(words) == 0
     assert capsys.readouterr().out == printed
     assert printed.count("\n") > 50
+
+
+@pytest.mark.parametrize("verb", ["map", "graph", "emit", "split"])
+def test_the_help_of_an_option_speaks_of_its_own_verb(verb: str) -> None:
+    from explorer.cli.commands import VERBS
+
+    texts = [option.help for option in VERBS[verb].options.values()]
+    assert not [text for text in texts if "tile only" in text or "tile:" in text or "nothing changed" in text]
+
+
+def test_the_trust_of_verify_speaks_of_changed_code() -> None:
+    from explorer.cli.commands import VERBS
+
+    helps = {option.flag: option.help for option in VERBS["verify"].options.values()}
+    assert "C code" in helps["--trust"]

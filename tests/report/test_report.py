@@ -233,6 +233,8 @@ def test_of_a_tiled_model_the_share_on_tiles_is_told_and_what_is_left_with_the_r
     nearly = text(info(replace(INFO, tiled=TiledMacs(1, 99_999, 100_000, 0.99999, left))))
     assert "99.9 %" in row_with("MACs on tiles", nearly), "never rounded up to all"
     whole = text(info(replace(INFO, tiled=TiledMacs(1, 5, 5, 1.0))))
+    assert "padding" not in whole
+    assert "padding included" in text(info(replace(INFO, tiled=TiledMacs(1, 5, 5, 1.0, padded=True))))
     assert "100 %" in row_with("MACs on tiles", whole)
     assert "not on tiles" not in whole
     unknown = text(info(replace(INFO, tiled=TiledMacs(None, None, None, None))))
@@ -636,3 +638,14 @@ def test_a_terminal_without_unicode_gets_plain_characters() -> None:
     console.print(Page([Line(("█▌ 2×3 · é", Span(" 層"))), *tile.plan(PLAN, "é")], fit=False), crop=False)
     stream.flush()
     assert raw.getvalue().decode("ascii").startswith("#= 2x3 - \\xe9 \\u5c64\n")
+
+
+def test_a_sum_of_activations_below_the_peak_says_what_it_leaves_out() -> None:
+    totals = replace(
+        INFO.totals, activation_bytes_sum=1_000, activation_bytes_peak=2_000, activation_bytes_functional=500
+    )
+    assert "not the tensors inside a module" in row_with(
+        "Activations, sum", text(info(replace(INFO, totals=totals)))
+    )
+    above = replace(totals, activation_bytes_sum=3_000)
+    assert "inside a module" not in text(info(replace(INFO, totals=above)))

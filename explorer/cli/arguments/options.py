@@ -127,15 +127,15 @@ OPTIONS: dict[str, Option] = {
     for option in (
         Option(
             "--output",
-            "where to write the result (tile: without it only the plan is shown)",
+            "file to write the result to",
             "FILE",
             short="-o",
             manual="where to write the result; `sweep`: the file that keeps the rows",
         ),
-        Option("--force", "overwrite FILE if it exists"),
+        Option("--force", "overwrite the output if it exists"),
         Option(
             "--no-verify",
-            "write without proving that nothing changed",
+            "write without the proof",
             manual="write without the proof; `tile` then does not print what changed (`explorer diff` does)",
         ),
         Option(

@@ -9,7 +9,7 @@ from explorer.base.exit_codes import DIFFERENT, DONE, UNPROVEN
 from explorer.base.features import load
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
-from explorer.cli.arguments.options import OPENING, SEVERAL_SIZES, TABLE
+from explorer.cli.arguments.options import OPENING, SEVERAL_SIZES, TABLE, Option
 from explorer.cli.arguments.records import tolerance
 from explorer.cli.output.answer import Answer, build_plain_document, document, present, tool
 from explorer.cli.output.progress import ProgressLine
@@ -60,7 +60,8 @@ COMMAND = Command(
         *("--draws", "--seed", "--input"),
         *declared_options(explorer.Tolerance),
         SEVERAL_SIZES,
-        *OPENING[1:],
+        Option("--trust", "let code run: inside a model file, in --rules, or C code changed after emit"),
+        *(flag for flag in OPENING[1:] if flag != "--trust"),
         *TABLE,
     ),
     (

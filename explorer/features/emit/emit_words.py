@@ -27,6 +27,8 @@ from explorer.report.present.look.info import title
 from explorer.report.present.row_groups import and_more, group_rows
 
 _MOST_DIFFERENCES = 12
+_USUAL_LIMIT = 8
+"""Error that the proof allows for most sums, in u."""
 _ROLES: dict[str, Role] = {"evidence": "good", "different": "bad"}
 
 
@@ -46,6 +48,12 @@ def code_evidence(fact: CodeProof) -> list[Block]:
     blocks: list[Block] = []
     if fact.sites:
         blocks.append(_sites(fact.sites))
+    if any((site.limit or 0.0) > _USUAL_LIMIT for site in fact.sites):
+        text = (
+            f"A limit above {_USUAL_LIMIT} u is that of a long sum whose terms have mostly one sign: its"
+            " roundings add up."
+        )
+        blocks += [Line(), Paragraph(text, "quiet")]
     wrong = [site for site in fact.sites if site.differences]
     if wrong:
         blocks += [Line(), Line(Span(f"counters of {wrong[0].name}", "strong")), _differences(wrong[0])]

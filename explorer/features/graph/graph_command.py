@@ -23,7 +23,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.code:
         return _code_answer(args)
     if args.output is None:
-        raise Misuse("needs --output", where="graph", hint="add --output FILE")
+        raise Misuse(
+            "needs --output", where="graph", hint="add --output FILE.svg (or .html, .txt, .dot, .json)"
+        )
     # imported here to keep `--help` fast: these modules load the facts, and help imports every command
     from explorer.features.graph import graph_files as write
     from explorer.features.graph import graph_labels as labels
@@ -101,7 +103,7 @@ COMMAND = Command(
     "draw which layer feeds which: SVG, HTML, Graphviz, text",
     ("MODEL",),
     (
-        "--output",
+        Option("--output", "file to draw to: .svg, .html, .txt, .dot or .json", "FILE", short="-o"),
         "--force",
         Option(
             "--code",

@@ -88,7 +88,9 @@ COMMAND = Command(
             "LOW:HIGH",
         ),
         Option("--formulas", "print the formula of each figure of the matmul with the most MACs"),
-        "--output",
+        Option(
+            "--output", "TOML file to write the mapping to, for --mapping of map and emit", "FILE", short="-o"
+        ),
         "--force",
         *OPENING,
         *TABLE,

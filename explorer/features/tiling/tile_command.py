@@ -128,7 +128,12 @@ COMMAND = Command(
     "split matmuls into hardware tiles, prove the result, write it",
     ("MODEL",),
     (
-        "--output",
+        Option(
+            "--output",
+            "file to write the tiled model to; without it only the plan is printed",
+            "FILE",
+            short="-o",
+        ),
         *declared_options(explorer.TileSpec, without=("accumulator",)),
         Option(
             "--to",

@@ -305,7 +305,7 @@ def tile(
     ]
     following = [
         (
-            "see both graphs side by side",
+            "print what changed",
             ("explorer", "diff", path_word(source), path_word(fact.output), *opening),
         ),
         ("look around in the result", ("explorer", path_word(fact.output))),

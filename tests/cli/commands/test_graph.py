@@ -513,7 +513,7 @@ def test_the_page_folds_and_unfolds_and_runs_no_name(tmp_path: Path) -> None:
         (["-o", "m.json", "--layer", "relu1"], "node data is of the whole model"),
         (["-o", "m.svg", "--color", "joules"], "--color"),
         (["-o", "old.svg"], "--force"),
-        ([], "add --output FILE"),
+        ([], "add --output FILE.svg (or .html, .txt, .dot, .json)"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(

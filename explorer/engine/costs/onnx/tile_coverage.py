@@ -45,12 +45,14 @@ class TileLabels(Struct, frozen=True):
         sites: Tile sizes by site name.
         products: Original operator by site name.
         skipped: Reason why a product was not tiled, by its name.
+        padded: Whether a plan pads a tile with zeros.
     """
 
     operators: Mapping[str, Tile]
     sites: Mapping[str, Tile]
     products: Mapping[str, str]
     skipped: Mapping[str, str]
+    padded: bool = False
 
     @classmethod
     def of(cls, model: Model) -> TileLabels | None:
@@ -75,7 +77,25 @@ class TileLabels(Struct, frozen=True):
             sites = tiles | sites
             products = kinds | products
             skipped = reasons | skipped
-        return cls(operators, sites, products, skipped)
+        return cls(operators, sites, products, skipped, any(map(_has_padding, plans(model))))
+
+
+def _has_padding(plan: Mapping[str, Any]) -> bool:
+    """Returns whether a plan pads a tile with zeros: sizes are open, or no multiple of the tile."""
+    try:
+        return any(
+            site.get("edges") == "padded"
+            and (
+                bool(site.get("dynamic"))
+                or any(
+                    site[axis] % size
+                    for axis, size in zip("MKN", site.get("tile") or plan["tile"], strict=True)
+                )
+            )
+            for site in plan["sites"]
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError):
+        return False
 
 
 def _read_plan(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str], dict[str, str]]:
@@ -198,7 +218,15 @@ def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tile
     ]
     rows.sort(key=lambda row: (row.macs is not None, -(row.macs or 0), row.op))
     share = on_tiles.value / total_macs if total_macs else None
-    return TiledMacs(products.total, on_tiles.total, total_macs, share, tuple(rows), at_most=at_most)
+    return TiledMacs(
+        products.total,
+        on_tiles.total,
+        total_macs,
+        share,
+        tuple(rows),
+        at_most=at_most,
+        padded=labels.padded,
+    )
 
 
 def _reason(labels: TileLabels, leaf: OperatorLeaf) -> str:

@@ -185,9 +185,14 @@ def _totals(totals: Totals, *, moves_once: bool = False) -> list[Field]:
     if totals.flops is not None and moved and not sign:
         intensity = f"{totals.flops / moved:.2f}"
     summed = "modules without submodules" if totals.activation_bytes_functional is not None else "every node"
+    at_peak, in_sum = totals.activation_bytes_peak, totals.activation_bytes_sum
+    is_above = at_peak is not None and in_sum is not None and at_peak > in_sum
+    # a sum over nodes is below the peak only because of the inputs, which the remark of the peak names
+    is_partial = is_above and totals.activation_bytes_functional is not None
+    inside = "; not the tensors inside a module" if is_partial else ""
     summed_field = bytes_field(
         *("Activations, sum", totals.activation_bytes_sum, sign),
-        *(f"outputs of {summed}, each once", "activ. sum"),
+        *(f"outputs of {summed}, each once{inside}", "activ. sum"),
     )
     rows = [
         count_field("Parameters", totals.params, totals.stored_sign, trainable, "params"),
@@ -253,7 +258,8 @@ def _build_tiled_fields(tiled: TiledMacs | None) -> list[Field]:
     if tiled is None:
         return []
     sizes = f"for {dims_text(tiled.dims)}: " if tiled.dims else ""
-    remark = f"{sizes}{tiled.sign}{exact_text(tiled.products)} tile matmuls; MACs of the padding included"
+    remark = f"{sizes}{tiled.sign}{exact_text(tiled.products)} tile matmuls"
+    remark += "; MACs of the padding included" if tiled.padded else ""
     share = Span(
         format_reached(tiled.share), exact=f"{tiled.sign}{exact_text(tiled.macs)}", value=tiled.share
     )
