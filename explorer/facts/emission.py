@@ -103,6 +103,10 @@ class CounterDifference(Struct, frozen=True):
     counted: int
 
 
+BELOW_ZERO = 1 << 63
+"""Value from which an unsigned counter of 64 bits ran below zero."""
+
+
 class CodeEvidence(Struct, frozen=True):
     """Runs of the nest of one site, compared with the product and with the plan.
 

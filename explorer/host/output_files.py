@@ -58,7 +58,7 @@ def check_target(
         raise Misuse("the model's weights lie in this file", where=path, hint="choose another name")
     keep_input(path, inputs)
     if not overwrite:
-        raise Misuse("the file exists", where=path, hint="choose another name, or say --force")
+        raise Misuse("the file exists", where=path, hint="choose another name, or add --force")
 
 
 def _check_folder(folder: str, new_folder: str = "") -> None:
@@ -212,7 +212,7 @@ def _move_into_place(staging: str, folder: str, name: str, overwrite: bool, is_p
             os.unlink(moved_path)
         if isinstance(error, FileExistsError) and not overwrite:
             raise Misuse(
-                "the file exists", where=target, hint="choose another name, or say --force"
+                "the file exists", where=target, hint="choose another name, or add --force"
             ) from None
         raise
 

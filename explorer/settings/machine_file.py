@@ -240,7 +240,7 @@ def _insert_machine(
         raise Misuse("'machine' holds no machines", where=path, hint="write [machine.NAME]")
     if name in machines and not overwrite:
         raise Misuse(
-            f"there is a machine '{name}' already", where=path, hint="choose another name, or say --force"
+            f"there is a machine '{name}' already", where=path, hint="choose another name, or add --force"
         )
     table = tomlkit.table()
     for key, value in settings.items():

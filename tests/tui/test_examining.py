@@ -169,7 +169,7 @@ async def test_another_model_is_computed_anew() -> None:
 async def test_the_roofline_asks_for_a_machine_first_and_then_places_the_layers() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("6")
-        assert "Press m" in words(hands, "roofline")
+        assert "Press m to enter the machine's peak rates or choose a preset." in words(hands, "roofline")
         assert not asked(hands, "roofline")
         await type_machine(hands, "4T", "100 GB/s")
         assert "ridge 80.0 FLOPs/byte" in hands.dialog()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -21,7 +22,7 @@ from explorer.engine.proof.sites.reference import Reference
 from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.engine.tiling.sites import Site
 from explorer.facts import SitePlan
-from explorer.facts.emission import CodeEvidence, CodeSite, CounterDifference
+from explorer.facts.emission import BELOW_ZERO, CodeEvidence, CodeSite, CounterDifference
 from explorer.facts.mapping import SiteMapping
 
 _Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
@@ -251,9 +252,12 @@ def _verdict(
         return "different", fault
     if differences:
         first = differences[0]
-        return "different", (
-            f"{first.counter} of {first.memory}: {first.counted:,} bytes counted, {first.planned:,} planned"
+        counted = (
+            "the counter ran below zero"
+            if first.counted >= BELOW_ZERO
+            else f"{first.counted:,} bytes counted"
         )
+        return "different", f"{first.counter} of {first.memory}: {counted}, {first.planned:,} planned"
     if isinstance(product, str):
         return "evidence", f"only on random values: {product}"
     return "evidence", ""
@@ -277,7 +281,8 @@ def verdict_of(sites: Sequence[CodeEvidence], runner: str) -> tuple[VerdictKind,
         numbers.append(f"{count_text(exact)} bit for bit")
     if exact < len(sites):
         errors = [(site.error or 0.0) / (site.limit or 1.0) for site in sites if not site.exact]
-        numbers.append(f"{count_text(len(sites) - exact)} within {max(errors):.2g} of the allowed error")
+        share = math.ceil(100 * max(errors))
+        numbers.append(f"{count_text(len(sites) - exact)} with at most {share} % of the allowed error")
     by = "walked in NumPy, because there is no C compiler" if runner == "numpy" else "compiled and run"
     counters = sum(site.counters for site in sites)
     text = (

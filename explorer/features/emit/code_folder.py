@@ -32,7 +32,7 @@ def check(folder: str, overwrite: bool) -> None:
     read(folder)  # a mapping.json of another program is not replaced
     if not overwrite:
         raise Misuse(
-            "the folder holds emitted code", where=folder, hint="choose another name, or say --force"
+            "the folder holds emitted code", where=folder, hint="choose another name, or add --force"
         )
 
 

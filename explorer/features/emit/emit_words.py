@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from explorer.base.units import exact_text, many_text, seconds_text, sizes_text
 from explorer.base.verdicts import VERDICTS
 from explorer.facts import Info
-from explorer.facts.emission import MANIFEST, CodeEvidence, CodeProof
+from explorer.facts.emission import BELOW_ZERO, MANIFEST, CodeEvidence, CodeProof
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -97,7 +97,8 @@ def _sites(sites: Sequence[CodeEvidence]) -> Table:
                 Column("M x K x N", "right", drop=2),
                 of_first(lambda site: sizes_text((site.M, site.K, site.N))),
             ),
-            (Column("products", "right", drop=4), of_first(lambda site: exact_text(site.batch))),
+            (Column("file", shrink=True, drop=4), lambda group: and_more([site.file for site in group])),
+            (Column("batch", "right", drop=4), of_first(lambda site: exact_text(site.batch))),
             (Column("values", drop=3), of_first(lambda site: ", ".join(site.values))),
             (Column("numbers"), errors),
             (Column("counters", "right", drop=1), of_first(_counters)),
@@ -122,7 +123,7 @@ def _differences(site: CodeEvidence) -> Table:
             difference.memory,
             difference.counter,
             exact_text(difference.planned),
-            exact_text(difference.counted),
+            "below zero" if difference.counted >= BELOW_ZERO else exact_text(difference.counted),
         )
         for difference in site.differences[:_MOST_DIFFERENCES]
     ]

@@ -444,8 +444,8 @@ def _check_code(files: Mapping[str, str], sources: Mapping[str, str], folder: st
         return
     path = os.path.join(folder, changed)
     if not trust:
-        hint = "if you know what this code does, add --trust"
-        raise Misuse("the code differs from what emit writes; verify would run it", where=path, hint=hint)
+        hint = "to run it, read it and add --trust"
+        raise Misuse("the code differs from what emit writes; verify does not run it", where=path, hint=hint)
     if compiler() is None:
         raise Misuse("changed code cannot be proved without a C compiler", where=path, hint="install cc")
 

@@ -110,19 +110,26 @@ def run_times(times: RunTimes) -> Table:
         Column("run"),
         Column("shortest", "right"),
         Column("median", "right"),
-        Column("ratio", "right"),
+        Column("speed", "right"),
     )
     rows: list[tuple[Cell, ...]] = [
         ("original", *map(seconds, (times.before_min, times.before_median)), ""),
-        ("quantized", *map(seconds, (times.after_min, times.after_median)), f"{times.ratio:.2f} x"),
+        ("quantized", *map(seconds, (times.after_min, times.after_median)), _speed_text(times.ratio)),
     ]
     return Table(columns, rows)
 
 
+def _speed_text(ratio: float) -> str:
+    """Words a ratio of run times, such as '7 % slower' or '2.0 x as fast'."""
+    if ratio <= 0.5:
+        return f"{1 / ratio:.1f} x as fast" if ratio > 0 else "?"
+    percent = round(100 * abs(ratio - 1))
+    return f"{percent} % {'slower' if ratio > 1 else 'faster'}" if percent else "same"
+
+
 def _rounds_text(times: RunTimes) -> str:
-    return (
-        f"{times.rounds:,} run{'s' * (times.rounds != 1)} of each in turn; the ratio is of the shortest ones"
-    )
+    runs = f"{times.rounds:,} run{'s' * (times.rounds != 1)}"
+    return f"{runs} of each in turn; the speed compares the shortest ones"
 
 
 def _build_comparison(fact: Quantization) -> list[Block]:

@@ -72,5 +72,5 @@ def check_free(folder: str, name: str, overwrite: bool) -> None:
     """
     if not overwrite and os.path.lexists(os.path.join(folder, name)):
         raise Misuse(
-            "the file exists", where=os.path.join(folder, name), hint="choose another folder, or say --force"
+            "the file exists", where=os.path.join(folder, name), hint="choose another folder, or add --force"
         )

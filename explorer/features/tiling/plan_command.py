@@ -76,7 +76,7 @@ COMMAND = Command(
         Option("--formulas", "print the formula of each figure of each matmul"),
         Option(
             "--steps",
-            "what the buffer holds at so many tile matmuls of the largest matmul, from step FIRST on",
+            "buffer contents at so many tile matmuls of the matmul with the most MACs, from step FIRST on",
             "[FIRST:]COUNT",
         ),
         *OPENING,

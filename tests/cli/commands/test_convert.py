@@ -135,7 +135,7 @@ def test_a_model_that_came_out_different_is_exit_code_1_and_nothing_is_written(
             "to a file without an ending; it can become safetensors (.safetensors)",
         ),
         (["a.safetensors", "-o", "a.safetensors"], "this is the model itself"),
-        (["a.safetensors", "-o", "there.pt"], "the file exists; choose another name, or say --force"),
+        (["a.safetensors", "-o", "there.pt"], "the file exists; choose another name, or add --force"),
         (
             ["a.safetensors", "-o", "b.pt", "--opset", "17"],
             "--opset: does not go with safetensors to a state_dict",

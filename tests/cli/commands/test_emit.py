@@ -84,14 +84,19 @@ def test_code_is_proved_in_numbers_and_bytes(ask: Ask, sample: Sample, npu: Path
 def test_verify_compiles_the_files_of_the_folder(ask: Ask, sample: Sample, folder: Path) -> None:
     out, _ = ask("verify", sample("linear_32x64x128"), folder)
     assert "equal on evidence" in out
+    assert "site_001.c" in out
     path = folder / "site_001.c"
     code = path.read_text()
     path.write_text(re.sub(r"moved\[0\]\[0\] \+= ", "moved[0][0] += 1 + ", code))
     _, err = ask("verify", sample("linear_32x64x128"), folder, code=2)
-    assert "differs from what emit writes" in err
+    assert "differs from what emit writes; verify does not run it; to run it, read it and add --trust" in err
     out, _ = ask("verify", sample("linear_32x64x128"), folder, "--trust", code=1)
     assert "A loads" in out
     assert "site_001.c" in out
+    path.write_text(re.sub(r"moved\[0\]\[0\] \+= ", "moved[0][0] -= ", code))
+    out, _ = ask("verify", sample("linear_32x64x128"), folder, "--trust", code=1)
+    assert "the counter ran below zero" in out
+    assert "below zero" in out.split("counted")[1]
     path.write_text(code.replace("const sum_t a = ", "const sum_t a = (x == 3 && z == 1) ? 0 : "))
     out, _ = ask("verify", sample("linear_32x64x128"), folder, "--trust", "--json", code=1)
     assert [site["file"] for site in json.loads(out)["sites"] if site["verdict_kind"] == "different"] == [

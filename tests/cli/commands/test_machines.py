@@ -92,7 +92,7 @@ def test_this_machine_is_measured_written_listed_and_taken_by_name(
     assert 0 <= beside < sum(alone)
     assert told[1]["predicted_seconds"] == told[0]["predicted_seconds"]
     refused = said(capsys, "machines", "--measure", code=2)
-    assert "there is a machine 'here' already; choose another name, or say --force" in refused
+    assert "there is a machine 'here' already; choose another name, or add --force" in refused
     assert config.read_text() == kept
 
 

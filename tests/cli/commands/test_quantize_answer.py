@@ -19,6 +19,8 @@ from explorer.base.errors import Misuse
 from explorer.cli import main
 from explorer.engine.tiling.rules import name_matcher
 from explorer.facts.quantize import QuantizeSpec
+from explorer.facts.quantize.result import RunTimes
+from explorer.features.quantize.quantize_words import run_times
 from explorer.settings.quantize import add_layer_choice
 
 Sample = Callable[[str], Path]
@@ -261,3 +263,11 @@ def test_a_weight_in_blocks_of_four_bits_is_one_row(
     }
     said = [re.fullmatch(r"MatMul -> weight int4, block 32, (\d\d\.\d) dB", row["what"]) for row in rows]
     assert all(found is not None and 18 < float(found[1]) < 28 for found in said)
+
+
+@pytest.mark.parametrize(
+    ("after", "text"), [(1.07, "7 % slower"), (0.9, "10 % faster"), (1.0, "same"), (0.4, "2.5 x as fast")]
+)
+def test_the_run_times_say_which_model_is_faster(after: float, text: str) -> None:
+    table = run_times(RunTimes(1.0, after, 1.0, after, 5))
+    assert list(table.rows)[1][-1] == text
