@@ -356,3 +356,13 @@ def test_every_answer_says_once_that_an_input_shape_is_guessed(
     assert capsys.readouterr().out.count(note) == 1
     assert main([verb, f"{tmp_path / 'net.py'}:net", "--input-shape", "input:1,3,32,32"]) == 0
     assert "guessed" not in capsys.readouterr().out
+
+
+def test_a_layer_without_macs_has_its_formula_beside_its_elementwise_operations(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = [" ".join(line.split()) for line in asked(capsys, LENET, "--layer", "/Relu").splitlines()]
+    assert next(line for line in lines if line.startswith("MACs")) == "MACs 0 0"
+    row = next(line for line in lines if line.startswith("Elementwise operations"))
+    assert row.endswith("4,704 elementwise")
+    assert "1x6x28x28" in row

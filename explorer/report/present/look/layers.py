@@ -65,9 +65,16 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
         return share_text(part, total) if part and total else ""
 
     weights = layer.weight_bytes_read and f"{bytes_text(layer.weight_bytes_read)} of them weights"
-    elementwise = count_field("Elementwise operations", layer.elementwise_ops, sign, "", "elementwise")
+    # without MACs, the formula is that of the elementwise operations
+    is_elementwise = not layer.macs and bool(layer.elementwise_ops)
+    elementwise_formula: Cell = Span(layer.formula, "formula") if is_elementwise else ""
+    elementwise = count_field(
+        "Elementwise operations", layer.elementwise_ops, sign, elementwise_formula, "elementwise"
+    )
     rows = [
-        count_field("MACs", layer.macs, sign, share(layer.macs, totals.macs, layer.formula)),
+        count_field(
+            "MACs", layer.macs, sign, share(layer.macs, totals.macs, "" if is_elementwise else layer.formula)
+        ),
         *([elementwise] if layer.elementwise_ops != 0 else []),
         count_field("Parameters", layer.params, "", weight_share(layer.params, totals.params), "params"),
         bytes_field(
