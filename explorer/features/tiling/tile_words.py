@@ -275,7 +275,9 @@ def tile(
     if fact.verification is not None:
         blocks += [Line(), Line(Span("Proof", "strong")), *evidence(fact.verification)]
     if change is not None:
-        blocks += [Line(), Line(Span("What changed", "strong")), *changes(change)]
+        is_module = fact.verification is not None and bool(fact.verification.torch)
+        origin = f"  before: {source} as ONNX" if is_module else ""
+        blocks += [Line(), Line((Span("What changed", "strong"), Span(origin, "quiet"))), *changes(change)]
     blocks.append(Line())
     if fact.verification is not None and not fact.verification.passed:
         differs = fact.verification.verdict_kind == "different"

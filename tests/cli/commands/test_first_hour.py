@@ -103,3 +103,17 @@ def test_a_plan_of_a_module_says_whose_names_it_prints(asked: Asked, sample: Sam
     sites = json.loads(asked("plan", "own:net", "--json"))["sites"]
     assert [site["name"] for site in sites] == ["/a/Gemm"]
     assert "Names of matmuls" not in asked("plan", str(sample("mlp_128")))
+
+
+def test_the_totals_of_a_wrong_input_shape_say_the_reason(asked: Asked, sample: Sample) -> None:
+    text = asked("info", str(sample("lenet")), "--input-shape", "input:1,3,28,28")
+    assert "3 channels" in text
+    assert "channels" not in asked("info", str(sample("lenet")))
+
+
+def test_the_costs_before_the_tiling_of_a_module_are_those_of_its_onnx_export(
+    asked: Asked, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    text = asked("tile", "own:net", "-o", str(tmp_path / "tiled.onnx"))
+    assert "before: own:net as ONNX" in text

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE
-from explorer.cli.output.answer import Answer
+from explorer.cli.output.answer import Answer, present
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.facts import Info
+    from explorer.report.blocks import Block
+    from explorer.session import Session
+
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    return open_and_answer(args, progress, lambda session, info: (info,), "info", "look.info", "totals")
+    reasons: list[str] = []
+
+    def ask(session: Session, info: Info) -> tuple[Info]:
+        if info.totals.coverage < 1 and not args.json:
+            unknown = (row for row in session.layers().layers if row.status == "unknown" and row.reason)
+            reasons.extend(f"{row.path}: {row.reason}" for row in list(unknown)[:1])
+        return (info,)
+
+    def build_blocks(info: Info) -> list[Block]:
+        from explorer.report.blocks import Paragraph  # loads the report, which help does not need
+
+        blocks: list[Block] = present("look.info").info(info)
+        return [*blocks, *(Paragraph(reason, "warning") for reason in reasons)]
+
+    return open_and_answer(args, progress, ask, "info", build_blocks, "totals")
 
 
 COMMAND = Command(
