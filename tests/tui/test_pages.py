@@ -477,6 +477,12 @@ def test_no_key_is_one_that_terminals_take() -> None:
     assert not [key for c in KEYS for key in c.keys if key.startswith("alt+")]
 
 
+@pytest.mark.parametrize("on_show", [tab.id for tab in TABS])
+def test_each_tab_keeps_a_name_in_a_heading_of_32_cells(on_show: str) -> None:
+    text = line_text(tab_head(TABS, on_show, 32, focused=True))
+    assert [tab.short for tab in TABS if tab.short[:3] not in text] == []
+
+
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("width", [29, 39, 46, 59, 100])
 @pytest.mark.parametrize("on_show", [tab.id for tab in TABS])

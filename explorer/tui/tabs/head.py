@@ -22,6 +22,7 @@ def _tab_pieces(tabs: Sequence[TabKey], on_show: str, width: int) -> list[tuple[
         (keys, [t.title if t.id == on_show else word for t, word in zip(tabs, short, strict=True)]),
         (keys, short),
         (tight, short),
+        (tight, [t.short if t.id == on_show else t.short[:3] for t in tabs]),
         (keys, [t.title if t.id == on_show else "" for t in tabs]),
     )
     for key_texts, names in forms:
