@@ -234,6 +234,8 @@ class Totals(Struct, frozen=True):
             the new token.
         stored_status: Status of `params`, `trainable_params` and `weight_bytes`. 'exact', or 'bound' if
             tensors share memory in too many pieces to tell apart: the figures are then upper bounds.
+        moved_status: Status of the elementwise operations, the activations and the bytes, as `status`. Sizes
+            that depend on values make them a bound, even if no MACs depend on these sizes.
     """
 
     nodes: int
@@ -255,6 +257,7 @@ class Totals(Struct, frozen=True):
     kv_cache_bytes: int | None = None
     status: Reach = "exact"
     stored_status: Reach = "exact"
+    moved_status: Reach = "exact"
 
     @property
     def stored_sign(self) -> str:
@@ -263,12 +266,26 @@ class Totals(Struct, frozen=True):
 
     @property
     def sign(self) -> str:
-        """Sign in front of a figure: '<= ' if it is an upper bound, '>= ' a lower bound, '~ ' neither.
+        """Sign in front of MACs and FLOPs: '<= ' for an upper bound, '>= ' a lower bound, '~ ' neither.
 
         It is '' for an exact figure.
         """
-        if self.status in ("bound", "assumed"):
-            return "<= " if self.status == "bound" else "~ "
+        return self._sign_of(self.status)
+
+    @property
+    def moved_sign(self) -> str:
+        """Sign in front of elementwise operations, activations and bytes, as `sign`."""
+        return self._sign_of(self.moved_status)
+
+    def sign_of(self, figure: str) -> str:
+        """Returns the sign in front of a figure, given by the name of its field."""
+        if figure in ("params", "trainable_params", "weight_bytes"):
+            return self.stored_sign
+        return self.sign if figure in ("macs", "flops") else self.moved_sign
+
+    def _sign_of(self, status: Reach) -> str:
+        if status in ("bound", "assumed"):
+            return "<= " if status == "bound" else "~ "
         return ">= " if self.coverage < 1 else ""
 
 

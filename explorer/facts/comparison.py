@@ -152,15 +152,15 @@ def model_figures(
     figures = {name: FigureValue(getattr(totals, name)) for name in ("params", "weight_bytes", "nodes")}
     for name in TABLE_FIGURES:
         if name not in figures and hasattr(totals, name) and name != "coverage":
-            figures[name] = FigureValue(getattr(totals, name), totals.sign)
+            figures[name] = FigureValue(getattr(totals, name), totals.sign_of(name))
     if totals.kv_cache_bytes is None:
         del figures["kv_cache_bytes"]
     is_read_known = totals.bytes_read is not None and totals.weight_bytes_read is not None
     moved = (totals.bytes_read or 0) - (totals.weight_bytes_read or 0) if is_read_known else None
-    figures["activation_bytes_read"] = FigureValue(moved, totals.sign)
+    figures["activation_bytes_read"] = FigureValue(moved, totals.moved_sign)
     figures["coverage"] = FigureValue(totals.coverage)
     if roofline is not None:
-        sign = ">= " if roofline.coverage < 1 else totals.sign
+        sign = ">= " if roofline.coverage < 1 else totals.moved_sign
         figures["least_seconds"] = FigureValue(roofline.seconds, sign)
     if cost is not None:
         figures["tiled_macs"] = FigureValue(cost.macs, cost.sign)

@@ -262,18 +262,28 @@ def totals(
         bytes_written=bytes_written,
         weight_bytes_read=weights,
         coverage=coverage,
-        status=_reach(leaves, groups or {}, coverage),
+        status=_reach(leaves, groups or {}, coverage, moves=False),
+        moved_status=_reach(leaves, groups or {}, coverage, moves=True),
         peak_at=peak_at,
         peak_tensors=peak_tensors,
     )
 
 
-def _reach(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: float) -> Reach:
-    """Returns the status of the total MACs; leaves without MACs do not affect it."""
+def _reach(
+    leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: float, *, moves: bool
+) -> Reach:
+    """Returns the status of the total MACs, which leaves without MACs do not affect, or of the other totals.
+
+    Args:
+        leaves: All leaves of the model.
+        groups: Facts of groups that their leaves do not state, by scope path.
+        coverage: Share of nodes whose figures are known.
+        moves: Whether to return the status of the elementwise operations, the activations and the bytes.
+    """
     loops = {path: facts for path, facts in groups.items() if facts.status == "bound" and facts.reason}
     assumed: list[bool] = []
     for leaf in leaves:
-        if not leaf.counted or not leaf.figures.macs:
+        if not leaf.counted or not (moves or leaf.figures.macs):
             continue
         if leaf.figures.status == "bound":
             assumed.append(leaf.figures.assumed)

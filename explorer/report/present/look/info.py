@@ -59,7 +59,7 @@ def _build_traffic_field(totals: Totals) -> Field:
     if totals.bytes_read is not None and totals.bytes_written is not None:
         moved = totals.bytes_read + totals.bytes_written
     remark = "weights, inputs and outputs of each layer"
-    return bytes_field("Every byte once", moved, totals.sign, remark, "once")
+    return bytes_field("Every byte once", moved, totals.moved_sign, remark, "once")
 
 
 def figures(fact: Info, *, moves_once: bool = False) -> Fields:
@@ -81,7 +81,7 @@ def headline(fact: Info) -> Fields:
         count_field("MACs", totals.macs, sign),
         count_field("params", totals.params, totals.stored_sign),
         bytes_field("weights", totals.weight_bytes, totals.stored_sign),
-        bytes_field("peak", totals.activation_bytes_peak, sign),
+        bytes_field("peak", totals.activation_bytes_peak, totals.moved_sign),
     ]
     rows.insert(4 if totals.coverage >= 1 else 1, Field("coverage", covered))
     return Fields(rows)
@@ -179,10 +179,10 @@ def _totals(totals: Totals, *, moves_once: bool = False) -> list[Field]:
         trainable = "all trainable" if totals.trainable_params and totals.params else ""
     else:
         trainable = f"{exact_text(totals.trainable_params)} of them trainable"
-    sign = totals.sign
+    sign, moved_sign = totals.sign, totals.moved_sign
     intensity = "?"
     # the quotient of two bounds is unknown
-    if totals.flops is not None and moved and not sign:
+    if totals.flops is not None and moved and not (sign or moved_sign):
         intensity = f"{totals.flops / moved:.2f}"
     summed = "modules without submodules" if totals.activation_bytes_functional is not None else "every node"
     at_peak, in_sum = totals.activation_bytes_peak, totals.activation_bytes_sum
@@ -191,7 +191,7 @@ def _totals(totals: Totals, *, moves_once: bool = False) -> list[Field]:
     is_partial = is_above and totals.activation_bytes_functional is not None
     inside = "; not the tensors inside a module" if is_partial else ""
     summed_field = bytes_field(
-        *("Activations, sum", totals.activation_bytes_sum, sign),
+        *("Activations, sum", totals.activation_bytes_sum, moved_sign),
         *(f"outputs of {summed}, each once{inside}", "activ. sum"),
     )
     rows = [
@@ -200,12 +200,12 @@ def _totals(totals: Totals, *, moves_once: bool = False) -> list[Field]:
         count_field("MACs", totals.macs, sign, MACS),
         count_field("FLOPs", totals.flops, sign, "2 x MACs"),
         count_field(
-            *("Elementwise operations", totals.elementwise_ops, sign, "not in the FLOPs"), "elementwise"
+            *("Elementwise operations", totals.elementwise_ops, moved_sign, "not in the FLOPs"), "elementwise"
         ),
         summed_field,
-        bytes_field("Activations, peak", totals.activation_bytes_peak, sign, peak, "activ. peak"),
-        bytes_field("Bytes read", totals.bytes_read, sign, _split(totals), "reads"),
-        bytes_field("Bytes written", totals.bytes_written, sign, "", "writes"),
+        bytes_field("Activations, peak", totals.activation_bytes_peak, moved_sign, peak, "activ. peak"),
+        bytes_field("Bytes read", totals.bytes_read, moved_sign, _split(totals), "reads"),
+        bytes_field("Bytes written", totals.bytes_written, moved_sign, "", "writes"),
         *([_build_traffic_field(totals)] if moves_once else []),
         Field("Arithmetic intensity", intensity, "FLOPs per byte read or written", "intensity"),
         Field("Nodes", plain(totals.nodes)),
@@ -218,7 +218,7 @@ def _totals(totals: Totals, *, moves_once: bool = False) -> list[Field]:
         index = rows.index(summed_field) + 1
         rows.insert(
             index,
-            bytes_field("Activations, functions", functional_bytes, sign, _FUNCTIONS, "functions"),
+            bytes_field("Activations, functions", functional_bytes, moved_sign, _FUNCTIONS, "functions"),
         )
     return rows
 

@@ -190,7 +190,7 @@ class _TableBuilder:
             ):
                 yield ""
             else:
-                sign = model_totals.sign if value is not None and not column.stored else ""
+                sign = model_totals.sign_of(column.name) if value is not None and not column.stored else ""
                 yield _emphasize(column, value, sign)
             if column.name == "share" and self._macs is not None:
                 yield ""

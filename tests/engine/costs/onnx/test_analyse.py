@@ -799,6 +799,13 @@ def test_a_bound_of_one_model_is_none_of_the_next(build: Build) -> None:
         assert (found.elementwise_ops, found.status) == (2 * rows * columns, "bound")
 
 
+def test_bytes_of_open_results_are_bounds_although_the_macs_are_exact(build: Build) -> None:
+    nodes = [Node("MatMul", ["x", "w"], ["product"]), Node("NonZero", ["product"], ["places"])]
+    totals = analyse(build(nodes, inputs={"x": (2, 3), "w": (3, 4)}, outputs=["places"])).info.totals
+    assert (totals.macs, totals.sign, totals.status) == (24, "", "exact")
+    assert (totals.activation_bytes_sum, totals.moved_sign, totals.moved_status) == (32 + 128, "<= ", "bound")
+
+
 def test_a_node_without_a_name_for_its_output_says_nothing_of_those_with_one(build: Build) -> None:
     for outputs, written in ((("",), 0), (("y",), 24), (("",), 0)):
         nodes = [Node("Relu", ["x"], outputs, name="relu"), Node("Abs", ["x"], ["z"], name="abs")]
