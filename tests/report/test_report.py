@@ -33,7 +33,9 @@ from explorer.facts import (
     Verification,
 )
 from explorer.facts.comparison import Comparison, figure_table, model_figures
+from explorer.facts.emission import CodeEvidence, CodeProof
 from explorer.features.compare import compare_words as compare
+from explorer.features.emit.emit_words import code_proof
 from explorer.features.tiling import tile_words as tile
 from explorer.report.blocks import Block, Column, Line, Paragraph, Span, Table
 from explorer.report.layout import Page
@@ -649,3 +651,14 @@ def test_a_sum_of_activations_below_the_peak_says_what_it_leaves_out() -> None:
     )
     above = replace(totals, activation_bytes_sum=3_000)
     assert "inside a module" not in text(info(replace(INFO, totals=above)))
+
+
+@pytest.mark.parametrize(("limit", "is_explained"), [(8.0, False), (8.71, True)])
+def test_a_limit_above_the_usual_one_is_explained(limit: float, is_explained: bool) -> None:
+    evidence = CodeEvidence(
+        *("fc2", "Gemm", "site_001.c", 1, 120, 84, 1, ("dense",), False, 2.1, limit, 16, (), True),
+        *("evidence", "", 0.1),
+    )
+    proof = CodeProof("code", "c", "gemmini", 2, "cc", (evidence,), "evidence", "equal on evidence", 0.2)
+    lines = " ".join(text(code_proof(proof)).split())
+    assert ("terms have mostly one sign" in lines) is is_explained
