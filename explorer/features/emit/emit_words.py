@@ -97,7 +97,7 @@ def _sites(sites: Sequence[CodeEvidence]) -> Table:
                 Column("M x K x N", "right", drop=2),
                 of_first(lambda site: sizes_text((site.M, site.K, site.N))),
             ),
-            (Column("file", shrink=True, drop=4), lambda group: and_more([site.file for site in group])),
+            (Column("file", shrink=True, drop=1), lambda group: and_more([site.file for site in group])),
             (Column("batch", "right", drop=4), of_first(lambda site: exact_text(site.batch))),
             (Column("values", drop=3), of_first(lambda site: ", ".join(site.values))),
             (Column("numbers"), errors),
