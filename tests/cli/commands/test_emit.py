@@ -84,7 +84,6 @@ def test_code_is_proved_in_numbers_and_bytes(ask: Ask, sample: Sample, npu: Path
 def test_verify_compiles_the_files_of_the_folder(ask: Ask, sample: Sample, folder: Path) -> None:
     out, _ = ask("verify", sample("linear_32x64x128"), folder)
     assert "equal on evidence" in out
-    assert "site_001.c" in out  # also in a terminal of 80 columns
     assert re.search(r"1 with at most \d+ % of the allowed error", " ".join(out.split()))
     assert "site_001.c" in out
     path = folder / "site_001.c"
