@@ -150,7 +150,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
     [
         (lambda real, a, b, tk, k, f: real(a[..., tk:], b[..., tk:], tk, k - tk, f), "products of"),
         (lambda real, a, b, tk, k, f: real(a, b, 2 * tk, k, f), "a product of 4x16x4 where tiles are 4x8x4"),
-        (lambda real, a, b, tk, k, f: real(a, b, tk, k, f) * 1.001, "x u"),
+        (lambda real, a, b, tk, k, f: real(a, b, tk, k, f) * 1.001, "rounding .* u, limit"),
         (lambda real, a, b, tk, k, f: real(a, b, tk, k, f) * float("nan"), "NaN"),
     ],
     ids=["a term is missing", "tiles are too deep", "off by 0.1 %", "not a number"],
