@@ -144,13 +144,10 @@ def tensors_blocks(title: str, tensors: Sequence[TensorInfo], note: str = "") ->
 
 
 def title(model: ModelInfo) -> list[Block]:
-    """Return the line that identifies the model, and a line for each guess of an input's shape."""
-    guesses = [note for note in model.notes if _GUESS in note]
-    return [_build_title_line(model), *(Paragraph(note, "warning") for note in guesses)]
-
-
-_GUESS = " guessed from "
-"""Text of every note on a guessed shape."""
+    """Return the line that identifies the model, and its notes if the shape of an input is guessed."""
+    is_guessed = any(tensor.origin == "inferred" for tensor in model.inputs)
+    notes = model.notes if is_guessed else ()
+    return [_build_title_line(model), *(Paragraph(note, "warning") for note in notes)]
 
 
 def _build_title_line(model: ModelInfo) -> Line:
