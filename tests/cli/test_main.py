@@ -191,12 +191,14 @@ def test_a_flag_before_its_verb_takes_a_value_where_the_verb_has_it_so() -> None
     for verb in (SCREEN, *VERBS.values()):
         for word, option in verb.spellings().items():
             seen.setdefault(word, set()).add(bool(option.metavar))
-    assert [word for word, kinds in seen.items() if len(kinds) > 1] == ["--train"]
+    assert [word for word, kinds in seen.items() if len(kinds) > 1] == ["--map", "--train"]
     verb, given = words.read(["--train", "profile", "m"], VERBS)
     assert (verb.name, given.train, given.models) == ("profile", True, ["m"])
     for line in (["--train", "lr=1e-3", "sweep", "m"], ["sweep", "--train", "lr=1e-3", "m"]):
         verb, given = words.read(line, VERBS)
         assert (verb.name, given.models, given.train) == ("sweep", ["m"], "lr=1e-3")
+    verb, given = words.read(["--map", "sweep", "m", "--machine", "npu"], VERBS)
+    assert (verb.name, given.map, given.models) == ("sweep", True, ["m"])
     verb, given = words.read(["--style", "torchinfo", "layers", "m"], VERBS)
     assert (verb.name, given.style, given.models) == ("layers", "torchinfo", ["m"])
 
