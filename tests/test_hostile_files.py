@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 from explorer.base.errors import ExplorerError
 from explorer.cli.main import main
 from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
-from explorer.report.outline_words import write_json, write_text
+from explorer.report.outline_words import compose_text, write_json
 from explorer.session import Session, headers
 from tests.fuzz.limits import attempt, bounded_memory
 from tests.fuzz.targets import TARGETS
@@ -32,7 +32,7 @@ def asked(path: str) -> list[str]:
     """The outline and the analysis of a file; what was refused, in words."""
     refused = []
     try:
-        for line in write_text(headers.outline(path)):
+        for line in compose_text(headers.outline(path)):
             assert line.rstrip("\n").isprintable()
         for _ in write_json(headers.outline(path), {}):
             pass

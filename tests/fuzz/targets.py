@@ -232,10 +232,10 @@ def _onnx_seeds() -> Iterator[bytes]:
 
 def _shown(path: str) -> None:
     """The outline, as it is printed: whatever a name holds, a line of it is safe for a terminal."""
-    from explorer.report.outline_words import write_json, write_text
+    from explorer.report.outline_words import compose_text, write_json
     from explorer.session import headers as glance
 
-    for line in write_text(glance.outline(path)):
+    for line in compose_text(glance.outline(path)):
         assert line.rstrip("\n").isprintable(), f"not printable: {line!r}"
     for part in write_json(glance.outline(path), {}):
         assert part.isascii(), f"not ASCII: {part!r}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from explorer.base.checked import Count, Natural, PathText, Seconds
+from explorer.facts.mapping import Objective
 from explorer.features.sweep import sweep as sweeps
 from explorer.session.parts.change import make_current
 from explorer.session.parts.models import Cancel, OnProgress
@@ -13,7 +14,6 @@ from explorer.session.session import Session, reopen
 if TYPE_CHECKING:
     from explorer.facts.cost import Hardware
     from explorer.facts.evaluate.training_sweep import TrainingSweep
-    from explorer.facts.mapping import Objective
     from explorer.facts.mapping_sweep import MappingSweep
     from explorer.facts.quantize import FormatSweep, FormatSweepSpec
     from explorer.facts.sweep import Sweep, SweepSpec
