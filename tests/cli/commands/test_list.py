@@ -159,7 +159,7 @@ def test_a_saved_model_in_a_folder_is_listed_with_what_to_do_with_it(
     assert "exported" in asked(capsys, str(folder / "alone"))[1]
     code, _, said = asked(capsys, str(folder / "alone" / "exported"))
     assert code == 2
-    assert "tf2onnx" in said
+    assert "explorer convert" in said
 
 
 @pytest.mark.slow
