@@ -61,7 +61,8 @@ def test_dense_strides_around_nothing() -> None:
         assert compute_dense_strides(shape) == torch.empty(shape, device="meta").stride()
 
 
-POINTWISE = [f for f, rule in RULES.items() if rule.__name__ in ("_pointwise", "_in_place")]
+POINTWISE = [f for f, rule in RULES.items() if rule.__name__ in ("_pointwise", "_infer_in_place")]
+assert any(str(f).endswith("_.default") for f in POINTWISE), "operators in place have a rule of their own"
 SECOND = {"pow": (2,), "rsub": (1,), "fill_": (0.5,), "clamp": (0, 6), "clamp_": (0.0, 6.0)}
 
 
