@@ -248,6 +248,7 @@ def totals(
         sum(counts) for figures, counts in uses_by_figures.values() if figures.status != "unknown"
     )
     coverage = known_nodes / nodes if nodes else 1.0
+    status, moved_status = _reaches(leaves, groups or {}, coverage)
     return Totals(
         nodes=nodes,
         params=sum([elements for _, elements, _ in stored_parameters.values()]),
@@ -262,33 +263,40 @@ def totals(
         bytes_written=bytes_written,
         weight_bytes_read=weights,
         coverage=coverage,
-        status=_reach(leaves, groups or {}, coverage, moves=False),
-        moved_status=_reach(leaves, groups or {}, coverage, moves=True),
+        status=status,
+        moved_status=moved_status,
         peak_at=peak_at,
         peak_tensors=peak_tensors,
     )
 
 
-def _reach(
-    leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: float, *, moves: bool
-) -> Reach:
-    """Returns the status of the total MACs, which leaves without MACs do not affect, or of the other totals.
+def _reaches(
+    leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: float
+) -> tuple[Reach, Reach]:
+    """Returns the status of the total MACs, which leaves without MACs do not affect, and of the other totals.
 
     Args:
         leaves: All leaves of the model.
         groups: Facts of groups that their leaves do not state, by scope path.
         coverage: Share of nodes whose figures are known.
-        moves: Whether to return the status of the elementwise operations, the activations and the bytes.
     """
-    loops = {path: facts for path, facts in groups.items() if facts.status == "bound" and facts.reason}
+    loops = {path for path, facts in groups.items() if facts.status == "bound" and facts.reason}
+    assumed_macs: list[bool] = []
     assumed: list[bool] = []
     for leaf in leaves:
-        if not leaf.counted or not (moves or leaf.figures.macs):
+        if not leaf.counted:
             continue
-        if leaf.figures.status == "bound":
-            assumed.append(leaf.figures.assumed)
+        bounds = [leaf.figures.assumed] if leaf.figures.status == "bound" else []
         if loops:
-            assumed += [False for scope in leaf.scopes if scope.path in loops]
+            bounds += [False for scope in leaf.scopes if scope.path in loops]
+        if bounds:
+            assumed += bounds
+            assumed_macs += bounds if leaf.figures.macs else ()
+    return _reach(assumed_macs, coverage), _reach(assumed, coverage)
+
+
+def _reach(assumed: Sequence[bool], coverage: float) -> Reach:
+    """Returns the status of a total, given for each of its bounds whether it rests on an assumption."""
     if coverage < 1:
         # unknown figures make the sum too small and bounds make it too large, so it bounds nothing
         return "assumed" if assumed else "unknown"
